@@ -1,0 +1,48 @@
+option(SLUICE_TESTS "build tests and benches" ON)
+option(SLUICE_WERROR "warnings are errors" ON)
+set(SLUICE_SANITIZE "" CACHE STRING "address;undefined or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(SLUICE_CCACHE ccache)
+if(SLUICE_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SLUICE_CCACHE})
+endif()
+
+add_library(sluice_flags INTERFACE)
+target_compile_options(sluice_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+  $<$<BOOL:${SLUICE_WERROR}>:-Werror> $<$<CONFIG:Debug>:-DSLUICE_POISON=1>
+  # IEEE arithmetic as written: a fused multiply-add happens where the code says fma and nowhere else.
+  -ffp-contract=off)
+foreach(sanitizer IN LISTS SLUICE_SANITIZE)
+  target_compile_options(sluice_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer -g)
+  target_link_options(sluice_flags INTERFACE -fsanitize=${sanitizer})
+endforeach()
+
+# sluice_library(NAME dir... DEPENDS ...): every .cpp below the given folders, flags and include rule in one place.
+function(sluice_library name)
+  cmake_parse_arguments(ARG "" "" "DIRS;DEPENDS;PRIVATE" ${ARGN})
+  set(sources "")
+  foreach(dir IN LISTS ARG_DIRS)
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${dir}/*.cpp)
+    list(APPEND sources ${found})
+  endforeach()
+  add_library(${name} STATIC ${sources})
+  target_link_libraries(${name} PUBLIC sluice_include ${ARG_DEPENDS} PRIVATE sluice_flags ${ARG_PRIVATE})
+endfunction()
+
+# expose(NAME folder): make `#include "folder/..."` work for NAME and those who link it, and no other folder of ours.
+function(sluice_expose name folder)
+  set(view ${CMAKE_BINARY_DIR}/view/${name})
+  file(MAKE_DIRECTORY ${view})
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${folder} ${view}/${folder} SYMBOLIC)
+  target_include_directories(${name} PUBLIC ${view})
+endfunction()

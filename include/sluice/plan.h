@@ -1,0 +1,216 @@
+// A training step as a value.
+//
+// A StepPlan lists, in one *program order* that would be a legal sequential execution, every piece of work of a step
+// (Op), the lane that does it, the bytes it touches (Access into Buffer) and the ops it waits for. Builders
+// (src/schedule) emit ops and accesses; then, in this order, functions of offload/plan complete and use it:
+//
+//     pack(plan)          gives every buffer an offset in its arena, from its life in program order
+//     derive_waits(plan)  finds the waits that data and reused bytes require, and no others
+//     check(plan)         proves from lanes and waits alone that the plan is legal
+//     simulate(plan, hw)  predicts time, bottleneck and timeline
+//     Executor            (offload/run) runs it on real devices
+//
+// Memory: an arena is one (tier, rank). Persistent buffers lie at the bottom, one after the other in the order of
+// `buffers`, so that every kind of plan of one run (train, flush, evaluate, ...) finds them at the same offsets;
+// transient buffers are packed above them by lifetime.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+using OpId = std::uint32_t;
+using BufferId = std::uint32_t;
+using LaneId = std::uint16_t;
+using UnitId = std::int32_t;  ///< index in StepPlan::units, -1 for none
+using RankId = std::uint16_t;
+
+constexpr OpId no_op = 0xffffffffu;
+constexpr std::uint64_t buffer_alignment_bytes = 4096;
+
+enum class Tier : std::uint8_t { device, host, nvme };
+constexpr std::array<const char*, 3> tier_names{"device", "host", "nvme"};
+
+enum class StateKind : std::uint8_t { parameter, remainder, exp_avg, exp_avg_sq, gradient };
+constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_avg", "exp_avg_sq", "gradient"};
+
+/// What works in order and beside the others. compute: the device. h2d, d2h: copies. nvme_read, nvme_write: the drive.
+/// optimizer: CPU AdamW, norms and step control. comm: collectives.
+enum class LaneKind : std::uint8_t { compute, h2d, d2h, nvme_read, nvme_write, optimizer, comm };
+constexpr std::array<const char*, 7> lane_names{"compute", "h2d", "d2h", "nvme_read", "nvme_write", "optimizer", "comm"};
+
+/// Order within a lane. Ops always start in order and their completions become visible in order. On a lane that is
+/// not `windowed`, an op starts only after the one before it has finished. On a windowed lane (a drive with many
+/// requests in flight) the next op may start before the previous one has finished, so lane order alone does not
+/// order their accesses.
+struct Lane {
+  LaneKind kind;
+  RankId rank = 0;
+  bool windowed = false;
+};
+
+enum class OpKind : std::uint8_t {
+  // compute lane; the unit says which sublayer
+  forward,           ///< x_in, parameters -> x_out, saved
+  recompute,         ///< x_in, parameters -> saved again
+  backward,          ///< x_in, saved, parameters, d_out -> d_in, gradient (+=)
+  forward_backward,  ///< head in training: x_in, parameters, tokens -> loss, d_in, gradient (+=)
+  loss,              ///< head in evaluation: x_in, parameters, tokens -> loss
+  logits,            ///< head in decoding: x_in, parameters -> logits of the last token
+  accumulate,        ///< dst += src, fp32
+  // h2d, d2h lanes
+  copy,         ///< src -> dst
+  load_tokens,  ///< this micro-batch's tokens from the trainer -> dst
+  // nvme lanes
+  read,    ///< nvme src -> host dst
+  write,   ///< host src -> nvme dst
+  sync,    ///< everything written so far on this rank's drive is durable
+  commit,  ///< writes the commit record
+  // optimizer lane
+  grad_norm,  ///< adds the squared norm of a gradient tile to the unit's partial sum
+  update,     ///< AdamW on one tile
+  control,    ///< global norm, clip factor, finiteness (across ranks)
+  step_end,   ///< hands losses and norm of the finished step to the trainer
+  // comm lane
+  all_gather,      ///< own part of dst is filled; the others' parts arrive
+  reduce_scatter,  ///< full src on every rank -> own part, summed in rank order, in dst
+};
+constexpr std::array<const char*, 19> op_names{
+    "forward", "recompute", "backward", "forward_backward", "loss",   "logits",  "accumulate", "copy",       "load_tokens",   "read",
+    "write",   "sync",      "commit",   "grad_norm",        "update", "control", "step_end",   "all_gather", "reduce_scatter"};
+
+/// What an access is to its op: the executor hands operands to kernels by role.
+enum class Role : std::uint8_t {
+  src, dst,                     // copies, collectives, drive
+  parameters, tied_parameters,  // flat parameter buffer of the unit; of the tied embedding
+  gradient,                     // fp32, flat like the unit's parameters
+  tied_gradient,                // fp32 gradient of the tied matrix made by the head
+  x_in, x_out, saved, d_out, d_in, workspace,
+  tokens, loss, logits, kv_cache,
+  remainder, exp_avg, exp_avg_sq,  // optimizer tile; with parameters and gradient
+  control,                         // the step's control block
+};
+
+enum class Mode : std::uint8_t { read, write, read_write };
+
+/// Which of a buffer's slots an access means. Only durable buffers have two: a step reads `current` and writes
+/// `next`; they change places when the step is committed. Everything else uses `current`.
+enum class Slot : std::uint8_t { current, next };
+
+struct Access {
+  BufferId buffer;
+  std::uint64_t offset = 0;  ///< bytes from the start of the buffer (of the slot)
+  std::uint64_t bytes = 0;
+  Role role = Role::src;
+  Mode mode = Mode::read;
+  Slot slot = Slot::current;
+};
+
+/// Long-lived and short-lived transients lie apart (ZeRO-R): the packer keeps `lasting` low, `brief` high.
+enum class Life : std::uint8_t { persistent, lasting, brief };
+
+struct Buffer {
+  std::string name;  ///< "L3.mlp.parameters", "x.L3.mlp.mb2": names the thing, not the place
+  Tier tier = Tier::device;
+  RankId rank = 0;
+  std::uint64_t bytes = 0;  ///< of one slot; its place is padded to buffer_alignment_bytes
+  Life life = Life::brief;
+  std::uint8_t slots = 1;     ///< 2 for durable state on nvme
+  std::uint64_t offset = 0;   ///< in its arena; set by pack
+  StateKind state = StateKind::parameter;  ///< meaningful where unit >= 0 and the buffer is persistent state
+  UnitId unit = -1;
+};
+
+constexpr std::uint64_t padded_bytes(std::uint64_t bytes) {
+  return (bytes + buffer_alignment_bytes - 1) / buffer_alignment_bytes * buffer_alignment_bytes;
+}
+/// Bytes of the arena that the buffer occupies, all slots.
+inline std::uint64_t footprint_bytes(const Buffer& b) { return padded_bytes(b.bytes) * b.slots; }
+
+/// Start only after `op` has finished: of this iteration, or of the iteration before it in a cyclic plan.
+struct Wait {
+  OpId op;
+  bool previous_iteration = false;
+  bool operator==(const Wait&) const = default;
+};
+
+struct Op {
+  OpKind kind;
+  LaneId lane = 0;
+  UnitId unit = -1;
+  std::int32_t micro_batch = -1;
+  std::int32_t tile = -1;    ///< which tile of the unit's shard (copies, drive, optimizer)
+  std::int32_t collective = -1;  ///< equal on the ranks that meet in one collective; unique per plan
+  std::int32_t group = -1;       ///< index in StepPlan::groups for collectives
+  bool accumulate = false;       ///< backward: add to the gradient instead of setting it
+  std::uint64_t element = 0;     ///< first element of the tile within the rank's shard (optimizer ops)
+  std::uint64_t numel = 0;       ///< elements of the tile (optimizer ops)
+  std::uint64_t bytes = 0;       ///< moved by the op (copies, drive, collectives: received)
+  double flop = 0;               ///< matrix-multiply FLOP of compute ops
+  std::int32_t cost = -1;        ///< index in StepPlan::cost_keys: measured seconds in the profile, if known
+  std::vector<Access> accesses;
+  std::vector<Wait> waits;  ///< set by derive_waits
+};
+
+/// One (tier, rank). Sizes are set by pack.
+struct Arena {
+  Tier tier;
+  RankId rank = 0;
+  std::uint64_t budget_bytes = 0;
+  std::uint64_t arena_bytes = 0;     ///< highest end of any buffer
+  std::uint64_t max_live_bytes = 0;  ///< the lower bound: most bytes alive at one point of program order
+};
+
+/// What plan kinds have in common is their contract: `train` expects and leaves state with its pending updates
+/// declared; `flush` applies pending updates; `evaluate` and `decode` need flushed state and change none.
+enum class PlanKind : std::uint8_t { train, flush, evaluate, decode };
+constexpr std::array<const char*, 4> plan_kind_names{"train", "flush", "evaluate", "decode"};
+
+constexpr std::uint32_t plan_schema_version = 1;
+
+struct StepPlan {
+  PlanKind kind = PlanKind::train;
+  bool cyclic = false;  ///< iterations follow each other without a barrier
+  RankId ranks = 1;
+  std::vector<std::string> units;               ///< names, "embed", "L0.attention", "L0.mlp", ..., "head"
+  std::vector<std::vector<RankId>> groups;      ///< of collectives
+  std::vector<std::string> cost_keys;
+  std::vector<Lane> lanes;
+  std::vector<Buffer> buffers;
+  std::vector<Op> ops;  ///< in program order
+  std::vector<Arena> arenas;
+
+  const Arena* arena(Tier tier, RankId rank) const {
+    for (const Arena& a : arenas)
+      if (a.tier == tier && a.rank == rank) return &a;
+    return nullptr;
+  }
+};
+
+/// What changes from step to step without changing the plan.
+struct StepParams {
+  std::uint64_t step = 0;  ///< 1-based number of the optimizer step whose forward pass this iteration runs
+  /// The update that this iteration applies: of step `update_step` (equal to `step` with updates in the backward
+  /// pass, step - 1 ahead of the forward); 0 means none is pending and update ops leave the state as it is.
+  std::uint64_t update_step = 0;
+  float lr = 0;            ///< of update_step
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
+  float clip_norm = 0;     ///< 0: no clipping
+  double loss_scale = 1;   ///< 1 / (target tokens of the global batch)
+  std::int64_t position = 0;  ///< decode: tokens already in the cache
+  std::int64_t tokens = 0;    ///< decode: new tokens this call
+};
+
+/// The step's control block (host, persistent, one per rank): written by control and grad_norm ops.
+/// Followed in memory by `double unit_norm_sq[units]` and `double loss[micro_batches]`.
+struct ControlBlock {
+  double grad_norm_sq = 0;
+  double clip_factor = 1;
+  double loss_sum = 0;
+  double reserved = 0;
+};
+
+}  // namespace sluice

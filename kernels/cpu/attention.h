@@ -1,0 +1,34 @@
+// Exact causal attention in blocks (FlashAttention: arXiv 2205.14135, 2307.08691), grouped queries, forward and backward.
+// The score matrix never exists as a whole. Deterministic for one machine and thread count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "sluice/dtype.h"
+
+namespace sluice::kernels {
+
+/// q: [batch, queries, heads, head_dim] with row stride q_stride (elements between tokens); k, v: [batch, keys, kv_heads,
+/// head_dim] with kv_stride. Query i sees keys 0 .. i + (keys - queries). heads is a multiple of kv_heads.
+struct AttentionShape {
+  std::int64_t batch = 1, queries = 0, keys = 0, heads = 1, kv_heads = 1, head_dim = 64;
+  std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;  ///< elements between consecutive tokens
+  std::int64_t window = 0;  ///< sliding window: a query sees at most its last `window` keys; 0 = all
+  float scale = 1;          ///< of the scores, usually 1/sqrt(head_dim)
+};
+
+std::uint64_t attention_workspace_bytes(const AttentionShape& shape, Dtype dtype);
+
+/// out: like q with out_stride; lse: [batch, heads, queries] fp32, log of the sum of exponentials, kept for backward.
+template <class T>
+void attention_forward(const AttentionShape& shape, const T* q, const T* k, const T* v, T* out, float* lse,
+                       std::span<std::byte> workspace);
+
+/// dq, dk, dv are set (not added to), laid out and strided like q, k, v.
+template <class T>
+void attention_backward(const AttentionShape& shape, const T* q, const T* k, const T* v, const T* out, const T* d_out,
+                        const float* lse, T* dq, T* dk, T* dv, std::span<std::byte> workspace);
+
+}  // namespace sluice::kernels

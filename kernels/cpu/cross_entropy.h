@@ -1,0 +1,19 @@
+// Softmax cross-entropy on one chunk of tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "sluice/dtype.h"
+
+namespace sluice::kernels {
+
+/// logits: [tokens, vocabulary] fp32, row stride ld, replaced by their gradient times `grad_scale` (softmax - onehot).
+/// targets: [tokens]; a negative target is ignored (zero loss, zero gradient). loss: [tokens], nats, not scaled.
+void cross_entropy_forward_backward(float* logits, std::int64_t ld, const std::int32_t* targets, std::int64_t tokens,
+                                    std::int64_t vocabulary, float grad_scale, float* loss);
+
+/// loss only; logits are left alone.
+void cross_entropy_forward(const float* logits, std::int64_t ld, const std::int32_t* targets, std::int64_t tokens,
+                           std::int64_t vocabulary, float* loss);
+
+}  // namespace sluice::kernels

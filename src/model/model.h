@@ -1,0 +1,96 @@
+// What a model is made of: its configuration, its units and the tensors in them. No arithmetic here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sluice/dtype.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+enum class Family : std::uint8_t { llama, gpt2 };
+
+/// Rotary frequencies beyond plain theta, as Hugging Face's `rope_scaling` names them.
+struct RopeScaling {
+  enum class Kind : std::uint8_t { none, linear, dynamic, llama3, yarn } kind = Kind::none;
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4, original_max_positions = 0;
+  double beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
+};
+
+struct ModelConfig {
+  Family family = Family::llama;
+  std::string name;
+  std::int64_t vocabulary = 256, hidden = 64, layers = 2, heads = 4, kv_heads = 4, head_dim = 16, ffn = 128;
+  std::int64_t max_positions = 2048;
+  std::int64_t window = 0;  ///< sliding window (Mistral), 0 = none
+  float norm_eps = 1e-5f;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  bool tied = false;      ///< head uses the embedding matrix
+  bool qkv_bias = false;  ///< Qwen2
+  bool qk_norm = false;   ///< Qwen3: RMSNorm on each head's q and k before rope
+  double init_std = 0.02;
+};
+
+/// Compiled-in presets: llama-tiny, llama-25m, llama-125m, llama-1b, llama-3b, llama-7b, llama-8b, llama-13b, llama-70b,
+/// gpt2-124m, gpt2-1.5b. Errors: bad_request listing the names.
+Result<ModelConfig> preset_config(const std::string& name);
+std::vector<std::string> preset_names();
+/// Hugging Face config.json text: llama, mistral, qwen2, qwen3, smollm, gpt2. Absurd or missing fields are bad_request.
+Result<ModelConfig> parse_hf_config(const std::string& json_text, const std::string& origin);
+/// --model: a preset's name, a config.json, or a directory that holds one.
+Result<ModelConfig> load_config(const std::string& model);
+
+enum class Sublayer : std::uint8_t { embed, attention, mlp, head };
+
+/// One tensor in its unit's flat buffer. What differs from tensor to tensor is an attribute of the tensor.
+struct TensorSpec {
+  std::string name;                 ///< Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::int64_t> shape;  ///< as Hugging Face stores it (GPT-2's Conv1D: [in, out])
+  std::uint64_t offset = 0;         ///< elements from the start of the unit; multiple of 64
+  std::uint64_t numel = 0;
+  bool decay = true;                ///< weight decay: none on norms and biases
+  bool trainable = true;
+  float lr_scale = 1;
+  enum class Init : std::uint8_t { normal, ones, zeros } init = Init::normal;
+  double init_std = 0.02;
+  std::uint32_t index = 0;          ///< of the tensor in the model: key of its random numbers
+};
+
+/// The piece of the model that is gathered, streamed and released together. sluice's units are sublayers, finer than
+/// FSDP's blocks: the smallest device budget is then set by one matmul's operands and not by a block's.
+struct UnitSpec {
+  std::string name;  ///< "embed", "L0.attention", "L0.mlp", ..., "head"
+  Sublayer kind;
+  std::int64_t layer = -1;
+  std::vector<TensorSpec> tensors;
+  std::uint64_t numel = 0;  ///< of the flat buffer: a multiple of 4096, at least 4096
+  const TensorSpec* tensor(const std::string& suffix) const;  ///< whose name ends so; nullptr if none
+};
+
+struct ModelSpec {
+  ModelConfig config;
+  std::vector<UnitSpec> units;     ///< in forward order; units.front() is embed, units.back() is head
+  std::uint64_t parameters = 0;    ///< true count, padding excluded
+};
+ModelSpec build_model(const ModelConfig& config);
+
+/// Shape of one micro-batch.
+struct BatchShape {
+  std::int64_t batch = 1, sequence = 0;
+  std::int64_t tokens() const { return batch * sequence; }
+};
+
+/// Bytes and FLOP of one unit's ops on one micro-batch. All are functions of shapes alone, never of budgets.
+struct SublayerCost {
+  std::uint64_t boundary_bytes = 0;            ///< one boundary activation [tokens, hidden] (x_in, x_out, d_in, d_out)
+  std::uint64_t saved_bytes = 0;               ///< what forward keeps for backward, x_in excluded (0 for embed, head)
+  std::uint64_t forward_workspace_bytes = 0;   ///< forward, recompute, loss
+  std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward
+  double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; head: forward_backward counts both
+};
+SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype);
+
+}  // namespace sluice

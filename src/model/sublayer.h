@@ -1,0 +1,66 @@
+// Forward and backward of each sublayer, by hand, on spans of memory that the plan owns. Runs in the calling thread's
+// OpenMP team (kernels::set_compute_threads). Nothing here allocates.
+//
+// A residual sublayer is out = x + f(norm(x)). Activations and parameters have the run's dtype (f32 or bf16), matmuls
+// accumulate in fp32, gradients of parameters are fp32 and flat like the unit's parameters.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "src/model/model.h"
+
+namespace sluice {
+
+/// cos and sin tables [max positions, head_dim/2]; made once per run, part of the device's fixed memory.
+struct RopeTable {
+  std::vector<float> cos, sin;
+  float attention_scale = 1;  ///< yarn's factor on cos and sin is folded into the tables; this stays 1 unless needed
+};
+RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions);
+
+struct SublayerArgs {
+  const ModelSpec* model = nullptr;
+  const UnitSpec* unit = nullptr;
+  const RopeTable* rope = nullptr;
+  BatchShape shape;
+  Dtype dtype = Dtype::f32;
+  std::int64_t position0 = 0;  ///< of the first token of each sequence (decoding)
+
+  const std::byte* parameters = nullptr;       ///< flat, of the unit
+  const std::byte* tied_parameters = nullptr;  ///< head of a tied model: the embed unit's flat parameters
+  float* gradient = nullptr;                   ///< fp32 flat
+  float* tied_gradient = nullptr;              ///< head of a tied model: fp32 [vocabulary, hidden] made by the head
+  bool accumulate = false;                     ///< add to gradient (and tied_gradient) instead of setting all of it
+
+  const std::byte* x_in = nullptr;
+  std::byte* x_out = nullptr;
+  std::byte* saved = nullptr;       ///< written by forward/recompute, read by backward
+  const std::byte* d_out = nullptr;
+  std::byte* d_in = nullptr;
+  std::span<std::byte> workspace;
+
+  const std::int32_t* tokens = nullptr;  ///< [batch, sequence + 1]: inputs are columns 0..s-1, targets 1..s; -1 target = ignored
+  double loss_scale = 1;                 ///< gradient scale: 1 / target tokens of the global batch
+  double* loss = nullptr;                ///< sum of nats over the micro-batch's targets, set
+  float* logits = nullptr;               ///< decode: [vocabulary] of the last token
+  std::byte* kv_cache = nullptr;         ///< decode: [2, kv_capacity, kv_heads, head_dim] of run dtype, k then v
+  std::int64_t kv_capacity = 0;
+};
+
+/// x_in, parameters -> x_out, saved. embed: tokens -> x_out. With kv_cache: appends at position0 and attends to the cache.
+/// saved and x_out may be null: saved null = keep nothing; x_out null (recompute) = only saved is wanted.
+void sublayer_forward(const SublayerArgs& args);
+/// x_in, saved, parameters, d_out -> d_in, gradient. embed: no d_in. d_in may not alias d_out.
+void sublayer_backward(const SublayerArgs& args);
+/// head in training: norm, logits in chunks of tokens, loss, d_in, gradients, in one pass.
+void head_forward_backward(const SublayerArgs& args);
+/// head in evaluation: loss only.
+void head_loss(const SublayerArgs& args);
+/// head in decoding: logits of the last token of the (single) sequence.
+void head_logits(const SublayerArgs& args);
+/// bytes of one unit's kv_cache (attention units; else 0)
+std::uint64_t kv_cache_bytes(const ModelSpec& model, const UnitSpec& unit, std::int64_t capacity, Dtype dtype);
+
+}  // namespace sluice
