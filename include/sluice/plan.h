@@ -122,6 +122,9 @@ struct Buffer {
   std::uint64_t offset = 0;   ///< in its arena; set by pack
   StateKind state = StateKind::parameter;  ///< meaningful where unit >= 0 and the buffer is persistent state
   UnitId unit = -1;
+  /// nvme only: requests and checksums are per block of this size from the start of the buffer (multiple of 4096; the
+  /// last block may be shorter). Drive accesses start and end at block borders or at the buffer's end.
+  std::uint32_t block_bytes = 1u << 20;
 };
 
 constexpr std::uint64_t padded_bytes(std::uint64_t bytes) {
