@@ -1,0 +1,165 @@
+// Runs a StepPlan on real memory, threads and drive.
+//
+//   Executor executor({...});                 // memory, store, backends, communicator, units
+//   SLUICE_TRY(executor.begin(plan));         // resolves every operand; the plan must outlive end()
+//   for (k = 0; k < steps; ++k) {
+//     SLUICE_TRY(executor.release(params));   // every lane may run one more iteration; k+1 may be released before k is
+//     done SLUICE_TRY(executor.wait(k));
+//   }
+//   SLUICE_TRY(executor.end());               // all released iterations are done; ready for another plan
+//
+// Slots of durable buffers are a property of the iteration: in a plan with commit ops, `current` and `next` change
+// places between one iteration and the next, for all ops of it wherever they stand; without a commit op they stay.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "offload/plan/simulate.h"
+#include "offload/run/communicator.h"
+#include "offload/run/memory.h"
+#include "offload/run/store.h"
+#include "sluice/dtype.h"
+#include "sluice/plan.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+/// One access of an op, resolved to memory (device address for device buffers). Operands come in the order of
+/// op.accesses.
+struct Operand {
+  Role role = Role::src;
+  Mode mode = Mode::read;
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// Runs the compute ops of one rank except accumulate, which the executor does itself. Called on the rank's compute
+/// lane thread only.
+class ComputeBackend {
+ public:
+  virtual ~ComputeBackend() = default;
+  /// On the thread that will call run, before its first op of a plan (set OpenMP threads here).
+  virtual void thread_started() {}
+  /// Must not allocate. An error stops the run.
+  virtual Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
+                     const StepParams& params) = 0;
+};
+
+/// Where tokens come from and results of steps go: the trainer. Called from lane threads of several ranks.
+class StepSource {
+ public:
+  virtual ~StepSource() = default;
+  /// On the h2d lane.
+  virtual Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
+                             std::span<std::int32_t> dst) = 0;
+  /// On the optimizer lane, after `control`. unit_norm_sq and losses are the rank's own; `control` is of all ranks.
+  virtual Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
+                          std::span<const double> unit_norm_sq, std::span<const double> losses) = 0;
+};
+
+/// Makes a step durable: writes the commit record and syncs it. On the nvme_write lane, after everything the lane was
+/// given before has reached the drive. `parity` is the slot that becomes current. The step made durable is
+/// params.update_step.
+class CommitSink {
+ public:
+  virtual ~CommitSink() = default;
+  virtual Status commit(RankId rank, const StepParams& params, std::uint8_t parity) = 0;
+};
+
+/// One tensor in its unit's flat buffer, as the optimizer sees it. Elements between segments are padding and left
+/// alone.
+struct TensorSegment {
+  std::uint64_t offset = 0, numel = 0;  ///< elements, in the unit's flat buffer; ascending, not overlapping
+  float weight_decay = 1;               ///< multiplies StepParams::weight_decay (0 or 1)
+  float lr_scale = 1;
+  bool trainable = true;
+};
+struct OptimizerUnit {
+  std::vector<TensorSegment> segments;
+  std::vector<std::uint64_t> shard_begin;  ///< [rank]: first element of the rank's shard in the flat buffer
+};
+
+struct ExecutorOptions {
+  int optimizer_threads = 1;  ///< per rank
+  Dtype dtype = Dtype::f32;   ///< of parameters: f32 or bf16 (+ remainder)
+  bool record_timeline = false;
+  std::uint64_t delay_seed = 0;  ///< tests: not 0 = random lane delays from this seed
+  int micro_batches = 1;         ///< per rank: number of losses in the control block
+};
+
+/// What an executor works on. All must outlive it.
+struct ExecutorParts {
+  Memory* memory = nullptr;
+  SwapStore* store = nullptr;             ///< may be null for plans without nvme buffers
+  std::vector<ComputeBackend*> backends;  ///< [rank]
+  Communicator* communicator = nullptr;   ///< may be null for plans of one rank
+  StepSource* source = nullptr;           ///< may be null for plans without load_tokens and step_end
+  CommitSink* commit_sink = nullptr;      ///< may be null: commit ops then only flip the slots
+  std::vector<OptimizerUnit> units;       ///< [unit of the plan]; may be empty for plans without update ops
+};
+
+/// Bytes moved by finished ops since construction, counted where they are moved.
+struct MovedBytes {
+  std::uint64_t h2d = 0;     ///< copies host -> device, and tokens loaded into device buffers
+  std::uint64_t d2h = 0;     ///< copies device -> host
+  std::uint64_t within = 0;  ///< copies inside one tier
+  std::uint64_t nvme_read = 0, nvme_write = 0;
+  std::uint64_t collective = 0;  ///< received
+};
+
+/// One thread per lane, for the lanes of all ranks of the plan. Public functions are for one controlling thread, but
+/// stop() may come from any.
+class Executor {
+ public:
+  Executor(ExecutorParts parts, ExecutorOptions options);
+  ~Executor();  ///< stops if a plan is still bound
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// Resolve operands, start lanes. Nothing runs yet. Errors: bad_request if the plan does not fit the arenas or lacks
+  /// an operand that its ops need.
+  Status begin(const StepPlan& plan);
+  /// At most max_released iterations may be released and not waited for. Fails with the run's first error if it has
+  /// stopped.
+  static constexpr std::uint32_t max_released = 4;
+  Status release(const StepParams& params);
+  /// Until every op of the iteration (0-based since begin) has finished. Returns the run's first error.
+  Status wait(std::uint64_t iteration);
+  /// Finish what was released, park the lanes. Returns the run's first error; the executor can begin again either way.
+  Status end();
+  /// All lanes wind down: each finishes the op it is in, requests in flight are drained, nothing new starts. The first
+  /// reason stays; later ones are counted. Any thread.
+  void stop(Error reason);
+  std::uint64_t errors() const;  ///< reported since begin, the first included
+
+  MovedBytes moved() const;
+  /// Highest end of any buffer that was alive since begin.
+  std::uint64_t peak_bytes(Tier tier, RankId rank) const;
+  /// Spans of the last finished iteration, in seconds since begin. Valid after wait or end; empty unless
+  /// record_timeline.
+  Timeline timeline() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The control block in memory: ControlBlock, double unit_norm_sq[units], double loss[micro_batches]. Role::control
+/// operands of control, update and step_end start at the block's first byte (control and step_end: the whole of it);
+/// that of grad_norm is the unit's double alone or the whole block. Role::loss operands of compute ops are the
+/// micro-batch's double.
+constexpr std::uint64_t control_unit_offset(std::size_t unit) { return sizeof(ControlBlock) + sizeof(double) * unit; }
+constexpr std::uint64_t control_loss_offset(std::size_t units, std::size_t micro_batch) {
+  return sizeof(ControlBlock) + sizeof(double) * (units + micro_batch);
+}
+constexpr std::uint64_t control_block_bytes(std::size_t units, std::size_t micro_batches) {
+  return control_loss_offset(units, micro_batches);
+}
+
+}  // namespace sluice

@@ -1,0 +1,83 @@
+// The frozen arenas of device and host memory: reserved and populated once, before the first step.
+//
+//   auto memory = Memory::create({{Tier::device, 0, device_bytes}, {Tier::host, 0, host_bytes}}, device);
+//   std::byte* p = memory->at(Tier::host, 0, buffer.offset);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sluice/plan.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+/// Memory of one device as the engine sees it. Addresses may be opaque to the host (CUDA); only `copy` and `fill` touch
+/// them. `copy` and `fill` are synchronous and may be called from several threads at once.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  /// Aligned to 2 MiB, every page present; bytes > 0. Errors: bad_request with the size that could not be had.
+  virtual Result<std::byte*> allocate(std::uint64_t bytes) = 0;
+  virtual void free(std::byte* address, std::uint64_t bytes) = 0;
+  /// Between device and host in either direction, or within the device.
+  virtual void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) = 0;
+  virtual void fill(std::byte* dst, std::byte value, std::uint64_t bytes) = 0;
+};
+
+/// Host memory that plays the device: the CPU backend.
+class HostDevice final : public DeviceMemory {
+ public:
+  Result<std::byte*> allocate(std::uint64_t bytes) override;
+  void free(std::byte* address, std::uint64_t bytes) override;
+  void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) override;
+  void fill(std::byte* dst, std::byte value, std::uint64_t bytes) override;
+};
+
+/// Anonymous pages, aligned to 2 MiB, huge pages advised, every page present. bad_request if they cannot be had.
+Result<std::byte*> map_pages(std::uint64_t bytes);
+void unmap_pages(std::byte* address, std::uint64_t bytes);
+
+struct ArenaSpec {
+  Tier tier = Tier::host;
+  RankId rank = 0;
+  std::uint64_t bytes = 0;  ///< 0: no arena
+};
+
+/// Every device and host arena of this process. Move-only; frees on destruction. Reads are thread-safe.
+class Memory {
+ public:
+  /// Specs of nvme arenas are ignored (SwapStore has them). `device` must outlive the Memory. Host arenas are locked in
+  /// memory where the limit of the process allows it.
+  /// Errors: bad_request naming the arena and its bytes if the machine does not have them.
+  static Result<Memory> create(std::span<const ArenaSpec> specs, DeviceMemory& device);
+
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory();
+
+  std::byte* at(Tier tier, RankId rank, std::uint64_t offset) const;
+  std::uint64_t bytes(Tier tier, RankId rank) const;  ///< 0 where there is no such arena
+  DeviceMemory& device() const { return *device_; }
+  std::uint64_t locked_bytes() const { return locked_bytes_; }  ///< of host arenas, by mlock
+
+ private:
+  struct Arena {
+    ArenaSpec spec;
+    std::byte* base = nullptr;
+  };
+  explicit Memory(DeviceMemory& device) : device_(&device) {}
+  const Arena* find(Tier tier, RankId rank) const;
+  void release();
+
+  DeviceMemory* device_ = nullptr;
+  std::vector<Arena> arenas_;
+  std::uint64_t locked_bytes_ = 0;
+};
+
+}  // namespace sluice
