@@ -1,1 +1,52 @@
-int main() { return 0; }
+// The `sluice` command. Exit status: 0 done, 1 the work failed, 2 the request was wrong.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "tools/commands.h"
+
+namespace {
+
+/// "bench io" of `sluice bench io --bogus`; empty if no subcommand was recognised.
+std::string parsed_command(const CLI::App& app) {
+  std::string name;
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    name += (name.empty() ? "" : " ") + at->get_name();
+  }
+  return name;
+}
+
+int refuse(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string command = parsed_command(app);
+  std::string line = error.what();
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  const std::string self = command.empty() ? "sluice" : "sluice " + command;
+  std::fprintf(stderr, "%s: %s (see %s --help)\n", self.c_str(), line.c_str(), self.c_str());
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"sluice trains transformer models that do not fit in the memory of the machine.", "sluice"};
+  app.set_version_flag("--version", "sluice " SLUICE_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "'sluice COMMAND --help' lists a command's options with examples.\n"
+      "Exit status: 0 done, 1 the work failed, 2 the request was wrong.");
+  sluice::tools::Outcome outcome;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    return refuse(app, error);
+  } catch (const std::exception& error) {  // out of memory and the like: nothing of ours throws
+    std::fprintf(stderr, "sluice: %s\n", error.what());
+    return 1;
+  }
+  return outcome.status();
+}

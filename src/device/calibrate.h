@@ -1,0 +1,25 @@
+// Seconds that each compute op of a model takes alone on this machine: what `simulate` predicts with.
+#pragma once
+
+#include <string>
+
+#include "sluice/plan.h"
+#include "sluice/profile.h"
+#include "sluice/status.h"
+#include "src/model/model.h"
+
+namespace sluice {
+
+/// Stable text that contains every dimension on which the seconds of this op depend and nothing else:
+/// "attention.backward b1 s512 h768 a12 kv12 d64 w0 llama t2 bf16".
+std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype,
+                     int threads);
+
+/// Measure every distinct sublayer op of a training step of this shape that profile.op_seconds does not have yet, on
+/// random data in memory of its own (median of a few runs), and add it. When `budget_seconds` are spent, the rest is
+/// extrapolated from FLOP at the rate of what ran. *changed tells whether anything was added. Sets the calling thread's
+/// OpenMP team to `threads`.
+Status calibrate(const ModelSpec& model, BatchShape shape, Dtype dtype, int threads, HardwareProfile& profile,
+                 double budget_seconds, bool* changed);
+
+}  // namespace sluice

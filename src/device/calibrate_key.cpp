@@ -1,0 +1,25 @@
+#include <fmt/format.h>
+
+#include "src/device/calibrate.h"
+
+namespace sluice {
+
+std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype,
+                     int threads) {
+  const ModelConfig& c = model.config;
+  static constexpr const char* sublayer_names[] = {"embed", "attention", "mlp", "head"};
+  std::string key = fmt::format("{}.{} b{} s{} h{}", sublayer_names[static_cast<int>(sublayer)],
+                                op_names[static_cast<std::size_t>(kind)], shape.batch, shape.sequence, c.hidden);
+  switch (sublayer) {
+    case Sublayer::embed: key += fmt::format(" v{}", c.vocabulary); break;
+    case Sublayer::attention:
+      key += fmt::format(" a{} kv{} d{} w{}{}{}", c.heads, c.kv_heads, c.head_dim, c.window, c.qkv_bias ? " bias" : "",
+                         c.qk_norm ? " qknorm" : "");
+      break;
+    case Sublayer::mlp: key += fmt::format(" f{}", c.ffn); break;
+    case Sublayer::head: key += fmt::format(" v{}{}", c.vocabulary, c.tied ? " tied" : ""); break;
+  }
+  return key + fmt::format(" {} t{} {}", c.family == Family::llama ? "llama" : "gpt2", threads, dtype_name(dtype));
+}
+
+}  // namespace sluice

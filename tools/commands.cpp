@@ -1,0 +1,38 @@
+#include "tools/commands.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "sluice/size.h"
+
+namespace sluice::tools {
+
+void Outcome::finish(const std::string& command, const Status& result) {
+  if (result.ok()) return;
+  std::string line = result.error().message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fprintf(stderr, "sluice %s: %s\n", command.c_str(), line.c_str());
+  status_ = result.error().code == ErrorCode::bad_request ? 2 : 1;
+}
+
+CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* bytes, const std::string& description) {
+  return app
+      ->add_option_function<std::string>(
+          name,
+          [bytes, name](const std::string& text) {
+            auto size = parse_size(text);
+            if (!size.ok()) throw CLI::ValidationError(name, size.error().message);
+            *bytes = *size;
+          },
+          description)
+      ->type_name("SIZE");
+}
+
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
+                      const std::string& examples) {
+  CLI::App* command = app.add_subcommand(name, description);
+  if (!examples.empty()) command->footer("Examples:\n" + examples);
+  return command;
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,37 @@
+// The subcommands of `sluice`. Each file tools/cmd_<name>.cpp adds one to the app and sets the exit status.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "sluice/status.h"
+
+namespace sluice::tools {
+
+/// What the process will return: 0 done, 1 the work failed, 2 the request was wrong.
+class Outcome {
+ public:
+  int status() const { return status_; }
+  /// Take over the end of a subcommand's work; an error is printed as "sluice train: what, where, what to do".
+  void finish(const std::string& command, const Status& result);
+
+ private:
+  int status_ = 0;
+};
+
+/// An option whose value is a size ("512MiB"); refuses everything else with one line. The value is stored in *bytes.
+CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* bytes, const std::string& description);
+
+/// Add a subcommand with examples shown below its options.
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
+                      const std::string& examples);
+
+void add_train(CLI::App& app, Outcome& outcome);
+void add_plan(CLI::App& app, Outcome& outcome);
+void add_generate(CLI::App& app, Outcome& outcome);
+void add_eval(CLI::App& app, Outcome& outcome);
+void add_data(CLI::App& app, Outcome& outcome);
+void add_bench(CLI::App& app, Outcome& outcome);
+
+}  // namespace sluice::tools
