@@ -1,0 +1,20 @@
+// A look at untrusted JSON before anything builds a tree of it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "sluice/status.h"
+
+namespace sluice {
+
+struct JsonLimits {
+  std::uint32_t depth_max = 32;
+  std::uint64_t values_max = 4u << 20;
+};
+
+/// bad_request unless `text` is one JSON value within the limits without duplicate keys. After it,
+/// nlohmann::json::parse(text, nullptr, false) succeeds.
+Status check_json(std::string_view text, const JsonLimits& limits = {});
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+// Files that appear whole or not at all, and lines that are written whole.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "sluice/status.h"
+
+namespace sluice {
+
+/// A file that takes its name only when it is complete: temporary beside it -> fsync -> rename -> fsync of the
+/// directory. Not published: removed on destruction. Move-only.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> create(const std::string& path, mode_t mode = 0644);
+  AtomicFile() = default;
+  ~AtomicFile();
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&& other) noexcept;
+
+  Status append(std::span<const std::byte> data);
+  Status write_at(std::uint64_t offset, std::span<const std::byte> data);
+  Status resize(std::uint64_t bytes);
+  Status publish();
+  const std::string& path() const { return path_; }
+
+ private:
+  void discard();
+  std::string path_, temporary_;
+  int fd_ = -1;
+  std::uint64_t end_ = 0;
+};
+
+Status publish_file(const std::string& path, std::string_view content, mode_t mode = 0644);
+
+/// The whole file as text, refused beyond `limit_bytes`.
+Result<std::string> read_file(const std::string& path, std::uint64_t limit_bytes = 64u << 20);
+
+/// Appends lines to a file (metrics as JSON lines), each with one write(). A line that can not be written whole is
+/// taken back, so that every line in the file is complete. Move-only.
+class LineWriter {
+ public:
+  /// `append` keeps what is there (cutting off an incomplete last line); otherwise the file starts empty.
+  static Result<LineWriter> open(const std::string& path, bool append);
+  LineWriter() = default;
+  ~LineWriter();
+  LineWriter(LineWriter&& other) noexcept;
+  LineWriter& operator=(LineWriter&& other) noexcept;
+  bool is_open() const { return fd_ >= 0; }
+  /// `line` without its newline.
+  Status write_line(std::string_view line);
+
+ private:
+  std::string path_, scratch_;
+  int fd_ = -1;
+  std::uint64_t end_ = 0;
+};
+
+}  // namespace sluice
