@@ -1,0 +1,164 @@
+#include "src/device/profile.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uintmax_t largest_profile_bytes = 64u << 20;
+
+struct Rate {
+  const char* name;
+  double HardwareProfile::*field;
+  bool may_be_zero;  ///< unknown
+};
+constexpr Rate rates[] = {
+    {"gemm_flops_f32", &HardwareProfile::gemm_flops_f32, false},
+    {"gemm_flops_bf16", &HardwareProfile::gemm_flops_bf16, false},
+    {"peak_flops_f32", &HardwareProfile::peak_flops_f32, true},
+    {"peak_flops_bf16", &HardwareProfile::peak_flops_bf16, true},
+    {"h2d_bytes_per_second", &HardwareProfile::h2d_bytes_per_second, false},
+    {"d2h_bytes_per_second", &HardwareProfile::d2h_bytes_per_second, false},
+    {"nvme_read_bytes_per_second", &HardwareProfile::nvme_read_bytes_per_second, false},
+    {"nvme_write_bytes_per_second", &HardwareProfile::nvme_write_bytes_per_second, false},
+    {"nvme_mixed_bytes_per_second", &HardwareProfile::nvme_mixed_bytes_per_second, false},
+    {"memory_bytes_per_second", &HardwareProfile::memory_bytes_per_second, false},
+    {"adamw_parameters_per_second", &HardwareProfile::adamw_parameters_per_second, false},
+    {"norm_bytes_per_second", &HardwareProfile::norm_bytes_per_second, false},
+    {"checksum_bytes_per_second", &HardwareProfile::checksum_bytes_per_second, false},
+    {"op_overhead_seconds", &HardwareProfile::op_overhead_seconds, false},
+};
+
+struct Count {
+  const char* name;
+  int HardwareProfile::*field;
+};
+constexpr Count counts[] = {{"cores", &HardwareProfile::cores},
+                            {"compute_threads", &HardwareProfile::compute_threads},
+                            {"optimizer_threads", &HardwareProfile::optimizer_threads}};
+
+Status read_number(const json& object, const std::string& name, bool may_be_zero, double& out) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number()) return bad_request(fmt::format("has no number '{}'", name));
+  const double value = found->get<double>();
+  if (!std::isfinite(value) || value < 0 || (value == 0 && !may_be_zero))
+    return bad_request(fmt::format("'{}' is {}, which is no rate", name, value));
+  out = value;
+  return success();
+}
+
+Status read_profile(const json& object, HardwareProfile& p) {
+  if (!object.is_object() || !object.contains("schema_version") || !object["schema_version"].is_number_unsigned())
+    return bad_request("is not a sluice profile");
+  if (object["schema_version"] != profile_schema_version)
+    return bad_request(fmt::format("has schema version {}, this program reads {}", object["schema_version"].dump(),
+                                   profile_schema_version));
+  if (!object.contains("machine") || !object["machine"].is_string()) return bad_request("does not name its machine");
+  p.machine = object["machine"].get<std::string>();
+  for (const Count& c : counts) {
+    double value = 0;
+    SLUICE_TRY(read_number(object, c.name, false, value));
+    if (value != std::floor(value) || value > 65536) return bad_request(fmt::format("'{}' is {}", c.name, value));
+    p.*c.field = static_cast<int>(value);
+  }
+  for (const Rate& r : rates) SLUICE_TRY(read_number(object, r.name, r.may_be_zero, p.*r.field));
+  const auto ops = object.find("op_seconds");
+  if (ops == object.end() || !ops->is_object()) return bad_request("has no object 'op_seconds'");
+  for (const auto& [key, unused] : ops->items()) SLUICE_TRY(read_number(*ops, key, false, p.op_seconds[key]));
+  return success();
+}
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.rfind("model name", 0) == 0 && line.find(':') != std::string::npos)
+      return line.substr(std::min(line.size(), line.find(':') + 2));
+  return "unknown CPU";
+}
+
+Status write_atomically(const std::string& path, const std::string& text) {
+  const std::string temporary = fmt::format("{}.tmp-{}", path, getpid());
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return fault(fmt::format("cannot create {}: {}", temporary, std::strerror(errno)));
+  std::size_t done = 0;
+  int error = 0;
+  while (done < text.size() && error == 0) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n >= 0)
+      done += static_cast<std::size_t>(n);
+    else if (errno != EINTR)
+      error = errno;
+  }
+  if (error == 0 && fsync(fd) != 0) error = errno;
+  if (close(fd) != 0 && error == 0) error = errno;
+  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return success();
+  unlink(temporary.c_str());
+  return fault(fmt::format("cannot write {}: {}", path, std::strerror(error)));
+}
+
+}  // namespace
+
+std::string machine_id() {
+  utsname system{};
+  uname(&system);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return fmt::format("{}, {} cores, {} {}", cpu_model(), cores, system.sysname, system.release);
+}
+
+Result<std::string> default_profile_path() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/sluice/profile.json";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/sluice/profile.json";
+  return bad_request("neither XDG_CACHE_HOME nor HOME is set; name the hardware profile with --profile FILE");
+}
+
+Result<HardwareProfile> load_profile(const std::string& path) {
+  std::error_code failed;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, failed);
+  if (failed) return bad_request(fmt::format("cannot read profile {}: {}", path, failed.message()));
+  if (bytes > largest_profile_bytes)
+    return bad_request(fmt::format("profile {} is not a sluice profile: too large", path));
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  const json object = json::parse(text.str(), nullptr, false);
+  HardwareProfile profile;
+  if (const Status read = read_profile(object, profile); !read.ok())
+    return bad_request(fmt::format("profile {} {}; make it anew with 'sluice bench all'", path, read.error().message));
+  return profile;
+}
+
+Status save_profile(const std::string& path, const HardwareProfile& profile) {
+  json object{{"schema_version", profile.schema_version}, {"machine", profile.machine}};
+  for (const Count& c : counts) object[c.name] = profile.*c.field;
+  for (const Rate& r : rates) object[r.name] = profile.*r.field;
+  object["op_seconds"] = profile.op_seconds;
+  if (profile.op_seconds.empty()) object["op_seconds"] = json::object();
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code failed;
+  if (!folder.empty()) std::filesystem::create_directories(folder, failed);
+  if (failed) return fault(fmt::format("cannot make folder {}: {}", folder.string(), failed.message()));
+  return write_atomically(path, object.dump(2) + "\n");
+}
+
+}  // namespace sluice

@@ -1,0 +1,36 @@
+// HardwareProfile on disk, and how it is measured. JSON with a schema version, one object.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "sluice/profile.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+/// "AMD EPYC 7763, 2 cores, Linux 6.1.0-18-amd64": a profile is worth something on the machine that it names.
+std::string machine_id();
+
+/// $XDG_CACHE_HOME/sluice/profile.json, or ~/.cache/sluice/profile.json. bad_request where neither is known.
+Result<std::string> default_profile_path();
+
+/// Errors: bad_request where the file is missing, is not a profile, has another schema version, or holds a rate that is
+/// not a positive finite number. The machine is not compared: see profile_is_of_this_machine.
+Result<HardwareProfile> load_profile(const std::string& path);
+/// Written atomically; folders on the way are made. Numbers read back exactly.
+Status save_profile(const std::string& path, const HardwareProfile& profile);
+
+inline bool profile_is_of_this_machine(const HardwareProfile& profile) { return profile.machine == machine_id(); }
+
+struct MeasureOptions {
+  std::string nvme_directory;  ///< empty: drive rates stay at their defaults
+  int compute_threads = 0;     ///< 0: all cores that this process may use
+  int optimizer_threads = 0;
+  std::function<void(const std::string&)> progress;  ///< told what is measured next
+};
+
+/// Measure everything but op_seconds (see calibrate.h): about 20 seconds. Sets the calling thread's OpenMP team.
+Result<HardwareProfile> measure_profile(const MeasureOptions& options);
+
+}  // namespace sluice
