@@ -90,7 +90,6 @@ struct ExecutorOptions {
   Dtype dtype = Dtype::f32;   ///< of parameters: f32 or bf16 (+ remainder)
   bool record_timeline = false;
   std::uint64_t delay_seed = 0;  ///< tests: not 0 = random lane delays from this seed
-  int micro_batches = 1;         ///< per rank: number of losses in the control block
 };
 
 /// What an executor works on. All must outlive it.
