@@ -89,6 +89,7 @@ struct SublayerCost {
   std::uint64_t saved_bytes = 0;               ///< what forward keeps for backward, x_in excluded (0 for embed, head)
   std::uint64_t forward_workspace_bytes = 0;   ///< forward, recompute, loss
   std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward
+  double recompute_flop = 0;                   ///< forward without what only x_out needs
   double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; head: forward_backward counts both
 };
 SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype);
