@@ -24,6 +24,7 @@
 #include "offload/run/communicator.h"
 #include "offload/run/memory.h"
 #include "offload/run/store.h"
+#include "offload/state/optimizer.h"
 #include "sluice/dtype.h"
 #include "sluice/plan.h"
 #include "sluice/status.h"
@@ -70,19 +71,6 @@ class CommitSink {
  public:
   virtual ~CommitSink() = default;
   virtual Status commit(RankId rank, const StepParams& params, std::uint8_t parity) = 0;
-};
-
-/// One tensor in its unit's flat buffer, as the optimizer sees it. Elements between segments are padding and left
-/// alone.
-struct TensorSegment {
-  std::uint64_t offset = 0, numel = 0;  ///< elements, in the unit's flat buffer; ascending, not overlapping
-  float weight_decay = 1;               ///< multiplies StepParams::weight_decay (0 or 1)
-  float lr_scale = 1;
-  bool trainable = true;
-};
-struct OptimizerUnit {
-  std::vector<TensorSegment> segments;
-  std::vector<std::uint64_t> shard_begin;  ///< [rank]: first element of the rank's shard in the flat buffer
 };
 
 struct ExecutorOptions {

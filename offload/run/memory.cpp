@@ -1,0 +1,120 @@
+#include "offload/run/memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t huge_page_bytes = 2ull << 20;
+
+std::uint64_t rounded(std::uint64_t bytes) { return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes; }
+
+/// Make every page of the range present, so that running out of memory shows here and not in the middle of a step.
+bool populate(std::byte* address, std::uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(address, bytes, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+#endif
+  std::memset(address, 0, bytes);
+  return true;
+}
+
+}  // namespace
+
+Result<std::byte*> map_pages(std::uint64_t bytes) {
+  const std::uint64_t size = rounded(bytes);
+  const std::uint64_t mapped = size + huge_page_bytes;
+  const auto refuse = [&](int error) {
+    return bad_request("cannot reserve " + std::to_string(bytes) + " bytes of memory: " + std::strerror(error) +
+                       "; lower the memory budgets");
+  };
+  if (size < bytes || mapped < size) return refuse(ENOMEM);
+  void* const raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return refuse(errno);
+  const auto start = reinterpret_cast<std::uintptr_t>(raw);
+  const std::uintptr_t aligned = (start + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
+  if (aligned > start) munmap(raw, aligned - start);
+  if (start + mapped > aligned + size) munmap(reinterpret_cast<void*>(aligned + size), start + mapped - aligned - size);
+  auto* const address = reinterpret_cast<std::byte*>(aligned);
+  madvise(address, size, MADV_HUGEPAGE);
+  madvise(address, size, MADV_DONTDUMP);
+  if (!populate(address, size)) {
+    const int error = errno;
+    munmap(address, size);
+    return refuse(error);
+  }
+  return address;
+}
+
+void unmap_pages(std::byte* address, std::uint64_t bytes) { munmap(address, rounded(bytes)); }
+
+Result<std::byte*> HostDevice::allocate(std::uint64_t bytes) { return map_pages(bytes); }
+void HostDevice::free(std::byte* address, std::uint64_t bytes) { unmap_pages(address, bytes); }
+void HostDevice::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) { std::memcpy(dst, src, bytes); }
+void HostDevice::fill(std::byte* dst, std::byte value, std::uint64_t bytes) {
+  std::memset(dst, std::to_integer<int>(value), bytes);
+}
+
+Result<Memory> Memory::create(std::span<const ArenaSpec> specs, DeviceMemory& device) {
+  Memory memory(device);
+  for (const ArenaSpec& spec : specs) {
+    if (spec.tier == Tier::nvme || spec.bytes == 0) continue;
+    const std::string where =
+        std::string(tier_names[static_cast<std::size_t>(spec.tier)]) + " arena of rank " + std::to_string(spec.rank);
+    if (memory.find(spec.tier, spec.rank) != nullptr) return bad_request(where + " is given twice");
+    Result<std::byte*> base = spec.tier == Tier::device ? device.allocate(spec.bytes) : map_pages(spec.bytes);
+    if (!base.ok()) return base.error().in(where);
+    memory.arenas_.push_back({spec, *base});
+    if (spec.tier == Tier::host && mlock(*base, spec.bytes) == 0) memory.locked_bytes_ += spec.bytes;
+  }
+  return memory;
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : device_(other.device_), arenas_(std::exchange(other.arenas_, {})), locked_bytes_(other.locked_bytes_) {}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  device_ = other.device_;
+  arenas_ = std::exchange(other.arenas_, {});
+  locked_bytes_ = other.locked_bytes_;
+  return *this;
+}
+
+Memory::~Memory() { release(); }
+
+void Memory::release() {
+  for (const Arena& arena : arenas_) {
+    if (arena.spec.tier == Tier::device)
+      device_->free(arena.base, arena.spec.bytes);
+    else
+      unmap_pages(arena.base, arena.spec.bytes);
+  }
+  arenas_.clear();
+}
+
+const Memory::Arena* Memory::find(Tier tier, RankId rank) const {
+  for (const Arena& arena : arenas_)
+    if (arena.spec.tier == tier && arena.spec.rank == rank) return &arena;
+  return nullptr;
+}
+
+std::byte* Memory::at(Tier tier, RankId rank, std::uint64_t offset) const {
+  const Arena* const arena = find(tier, rank);
+  SLUICE_CHECK(arena != nullptr && offset <= arena->spec.bytes, "(tier %d rank %d offset %llu)", static_cast<int>(tier),
+               static_cast<int>(rank), static_cast<unsigned long long>(offset));
+  return arena->base + offset;
+}
+
+std::uint64_t Memory::bytes(Tier tier, RankId rank) const {
+  const Arena* const arena = find(tier, rank);
+  return arena == nullptr ? 0 : arena->spec.bytes;
+}
+
+}  // namespace sluice

@@ -1,0 +1,99 @@
+#include "offload/state/optimizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <string>
+
+#include "sluice/adamw.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t chunk_numel = 1u << 16;  // 1 to 2 MiB of state: large against a hand-over, small against a tile
+
+AdamwStep adamw_step(const StepParams& params, const UpdateChunk& chunk, double clip_factor) {
+  AdamwStep step;
+  step.step = params.update_step;
+  step.lr = params.lr * chunk.lr_scale;
+  step.beta1 = params.beta1;
+  step.beta2 = params.beta2;
+  step.eps = params.eps;
+  step.weight_decay = params.weight_decay * chunk.weight_decay;
+  step.gradient_scale = static_cast<float>(clip_factor);
+  return step;
+}
+
+AdamwReport update_chunk(const UpdateTile& tile, const UpdateChunk& chunk, const AdamwStep& step) {
+  const std::uint64_t at = chunk.begin;
+  if (tile.dtype == Dtype::bf16)
+    return adamw_bf16(step, reinterpret_cast<bf16*>(tile.parameter) + at, tile.remainder + at, tile.exp_avg + at,
+                      tile.exp_avg_sq + at, tile.gradient + at, chunk.numel);
+  return adamw_f32(step, reinterpret_cast<float*>(tile.parameter) + at, tile.exp_avg + at, tile.exp_avg_sq + at,
+                   tile.gradient + at, chunk.numel);
+}
+
+}  // namespace
+
+void append_chunks(const OptimizerUnit& unit, std::uint64_t begin, std::uint64_t numel,
+                   std::vector<UpdateChunk>& chunks) {
+  for (const TensorSegment& segment : unit.segments) {
+    if (!segment.trainable) continue;
+    const std::uint64_t from = std::max(begin, segment.offset);
+    const std::uint64_t to = std::min(begin + numel, segment.offset + segment.numel);
+    for (std::uint64_t at = from; at < to; at += chunk_numel) {
+      const auto size = static_cast<std::uint32_t>(std::min(chunk_numel, to - at));
+      chunks.push_back({at - begin, size, segment.weight_decay, segment.lr_scale});
+    }
+  }
+}
+
+std::uint64_t update_tile(const UpdateTile& tile, std::span<const UpdateChunk> chunks, const StepParams& params,
+                          double clip_factor, WorkerTeam& team) {
+  std::atomic<std::uint64_t> diverged{0};
+  team.run(static_cast<std::uint32_t>(chunks.size()), [&](std::uint32_t i) {
+    const AdamwReport report = update_chunk(tile, chunks[i], adamw_step(params, chunks[i], clip_factor));
+    if (report.diverged > 0) diverged.fetch_add(report.diverged, std::memory_order_relaxed);
+  });
+  return diverged.load(std::memory_order_relaxed);
+}
+
+void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<double> partial, double* sum) {
+  if (team.threads() == 1) {
+    add_squared_norm(gradient.data(), static_cast<std::int64_t>(gradient.size()), sum);
+    return;
+  }
+  // Block by block, then added in order: what one call over the whole tile does.
+  constexpr std::uint64_t blocks_per_chunk = chunk_numel / norm_block_numel;
+  const std::uint64_t blocks = (gradient.size() + norm_block_numel - 1) / norm_block_numel;
+  const std::uint64_t chunks = (blocks + blocks_per_chunk - 1) / blocks_per_chunk;
+  team.run(static_cast<std::uint32_t>(chunks), [&](std::uint32_t chunk) {
+    const std::uint64_t end = std::min(blocks, (chunk + 1) * blocks_per_chunk);
+    for (std::uint64_t block = chunk * blocks_per_chunk; block < end; ++block) {
+      const std::uint64_t at = block * norm_block_numel;
+      partial[block] = 0;
+      add_squared_norm(gradient.data() + at,
+                       static_cast<std::int64_t>(std::min(norm_block_numel, gradient.size() - at)), &partial[block]);
+    }
+  });
+  for (std::uint64_t block = 0; block < blocks; ++block) *sum += partial[block];
+}
+
+Status fill_control(std::span<const double> all, std::size_t ranks, std::size_t units, const StepParams& params,
+                    ControlBlock* control) {
+  const std::size_t per_rank = all.size() / ranks;
+  double norm_sq = 0, loss = 0;
+  for (std::size_t u = 0; u < units; ++u)
+    for (std::size_t r = 0; r < ranks; ++r) norm_sq += all[r * per_rank + u];
+  for (std::size_t m = units; m < per_rank; ++m)
+    for (std::size_t r = 0; r < ranks; ++r) loss += all[r * per_rank + m];
+  control->grad_norm_sq = norm_sq;
+  control->loss_sum = loss;
+  control->clip_factor = params.clip_norm > 0 ? std::min(1.0, params.clip_norm / (std::sqrt(norm_sq) + 1e-6)) : 1.0;
+  if (std::isfinite(loss) && std::isfinite(norm_sq)) return success();
+  const char* const what = std::isfinite(loss) ? "the gradient's norm" : "the loss";
+  return fault("step " + std::to_string(params.step) + ": " + what +
+               " is not finite; lower the learning rate or look at the data of this step");
+}
+
+}  // namespace sluice

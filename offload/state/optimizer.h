@@ -1,0 +1,62 @@
+// The optimizer lane's arithmetic on tiles in host memory: AdamW by tensor segments, squared norms, and the step's
+// control block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/state/worker_team.h"
+#include "sluice/dtype.h"
+#include "sluice/plan.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+/// One tensor in its unit's flat buffer, as the optimizer sees it. Elements between segments are padding and left
+/// alone.
+struct TensorSegment {
+  std::uint64_t offset = 0, numel = 0;  ///< elements, in the unit's flat buffer; ascending, not overlapping
+  float weight_decay = 1;               ///< multiplies StepParams::weight_decay (0 or 1)
+  float lr_scale = 1;
+  bool trainable = true;
+};
+struct OptimizerUnit {
+  std::vector<TensorSegment> segments;
+  std::vector<std::uint64_t> shard_begin;  ///< [rank]: first element of the rank's shard in the flat buffer
+};
+
+/// Part of one segment within a tile, small enough to share between threads.
+struct UpdateChunk {
+  std::uint64_t begin = 0;  ///< elements from the start of the tile
+  std::uint32_t numel = 0;
+  float weight_decay = 1, lr_scale = 1;
+};
+/// Append the chunks of elements [begin, begin + numel) of the unit's flat buffer.
+void append_chunks(const OptimizerUnit& unit, std::uint64_t begin, std::uint64_t numel,
+                   std::vector<UpdateChunk>& chunks);
+
+/// One tile of a unit's state in host memory. remainder is null in fp32.
+struct UpdateTile {
+  Dtype dtype = Dtype::f32;
+  std::byte* parameter = nullptr;
+  std::int16_t* remainder = nullptr;
+  float *exp_avg = nullptr, *exp_avg_sq = nullptr;
+  const float* gradient = nullptr;
+};
+/// AdamW of params.update_step on the chunks. Returns how many parameters diverged.
+std::uint64_t update_tile(const UpdateTile& tile, std::span<const UpdateChunk> chunks, const StepParams& params,
+                          double clip_factor, WorkerTeam& team);
+
+/// *sum += squared norm of a tile, the same bits for any team. `partial` has a double per 4096 elements.
+void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<double> partial, double* sum);
+constexpr std::uint64_t norm_block_numel = 4096;
+
+/// Sum what the ranks measured into the control block: all[rank] holds unit_norm_sq[units], then loss[micro-batches].
+/// Norms in unit order, losses in micro-batch order, within each the ranks in order; clip factor as torch has it.
+/// fault if the loss or the norm is not finite.
+Status fill_control(std::span<const double> all, std::size_t ranks, std::size_t units, const StepParams& params,
+                    ControlBlock* control);
+
+}  // namespace sluice
