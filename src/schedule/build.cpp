@@ -1,0 +1,357 @@
+#include "src/schedule/build.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "offload/plan/finish.h"
+#include "sluice/status.h"
+#include "src/schedule/rank_builder.h"
+
+namespace sluice {
+namespace {
+
+enum class Phase { forward, head, backward };
+
+/// All micro-batches of a group through one unit in one direction.
+struct Pass {
+  Phase phase;
+  UnitId unit;
+  int group;
+};
+
+using Task = std::function<void()>;
+
+/// Emits tile pipelines: reads run `depth` tiles ahead of the updates, across units.
+class TileStream {
+ public:
+  TileStream(std::vector<RankBuilder>& ranks, int depth) : ranks_(ranks), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
+  void add(const std::vector<TileRef>& tiles) { tiles_.insert(tiles_.end(), tiles.begin(), tiles.end()); }
+  void read_ahead() {
+    while (read_ < std::min(done_ + depth_, tiles_.size())) {
+      for (RankBuilder& r : ranks_) r.read_tile(tiles_[read_]);
+      ++read_;
+    }
+  }
+  /// Update and write the next tile, publishing it to the device if asked.
+  void advance(bool publish) {
+    read_ahead();
+    SLUICE_CHECK(done_ < tiles_.size(), "tile %zu", done_);
+    for (RankBuilder& r : ranks_) {
+      r.update_tile(tiles_[done_]);
+      r.write_tile(tiles_[done_]);
+      if (publish) r.publish_tile(tiles_[done_]);
+    }
+    ++done_;
+  }
+
+ private:
+  std::vector<RankBuilder>& ranks_;
+  std::size_t depth_;
+  std::vector<TileRef> tiles_;
+  std::size_t read_ = 0, done_ = 0;
+};
+
+/// Walks through one iteration and calls the ranks' builders in program order.
+class Driver {
+ public:
+  Driver(StepPlan& plan, PlanKind kind, const Workload& w, const Schedule& s)
+      : emitter_(plan), kind_(kind), work_(w), schedule_(s), stream_(ranks_, s.tiles_in_flight) {
+    for (RankId r = 0; r < w.ranks; ++r) ranks_.emplace_back(emitter_, w, s, kind, r);
+    head_ = static_cast<UnitId>(w.model->units.size()) - 1;
+  }
+
+  void run() {
+    if (kind_ == PlanKind::flush) {
+      flush();
+      return;
+    }
+    list_passes();
+    for (std::size_t p = 0; p < passes_.size(); ++p) emit_pass(p);
+    finish_step();
+  }
+
+ private:
+  bool train() const { return kind_ == PlanKind::train; }
+  bool ahead() const { return train() && schedule_.update_ahead; }
+  int groups() const { return (work_.micro_batches + group_size() - 1) / group_size(); }
+  int group_size() const { return kind_ == PlanKind::decode ? 1 : std::clamp(schedule_.group, 1, work_.micro_batches); }
+  std::vector<int> micro_batches(int group) const {
+    std::vector<int> list;
+    for (int i = group * group_size(); i < std::min((group + 1) * group_size(), work_.micro_batches); ++i) list.push_back(i);
+    return list;
+  }
+  bool last_group(const Pass& p) const { return p.group == groups() - 1; }
+  bool tied_head(const Pass& p) const { return p.phase == Phase::head && work_.model->config.tied; }
+  template <class F>
+  void each(F f) {
+    for (RankBuilder& r : ranks_) f(r);
+  }
+  void gather(UnitId u) {
+    if (work_.ranks == 1) return;
+    const int id = collectives_++;
+    each([&](RankBuilder& r) { r.gather(u, id); });
+  }
+
+  void list_passes();
+  void emit_pass(std::size_t p);
+  void finish_step();
+  void flush();
+  void fetch_tasks(UnitId u, bool retain, std::vector<Task>& out);
+  std::vector<Task> prepare(std::size_t p);
+  std::vector<Task> drain(std::size_t p);
+  void emit_slot(const Pass& pass, int mb);
+  void close_pass(const Pass& pass);
+  bool updated_in(const Pass& p) const;
+  void bring_next(std::size_t p, std::size_t slot);
+  void park_deferred();
+
+  Emitter emitter_;
+  PlanKind kind_;
+  const Workload& work_;
+  const Schedule& schedule_;
+  std::vector<RankBuilder> ranks_;
+  TileStream stream_;
+  std::vector<Pass> passes_;
+  std::vector<bool> prepared_;
+  std::vector<Task> deferred_;       ///< parks of the previous slot
+  std::vector<std::size_t> drains_;  ///< passes whose gradients are still to be drained
+  UnitId head_ = 0;
+  int collectives_ = 0;
+};
+
+void Driver::list_passes() {
+  for (int g = 0; g < groups(); ++g) {
+    for (UnitId u = 0; u < head_; ++u) passes_.push_back({Phase::forward, u, g});
+    passes_.push_back({Phase::head, head_, g});
+    if (!train()) continue;
+    for (UnitId u = head_ - 1; u >= 0; --u) passes_.push_back({Phase::backward, u, g});
+  }
+  prepared_.resize(passes_.size());
+  if (!train()) return;
+  // Tiles in the order in which their units are updated.
+  for (UnitId i = 0; i <= head_; ++i) stream_.add(unit_tiles(work_, schedule_, ahead() ? i : head_ - i));
+}
+
+/// Updates ahead of the forward happen in the unit's first pass of the step.
+bool Driver::updated_in(const Pass& p) const { return ahead() && p.group == 0 && p.phase != Phase::backward; }
+
+void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
+  const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
+  out.push_back([this, u] { each([&](RankBuilder& r) { r.open_parameters(u); }); });
+  if (resident) return;
+  for (const TileRef& t : unit_tiles(work_, schedule_, u))
+    out.push_back([this, t, retain] { each([&](RankBuilder& r) { r.fetch_tile(t, retain); }); });
+  out.push_back([this, u] { gather(u); });
+}
+
+/// What must be on the device before pass p can compute.
+std::vector<Task> Driver::prepare(std::size_t p) {
+  std::vector<Task> tasks;
+  const Pass pass = passes_[p];
+  const UnitId u = pass.unit;
+  if (pass.phase == Phase::backward && u == 0) return tasks;  // the embedding's backward needs no parameters
+  if (updated_in(pass)) {
+    tasks.push_back([this, u] { each([&](RankBuilder& r) { r.open_parameters(u); }); });
+    for (std::size_t i = 0; i < unit_tiles(work_, schedule_, u).size(); ++i)
+      tasks.push_back([this] { stream_.advance(true); });
+    tasks.push_back([this, u] {
+      each([&](RankBuilder& r) { r.mark_updated(u); });
+      gather(u);
+    });
+  } else {
+    const bool retain = train() && !schedule_.update_ahead && last_group(pass) && pass.phase != Phase::forward;
+    fetch_tasks(u, retain, tasks);
+  }
+  if (tied_head(pass)) fetch_tasks(0, false, tasks);
+  return tasks;
+}
+
+/// What remains to be done with a unit's gradient after its last backward pass.
+std::vector<Task> Driver::drain(std::size_t p) {
+  const UnitId u = passes_[p].unit;
+  const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
+  std::vector<Task> tasks;
+  for (const TileRef& t : unit_tiles(work_, schedule_, u)) {
+    tasks.push_back([this, t, resident] {
+      if (!schedule_.update_ahead) stream_.read_ahead();
+      each([&](RankBuilder& r) { r.drain_tile(t); });
+      if (!schedule_.update_ahead) stream_.advance(resident);
+    });
+  }
+  tasks.push_back([this, u, resident] {
+    each([&](RankBuilder& r) { r.close_gradient(u); });
+    if (!schedule_.update_ahead && resident) gather(u);
+  });
+  return tasks;
+}
+
+void Driver::emit_slot(const Pass& pass, int mb) {
+  const bool accumulate = mb > 0;
+  each([&](RankBuilder& r) {
+    switch (pass.phase) {
+      case Phase::forward:
+        if (pass.unit == 0) r.load_tokens(mb);
+        r.forward(pass.unit, mb);
+        break;
+      case Phase::head:
+        if (kind_ == PlanKind::decode) {
+          r.decode_head();
+        } else if (train()) {
+          r.head(mb, accumulate);
+        } else {
+          r.evaluate_head(mb);
+        }
+        break;
+      case Phase::backward:
+        r.recompute(pass.unit, mb);
+        r.backward(pass.unit, mb, accumulate);
+        break;
+    }
+  });
+}
+
+void Driver::close_pass(const Pass& pass) {
+  const bool tied = tied_head(pass);
+  each([&](RankBuilder& r) {
+    r.close_parameters(pass.unit);
+    if (tied) r.close_parameters(0);
+  });
+  if (!train()) return;
+  if (tied) each([&](RankBuilder& r) { r.park_tied_gradient(); });
+  if (pass.phase == Phase::forward) return;
+  if (!last_group(pass)) {
+    each([&](RankBuilder& r) { r.park_gradient(pass.unit); });
+    return;
+  }
+  if (pass.unit == 0 && work_.model->config.tied) each([&](RankBuilder& r) { r.add_tied_gradient(); });
+  const int id = work_.ranks > 1 ? collectives_++ : -1;
+  each([&](RankBuilder& r) { r.reduce(pass.unit, id); });
+}
+
+void Driver::emit_pass(std::size_t p) {
+  const Pass pass = passes_[p];
+  const auto lead = static_cast<std::size_t>(std::max(0, schedule_.prefetch));
+  const auto make_ready = [&](std::size_t q) {
+    if (q >= passes_.size() || prepared_[q]) return std::vector<Task>{};
+    prepared_[q] = true;
+    return prepare(q);
+  };
+  const std::size_t at_once = p == 0 ? std::max<std::size_t>(1, lead) : p + 1;
+  for (std::size_t q = p; q < at_once; ++q)
+    for (Task& t : make_ready(q)) t();
+
+  // Fetches of the pass `lead` ahead, and drains of finished passes, spread evenly over this pass's micro-batches.
+  std::vector<Task> spread = lead > 0 ? make_ready(p + lead) : std::vector<Task>{};
+  std::vector<Task> drains;
+  while (!drains_.empty() && p >= drains_.front() + static_cast<std::size_t>(schedule_.lag)) {
+    for (Task& t : drain(drains_.front())) drains.push_back(std::move(t));
+    drains_.erase(drains_.begin());
+  }
+  const std::vector<int> slots = micro_batches(pass.group);
+  const bool back = pass.phase == Phase::backward;
+  if (train() && pass.phase != Phase::forward) each([&](RankBuilder& r) { r.open_gradient(pass.unit); });
+  if (train() && tied_head(pass)) each([&](RankBuilder& r) { r.open_tied_gradient(); });
+  std::size_t fetched = 0, drained = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const auto share = [&](std::size_t total) { return total * (i + 1) / slots.size(); };
+    if (i == 0 && (back || !schedule_.hold)) park_deferred();
+    each([&](RankBuilder& r) { r.bring_inputs(pass.unit, slots[i], back); });
+    while (fetched < share(spread.size())) spread[fetched++]();
+    if (schedule_.prefetch > 0) bring_next(p, i);
+    std::vector<Task> earlier = std::move(deferred_);
+    deferred_.clear();
+    emit_slot(pass, slots[i]);
+    // After this slot's compute in program order, so that what they free is not what this slot needs.
+    for (Task& t : earlier) t();
+    while (drained < share(drains.size())) drains[drained++]();
+    if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train())) continue;
+    const int mb = slots[i];
+    deferred_.push_back([this, pass, mb] {
+      each([&](RankBuilder& r) { r.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
+    });
+    if (schedule_.lag == 0) park_deferred();
+  }
+  close_pass(pass);
+  if (train() && pass.phase != Phase::forward && last_group(pass)) {
+    if (schedule_.lag > 0) {
+      drains_.push_back(p);
+    } else {
+      for (Task& t : drain(p)) t();
+    }
+  }
+}
+
+void Driver::finish_step() {
+  for (std::size_t p : drains_)
+    for (Task& t : drain(p)) t();
+  drains_.clear();
+  if (kind_ == PlanKind::decode) return;
+  const int id = work_.ranks > 1 ? collectives_++ : -1;
+  each([&](RankBuilder& r) { r.collect_losses(); });
+  each([&](RankBuilder& r) { r.control(id); });
+  each([&](RankBuilder& r) { r.step_end(); });
+  if (train() && work_.durable) each([&](RankBuilder& r) { r.commit(); });
+}
+
+void Driver::flush() {
+  for (UnitId u = 0; u <= head_; ++u) stream_.add(unit_tiles(work_, schedule_, u));
+  for (UnitId u = 0; u <= head_; ++u) {
+    const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
+    if (resident) each([&](RankBuilder& r) { r.open_parameters(u); });
+    for (std::size_t i = 0; i < unit_tiles(work_, schedule_, u).size(); ++i) stream_.advance(resident);
+    if (resident) gather(u);
+  }
+  if (work_.durable) each([&](RankBuilder& r) { r.commit(); });
+}
+
+void Driver::park_deferred() {
+  for (Task& t : deferred_) t();
+  deferred_.clear();
+}
+
+/// Fetch the activations of the next slot before this one computes, so that they travel meanwhile.
+void Driver::bring_next(std::size_t p, std::size_t slot) {
+  const std::vector<int> slots = micro_batches(passes_[p].group);
+  if (slot + 1 < slots.size()) {
+    each([&](RankBuilder& r) { r.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward); });
+    return;
+  }
+  if (p + 1 >= passes_.size() || passes_[p + 1].phase != Phase::backward) return;
+  park_deferred();
+  const int first = micro_batches(passes_[p + 1].group).front();
+  each([&](RankBuilder& r) { r.bring_inputs(passes_[p + 1].unit, first, true); });
+}
+
+StepPlan emit(PlanKind kind, const Workload& w, const Schedule& s) {
+  StepPlan plan;
+  plan.kind = kind;
+  plan.cyclic = true;  // iterations of every kind may follow each other without a barrier
+  plan.ranks = w.ranks;
+  for (const UnitSpec& u : w.model->units) plan.units.push_back(u.name);
+  std::vector<RankId> all;
+  for (RankId r = 0; r < w.ranks; ++r) {
+    all.push_back(r);
+    for (Tier t : {Tier::device, Tier::host, Tier::nvme})
+      plan.arenas.push_back({t, r, w.budget_bytes[static_cast<std::size_t>(t)], 0, 0});
+  }
+  if (w.ranks > 1) plan.groups = {all, all};  // parameters and gradients; step control
+  Driver(plan, kind, w, s).run();
+  return plan;
+}
+
+}  // namespace
+
+StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+  StepPlan plan = emit(kind, workload, schedule);
+  finish(plan);
+  return plan;
+}
+
+StepPlan build_layout(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+  StepPlan plan = emit(kind, workload, schedule);
+  pack(plan);
+  return plan;
+}
+
+}  // namespace sluice

@@ -1,0 +1,20 @@
+// The builder: workload and schedule in, plan out.
+#pragma once
+
+#include "sluice/plan.h"
+#include "src/schedule/schedule.h"
+
+namespace sluice {
+
+/// Emit every op and buffer in program order, then finish() it (offsets, waits). The result is legal by construction;
+/// check() proves it. Persistent buffers are the same for every kind, at the same offsets.
+///   train     cyclic; forward and backward over all micro-batches in groups, updates as the schedule says
+///   flush     applies the pending updates of update-ahead schedules
+///   evaluate  forward only: losses of `micro_batches` micro-batches
+///   decode    forward of one short sequence through the key-value caches to logits in host memory
+StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule);
+
+/// The same without waits, enough to read arena sizes: what the search tries many times.
+StepPlan build_layout(PlanKind kind, const Workload& workload, const Schedule& schedule);
+
+}  // namespace sluice

@@ -1,0 +1,231 @@
+// Compute ops and the travels of activations.
+#include <algorithm>
+
+#include "sluice/status.h"
+#include "src/device/calibrate.h"
+#include "src/schedule/rank_builder.h"
+
+namespace sluice {
+
+bool RankBuilder::travels(UnitId u) const {
+  return !schedule_.hold && schedule_.group > 1 && choice(u).boundary != Place::device;
+}
+
+RankBuilder::Parked RankBuilder::park(const Part& from, Place place, const std::string& name, UnitId u, int mb) {
+  const std::string parked_name = name + ".parked";
+  if (place == Place::host) {
+    const Part host = emit_.buffer(parked_name, Tier::host, rank_, from.bytes, Life::lasting);
+    emit_.move(OpKind::copy, LaneKind::d2h, rank_, u, from, host, -1, mb);
+    return {place, host};
+  }
+  const Part drive = emit_.buffer(parked_name, Tier::nvme, rank_, from.bytes, Life::lasting);
+  const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
+  emit_.at(drive).block_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(1u << 20, chunk_bytes));
+  for (std::uint64_t at = 0; at < from.bytes; at += chunk_bytes) {
+    const std::uint64_t bytes = std::min(chunk_bytes, from.bytes - at);
+    const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
+    emit_.move(OpKind::copy, LaneKind::d2h, rank_, u, from.slice(at, bytes), host, -1, mb);
+    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, u, host, drive.slice(at, bytes), -1, mb);
+  }
+  return {place, drive};
+}
+
+Part RankBuilder::bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life) {
+  const Part to = device(name, parked.part.bytes, life);
+  if (parked.place == Place::host) {
+    emit_.move(OpKind::copy, LaneKind::h2d, rank_, u, parked.part, to, -1, mb);
+    return to;
+  }
+  const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
+  for (std::uint64_t at = 0; at < to.bytes; at += chunk_bytes) {
+    const std::uint64_t bytes = std::min(chunk_bytes, to.bytes - at);
+    const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
+    emit_.move(OpKind::read, LaneKind::nvme_read, rank_, u, parked.part.slice(at, bytes), host, -1, mb);
+    emit_.move(OpKind::copy, LaneKind::h2d, rank_, u, host, to.slice(at, bytes), -1, mb);
+  }
+  return to;
+}
+
+void RankBuilder::load_tokens(int mb) {
+  const auto columns = static_cast<std::uint64_t>(work_.shape.sequence) + 1;
+  const Part p = device("tokens.mb" + std::to_string(mb), 4 * columns * static_cast<std::uint64_t>(work_.shape.batch),
+                        Life::lasting);
+  tokens_[static_cast<std::size_t>(mb)] = p;
+  Op& op = emit_.op(OpKind::load_tokens, LaneKind::h2d, rank_, 0);
+  op.micro_batch = mb;
+  op.bytes = p.bytes;
+  Emitter::touch(op, p, Role::dst, Mode::write);
+}
+
+void RankBuilder::bring_inputs(UnitId u, int mb, bool backward) {
+  PerMicroBatch& m = micro(u, mb);
+  if (!m.x.valid() && m.parked_x.part.valid()) m.x = bring(m.parked_x, label(u, "x", mb), u, mb, Life::brief);
+  if (!backward) return;
+  if (m.parked_saved.part.valid()) {
+    m.saved = bring(m.parked_saved, label(u, "saved", mb), u, mb, Life::brief);
+    m.parked_saved = {};
+  }
+  if (u >= head_unit()) return;
+  PerMicroBatch& above = micro(u + 1, mb);
+  if (above.parked_d.part.valid()) {
+    above.d = bring(above.parked_d, label(u + 1, "d", mb), u, mb, Life::brief);
+    above.parked_d = {};
+  }
+}
+
+Op& RankBuilder::compute(OpKind kind, UnitId u, int mb, double flop) {
+  StepPlan& plan = emit_.plan();
+  const std::string key = cost_key(*work_.model, spec(u).kind, kind, work_.shape, work_.dtype, work_.threads);
+  auto at = std::find(plan.cost_keys.begin(), plan.cost_keys.end(), key);
+  if (at == plan.cost_keys.end()) at = plan.cost_keys.insert(plan.cost_keys.end(), key);
+  const auto index = static_cast<std::int32_t>(at - plan.cost_keys.begin());
+  Op& op = emit_.op(kind, LaneKind::compute, rank_, u);
+  op.micro_batch = mb;
+  op.flop = flop;
+  op.cost = index;
+  return op;
+}
+
+void RankBuilder::touch_parameters(Op& op, UnitId u) {
+  Emitter::touch(op, unit(u).open, Role::parameters, Mode::read);
+  if (u == head_unit() && work_.model->config.tied) Emitter::touch(op, unit(0).open, Role::tied_parameters, Mode::read);
+}
+
+void RankBuilder::touch_workspace(OpKind kind, UnitId u, Part& out) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  const bool back = kind == OpKind::backward || kind == OpKind::forward_backward;
+  const std::uint64_t bytes = back ? cost.backward_workspace_bytes : cost.forward_workspace_bytes;
+  if (bytes > 0) out = device(label(u, "workspace"), bytes);
+}
+
+void RankBuilder::forward(UnitId u, int mb) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  const bool train = kind_ == PlanKind::train;
+  const bool saves = train && cost.saved_bytes > 0 && choice(u).saved != Saved::recompute;
+  Part workspace;
+  touch_workspace(OpKind::forward, u, workspace);
+  if (saves) m.saved = device(label(u, "saved", mb), cost.saved_bytes, Life::lasting);
+  const Part out = device(label(u + 1, "x", mb), cost.boundary_bytes, Life::lasting);
+  micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
+  Op& op = compute(OpKind::forward, u, mb, cost.forward_flop);
+  touch_parameters(op, u);
+  if (u == 0) Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  Emitter::touch(op, out, Role::x_out, Mode::write);
+  if (saves) Emitter::touch(op, m.saved, Role::saved, Mode::write);
+  if (!kv_.empty() && kv_[static_cast<std::size_t>(u)].valid())
+    Emitter::touch(op, kv_[static_cast<std::size_t>(u)], Role::kv_cache, Mode::read_write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  // The input's device copy ends here unless it waits on the device for the backward pass.
+  if (!train || choice(u).boundary != Place::device) m.x = Part{};
+}
+
+void RankBuilder::recompute(UnitId u, int mb) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  if (cost.saved_bytes == 0 || m.saved.valid()) return;
+  Part workspace;
+  touch_workspace(OpKind::recompute, u, workspace);
+  m.saved = device(label(u, "saved", mb), cost.saved_bytes);
+  Op& op = compute(OpKind::recompute, u, mb, cost.recompute_flop);
+  touch_parameters(op, u);
+  Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  Emitter::touch(op, m.saved, Role::saved, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+}
+
+void RankBuilder::backward(UnitId u, int mb, bool accumulate) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  PerMicroBatch& above = micro(u + 1, mb);
+  Part workspace;
+  touch_workspace(OpKind::backward, u, workspace);
+  if (u > 0) m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
+  Op& op = compute(OpKind::backward, u, mb, cost.backward_flop);
+  op.accumulate = accumulate;
+  if (u > 0) touch_parameters(op, u);
+  if (u == 0) Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  if (m.saved.valid()) Emitter::touch(op, m.saved, Role::saved, Mode::read);
+  Emitter::touch(op, above.d, Role::d_out, Mode::read);
+  if (u > 0) Emitter::touch(op, m.d, Role::d_in, Mode::write);
+  Emitter::touch(op, unit(u).gradient, Role::gradient, accumulate ? Mode::read_write : Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  m.x = m.saved = above.d = Part{};
+  m.parked_x = {};
+}
+
+void RankBuilder::head(int mb, bool accumulate) {
+  const UnitId u = head_unit();
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  Part workspace;
+  touch_workspace(OpKind::forward_backward, u, workspace);
+  m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
+  Op& op = compute(OpKind::forward_backward, u, mb, cost.forward_flop + cost.backward_flop);
+  op.accumulate = accumulate;
+  touch_parameters(op, u);
+  Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  Emitter::touch(op, m.d, Role::d_in, Mode::write);
+  const Mode mode = accumulate ? Mode::read_write : Mode::write;
+  Emitter::touch(op, unit(u).gradient, Role::gradient, mode);
+  if (tied_gradient_.valid()) Emitter::touch(op, tied_gradient_, Role::tied_gradient, mode);
+  Emitter::touch(op, losses_.slice(8 * static_cast<std::uint64_t>(mb), 8), Role::loss, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  m.x = Part{};
+  m.parked_x = {};
+}
+
+void RankBuilder::evaluate_head(int mb) {
+  const UnitId u = head_unit();
+  Part workspace;
+  touch_workspace(OpKind::loss, u, workspace);
+  Op& op = compute(OpKind::loss, u, mb, costs_[static_cast<std::size_t>(u)].forward_flop);
+  touch_parameters(op, u);
+  Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  Emitter::touch(op, micro(u, mb).x, Role::x_in, Mode::read);
+  Emitter::touch(op, losses_.slice(8 * static_cast<std::uint64_t>(mb), 8), Role::loss, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  micro(u, mb).x = Part{};
+}
+
+void RankBuilder::decode_head() {
+  const UnitId u = head_unit();
+  Part workspace;
+  touch_workspace(OpKind::logits, u, workspace);
+  const Part out = device("logits.device", logits_.bytes);
+  Op& op = compute(OpKind::logits, u, 0, 0);
+  touch_parameters(op, u);
+  Emitter::touch(op, micro(u, 0).x, Role::x_in, Mode::read);
+  Emitter::touch(op, out, Role::logits, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  micro(u, 0).x = Part{};
+  emit_.move(OpKind::copy, LaneKind::d2h, rank_, u, out, logits_);
+}
+
+void RankBuilder::park_outputs(UnitId u, int mb, bool backward) {
+  if (backward) {
+    PerMicroBatch& m = micro(u, mb);
+    if (u == 0 || !travels(u)) return;
+    m.parked_d = park(m.d, choice(u).boundary, label(u, "d", mb), u, mb);
+    m.d = Part{};
+    return;
+  }
+  const bool train = kind_ == PlanKind::train;
+  PerMicroBatch& m = micro(u, mb);
+  if (m.saved.valid() && (choice(u).saved == Saved::host || choice(u).saved == Saved::nvme)) {
+    const Place place = choice(u).saved == Saved::host ? Place::host : Place::nvme;
+    m.parked_saved = park(m.saved, place, label(u, "saved", mb), u, mb);
+    m.saved = Part{};
+  }
+  const UnitId v = u + 1;
+  const bool for_backward = train && v != head_unit() && choice(v).boundary != Place::device;
+  if (!for_backward && !travels(v)) return;
+  PerMicroBatch& next = micro(v, mb);
+  next.parked_x = park(next.produced, choice(v).boundary, label(v, "x", mb), v, mb);
+  if (travels(v)) next.x = Part{};
+}
+
+}  // namespace sluice

@@ -1,0 +1,314 @@
+#include "src/schedule/rank_builder.h"
+
+#include <algorithm>
+
+#include "sluice/status.h"
+#include "src/model/sublayer.h"
+
+namespace sluice {
+
+std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedule, UnitId unit) {
+  const std::uint64_t shard = workload.shard_numel(unit);
+  std::vector<TileRef> tiles;
+  for (std::uint64_t at = 0; at < shard; at += schedule.tile_numel)
+    tiles.push_back({unit, static_cast<int>(tiles.size()), at, std::min(schedule.tile_numel, shard - at)});
+  return tiles;
+}
+
+RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind, RankId rank)
+    : emit_(emitter), work_(workload), schedule_(schedule), kind_(kind), rank_(rank) {
+  units_.resize(work_.model->units.size());
+  tokens_.resize(static_cast<std::size_t>(work_.micro_batches));
+  for (UnitId u = 0; u <= head_unit(); ++u) {
+    unit(u).mb.resize(static_cast<std::size_t>(work_.micro_batches));
+    unit(u).tile.resize(unit_tiles(work_, schedule_, u).size());
+    costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype));
+  }
+  declare_persistent();
+}
+
+std::string RankBuilder::label(UnitId u, const std::string& what, int mb) const {
+  std::string s = spec(u).name + "." + what;
+  if (mb >= 0) s += ".mb" + std::to_string(mb);
+  return s;
+}
+
+std::uint64_t RankBuilder::state_bytes(StateKind k) const {
+  switch (k) {
+    case StateKind::parameter: return element_bytes();
+    case StateKind::remainder: return has_remainder() ? 2 : 0;
+    default: return 4;
+  }
+}
+
+// The same buffers in the same order for every kind of plan: they are what plans hand to each other.
+void RankBuilder::declare_persistent() {
+  const auto units = static_cast<std::uint64_t>(units_.size());
+  const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
+  losses_ = device("losses", 8 * micro_batches, Life::persistent);
+  control_ = emit_.buffer("control", Tier::host, rank_, sizeof(ControlBlock) + 8 * (units + micro_batches), Life::persistent);
+  for (UnitId u = 0; u <= head_unit(); ++u) {
+    if (choice(u).resident) {
+      unit(u).resident = device(label(u, "parameter.resident"), work_.full_numel(u) * element_bytes(), Life::persistent);
+      emit_.at(unit(u).resident).unit = u;
+    }
+    declare_home(u);
+  }
+  if (kind_ != PlanKind::decode) return;
+  kv_.resize(units_.size());
+  for (UnitId u = 0; u <= head_unit(); ++u) {
+    const std::uint64_t bytes = kv_cache_bytes(*work_.model, spec(u), work_.kv_capacity, work_.dtype);
+    if (bytes > 0) kv_[static_cast<std::size_t>(u)] = device(label(u, "kv_cache"), bytes, Life::persistent);
+  }
+  logits_ = emit_.buffer("logits", Tier::host, rank_, 4 * static_cast<std::uint64_t>(work_.model->config.vocabulary),
+                         Life::persistent);
+}
+
+void RankBuilder::declare_home(UnitId u) {
+  const auto declare = [&](StateKind k, Place place, std::uint64_t bytes_per_element) {
+    const Tier tier = place == Place::nvme ? Tier::nvme : Tier::host;
+    const std::uint64_t bytes = work_.shard_numel(u) * bytes_per_element;
+    Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, rank_, bytes, Life::persistent);
+    Buffer& b = emit_.at(p);
+    b.state = k;
+    b.unit = u;
+    b.block_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(1u << 20, schedule_.tile_numel * bytes_per_element));
+    if (tier == Tier::nvme && work_.durable && k != StateKind::gradient) b.slots = 2;
+    return p;
+  };
+  const UnitChoice& c = choice(u);
+  for (StateKind k : {StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+    if (state_bytes(k) == 0) continue;
+    const Place place = k == StateKind::parameter ? c.parameter_home : c.state_home;
+    unit(u).home[static_cast<std::size_t>(k)] = declare(k, place, state_bytes(k));
+  }
+  if (schedule_.update_ahead) unit(u).gradient_wait = declare(StateKind::gradient, c.gradient, 4);
+}
+
+Part RankBuilder::device(const std::string& name, std::uint64_t bytes, Life life) {
+  return emit_.buffer(name, Tier::device, rank_, bytes, life);
+}
+
+Part RankBuilder::stage(const std::string& name, std::uint64_t bytes) {
+  return emit_.buffer(name + ".stage", Tier::host, rank_, bytes, Life::brief);
+}
+
+Part RankBuilder::tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const {
+  return whole.slice(t.element * bytes_per_element, t.numel * bytes_per_element);
+}
+
+// Durable state has two slots. Until a unit is updated in this iteration its state is read from the current one;
+// the update writes the next one, and reads after it find it there.
+Part RankBuilder::home_tile(const TileRef& t, StateKind k, bool write) {
+  const Part whole = unit(t.unit).home[static_cast<std::size_t>(k)];
+  const bool next = emit_.at(whole).slots == 2 && (write || unit(t.unit).updated);
+  return tile_of(whole, t, state_bytes(k)).in_slot(next ? Slot::next : Slot::current);
+}
+
+/// The tile of a state in host memory: in place if its home is there, else read into staging.
+Part RankBuilder::bring_home_tile(const TileRef& t, StateKind k) {
+  const Part home = home_tile(t, k, false);
+  if (emit_.at(home).tier == Tier::host) return home;
+  const Part host = stage(label(t.unit, state_names[static_cast<std::size_t>(k)]) + ".t" + std::to_string(t.index), home.bytes);
+  emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, home, host, t.index);
+  return host;
+}
+
+void RankBuilder::save_home_tile(const TileRef& t, StateKind k, const Part& host) {
+  const Part home = home_tile(t, k, true);
+  if (emit_.at(home).tier == Tier::host) return;
+  emit_.move(OpKind::write, LaneKind::nvme_write, rank_, t.unit, host, home, t.index);
+}
+
+// ---- parameters on the device
+
+void RankBuilder::open_parameters(UnitId u) {
+  PerUnit& s = unit(u);
+  s.open = s.resident.valid() ? s.resident : device(label(u, "parameter.open"), work_.full_numel(u) * element_bytes());
+}
+
+void RankBuilder::fetch_tile(const TileRef& t, bool retain) {
+  const Part host = bring_home_tile(t, StateKind::parameter);
+  if (retain) tile(t).parameter = host;
+  const Part own = unit(t.unit).open.slice(rank_ * work_.shard_numel(t.unit) * element_bytes(),
+                                           work_.shard_numel(t.unit) * element_bytes());
+  emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, host, tile_of(own, t, element_bytes()), t.index);
+}
+
+void RankBuilder::gather(UnitId u, int collective) {
+  const Part& open = unit(u).open;
+  Op& op = emit_.op(OpKind::all_gather, LaneKind::comm, rank_, u);
+  op.collective = collective;
+  op.group = 0;
+  op.bytes = open.bytes / work_.ranks * (work_.ranks - 1u);
+  Emitter::touch(op, open, Role::dst, Mode::read_write);
+}
+
+void RankBuilder::close_parameters(UnitId u) { unit(u).open = Part{}; }
+
+// ---- optimizer tiles
+
+void RankBuilder::read_tile(const TileRef& t) {
+  Tile& w = tile(t);
+  // With updates in the backward pass the tile that was fetched for it is still in host memory; only the embedding,
+  // whose backward needs no parameters, and resident units have none.
+  const bool retained = kind_ == PlanKind::train && !schedule_.update_ahead && t.unit != 0 && !choice(t.unit).resident;
+  if (!retained) w.parameter = bring_home_tile(t, StateKind::parameter);
+  if (has_remainder()) w.remainder = bring_home_tile(t, StateKind::remainder);
+  w.exp_avg = bring_home_tile(t, StateKind::exp_avg);
+  w.exp_avg_sq = bring_home_tile(t, StateKind::exp_avg_sq);
+  if (!schedule_.update_ahead) return;
+  const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
+  if (emit_.at(wait).tier == Tier::host) {
+    w.gradient = wait;
+    return;
+  }
+  w.gradient = stage(label(t.unit, "gradient.t") + std::to_string(t.index), wait.bytes);
+  emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, wait, w.gradient, t.index);
+}
+
+void RankBuilder::update_tile(const TileRef& t) {
+  const Tile& w = tile(t);
+  Op& op = emit_.op(OpKind::update, LaneKind::optimizer, rank_, t.unit);
+  op.tile = t.index;
+  op.element = t.element;
+  op.numel = t.numel;
+  Emitter::touch(op, w.parameter, Role::parameters, Mode::read_write);
+  if (w.remainder.valid()) Emitter::touch(op, w.remainder, Role::remainder, Mode::read_write);
+  Emitter::touch(op, w.exp_avg, Role::exp_avg, Mode::read_write);
+  Emitter::touch(op, w.exp_avg_sq, Role::exp_avg_sq, Mode::read_write);
+  Emitter::touch(op, w.gradient, Role::gradient, Mode::read);
+  if (schedule_.update_ahead) Emitter::touch(op, control_.slice(0, sizeof(ControlBlock)), Role::control, Mode::read);
+}
+
+void RankBuilder::write_tile(const TileRef& t) {
+  const Tile& w = tile(t);
+  save_home_tile(t, StateKind::parameter, w.parameter);
+  if (has_remainder()) save_home_tile(t, StateKind::remainder, w.remainder);
+  save_home_tile(t, StateKind::exp_avg, w.exp_avg);
+  save_home_tile(t, StateKind::exp_avg_sq, w.exp_avg_sq);
+}
+
+void RankBuilder::publish_tile(const TileRef& t) {
+  const PerUnit& s = unit(t.unit);
+  const Part whole = s.open.valid() ? s.open : s.resident;
+  const Part own = whole.slice(rank_ * work_.shard_numel(t.unit) * element_bytes(),
+                               work_.shard_numel(t.unit) * element_bytes());
+  emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, tile(t).parameter, tile_of(own, t, element_bytes()), t.index);
+}
+
+// ---- gradients
+
+void RankBuilder::open_gradient(UnitId u) {
+  PerUnit& s = unit(u);
+  if (s.gradient.valid()) return;
+  if (s.parked_gradient.part.valid()) {
+    s.gradient = bring(s.parked_gradient, label(u, "gradient"), u, -1, Life::lasting);
+    s.parked_gradient = {};
+    return;
+  }
+  s.gradient = device(label(u, "gradient"), work_.full_numel(u) * 4, Life::lasting);
+}
+
+void RankBuilder::park_gradient(UnitId u) {
+  PerUnit& s = unit(u);
+  if (choice(u).accumulator == Place::device) return;
+  s.parked_gradient = park(s.gradient, choice(u).accumulator, label(u, "gradient"), u, -1);
+  s.gradient = Part{};
+}
+
+void RankBuilder::open_tied_gradient() {
+  if (tied_gradient_.valid()) return;
+  if (parked_tied_.part.valid()) {
+    tied_gradient_ = bring(parked_tied_, "embed.tied_gradient", 0, -1, Life::lasting);
+    parked_tied_ = {};
+    return;
+  }
+  const ModelConfig& c = work_.model->config;
+  tied_gradient_ = device("embed.tied_gradient", 4 * static_cast<std::uint64_t>(c.vocabulary * c.hidden), Life::lasting);
+}
+
+void RankBuilder::park_tied_gradient() {
+  if (choice(0).accumulator == Place::device) return;
+  parked_tied_ = park(tied_gradient_, choice(0).accumulator, "embed.tied_gradient", 0, -1);
+  tied_gradient_ = Part{};
+}
+
+// The two gradients of a tied matrix are accumulated apart and added once, so that the order of additions does not
+// depend on how micro-batches are grouped.
+void RankBuilder::add_tied_gradient() {
+  open_tied_gradient();
+  Op& op = emit_.op(OpKind::accumulate, LaneKind::compute, rank_, 0);
+  op.bytes = tied_gradient_.bytes;
+  Emitter::touch(op, tied_gradient_, Role::src, Mode::read);
+  Emitter::touch(op, unit(0).gradient.slice(spec(0).tensors.front().offset * 4, tied_gradient_.bytes), Role::dst,
+                 Mode::read_write);
+  tied_gradient_ = Part{};
+}
+
+void RankBuilder::reduce(UnitId u, int collective) {
+  PerUnit& s = unit(u);
+  s.shard_gradient = s.gradient;
+  if (work_.ranks > 1) {
+    s.shard_gradient = device(label(u, "gradient.shard"), work_.shard_numel(u) * 4);
+    Op& op = emit_.op(OpKind::reduce_scatter, LaneKind::comm, rank_, u);
+    op.collective = collective;
+    op.group = 0;
+    op.bytes = s.shard_gradient.bytes * (work_.ranks - 1u);
+    Emitter::touch(op, s.gradient, Role::src, Mode::read);
+    Emitter::touch(op, s.shard_gradient, Role::dst, Mode::write);
+  }
+  s.gradient = Part{};
+}
+
+void RankBuilder::drain_tile(const TileRef& t) {
+  const Part from = tile_of(unit(t.unit).shard_gradient, t, 4);
+  const bool waits_in_host = schedule_.update_ahead && choice(t.unit).gradient == Place::host;
+  const Part host = waits_in_host ? tile_of(unit(t.unit).gradient_wait, t, 4)
+                                  : stage(label(t.unit, "gradient.t") + std::to_string(t.index), from.bytes);
+  emit_.move(OpKind::copy, LaneKind::d2h, rank_, t.unit, from, host, t.index);
+  Op& norm = emit_.op(OpKind::grad_norm, LaneKind::optimizer, rank_, t.unit);
+  norm.tile = t.index;
+  norm.element = t.element;
+  norm.numel = t.numel;
+  norm.bytes = host.bytes;
+  Emitter::touch(norm, host, Role::gradient, Mode::read);
+  Emitter::touch(norm, control_.slice(sizeof(ControlBlock) + 8 * static_cast<std::uint64_t>(t.unit), 8), Role::control,
+                 t.index == 0 ? Mode::write : Mode::read_write);
+  if (!schedule_.update_ahead) {
+    tile(t).gradient = host;
+  } else if (!waits_in_host) {
+    const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
+    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, t.unit, host, wait, t.index);
+  }
+}
+
+void RankBuilder::close_gradient(UnitId u) { unit(u).shard_gradient = Part{}; }
+
+// ---- step control
+
+void RankBuilder::collect_losses() {
+  const std::uint64_t at = sizeof(ControlBlock) + 8 * static_cast<std::uint64_t>(units_.size());
+  emit_.move(OpKind::copy, LaneKind::d2h, rank_, head_unit(), losses_, control_.slice(at, losses_.bytes));
+}
+
+void RankBuilder::control(int collective) {
+  Op& op = emit_.op(OpKind::control, LaneKind::optimizer, rank_);
+  if (work_.ranks > 1) {
+    op.collective = collective;
+    op.group = 1;
+  }
+  Emitter::touch(op, control_, Role::control, Mode::read_write);
+}
+
+void RankBuilder::step_end() {
+  Op& op = emit_.op(OpKind::step_end, LaneKind::optimizer, rank_);
+  Emitter::touch(op, control_, Role::control, Mode::read);
+}
+
+void RankBuilder::commit() {
+  emit_.op(OpKind::sync, LaneKind::nvme_write, rank_);
+  emit_.op(OpKind::commit, LaneKind::nvme_write, rank_);
+}
+
+}  // namespace sluice

@@ -1,0 +1,136 @@
+// One rank's part of a plan: the moves that a schedule is composed of. Each method appends ops in program order; the
+// driver (build.cpp) calls the same method for every rank in turn, so that collectives lie side by side.
+//
+// Where things are while the plan is written down:
+//   home       parameters and optimizer states between steps, persistent on host or nvme
+//   open       a unit's whole parameters (or fp32 gradient) on the device, for one pass
+//   parked     an activation, accumulator or boundary gradient sent to host or nvme, to be brought back
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "src/schedule/emitter.h"
+#include "src/schedule/schedule.h"
+
+namespace sluice {
+
+/// One transfer and optimizer tile: elements [element, element + numel) of every rank's shard of the unit.
+struct TileRef {
+  UnitId unit;
+  int index;
+  std::uint64_t element, numel;
+};
+std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedule, UnitId unit);
+
+class RankBuilder {
+ public:
+  RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind, RankId rank);
+
+  // parameters on the device
+  void open_parameters(UnitId u);
+  /// home -> the rank's part of the open parameters; `retain` keeps the tile in host memory for its update.
+  void fetch_tile(const TileRef& t, bool retain);
+  void gather(UnitId u, int collective);
+  void close_parameters(UnitId u);
+
+  // optimizer tiles
+  void read_tile(const TileRef& t);
+  void update_tile(const TileRef& t);
+  void write_tile(const TileRef& t);
+  /// updated parameters -> the rank's part of the open (or resident) parameters
+  void publish_tile(const TileRef& t);
+  void mark_updated(UnitId u) { unit(u).updated = true; }
+
+  // activations of one micro-batch
+  void load_tokens(int mb);
+  void bring_inputs(UnitId u, int mb, bool backward);
+  void forward(UnitId u, int mb);
+  void recompute(UnitId u, int mb);
+  void backward(UnitId u, int mb, bool accumulate);
+  void head(int mb, bool accumulate);
+  void evaluate_head(int mb);
+  void decode_head();
+  void park_outputs(UnitId u, int mb, bool backward);
+
+  // gradients
+  void open_gradient(UnitId u);
+  void park_gradient(UnitId u);
+  void open_tied_gradient();
+  void park_tied_gradient();
+  void add_tied_gradient();
+  void reduce(UnitId u, int collective);
+  /// gradient tile -> host (and its norm) -> where it waits, or the staging of its update
+  void drain_tile(const TileRef& t);
+  void close_gradient(UnitId u);
+
+  // step control
+  void collect_losses();
+  void control(int collective);
+  void step_end();
+  void commit();
+
+ private:
+  struct Parked {
+    Place place = Place::device;
+    Part part;
+  };
+  struct PerMicroBatch {
+    Part x, saved, d;  ///< on the device: input, saved activations, gradient of the input
+    Part produced;     ///< the input as its producer left it, until it is parked
+    Parked parked_x, parked_saved, parked_d;
+  };
+  struct Tile {
+    Part parameter, remainder, exp_avg, exp_avg_sq, gradient;  ///< in host memory, while it is worked on
+  };
+  struct PerUnit {
+    Part resident, open, gradient, shard_gradient;
+    std::array<Part, 4> home;  ///< by StateKind, one shard each
+    Part gradient_wait;
+    Parked parked_gradient;
+    bool updated = false;
+    std::vector<PerMicroBatch> mb;
+    std::vector<Tile> tile;
+  };
+
+  PerUnit& unit(UnitId u) { return units_[static_cast<std::size_t>(u)]; }
+  const UnitSpec& spec(UnitId u) const { return work_.model->units[static_cast<std::size_t>(u)]; }
+  const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
+  PerMicroBatch& micro(UnitId u, int mb) { return unit(u).mb[static_cast<std::size_t>(mb)]; }
+  Tile& tile(const TileRef& t) { return unit(t.unit).tile[static_cast<std::size_t>(t.index)]; }
+  UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
+  std::string label(UnitId u, const std::string& what, int mb = -1) const;
+  std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }
+  std::uint64_t state_bytes(StateKind k) const;
+  bool has_remainder() const { return work_.dtype == Dtype::bf16; }
+
+  void declare_persistent();
+  void declare_home(UnitId u);
+  Part device(const std::string& name, std::uint64_t bytes, Life life = Life::brief);
+  Part stage(const std::string& name, std::uint64_t bytes);
+  Part home_tile(const TileRef& t, StateKind k, bool write);
+  Part bring_home_tile(const TileRef& t, StateKind k);
+  void save_home_tile(const TileRef& t, StateKind k, const Part& host);
+  Part tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const;
+  Parked park(const Part& device_part, Place place, const std::string& name, UnitId u, int mb);
+  Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life);
+  bool travels(UnitId u) const;  ///< activations between passes do not stay on the device
+  Op& compute(OpKind kind, UnitId u, int mb, double flop);
+  void touch_parameters(Op& op, UnitId u);
+  void touch_workspace(OpKind kind, UnitId u, Part& out);
+
+  Emitter& emit_;
+  const Workload& work_;
+  const Schedule& schedule_;
+  PlanKind kind_;
+  RankId rank_;
+  std::vector<PerUnit> units_;
+  std::vector<Part> tokens_;
+  std::vector<SublayerCost> costs_;
+  std::vector<Part> kv_;
+  Part losses_, control_, logits_, tied_gradient_;
+  Parked parked_tied_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,66 @@
+// What a plan is built from: the workload (what must be computed) and the schedule (every choice about how).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sluice/plan.h"
+#include "src/model/model.h"
+
+namespace sluice {
+
+/// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
+struct Workload {
+  const ModelSpec* model = nullptr;
+  BatchShape shape;            ///< of one micro-batch
+  int micro_batches = 1;       ///< per rank and step
+  RankId ranks = 1;            ///< ZeRO-3 data parallel
+  Dtype dtype = Dtype::bf16;   ///< of parameters and activations
+  bool durable = false;        ///< two slots per shard on NVMe and a commit per step
+  int threads = 1;             ///< compute threads, part of the cost keys
+  std::int64_t kv_capacity = 0;  ///< decode: positions in the cache
+  std::array<std::uint64_t, 3> budget_bytes{};  ///< per tier: device per rank, host and nvme per rank's share; 0 = none
+
+  std::uint64_t shard_numel(UnitId u) const {
+    const std::uint64_t grain = 4096ull * ranks;
+    return (model->units[static_cast<std::size_t>(u)].numel + grain - 1) / grain * 4096ull;
+  }
+  std::uint64_t full_numel(UnitId u) const { return shard_numel(u) * ranks; }
+};
+
+/// Where a thing lies while it is not being worked on.
+enum class Place : std::uint8_t { device, host, nvme };
+constexpr std::array<const char*, 3> place_names{"device", "host", "nvme"};
+
+/// What becomes of a sublayer's saved activations between forward and backward.
+enum class Saved : std::uint8_t { keep, recompute, host, nvme };
+constexpr std::array<const char*, 4> saved_names{"keep", "recompute", "host", "nvme"};
+
+/// The choices for one unit.
+struct UnitChoice {
+  bool resident = false;               ///< a copy of the parameters stays on the device
+  Place parameter_home = Place::nvme;  ///< host or nvme
+  Place state_home = Place::nvme;      ///< remainder and moments: host or nvme
+  Place gradient = Place::host;        ///< where the reduced gradient waits for the global norm: host or nvme
+  Place accumulator = Place::device;   ///< fp32 gradient between groups of micro-batches
+  Saved saved = Saved::recompute;
+  Place boundary = Place::device;      ///< the unit's input between forward and backward
+};
+
+struct Schedule {
+  int group = 1;              ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
+  bool update_ahead = true;   ///< update ahead of the unit's next forward (else in the backward pass)
+  int prefetch = 1;           ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
+  int lag = 1;                ///< passes that a unit's gradient may be drained behind; 0 drains at once
+  int tiles_in_flight = 3;    ///< optimizer tiles between their first read and their last write
+  bool hold = true;           ///< activations between neighbouring passes stay on the device
+  std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
+  std::vector<UnitChoice> units;
+};
+
+/// Everything streamed from NVMe, least memory: where the search starts.
+Schedule frugal_schedule(const Workload& workload);
+
+}  // namespace sluice

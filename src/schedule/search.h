@@ -1,0 +1,44 @@
+// Finds a schedule that keeps the budgets and is predicted to be fast.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "sluice/profile.h"
+#include "sluice/status.h"
+#include "src/schedule/schedule.h"
+
+namespace sluice {
+
+/// What the user fixed; everything unset is searched.
+struct ScheduleWish {
+  std::optional<int> group;            ///< 1 = horizontal, all micro-batches = vertical
+  std::optional<bool> update_ahead;
+  std::optional<bool> recompute;       ///< all sublayers recompute, or none does
+  std::optional<Place> activations;    ///< where boundary activations wait
+  std::optional<int> prefetch;
+  std::optional<Place> states;         ///< home of parameters and optimizer states: host or nvme
+  std::optional<bool> resident;        ///< parameters stay on the device, or none does
+};
+
+/// Arena bytes per tier (device of one rank; host and nvme of one rank's share).
+struct TierBytes {
+  std::uint64_t device = 0, host = 0, nvme = 0;
+};
+
+struct SearchResult {
+  Schedule schedule;
+  bool fits = false;
+  TierBytes needs;     ///< of the schedule, largest over the kinds of plan that training uses
+  TierBytes smallest;  ///< of the most frugal schedule that the wish allows
+  double predicted_seconds = 0;
+};
+
+/// Budgets are those of the workload. Never fails: `fits` tells. Deterministic.
+SearchResult search_schedule(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw);
+
+/// Arena bytes that a run with this schedule needs: the largest over train, flush and evaluate plans.
+TierBytes run_needs(const Workload& workload, const Schedule& schedule);
+
+}  // namespace sluice
