@@ -1,4 +1,19 @@
-// From emitted ops to a complete plan.
+// From emitted ops to a complete plan, and the proof that it is legal.
+//
+// Rules that a builder follows:
+// - Program order is a legal sequential execution of each rank. Collectives of several ranks may be listed next to each
+//   other or each in its rank's own run of ops.
+// - Every byte that an op touches is in its accesses. A transient buffer starts each iteration unwritten: bytes are
+//   written (Mode::write) before they are read or read_written. Role::workspace is scratch and needs no earlier write.
+// - Durable buffers (slots == 2) are read from Slot::current and written to Slot::next. In iteration k slot s lies at
+//   offset + ((k + s) & 1) * padded_bytes(bytes): what is `next` in one iteration is `current` in the following one.
+// - Durability is ordered by kind, as no bytes of an arena show it. Per rank: a `sync` comes after all durable writes
+//   before it in program order, a `commit` after the `sync` before it, and durable writes after the `commit` before
+//   them, in the same or the previous iteration. Every iteration with durable writes ends them with sync, then commit.
+// - With several ranks a durable write also comes after every other rank's previous commit, because a rank that fell
+//   behind may still have to resume one step earlier. That takes a meeting of the ranks: either the commits are
+//   themselves a collective, or a `control` op with a collective id lies between; such a control op comes after the
+//   commit before it, so whatever waits for its result follows all commits.
 #pragma once
 
 #include <string>
@@ -9,38 +24,47 @@
 
 namespace sluice {
 
-/// Give every buffer an offset and every arena its sizes. Persistent buffers first, in order; transients above them by
-/// their life in program order (first to last access): size-descending best fit, then a bounded search if the arena
-/// exceeds 1.02 x the lower bound. `lasting` transients are tried low, `brief` ones high. Deterministic. Budgets are not
-/// looked at here.
+/// Give every buffer an offset and every arena its sizes; arenas that the plan lacks are added without a budget.
+/// Persistent buffers first, in order; transients above them by their life in program order (first to last access):
+/// size-descending best fit, `lasting` ones before `brief` ones so that they lie low, then other orders and a bounded
+/// search while an arena's transients exceed 1.02 x their lower bound. Deterministic. Budgets are not looked at here. A
+/// transient that no op touches is a builder's bug and stops the program.
 void pack(StepPlan& plan);
 
-/// Set every op's waits: the data hazards (read after write, write after read, write after write) on address ranges of the
-/// arenas, between lanes and on windowed lanes, within an iteration and from the previous one, with everything implied by
-/// lane order, other waits and collectives removed. Collective ops of one `collective` id meet: what happens before any
-/// of them on its rank happens before the end of all. Needs pack.
+/// Set every op's waits: the data hazards (read after write, write after read, write after write) on address ranges of
+/// the arenas and the durability rule above, between lanes and on windowed lanes, within an iteration and from the
+/// previous one, with everything implied by lane order, other waits and collectives removed. Collective ops of one
+/// `collective` id meet: what happens before any of them on its rank happens before the end of all. Needs pack.
 void derive_waits(StepPlan& plan);
 
 /// pack, then derive_waits.
 void finish(StepPlan& plan);
 
-/// A legal plan has none. Each names the two ops and the buffer: "read of L3.mlp.parameters by #41 copy(...) is not
-/// ordered after its write by #38 read(...)".
+/// A legal plan has none. Each names the two ops and the buffer: "read of L3.mlp.parameters by #41 h2d copy is not
+/// ordered after its write by #38 nvme_read read".
 struct Violation {
   enum class Kind : std::uint8_t {
-    unwritten_read, unordered_access, shared_bytes, over_budget, out_of_bounds, durable_overwrite, collective_order,
-    deadlock, bad_slot
+    unwritten_read,
+    unordered_access,
+    shared_bytes,
+    over_budget,
+    out_of_bounds,
+    durable_overwrite,
+    collective_order,
+    deadlock,
+    bad_slot
   } kind;
   OpId first = no_op, second = no_op;
   BufferId buffer = 0xffffffffu;
   std::string message;
 };
 
-/// Prove from lanes and waits alone (happens-before, vector clocks; cyclic plans over two unrolled iterations), without
-/// trusting pack or derive_waits, that: every read follows its write (persistent buffers are written on entry); conflicting
-/// accesses are ordered; buffers share bytes only if all uses of one happen before all uses of the other; budgets hold; a
-/// durable buffer's current slot is never written, and its next slot is written only after the previous iteration's commit;
-/// the collectives of each group come in one order on all its ranks; nothing can deadlock. Stops after `limit` findings.
+/// Prove from lanes and waits alone (happens-before, vector clocks; cyclic plans over two unrolled iterations, three
+/// where durable slots alternate), without trusting pack or derive_waits, that: every read follows its write
+/// (persistent buffers are written on entry); conflicting accesses are ordered; buffers share bytes only if all uses of
+/// one happen before all uses of the other; budgets hold; a durable buffer's current slot is never written, and its
+/// next slot is written only after the previous iteration's commit and before a sync and commit of its own; the
+/// collectives of each group come in one order on all its ranks; nothing can deadlock. Stops after `limit` findings.
 std::vector<Violation> check(const StepPlan& plan, std::size_t limit = 8);
 
 /// Waits that the rest of the plan already implies (removing one alone changes no happens-before relation).
@@ -50,10 +74,10 @@ struct ImpliedWait {
 };
 std::vector<ImpliedWait> implied_waits(const StepPlan& plan);
 
-/// Canonical 64-bit hash over everything that the plan says (names included).
+/// Canonical 64-bit hash over everything that the plan says (names included), the same on every machine.
 std::uint64_t plan_hash(const StepPlan& plan);
 
-/// "#41 h2d copy L3.mlp tile 2" for messages and traces.
+/// "#41 h2d copy L3.mlp mb1 tile 2" for messages and traces.
 std::string describe(const StepPlan& plan, OpId op);
 
 }  // namespace sluice

@@ -24,8 +24,8 @@ enum class Resource : std::uint8_t { compute, cores, memory, drive, link_down, l
 constexpr std::array<const char*, 6> resource_names{"compute", "cores", "memory", "nvme", "h2d", "d2h"};
 
 struct Simulation {
-  double step_seconds = 0;   ///< steady state: time between the ends of consecutive iterations of a cyclic plan
-  double bound_seconds = 0;  ///< the time law: largest over resources of the step's work / rate
+  double step_seconds = 0;        ///< steady state: time between the ends of consecutive iterations of a cyclic plan
+  double bound_seconds = 0;       ///< the time law: largest over resources of the step's work / rate
   double pass_bound_seconds = 0;  ///< sum over passes (unit, direction) of each pass's largest resource
   Resource bottleneck = Resource::compute;
   std::array<double, 6> resource_seconds{};  ///< work / rate of each

@@ -1,0 +1,93 @@
+#include "offload/plan/pack_fit.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace sluice {
+
+BestFit::BestFit(std::span<const Piece> pieces) : pieces_(pieces), by_first_(pieces.size()) {
+  std::iota(by_first_.begin(), by_first_.end(), 0u);
+  std::stable_sort(by_first_.begin(), by_first_.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return pieces_[a].first < pieces_[b].first; });
+  place_in_first_.resize(pieces.size());
+  for (std::uint32_t i = 0; i < by_first_.size(); ++i) place_in_first_[by_first_[i]] = i;
+  while (leaves_ < pieces.size()) leaves_ *= 2;
+}
+
+/// Adds to found_ the placed pieces that live at the same time as p, gives up beyond `limit`.
+void BestFit::visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, const Piece& p, std::size_t limit) {
+  ++work_;
+  if (tree_[node] <= p.first || found_.size() > limit) return;
+  if (lo >= pieces_.size() || pieces_[by_first_[lo]].first > p.last) return;
+  if (hi - lo == 1) {
+    found_.push_back(by_first_[lo]);
+    return;
+  }
+  const std::uint32_t middle = (lo + hi) / 2;
+  visit(2 * node, lo, middle, p, limit);
+  visit(2 * node + 1, middle, hi, p, limit);
+}
+
+/// Where few pieces live at the same time a search tree finds them; where many do, a walk over all is quicker than
+/// sorting what a search found. True if found_ is to be used.
+bool BestFit::neighbours(std::uint32_t piece) {
+  found_.clear();
+  const std::size_t limit = 32 + by_offset_.size() / 16;
+  visit(1, 0, leaves_, pieces_[piece], limit);
+  if (found_.size() > limit) return false;
+  std::sort(found_.begin(), found_.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return placement_.offsets[a] < placement_.offsets[b]; });
+  work_ += 8 * found_.size();
+  return true;
+}
+
+void BestFit::insert(std::uint32_t piece) {
+  const auto at = std::upper_bound(by_offset_.begin(), by_offset_.end(), piece, [&](std::uint32_t a, std::uint32_t b) {
+    return placement_.offsets[a] < placement_.offsets[b];
+  });
+  by_offset_.insert(at, piece);
+  const std::uint32_t end = pieces_[piece].last + 1;
+  for (std::uint32_t node = leaves_ + place_in_first_[piece]; node > 0; node /= 2)
+    tree_[node] = std::max(tree_[node], end);
+}
+
+Placement BestFit::place(std::span<const std::uint32_t> order) {
+  tree_.assign(std::size_t{2} * leaves_, 0);
+  by_offset_.clear();
+  placement_ = {std::vector<std::uint64_t>(pieces_.size()), 0};
+  for (const std::uint32_t piece : order) {
+    const bool few = neighbours(piece);
+    const std::vector<std::uint32_t>& around = few ? found_ : by_offset_;
+    if (!few) work_ += around.size();
+    const std::uint64_t bytes = pieces_[piece].bytes;
+    std::uint64_t top = 0, best_gap = ~0ull, best = 0;
+    for (const std::uint32_t other : around) {
+      if (!few && !meets(piece, other)) continue;
+      const std::uint64_t offset = placement_.offsets[other];
+      if (offset > top && offset - top >= bytes && offset - top < best_gap) {
+        best_gap = offset - top;
+        best = top;
+      }
+      top = std::max(top, offset + pieces_[other].bytes);
+    }
+    placement_.offsets[piece] = best_gap == ~0ull ? top : best;
+    placement_.height = std::max(placement_.height, placement_.offsets[piece] + bytes);
+    insert(piece);
+  }
+  return std::move(placement_);
+}
+
+std::uint64_t max_live_bytes(std::span<const Piece> pieces) {
+  std::uint32_t end = 0;
+  for (const Piece& p : pieces) end = std::max(end, p.last + 1);
+  std::vector<std::int64_t> change(std::size_t{end} + 1);
+  for (const Piece& p : pieces) {
+    change[p.first] += static_cast<std::int64_t>(p.bytes);
+    change[std::size_t{p.last} + 1] -= static_cast<std::int64_t>(p.bytes);
+  }
+  std::int64_t live = 0, most = 0;
+  for (const std::int64_t c : change) most = std::max(most, live += c);
+  return static_cast<std::uint64_t>(most);
+}
+
+}  // namespace sluice

@@ -1,0 +1,55 @@
+// Placing buffers with known lives in one address range.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sluice {
+
+/// A transient buffer to place: alive in program order from op `first` to op `last`, both included.
+struct Piece {
+  std::uint32_t first = 0, last = 0;
+  std::uint64_t bytes = 0;
+  bool lasting = false;
+};
+
+struct Placement {
+  std::vector<std::uint64_t> offsets;  ///< per piece, from 0
+  std::uint64_t height = 0;            ///< highest end
+};
+
+/// Places pieces in the order given, each into the smallest free gap that it fits during its life, else on top. About
+/// pieces x (neighbours in time) steps.
+class BestFit {
+ public:
+  explicit BestFit(std::span<const Piece> pieces);
+  Placement place(std::span<const std::uint32_t> order);
+  /// Steps taken so far: a deterministic measure of work.
+  std::uint64_t work() const { return work_; }
+
+ private:
+  bool neighbours(std::uint32_t piece);
+  void visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, const Piece& p, std::size_t limit);
+  void insert(std::uint32_t piece);
+  bool meets(std::uint32_t a, std::uint32_t b) const {
+    return pieces_[a].first <= pieces_[b].last && pieces_[b].first <= pieces_[a].last;
+  }
+
+  std::span<const Piece> pieces_;
+  std::vector<std::uint32_t> by_first_, place_in_first_;  ///< pieces by start of life, and back
+  std::uint32_t leaves_ = 1;
+  std::vector<std::uint32_t> tree_;       ///< 1 + latest end of life of the placed pieces below a node; 0 none
+  std::vector<std::uint32_t> by_offset_;  ///< placed pieces
+  std::vector<std::uint32_t> found_;
+  Placement placement_;
+  std::uint64_t work_ = 0;
+};
+
+/// Most bytes alive at any one op: no placement is lower.
+std::uint64_t max_live_bytes(std::span<const Piece> pieces);
+
+/// The best placement found: greedy orders first, then a bounded search while it is above 1.02 x max_live_bytes.
+Placement place_pieces(std::span<const Piece> pieces);
+
+}  // namespace sluice
