@@ -1,27 +1,24 @@
 #include "src/device/profile.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+
+#include "io/json_guard.h"
+#include "io/publish.h"
 
 namespace sluice {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::uintmax_t largest_profile_bytes = 64u << 20;
+constexpr std::uint64_t largest_profile_bytes = 64u << 20;
 
 struct Rate {
   const char* name;
@@ -92,27 +89,6 @@ std::string cpu_model() {
   return "unknown CPU";
 }
 
-Status write_atomically(const std::string& path, const std::string& text) {
-  const std::string temporary = fmt::format("{}.tmp-{}", path, getpid());
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return fault(fmt::format("cannot create {}: {}", temporary, std::strerror(errno)));
-  std::size_t done = 0;
-  int error = 0;
-  while (done < text.size() && error == 0) {
-    const ssize_t n = write(fd, text.data() + done, text.size() - done);
-    if (n >= 0)
-      done += static_cast<std::size_t>(n);
-    else if (errno != EINTR)
-      error = errno;
-  }
-  if (error == 0 && fsync(fd) != 0) error = errno;
-  if (close(fd) != 0 && error == 0) error = errno;
-  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return success();
-  unlink(temporary.c_str());
-  return fault(fmt::format("cannot write {}: {}", path, std::strerror(error)));
-}
-
 }  // namespace
 
 std::string machine_id() {
@@ -133,18 +109,15 @@ Result<std::string> default_profile_path() {
 }
 
 Result<HardwareProfile> load_profile(const std::string& path) {
-  std::error_code failed;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, failed);
-  if (failed) return bad_request(fmt::format("cannot read profile {}: {}", path, failed.message()));
-  if (bytes > largest_profile_bytes)
-    return bad_request(fmt::format("profile {} is not a sluice profile: too large", path));
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  const json object = json::parse(text.str(), nullptr, false);
+  const auto refuse = [&path](const Error& why) {
+    return bad_request(fmt::format("profile {}: {}; make it anew with 'sluice bench all'", path, why.message));
+  };
+  auto text = read_file(path, largest_profile_bytes);
+  if (!text.ok()) return refuse(text.error());
+  if (const Status json_ok = check_json(*text); !json_ok.ok()) return refuse(json_ok.error());
+  const json object = json::parse(*text, nullptr, false);
   HardwareProfile profile;
-  if (const Status read = read_profile(object, profile); !read.ok())
-    return bad_request(fmt::format("profile {} {}; make it anew with 'sluice bench all'", path, read.error().message));
+  if (const Status read = read_profile(object, profile); !read.ok()) return refuse(read.error());
   return profile;
 }
 
@@ -158,7 +131,7 @@ Status save_profile(const std::string& path, const HardwareProfile& profile) {
   std::error_code failed;
   if (!folder.empty()) std::filesystem::create_directories(folder, failed);
   if (failed) return fault(fmt::format("cannot make folder {}: {}", folder.string(), failed.message()));
-  return write_atomically(path, object.dump(2) + "\n");
+  return publish_file(path, object.dump(2) + "\n");
 }
 
 }  // namespace sluice

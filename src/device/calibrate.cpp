@@ -1,0 +1,253 @@
+#include "src/device/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gemm.h"
+#include "offload/run/memory.h"
+#include "sluice/random.h"
+#include "src/model/init.h"
+#include "src/model/sublayer.h"
+
+namespace sluice {
+namespace {
+
+/// Larger than last-level caches: reading it between runs makes parameters as cold as they are in a step.
+constexpr std::uint64_t eviction_bytes = 64u << 20;
+constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
+constexpr int repeats = 5;
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Pages like those of the arenas, so that the same huge pages and no page faults are timed.
+class Pages {
+ public:
+  static Result<Pages> make(std::uint64_t bytes) {
+    Pages pages;
+    pages.bytes_ = std::max<std::uint64_t>(bytes, 1);
+    SLUICE_ASSIGN(pages.data_, map_pages(pages.bytes_));
+    return pages;
+  }
+  Pages() = default;
+  Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  Pages& operator=(Pages&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Pages() {
+    if (data_ != nullptr) unmap_pages(data_, bytes_);
+  }
+  std::byte* data() const { return data_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+/// Random values of about the given size: arithmetic on zeros or on denormals would take other times.
+void fill_random(Pages& pages, Dtype dtype, float scale) {
+  constexpr std::uint64_t period = 65536;  // repetition does not matter to the clock
+  std::vector<float> values(period);
+  for (std::uint64_t i = 0; i < period; ++i) values[i] = scale * static_cast<float>(philox_uniform(1, i, 0) - 0.5);
+  const std::uint64_t numel = pages.bytes() / dtype_bytes(dtype);
+  for (std::uint64_t at = 0; at < numel; at += period) {
+    const auto n = static_cast<std::int64_t>(std::min(period, numel - at));
+    if (dtype == Dtype::bf16)
+      kernels::narrow(values.data(), reinterpret_cast<bf16*>(pages.data()) + at, n);
+    else
+      std::copy_n(values.data(), n, reinterpret_cast<float*>(pages.data()) + at);
+  }
+}
+
+/// Memory and arguments to run every op of one unit.
+struct Bench {
+  SublayerArgs args;
+  std::vector<Pages> owned;
+  std::vector<std::int32_t> tokens;
+  double loss = 0;
+
+  Result<std::byte*> pages(std::uint64_t bytes, Dtype dtype, float scale) {
+    SLUICE_ASSIGN(Pages made, Pages::make(bytes));
+    fill_random(made, dtype, scale);
+    owned.push_back(std::move(made));
+    return owned.back().data();
+  }
+};
+
+Result<std::unique_ptr<Bench>> make_bench(const ModelSpec& model, const UnitSpec& unit, const RopeTable& rope,
+                                          BatchShape shape, Dtype dtype) {
+  auto bench = std::make_unique<Bench>();
+  SublayerArgs& a = bench->args;
+  const SublayerCost cost = sublayer_cost(model, unit, shape, dtype);
+  const UnitSpec& embed = model.units.front();
+  const bool tied_head = unit.kind == Sublayer::head && model.config.tied;
+  a.model = &model;
+  a.unit = &unit;
+  a.rope = &rope;
+  a.shape = shape;
+  a.dtype = dtype;
+  SLUICE_ASSIGN(a.parameters, bench->pages(unit.numel * dtype_bytes(dtype), dtype, 0.05f));
+  SLUICE_ASSIGN(std::byte * gradient, bench->pages(unit.numel * 4, Dtype::f32, 0));
+  a.gradient = reinterpret_cast<float*>(gradient);
+  if (tied_head) {
+    SLUICE_ASSIGN(a.tied_parameters, bench->pages(embed.numel * dtype_bytes(dtype), dtype, 0.05f));
+    SLUICE_ASSIGN(std::byte * tied, bench->pages(embed.numel * 4, Dtype::f32, 0));
+    a.tied_gradient = reinterpret_cast<float*>(tied);
+  }
+  SLUICE_ASSIGN(a.x_in, bench->pages(cost.boundary_bytes, dtype, 1));
+  SLUICE_ASSIGN(a.x_out, bench->pages(cost.boundary_bytes, dtype, 1));
+  SLUICE_ASSIGN(a.d_out, bench->pages(cost.boundary_bytes, dtype, 1e-3f));
+  SLUICE_ASSIGN(a.d_in, bench->pages(cost.boundary_bytes, dtype, 1e-3f));
+  SLUICE_ASSIGN(a.saved, bench->pages(cost.saved_bytes, dtype, 1));
+  const std::uint64_t workspace = std::max(cost.forward_workspace_bytes, cost.backward_workspace_bytes);
+  SLUICE_ASSIGN(std::byte * scratch, bench->pages(workspace, Dtype::f32, 1));
+  a.workspace = {scratch, workspace};
+  bench->tokens.resize(static_cast<std::size_t>(shape.batch * (shape.sequence + 1)));
+  for (std::size_t i = 0; i < bench->tokens.size(); ++i)
+    bench->tokens[i] =
+        static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
+  a.tokens = bench->tokens.data();
+  a.loss = &bench->loss;
+  a.loss_scale = 1.0 / static_cast<double>(shape.tokens());
+  return bench;
+}
+
+void run_op(SublayerArgs args, OpKind kind) {
+  switch (kind) {
+    case OpKind::forward:
+    case OpKind::recompute:
+      if (kind == OpKind::recompute) args.x_out = nullptr;
+      sublayer_forward(args);
+      break;
+    case OpKind::backward: sublayer_backward(args); break;
+    case OpKind::forward_backward: head_forward_backward(args); break;
+    case OpKind::loss: head_loss(args); break;
+    default: SLUICE_CHECK(false, "%s is no sublayer op", op_names[static_cast<std::size_t>(kind)]);
+  }
+}
+
+double op_flop(const SublayerCost& cost, Sublayer sublayer, OpKind kind) {
+  switch (kind) {
+    case OpKind::forward:
+    case OpKind::loss: return cost.forward_flop;
+    case OpKind::recompute: return cost.recompute_flop;
+    case OpKind::forward_backward: return sublayer == Sublayer::head ? cost.backward_flop : 0;
+    default: return cost.backward_flop;
+  }
+}
+
+/// What is left to measure: one op of one kind of unit.
+struct Task {
+  const UnitSpec* unit;
+  OpKind kind;
+  std::string key;
+  double flop;
+};
+
+std::vector<OpKind> ops_of(Sublayer sublayer) {
+  switch (sublayer) {
+    case Sublayer::embed: return {OpKind::forward, OpKind::backward};
+    case Sublayer::head: return {OpKind::loss, OpKind::forward_backward};
+    default: return {OpKind::forward, OpKind::recompute, OpKind::backward};
+  }
+}
+
+std::vector<Task> missing_tasks(const ModelSpec& model, BatchShape shape, Dtype dtype, int threads,
+                                const HardwareProfile& profile) {
+  std::vector<Task> tasks;
+  for (const Sublayer sublayer : {Sublayer::embed, Sublayer::attention, Sublayer::mlp, Sublayer::head}) {
+    const auto unit = std::find_if(model.units.begin(), model.units.end(),
+                                   [sublayer](const UnitSpec& u) { return u.kind == sublayer; });
+    if (unit == model.units.end()) continue;
+    const SublayerCost cost = sublayer_cost(model, *unit, shape, dtype);
+    for (const OpKind kind : ops_of(sublayer)) {
+      std::string key = cost_key(model, sublayer, kind, shape, dtype, threads);
+      if (profile.op_seconds.count(key) == 0) tasks.push_back({&*unit, kind, key, op_flop(cost, sublayer, kind)});
+    }
+  }
+  return tasks;
+}
+
+/// Runs of one op with caches as a step leaves them: parameters cold, the input just written.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Pages eviction) : eviction_(std::move(eviction)) {}
+
+  double run(const SublayerArgs& args, OpKind kind, std::uint64_t input_bytes) {
+    std::vector<double> seconds;
+    double spent = 0;
+    do {
+      touch(eviction_.data(), eviction_.bytes());
+      if (args.unit->kind != Sublayer::embed) touch(args.x_in, input_bytes);
+      const double start = now_seconds();
+      run_op(args, kind);
+      seconds.push_back(now_seconds() - start);
+      spent += seconds.back();
+    } while (static_cast<int>(seconds.size()) <= repeats && spent < repeat_below_seconds * repeats);
+    // The first run pays for threads and libraries that wake up; it counts only where it is the only one.
+    if (seconds.size() > 1) seconds.erase(seconds.begin());
+    std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+    return seconds[seconds.size() / 2];
+  }
+
+ private:
+  void touch(const std::byte* data, std::uint64_t bytes) {
+    std::uint64_t sum = 0;
+    for (std::uint64_t i = 0; i < bytes; i += 64) sum += static_cast<std::uint64_t>(data[i]);
+    sink_ = sum;
+  }
+  Pages eviction_;
+  volatile std::uint64_t sink_ = 0;
+};
+
+}  // namespace
+
+Status calibrate(const ModelSpec& model, BatchShape shape, Dtype dtype, int threads, HardwareProfile& profile,
+                 double budget_seconds, bool* changed) {
+  *changed = false;
+  std::vector<Task> tasks = missing_tasks(model, shape, dtype, threads, profile);
+  if (tasks.empty()) return success();
+  *changed = true;
+  kernels::set_compute_threads(threads);
+  const RopeTable rope = make_rope_table(model.config, shape.sequence);
+  SLUICE_ASSIGN(Pages eviction, Pages::make(eviction_bytes));
+  Stopwatch stopwatch(std::move(eviction));
+
+  const double started = now_seconds();
+  double flop_done = 0, seconds_done = 0;
+  const UnitSpec* made_for = nullptr;
+  std::unique_ptr<Bench> bench;
+  for (const Task& task : tasks) {
+    const double rate = seconds_done > 0 && flop_done > 0
+                            ? flop_done / seconds_done
+                            : (dtype == Dtype::bf16 ? profile.gemm_flops_bf16 : profile.gemm_flops_f32);
+    if (now_seconds() - started + task.flop / rate > budget_seconds) {
+      profile.op_seconds[task.key] = task.flop / rate;
+      continue;
+    }
+    if (made_for != task.unit) {
+      bench.reset();
+      SLUICE_ASSIGN(bench, make_bench(model, *task.unit, rope, shape, dtype));
+      made_for = task.unit;
+      // What backward reads must be what forward saves: statistics of noise would be infinite.
+      if (task.kind == OpKind::backward && task.unit->kind != Sublayer::embed) run_op(bench->args, OpKind::recompute);
+    }
+    const SublayerCost cost = sublayer_cost(model, *task.unit, shape, dtype);
+    const double seconds = stopwatch.run(bench->args, task.kind, cost.boundary_bytes);
+    profile.op_seconds[task.key] = std::max(seconds, 1e-9);
+    flop_done += task.flop;
+    if (task.flop > 0) seconds_done += seconds;
+  }
+  return success();
+}
+
+}  // namespace sluice

@@ -1,0 +1,107 @@
+// Drive streams: a window of block-sized O_DIRECT requests over a temporary file.
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "io/queue.h"
+#include "io/swap_file.h"
+#include "offload/run/memory.h"
+#include "src/device/profile_measure.h"
+
+namespace sluice {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// What the i-th request of a stream is.
+using Direction = IoOp (*)(std::uint64_t i);
+IoOp only_read(std::uint64_t) { return IoOp::read; }
+IoOp only_write(std::uint64_t) { return IoOp::write; }
+IoOp alternate(std::uint64_t i) { return i % 2 == 0 ? IoOp::read : IoOp::write; }
+
+class Stream {
+ public:
+  Stream(IoQueue& queue, std::byte* memory, const DriveOptions& options)
+      : queue_(queue), memory_(memory), options_(options), requests_(options.depth), done_(options.depth) {}
+
+  /// Bytes per second, with the window kept full. Ends after `seconds` but not before `bytes_min` were moved; what was
+  /// written is made durable and that time counts.
+  Result<double> run(Direction direction, double seconds, std::uint64_t bytes_min) {
+    const double start = now_seconds();
+    std::uint64_t moved = 0, issued = 0;
+    bool wrote = false;
+    std::vector<IoRequest*> idle;
+    for (IoRequest& r : requests_) idle.push_back(&r);
+    bool more = true;
+    while (more || queue_.in_flight() > 0) {
+      more = now_seconds() - start < seconds || moved < bytes_min;
+      while (more && !idle.empty()) {
+        IoRequest* request = idle.back();
+        idle.pop_back();
+        prepare(*request, direction(issued), issued);
+        wrote = wrote || request->op == IoOp::write;
+        ++issued;
+        SLUICE_CHECK(queue_.submit(request), "window of %zu", options_.depth);
+      }
+      SLUICE_ASSIGN(const std::size_t finished, queue_.wait(1, done_));
+      for (std::size_t i = 0; i < finished; ++i) {
+        SLUICE_TRY(queue_.status(*done_[i]));
+        moved += done_[i]->done_bytes;
+        idle.push_back(done_[i]);
+      }
+    }
+    if (wrote) SLUICE_TRY(transfer_now(queue_, IoOp::sync, 0, 0, {}));
+    return static_cast<double>(moved) / (now_seconds() - start);
+  }
+
+ private:
+  void prepare(IoRequest& request, IoOp op, std::uint64_t number) {
+    const std::uint64_t slot = static_cast<std::uint64_t>(&request - requests_.data());
+    request = IoRequest{};
+    request.op = op;
+    request.offset = number % (options_.file_bytes / options_.block_bytes) * options_.block_bytes;
+    request.bytes = options_.block_bytes;
+    request.data = memory_ + slot * options_.block_bytes;
+  }
+
+  IoQueue& queue_;
+  std::byte* memory_;
+  const DriveOptions& options_;
+  std::vector<IoRequest> requests_;
+  std::vector<IoRequest*> done_;
+};
+
+}  // namespace
+
+Result<DriveRates> measure_drive(const DriveOptions& options) {
+  if (options.block_bytes == 0 || options.block_bytes % 4096 != 0 || options.file_bytes < options.block_bytes)
+    return bad_request("the block size must be a multiple of 4096 and no larger than the file");
+  SwapOptions swap;
+  swap.directories = {options.directory};
+  swap.bytes = options.file_bytes / options.block_bytes * options.block_bytes;
+  SLUICE_ASSIGN(SwapFile file, SwapFile::create(swap));
+  const std::uint64_t memory_bytes = options.block_bytes * options.depth;
+  SLUICE_ASSIGN(std::byte * memory, map_pages(memory_bytes));
+  struct Unmap {
+    std::byte* data;
+    std::uint64_t bytes;
+    ~Unmap() { unmap_pages(data, bytes); }
+  } const unmap{memory, memory_bytes};
+  QueueOptions queue_options;
+  queue_options.depth = options.depth;
+  queue_options.files = file.files();
+  queue_options.buffers = {{memory, memory_bytes}};
+  SLUICE_ASSIGN(const std::unique_ptr<IoQueue> queue, make_queue(queue_options));
+  Stream stream(*queue, memory, options);
+  // Blocks that were never written are not read from the drive, and first writes change the file's extents.
+  SLUICE_TRY(stream.run(only_write, 0, swap.bytes));
+  DriveRates rates;
+  SLUICE_ASSIGN(rates.write_bytes_per_second, stream.run(only_write, options.seconds, 0));
+  SLUICE_ASSIGN(rates.read_bytes_per_second, stream.run(only_read, options.seconds, 0));
+  SLUICE_ASSIGN(rates.mixed_bytes_per_second, stream.run(alternate, options.seconds, 0));
+  return rates;
+}
+
+}  // namespace sluice

@@ -1,0 +1,151 @@
+#include "src/device/profile_measure.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "io/checksum.h"
+#include "kernels/cpu/gemm.h"
+#include "offload/run/memory.h"
+#include "sluice/adamw.h"
+
+namespace sluice {
+namespace {
+
+/// Larger than last-level caches.
+constexpr std::uint64_t beyond_cache_bytes = 256u << 20;
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Memory as the arenas have it. Without it nothing can be measured, so that not having it ends the program.
+std::shared_ptr<std::byte> pages(std::uint64_t bytes) {
+  auto made = map_pages(bytes);
+  SLUICE_CHECK(made.ok(), "%s", made.error().message.c_str());
+  return {*made, [bytes](std::byte* p) { unmap_pages(p, bytes); }};
+}
+float* floats(const std::shared_ptr<std::byte>& p) { return reinterpret_cast<float*>(p.get()); }
+
+/// Seconds of the quickest pass: at least two, then as many as the time allows.
+double quickest(double seconds, const std::function<void()>& pass) {
+  double best = 1e300;
+  const double end = now_seconds() + seconds;
+  for (int i = 0; i < 2 || now_seconds() < end; ++i) {
+    const double start = now_seconds();
+    pass();
+    best = std::min(best, now_seconds() - start);
+  }
+  return best;
+}
+
+/// Quickest pass of work cut into equal contiguous parts, one per thread.
+double quickest_on(int threads, double seconds, std::int64_t numel,
+                   const std::function<void(std::int64_t, std::int64_t)>& part) {
+  return quickest(seconds, [&] {
+    std::vector<std::thread> team;
+    const std::int64_t each = (numel / threads + 4095) / 4096 * 4096;
+    for (std::int64_t first = each; first < numel; first += each)
+      team.emplace_back([&part, first, each, numel] { part(first, std::min(each, numel - first)); });
+    part(0, std::min(each, numel));
+    for (std::thread& t : team) t.join();
+  });
+}
+
+constexpr GemmShape usual_shapes[] = {
+    {2048, 2048, 2048, false, true}, {2048, 2048, 2048, false, false}, {2048, 2048, 2048, true, false},
+    {1024, 3072, 768, false, true},  {1024, 768, 3072, false, false},  {3072, 768, 1024, true, false},
+    {2048, 5632, 2048, false, true},
+};
+
+}  // namespace
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+std::span<const GemmShape> usual_gemm_shapes() { return usual_shapes; }
+
+double measure_gemm_flops(std::span<const GemmShape> shapes, Dtype dtype, double seconds) {
+  double best = 0;
+  for (const GemmShape& s : shapes) {
+    const auto elements = [](std::int64_t a, std::int64_t b) { return static_cast<std::uint64_t>(a * b); };
+    const std::uint64_t a_bytes = elements(s.m, s.k) * dtype_bytes(dtype),
+                        b_bytes = elements(s.k, s.n) * dtype_bytes(dtype);
+    const std::uint64_t workspace_bytes = gemm_workspace_bytes(s.m, s.n, s.k, dtype, Dtype::f32);
+    const auto a = pages(a_bytes), b = pages(b_bytes), c = pages(elements(s.m, s.n) * 4);
+    const auto workspace = pages(std::max<std::uint64_t>(workspace_bytes, 64));
+    // 0x3c3c is a small positive number in bf16, and twice that in one fp32.
+    std::memset(a.get(), 0x3c, a_bytes);
+    std::memset(b.get(), 0x3c, b_bytes);
+    const kernels::ConstMatrix ma{a.get(), dtype, s.a_transposed ? s.m : s.k, s.a_transposed};
+    const kernels::ConstMatrix mb{b.get(), dtype, s.b_transposed ? s.k : s.n, s.b_transposed};
+    const kernels::Matrix mc{c.get(), Dtype::f32, s.n};
+    const double took = quickest(seconds / static_cast<double>(shapes.size()), [&] {
+      kernels::gemm(ma, mb, mc, s.m, s.n, s.k, false, {workspace.get(), workspace_bytes});
+    });
+    best = std::max(best, 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / took);
+  }
+  return best;
+}
+
+double measure_copy_bytes_per_second(int threads, double seconds) {
+  const auto from = pages(beyond_cache_bytes), to = pages(beyond_cache_bytes);
+  const double took = quickest_on(threads, seconds, beyond_cache_bytes, [&](std::int64_t first, std::int64_t n) {
+    std::memcpy(to.get() + first, from.get() + first, static_cast<std::size_t>(n));
+  });
+  return static_cast<double>(beyond_cache_bytes) / took;
+}
+
+double measure_stream_bytes_per_second(int threads, double seconds) {
+  const auto memory = pages(beyond_cache_bytes);
+  const double took = quickest_on(threads, seconds, beyond_cache_bytes / 4, [&](std::int64_t first, std::int64_t n) {
+    float* x = floats(memory) + first;
+    for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] * 0.5f + 1.0f;
+  });
+  return 2.0 * static_cast<double>(beyond_cache_bytes) / took;
+}
+
+double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seconds) {
+  constexpr std::int64_t numel = beyond_cache_bytes / 16;
+  const auto parameter = pages(numel * 4), remainder = pages(numel * 2), exp_avg = pages(numel * 4),
+             exp_avg_sq = pages(numel * 4), gradient = pages(numel * 4);
+  std::fill_n(floats(gradient), numel, 1e-3f);
+  const AdamwStep step;
+  const double took = quickest_on(threads, seconds, numel, [&](std::int64_t first, std::int64_t n) {
+    if (dtype == Dtype::bf16)
+      adamw_bf16(step, reinterpret_cast<bf16*>(parameter.get()) + first,
+                 reinterpret_cast<std::int16_t*>(remainder.get()) + first, floats(exp_avg) + first,
+                 floats(exp_avg_sq) + first, floats(gradient) + first, n);
+    else
+      adamw_f32(step, floats(parameter) + first, floats(exp_avg) + first, floats(exp_avg_sq) + first,
+                floats(gradient) + first, n);
+  });
+  return static_cast<double>(numel) / took;
+}
+
+double measure_norm_bytes_per_second(int threads, double seconds) {
+  const auto memory = pages(beyond_cache_bytes);
+  const double took = quickest_on(threads, seconds, beyond_cache_bytes / 4, [&](std::int64_t first, std::int64_t n) {
+    double sum = 0;
+    add_squared_norm(floats(memory) + first, n, &sum);
+  });
+  return static_cast<double>(beyond_cache_bytes) / took;
+}
+
+double measure_checksum_bytes_per_second(double seconds) {
+  const auto memory = pages(beyond_cache_bytes);
+  volatile std::uint64_t sink = 0;
+  const double took = quickest(seconds, [&] { sink = checksum({memory.get(), beyond_cache_bytes}); });
+  return static_cast<double>(beyond_cache_bytes) / took;
+}
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+// Rates of this machine, one function each: what a HardwareProfile is made of and what `sluice bench` compares with.
+// All of them run for about the time given and return the best of several passes, since what disturbs a measurement
+// only ever makes it slower.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "sluice/dtype.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+/// Cores that this process may run on.
+int usable_cores();
+
+/// A matrix multiply as a step does it: y = x w^T, dx = dy w, dw = dy^T x.
+struct GemmShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool a_transposed = false, b_transposed = false;
+};
+/// Best FLOP per second over the shapes, in the calling thread's OpenMP team.
+double measure_gemm_flops(std::span<const GemmShape> shapes, Dtype dtype, double seconds);
+/// Shapes like those of models of 25 M to 3 B parameters.
+std::span<const GemmShape> usual_gemm_shapes();
+
+/// FLOP per second of the widest fused multiply-add instruction on registers alone, on all `threads`.
+double measure_peak_flops_f32(int threads, double seconds);
+/// The same for bf16 units (AVX512_BF16 measured, AMX by its width and the measured clock); 0 where there are none.
+double measure_peak_flops_bf16(int threads, double seconds);
+/// Cycles per second of one core under load.
+double measure_clock_hz(double seconds);
+
+double measure_copy_bytes_per_second(int threads, double seconds);    ///< memcpy beyond caches; n copied bytes are n
+double measure_stream_bytes_per_second(int threads, double seconds);  ///< in place: bytes read plus bytes written
+double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seconds);
+double measure_norm_bytes_per_second(int threads, double seconds);
+double measure_checksum_bytes_per_second(double seconds);  ///< one thread
+
+/// Bytes that AdamW moves per parameter, everything read and written once: 4 of the gradient, and 4 (parameter with
+/// remainder, or fp32 parameter) and 8 (moments) each way.
+constexpr double adamw_bytes_per_parameter = 28;
+
+struct DriveRates {
+  double read_bytes_per_second = 0, write_bytes_per_second = 0;
+  double mixed_bytes_per_second = 0;  ///< reads plus writes, as many of each
+};
+struct DriveOptions {
+  std::string directory;
+  std::uint64_t file_bytes = 1u << 30, block_bytes = 1u << 20;
+  std::size_t depth = 32;
+  double seconds = 2;  ///< per direction
+};
+/// O_DIRECT streams over a temporary file through the I/O queue.
+Result<DriveRates> measure_drive(const DriveOptions& options);
+
+}  // namespace sluice
