@@ -24,8 +24,8 @@ Progress::Progress(std::size_t sources, std::size_t waiters)
   for (auto& each : wanted_) each.store(not_waiting, std::memory_order_relaxed);
 }
 
-void Progress::set_waker(std::size_t waiter, Waker wake, void* context) {
-  waiters_[waiter].wake = wake;
+void Progress::set_waker(std::size_t waiter, Waker waker, void* context) {
+  waiters_[waiter].wake = waker;
   waiters_[waiter].context = context;
 }
 

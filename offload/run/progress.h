@@ -29,7 +29,7 @@ class Progress {
   /// waker is called once when it is. Arming again replaces the earlier threshold.
   bool arm(std::size_t waiter, std::size_t source, std::uint64_t threshold);
   using Waker = void (*)(void*);
-  void set_waker(std::size_t waiter, Waker wake, void* context);  ///< before any thread runs
+  void set_waker(std::size_t waiter, Waker waker, void* context);  ///< before any thread runs
 
   void halt();  ///< wakes every waiter, now and for good; any thread
   bool halted() const { return halted_.load(std::memory_order_acquire); }

@@ -8,69 +8,89 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "io/checksum.h"
+#include "io/queue.h"
+#include "io/swap_file.h"
 #include "offload/run/memory.h"
 #include "sluice/plan.h"
 #include "sluice/status.h"
 
 namespace sluice {
 
-class SwapFile;  // io/swap_file.h
-
-/// Checksums of one buffer's blocks: [slot][block]; 0 is "never written".
-struct BlockSums {
+/// Checksums of one buffer, a table per physical slot.
+struct BufferSums {
   std::uint64_t bytes = 0;  ///< of one slot
   std::uint32_t block_bytes = 0;
-  std::uint64_t blocks = 0;  ///< per slot
-  std::vector<std::uint64_t> sums;
+  std::vector<BlockChecksums> slots;
 };
 
-/// Thread-safety: bind, read and write are for one thread while no executor runs; everything else is what the drive
-/// lanes of an executor use, ordered by the plan's waits.
+/// Threads: bind, read, write and sync are for one thread while no executor runs a plan on the store. An executor's
+/// drive lanes use sums and queues as the plan's waits order them.
 class SwapStore {
  public:
   /// Bytes of swap file that the nvme specs need (others are ignored).
   static std::uint64_t file_bytes(std::span<const ArenaSpec> arenas);
-  /// `file` must outlive the store and have file_bytes(arenas).
-  static Result<std::unique_ptr<SwapStore>> create(SwapFile& file, std::span<const ArenaSpec> arenas);
-  ~SwapStore();
+
+  /// `file` has at least file_bytes(arenas) and outlives the store, as does `memory`, whose host arenas are registered
+  /// with the queues. One queue for reads and one for writes per rank, made from `queue`, whose files and buffers are
+  /// filled in here.
+  static Result<std::unique_ptr<SwapStore>> create(SwapFile& file, std::span<const ArenaSpec> arenas,
+                                                   const Memory& memory, QueueOptions queue);
 
   /// Learn the plan's nvme buffers: keeps the checksums of persistent buffers that are known, forgets transient ones.
-  /// Called by Executor::begin; call it yourself before read and write. Errors: bad_request if an arena is too small or
-  /// a persistent buffer changed its shape.
+  /// Executor::begin does it; call it yourself before read and write. The plan must outlive the next bind.
+  /// Errors: bad_request if an arena is too small or a persistent buffer changed its shape.
   Status bind(const StepPlan& plan);
 
-  /// Read or write part of one slot of a persistent or transient nvme buffer of the bound plan, outside a step: initial
-  /// weights, export, hashes. offset_bytes is a multiple of block_bytes; `data` is 4096-aligned host memory and covers
-  /// whole blocks, or ends at the buffer's end (then its allocation is padded to 4096). Reads are verified.
+  /// Read or write part of one slot of an nvme buffer of the bound plan, outside a step: initial weights, export,
+  /// hashes. offset_bytes is a multiple of the buffer's block_bytes. `data` is 4096-aligned host memory that covers
+  /// whole blocks or ends at the buffer's end; where that end is not a multiple of 4096, up to the next one is used
+  /// too. Reads are verified.
   Status read(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data);
   Status write(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<const std::byte> data);
   Status sync();  ///< fdatasync
 
-  /// Which of the two slots is `current` for the next iteration: flipped by commit ops.
-  std::uint8_t parity(RankId rank) const;
-  void set_parity(RankId rank, std::uint8_t parity);
+  /// Which physical slot is `current` for the next iteration: flipped by commit ops.
+  std::uint8_t parity(RankId rank) const { return rank_at(rank).parity.load(std::memory_order_acquire); }
+  void set_parity(RankId rank, std::uint8_t parity) { rank_at(rank).parity.store(parity, std::memory_order_release); }
 
-  /// Checksums of the bound plan's buffers, for commit records and the executor.
-  BlockSums& sums(BufferId buffer);
-  /// Place in the file of byte 0 of a slot. physical_slot is 0 or 1.
-  std::uint64_t file_offset(const Buffer& buffer, std::uint8_t physical_slot) const;
-  SwapFile& file() { return *file_; }
+  /// Of the bound plan's buffers: for drive lanes and commit records.
+  BufferSums& sums(BufferId buffer);
+  /// Place in the swap file of a byte of one physical slot of a buffer of the bound plan.
+  std::uint64_t file_offset(BufferId buffer, std::uint8_t physical_slot, std::uint64_t offset_bytes) const;
+  IoQueue& queue(RankId rank, IoOp op) { return op == IoOp::read ? *rank_at(rank).reads : *rank_at(rank).writes; }
+  const SwapFile& file() const { return file_; }
+  std::uint64_t arena_bytes(RankId rank) const;  ///< 0 where the rank has none
 
-  std::uint64_t read_bytes() const { return read_bytes_.load(std::memory_order_relaxed); }
-  std::uint64_t written_bytes() const { return written_bytes_.load(std::memory_order_relaxed); }
-  void count(bool write, std::uint64_t bytes);
+  /// Moved by the kernel, as the queues counted them.
+  std::uint64_t read_bytes() const;
+  std::uint64_t written_bytes() const;
 
  private:
-  struct Impl;
-  SwapStore(SwapFile& file, std::unique_ptr<Impl> impl);
+  struct RankStore {
+    ArenaSpec spec;
+    std::uint64_t base = 0;  ///< of the arena in the swap file
+    std::unique_ptr<IoQueue> reads, writes;
+    std::map<std::uint64_t, BufferSums> persistent;  ///< by arena offset
+    std::atomic<std::uint8_t> parity{0};
+  };
+  explicit SwapStore(SwapFile& file) : file_(file) {}
+  RankStore& rank_at(RankId rank) const;
+  RankStore* find(RankId rank) const;
+  Status transfer(IoOp op, BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data);
+  Status learn(const Buffer& buffer, BufferSums** sums);
 
-  SwapFile* file_;
-  std::unique_ptr<Impl> impl_;
-  std::atomic<std::uint64_t> read_bytes_{0}, written_bytes_{0};
+  SwapFile& file_;
+  std::vector<std::unique_ptr<RankStore>> ranks_;
+  const StepPlan* plan_ = nullptr;
+  std::vector<BufferSums*> bound_;                      ///< [buffer], null where not on nvme
+  std::vector<std::unique_ptr<BufferSums>> transient_;  ///< of the bound plan
 };
 
 }  // namespace sluice

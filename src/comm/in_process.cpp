@@ -34,10 +34,9 @@ class InProcessCommunicator::Channel {
       changed_.notify_all();
       return success();
     }
-    const bool in_time = changed_.wait_for(lock, deadline, [&] { return round_ != round || cancelled_; });
+    changed_.wait_for(lock, deadline, [&] { return round_ != round || cancelled_; });
     if (round_ != round) return success();
     if (cancelled_) return Error{ErrorCode::cancelled, *cancelled_};
-    SLUICE_CHECK(!in_time);
     return fault("rank " + std::to_string(meeting.rank) + " waited " + std::to_string(deadline.count()) +
                  " s for the other ranks in " +
                  (id_ == control_channel ? std::string("the step's control") : "group " + std::to_string(id_)));
