@@ -78,11 +78,11 @@ void RankBuilder::declare_home(UnitId u) {
   };
   const UnitChoice& c = choice(u);
   for (StateKind k : {StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq}) {
-    if (state_bytes(k) == 0) continue;
+    if (state_bytes(k) == 0 || (work_.inference && k != StateKind::parameter)) continue;
     const Place place = k == StateKind::parameter ? c.parameter_home : c.state_home;
     unit(u).home[static_cast<std::size_t>(k)] = declare(k, place, state_bytes(k));
   }
-  if (schedule_.update_ahead) unit(u).gradient_wait = declare(StateKind::gradient, c.gradient, 4);
+  if (schedule_.update_ahead && !work_.inference) unit(u).gradient_wait = declare(StateKind::gradient, c.gradient, 4);
 }
 
 Part RankBuilder::device(const std::string& name, std::uint64_t bytes, Life life) {

@@ -20,9 +20,14 @@ struct Workload {
   Dtype dtype = Dtype::bf16;   ///< of parameters and activations
   bool durable = false;        ///< two slots per shard on NVMe and a commit per step
   int threads = 1;             ///< compute threads, part of the cost keys
-  std::int64_t kv_capacity = 0;  ///< decode: positions in the cache
+  bool inference = false;      ///< evaluate and decode only: no optimizer states
+  std::int64_t kv_capacity = 0;  ///< decode: positions in the cache; 0 for everything else
   std::array<std::uint64_t, 3> budget_bytes{};  ///< per tier: device per rank, host and nvme per rank's share; 0 = none
 
+  /// The plan that this workload is mainly for.
+  PlanKind main_kind() const {
+    return !inference ? PlanKind::train : kv_capacity > 0 ? PlanKind::decode : PlanKind::evaluate;
+  }
   std::uint64_t shard_numel(UnitId u) const {
     const std::uint64_t grain = 4096ull * ranks;
     return (model->units[static_cast<std::size_t>(u)].numel + grain - 1) / grain * 4096ull;

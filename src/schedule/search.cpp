@@ -161,14 +161,16 @@ class Search {
     const auto resident = [&] {
       if (!wish_.resident) turn(s, [](UnitChoice& c) { c.resident = true; });
     };
-    if (!wish_.states) {
+    if (!wish_.states && work_.inference) {
+      turn(s, [](UnitChoice& c) { c.parameter_home = Place::host; });
+    } else if (!wish_.states) {
       turn(s, [](UnitChoice& c) { c.gradient = Place::host; });
       turn(s, [](UnitChoice& c) { c.state_home = Place::host; });
       turn(s, [](UnitChoice& c) { c.parameter_home = Place::host; });
     }
-    if (activations_first) keep();
+    if (activations_first && !work_.inference) keep();
     resident();
-    if (!activations_first) keep();
+    if (!activations_first && !work_.inference) keep();
     if (!wish_.prefetch && s.prefetch == 1) {
       Schedule deeper = s;
       deeper.prefetch = 2;
@@ -177,7 +179,7 @@ class Search {
   }
 
   void consider(const Schedule& s, SearchResult& best) const {
-    const StepPlan plan = build_plan(PlanKind::train, work_, s);
+    const StepPlan plan = build_plan(work_.main_kind(), work_, s);
     const double seconds = simulate(plan, hw_).step_seconds;
     if (best.fits && seconds >= best.predicted_seconds) return;
     best.fits = true;
@@ -194,7 +196,8 @@ class Search {
 }  // namespace
 
 TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
-  TierBytes n = arena_needs(build_layout(PlanKind::train, workload, schedule));
+  TierBytes n = arena_needs(build_layout(workload.main_kind(), workload, schedule));
+  if (workload.inference) return n;
   n = larger(n, arena_needs(build_layout(PlanKind::evaluate, workload, schedule)));
   if (schedule.update_ahead) n = larger(n, arena_needs(build_layout(PlanKind::flush, workload, schedule)));
   return n;

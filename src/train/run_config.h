@@ -1,0 +1,56 @@
+// Everything that a user can say about a run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sluice/dtype.h"
+#include "src/schedule/search.h"
+
+namespace sluice {
+
+enum class LrSchedule : std::uint8_t { cosine, linear, constant };
+
+/// AdamW and its learning rate: linear warm-up, then cosine or linear decay to `lr_end`, or constant.
+struct OptimizerConfig {
+  double lr = 3e-4, lr_end = 3e-5;
+  std::int64_t warmup_steps = 20;
+  LrSchedule schedule = LrSchedule::cosine;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double clip_norm = 1.0;  ///< 0: no clipping
+};
+/// Learning rate of a step (1-based) of a run of `steps` steps.
+double learning_rate(const OptimizerConfig& config, std::int64_t step, std::int64_t steps);
+
+struct RunConfig {
+  std::string model = "llama-tiny";
+  std::string init;  ///< Hugging Face directory with the initial weights; empty: random
+  std::string data;  ///< token file, or text
+  std::string run;   ///< run directory; empty: nothing is kept
+  std::int64_t steps = 100;
+  std::int64_t sequence = 256;
+  int micro_batch = 1;  ///< sequences per micro-batch
+  int batch = 8;        ///< sequences per step, all ranks
+  int ranks = 1;        ///< ZeRO-3 ranks in this process
+  Dtype dtype = Dtype::bf16;
+  OptimizerConfig optimizer;
+  std::uint64_t seed = 1;
+  std::int64_t eval_every = 0;  ///< 0: only at the end
+  int eval_batches = 4;
+  std::int64_t hash_every = 0;
+  std::string metrics, trace;
+
+  std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
+  std::vector<std::string> nvme;
+  std::string io_backend = "auto";
+  int queue_depth = 16;
+  int threads = 0;  ///< compute threads per rank; 0: cores / ranks
+  int optimizer_threads = 0;
+  ScheduleWish wish;
+  std::string profile;  ///< path; empty: the user's default
+  std::uint64_t delay_seed = 0;  ///< not 0: random delays before ops, to show that timing changes no bit
+  bool json = false;
+};
+
+}  // namespace sluice
