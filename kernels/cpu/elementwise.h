@@ -1,4 +1,5 @@
-// Pointwise and gather kernels of a transformer, on f32 or bf16 storage with fp32 arithmetic.
+// Pointwise and gather kernels of a transformer, on f32 or bf16 storage with fp32 arithmetic, in the calling thread's
+// OpenMP team. Results do not depend on the number of threads. Outputs may be inputs of the same type and shape.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,16 @@ void add(const T* a, const T* b, T* out, std::int64_t n);
 /// x[r, :] += bias, rows of width, stride ld
 template <class T>
 void add_bias(T* x, std::int64_t ld, const T* bias, std::int64_t rows, std::int64_t width);
-/// d_bias[c] += sum over rows of dy[r, c], fp32, fixed order (blocks of 64 rows)
+/// d_bias[c] += sum over rows of dy[r, c], fp32, fixed order (blocks of 64 rows);
+/// workspace: ceil(rows / 64) * width floats
 template <class T>
-void bias_gradient(const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t width, float* d_bias, float* workspace);
+void bias_gradient(const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t width, float* d_bias,
+                   float* workspace);
 
 /// h = silu(gate) * up, [rows, width] with row strides
 template <class T>
-void swiglu_forward(const T* gate, const T* up, std::int64_t ld, std::int64_t rows, std::int64_t width, T* h, std::int64_t h_ld);
+void swiglu_forward(const T* gate, const T* up, std::int64_t ld, std::int64_t rows, std::int64_t width, T* h,
+                    std::int64_t h_ld);
 /// d_gate, d_up from dh; may overwrite gate and up in place
 template <class T>
 void swiglu_backward(const T* gate, const T* up, std::int64_t ld, const T* dh, std::int64_t dh_ld, std::int64_t rows,
@@ -35,20 +39,20 @@ void gelu_forward(const T* x, T* y, std::int64_t n);
 template <class T>
 void gelu_backward(const T* x, const T* dy, T* dx, std::int64_t n);
 
-/// Rotary embedding in the half-split layout of Hugging Face ("rotate_half"), in place on [tokens, heads, head_dim] with
-/// token stride `stride`. cos, sin: [positions, head_dim/2] fp32. Position of token t is position0 + t % sequence.
-/// `inverse` rotates back (the backward pass). Only the first rotary_dim elements of each head turn.
+/// Rotary embedding in the half-split layout of Hugging Face ("rotate_half"), in place on [tokens, heads, head_dim]
+/// with token stride `stride`. cos, sin: [positions, head_dim/2] fp32. Position of token t is position0 + t % sequence.
+/// `inverse` rotates back (the backward pass).
 template <class T>
-void rope(T* x, std::int64_t stride, std::int64_t tokens, std::int64_t sequence, std::int64_t position0, std::int64_t heads,
-          std::int64_t head_dim, const float* cos, const float* sin, bool inverse);
+void rope(T* x, std::int64_t stride, std::int64_t tokens, std::int64_t sequence, std::int64_t position0,
+          std::int64_t heads, std::int64_t head_dim, const float* cos, const float* sin, bool inverse);
 
 /// out[t, :] = table[tokens[t], :] (+ positions[t % sequence + position0, :] if positions != nullptr)
 template <class T>
 void embed_forward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, std::int64_t position0,
                    const T* table, const T* positions, std::int64_t width, T* out);
-/// d_table[tokens[t], :] += d_out[t, :] in token order; d_positions likewise
+/// d_table[tokens[t], :] += d_out[t, :] in token order; d_positions[t % sequence, :] likewise, if not null
 template <class T>
-void embed_backward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, const T* d_out, std::int64_t width,
-                    float* d_table, float* d_positions);
+void embed_backward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, const T* d_out,
+                    std::int64_t width, float* d_table, float* d_positions);
 
 }  // namespace sluice::kernels

@@ -1,4 +1,5 @@
-// RMSNorm (arXiv 1910.07467) and LayerNorm (arXiv 1607.06450), statistics in fp32.
+// RMSNorm (arXiv 1910.07467) and LayerNorm (arXiv 1607.06450), statistics in fp32, in the calling thread's OpenMP team.
+// Results do not depend on the number of threads. y may be x; dx may be dy or x.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +16,19 @@ void rmsnorm_forward(const T* x, std::int64_t x_ld, const T* weight, float eps, 
 /// dx is set, or added to with `add_to_dx` (the residual branch). d_weight: [width] fp32 += , summed over rows in a
 /// fixed order (blocks of 64 rows), so that it does not depend on threads.
 template <class T>
-void rmsnorm_backward(const T* x, std::int64_t x_ld, const T* weight, const float* rstd, const T* dy, std::int64_t dy_ld,
-                      std::int64_t rows, std::int64_t width, T* dx, std::int64_t dx_ld, bool add_to_dx, float* d_weight,
-                      float* workspace);
+void rmsnorm_backward(const T* x, std::int64_t x_ld, const T* weight, const float* rstd, const T* dy,
+                      std::int64_t dy_ld, std::int64_t rows, std::int64_t width, T* dx, std::int64_t dx_ld,
+                      bool add_to_dx, float* d_weight, float* workspace);
 /// floats of workspace for a backward of this shape
 std::int64_t norm_workspace_floats(std::int64_t rows, std::int64_t width);
 
 /// LayerNorm with weight and bias; mean and rstd: [rows] fp32.
 template <class T>
-void layernorm_forward(const T* x, const T* weight, const T* bias, float eps, std::int64_t rows, std::int64_t width, T* y,
-                       float* mean, float* rstd);
+void layernorm_forward(const T* x, const T* weight, const T* bias, float eps, std::int64_t rows, std::int64_t width,
+                       T* y, float* mean, float* rstd);
 template <class T>
-void layernorm_backward(const T* x, const T* weight, const float* mean, const float* rstd, const T* dy, std::int64_t rows,
-                        std::int64_t width, T* dx, bool add_to_dx, float* d_weight, float* d_bias, float* workspace);
+void layernorm_backward(const T* x, const T* weight, const float* mean, const float* rstd, const T* dy,
+                        std::int64_t rows, std::int64_t width, T* dx, bool add_to_dx, float* d_weight, float* d_bias,
+                        float* workspace);
 
 }  // namespace sluice::kernels

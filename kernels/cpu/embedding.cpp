@@ -1,0 +1,105 @@
+#include <cstring>
+
+#include "kernels/cpu/elementwise.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cpp"
+#include <hwy/foreach_target.h>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd-inl.h"
+
+namespace sluice::kernels {
+#ifndef SLUICE_KERNELS_CPU_EMBEDDING_TABLES
+#define SLUICE_KERNELS_CPU_EMBEDDING_TABLES
+template <class T>
+struct EmbeddingLoops {
+  void (*add)(const T* a, const T* b, T* out, std::int64_t n);
+  void (*accumulate)(const T* x, float* sum, std::int64_t n);
+};
+#endif
+}  // namespace sluice::kernels
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::kernels::HWY_NAMESPACE {
+
+template <class T>
+void add(const T* a, const T* b, T* out, std::int64_t n) {
+  add_range(a, b, out, n);
+}
+
+template <class T>
+void accumulate(const T* x, float* sum, std::int64_t n) {
+  add_range(sum, x, sum, n);
+}
+
+template <class T>
+constexpr EmbeddingLoops<T> loops{&add<T>, &accumulate<T>};
+
+const EmbeddingLoops<float>* embedding_f32() { return &loops<float>; }
+const EmbeddingLoops<bf16>* embedding_bf16() { return &loops<bf16>; }
+
+}  // namespace sluice::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::kernels {
+namespace {
+
+HWY_EXPORT(embedding_f32);
+HWY_EXPORT(embedding_bf16);
+
+template <class T>
+const EmbeddingLoops<T>& simd();
+template <>
+const EmbeddingLoops<float>& simd() {
+  return *HWY_DYNAMIC_DISPATCH(embedding_f32)();
+}
+template <>
+const EmbeddingLoops<bf16>& simd() {
+  return *HWY_DYNAMIC_DISPATCH(embedding_bf16)();
+}
+
+}  // namespace
+
+template <class T>
+void embed_forward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, std::int64_t position0,
+                   const T* table, const T* positions, std::int64_t width, T* out) {
+  const auto add_row = simd<T>().add;
+  for_rows(count, width, [=](std::int64_t a, std::int64_t b) {
+    for (std::int64_t t = a; t < b; ++t) {
+      const T* word = table + tokens[t] * width;
+      if (positions == nullptr)
+        std::memcpy(out + t * width, word, static_cast<std::size_t>(width) * sizeof(T));
+      else
+        add_row(word, positions + (position0 + t % sequence) * width, out + t * width, width);
+    }
+  });
+}
+
+template <class T>
+void embed_backward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, const T* d_out,
+                    std::int64_t width, float* d_table, float* d_positions) {
+  const auto accumulate = simd<T>().accumulate;
+  // Threads share out columns, so that every row of the table sees its tokens in order whatever the team's size.
+  constexpr std::int64_t columns = 64;
+  for_pieces(width, columns, [=](std::int64_t a, std::int64_t b) {
+    for (std::int64_t t = 0; t < count; ++t) {
+      const T* row = d_out + t * width + a;
+      accumulate(row, d_table + tokens[t] * width + a, b - a);
+      if (d_positions != nullptr) accumulate(row, d_positions + t % sequence * width + a, b - a);
+    }
+  });
+}
+
+#define SLUICE_INSTANTIATE(T)                                                                                       \
+  template void embed_forward<T>(const std::int32_t*, std::int64_t, std::int64_t, std::int64_t, const T*, const T*, \
+                                 std::int64_t, T*);                                                                 \
+  template void embed_backward<T>(const std::int32_t*, std::int64_t, std::int64_t, const T*, std::int64_t, float*,  \
+                                  float*);
+SLUICE_INSTANTIATE(float)
+SLUICE_INSTANTIATE(bf16)
+#undef SLUICE_INSTANTIATE
+
+}  // namespace sluice::kernels
+#endif
