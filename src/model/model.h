@@ -17,6 +17,7 @@ struct RopeScaling {
   enum class Kind : std::uint8_t { none, linear, dynamic, llama3, yarn } kind = Kind::none;
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4, original_max_positions = 0;
   double beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
+  bool truncate = true;  ///< yarn: whole dimensions at the ramp's ends
 };
 
 struct ModelConfig {
