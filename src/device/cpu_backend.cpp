@@ -45,7 +45,8 @@ SublayerArgs CpuBackend::bind(const StepPlan& plan, const Op& op, std::span<cons
   return a;
 }
 
-Status CpuBackend::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) {
+Status CpuBackend::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
+                       const StepParams& params) {
   const SublayerArgs args = bind(plan, op, operands, params);
   // The flat gradient is padded to whole shards: the padding is ours to clear.
   if (!op.accumulate) {

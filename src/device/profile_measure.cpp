@@ -80,7 +80,7 @@ double measure_gemm_flops(std::span<const GemmShape> shapes, Dtype dtype, double
     const auto elements = [](std::int64_t a, std::int64_t b) { return static_cast<std::uint64_t>(a * b); };
     const std::uint64_t a_bytes = elements(s.m, s.k) * dtype_bytes(dtype),
                         b_bytes = elements(s.k, s.n) * dtype_bytes(dtype);
-    const std::uint64_t workspace_bytes = gemm_workspace_bytes(s.m, s.n, s.k, dtype, Dtype::f32);
+    const std::uint64_t workspace_bytes = kernels::gemm_workspace_bytes(s.m, s.n, s.k, dtype, Dtype::f32);
     const auto a = pages(a_bytes), b = pages(b_bytes), c = pages(elements(s.m, s.n) * 4);
     const auto workspace = pages(std::max<std::uint64_t>(workspace_bytes, 64));
     // 0x3c3c is a small positive number in bf16, and twice that in one fp32.
