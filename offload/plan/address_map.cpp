@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace sluice {
+namespace sluice::planning {
 
 AddressMap::Segments::const_iterator AddressMap::first_ending_after(std::uint64_t address) const {
   auto it = segments_.upper_bound(address);
@@ -63,4 +63,4 @@ void AddressMap::write(std::uint64_t lo, std::uint64_t hi, NodeId node) {
   segments_.emplace_hint(it, lo, Segment{hi, row});
 }
 
-}  // namespace sluice
+}  // namespace sluice::planning

@@ -8,7 +8,7 @@
 
 #include "offload/plan/program.h"
 
-namespace sluice {
+namespace sluice::planning {
 
 /// Disjoint segments of addresses, each with its last writer and, per lane, its last reader since then. Ops of one lane
 /// become visible in order, so the last reader of a lane stands for those before it.
@@ -48,4 +48,4 @@ class AddressMap {
   std::vector<std::uint32_t> rows_, free_rows_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::planning

@@ -1,46 +1,40 @@
 // Hazards of program order, then the smallest set of waits that orders them.
 #include <algorithm>
-#include <memory>
 
 #include "offload/plan/address_map.h"
 #include "offload/plan/finish.h"
 #include "offload/plan/happens_before.h"
+#include "offload/plan/ownership.h"
 #include "sluice/status.h"
 
 namespace sluice {
+using namespace planning;
 namespace {
 
 constexpr std::size_t tiers = tier_names.size();
 
-/// Walks program order and knows what each op has to wait for.
+/// Walks program order and knows what each op has to wait for: the last conflicting accesses of the same bytes, for
+/// transients all uses of the buffers that held their bytes before, and the order of durable writes, sync and commit.
 class HazardScan {
  public:
-  explicit HazardScan(const Program& program) : program_(program), need_(program.lanes()) {
-    const StepPlan& plan = program.plan();
-    for (std::size_t i = 0; i < (tiers + 1) * plan.ranks; ++i) maps_.emplace_back(program.lanes());
+  explicit HazardScan(const Program& program)
+      : program_(program),
+        lanes_(program.lanes()),
+        owners_(tiers * program.plan().ranks),
+        uses_(program.plan().buffers.size() * lanes_),
+        claims_(program.plan().buffers.size() * lanes_),
+        claimed_in_(program.plan().buffers.size(), ~0u),
+        need_(lanes_) {
+    for (std::size_t i = 0; i < (tiers + 1) * program.plan().ranks; ++i) maps_.emplace_back(program.lanes());
   }
 
   /// need[lane]: 1 + the last node of that lane that n has to wait for. Valid until the next call; call in node order.
   std::span<const std::uint32_t> visit(NodeId n) {
     const StepPlan& plan = program_.plan();
     const Op& op = plan.ops[program_.op(n)];
-    const std::uint32_t k = program_.iteration(n);
-    const LaneId lane = op.lane;
-    const auto node_lane = [this](NodeId i) { return program_.lane(i); };
     std::fill(need_.begin(), need_.end(), 0u);
-    const DriveOrder drive = drive_order(plan, op);
-    AddressMap& order = maps_[tiers * plan.ranks + plan.lanes[lane].rank];
-    if (drive != DriveOrder::none) order.collect(0, 1, drive == DriveOrder::alone, need_, node_lane);
-    for (const Access& a : op.accesses)
-      if (const std::uint64_t at = address(plan, a, k); a.bytes > 0)
-        map_of(a).collect(at, at + a.bytes, writes(a), need_, node_lane);
-    for (const Access& a : op.accesses)
-      if (const std::uint64_t at = address(plan, a, k); a.bytes > 0 && !writes(a))
-        map_of(a).read(at, at + a.bytes, lane, n);
-    for (const Access& a : op.accesses)
-      if (const std::uint64_t at = address(plan, a, k); a.bytes > 0 && writes(a)) map_of(a).write(at, at + a.bytes, n);
-    if (drive == DriveOrder::shared) order.read(0, 1, lane, n);
-    if (drive == DriveOrder::alone) order.write(0, 1, n);
+    collect(op, program_.iteration(n));
+    record(op, n);
     return need_;
   }
 
@@ -55,13 +49,69 @@ class HazardScan {
       if (is_durable_write(plan, a)) return DriveOrder::shared;
     return DriveOrder::none;
   }
-  AddressMap& map_of(const Access& a) {
-    const Buffer& b = program_.plan().buffers[a.buffer];
-    return maps_[b.rank * tiers + static_cast<std::size_t>(b.tier)];
+
+  void collect(const Op& op, std::uint32_t iteration) {
+    const StepPlan& plan = program_.plan();
+    const auto node_lane = [this](NodeId i) { return program_.lane(i); };
+    if (const DriveOrder drive = drive_order(plan, op); drive != DriveOrder::none)
+      order_map(op).collect(0, 1, drive == DriveOrder::alone, need_, node_lane);
+    for (const Access& a : op.accesses) {
+      if (plan.buffers[a.buffer].life != Life::persistent) {
+        if (claimed_in_[a.buffer] != iteration) claim(a.buffer, iteration);
+        if (writes(a)) join(need_, row(claims_, a.buffer));
+      }
+      if (const std::uint64_t at = address(plan, a, iteration); a.bytes > 0)
+        maps_[arena_of(a.buffer)].collect(at, at + a.bytes, writes(a), need_, node_lane);
+    }
+  }
+
+  void record(const Op& op, NodeId n) {
+    const StepPlan& plan = program_.plan();
+    const std::uint32_t k = program_.iteration(n);
+    for (const Access& a : op.accesses) {
+      row(uses_, a.buffer)[op.lane] = n + 1;
+      if (const std::uint64_t at = address(plan, a, k); a.bytes > 0 && !writes(a))
+        maps_[arena_of(a.buffer)].read(at, at + a.bytes, op.lane, n);
+    }
+    for (const Access& a : op.accesses)
+      if (const std::uint64_t at = address(plan, a, k); a.bytes > 0 && writes(a))
+        maps_[arena_of(a.buffer)].write(at, at + a.bytes, n);
+    const DriveOrder drive = drive_order(plan, op);
+    if (drive == DriveOrder::shared) order_map(op).read(0, 1, op.lane, n);
+    if (drive == DriveOrder::alone) order_map(op).write(0, 1, n);
+  }
+
+  /// At a transient's first use in an iteration: its writes come after all uses of those that held its bytes.
+  void claim(BufferId id, std::uint32_t iteration) {
+    const Buffer& b = program_.plan().buffers[id];
+    claimed_in_[id] = iteration;
+    const auto claims = row(claims_, id);
+    std::fill(claims.begin(), claims.end(), 0u);
+    for (const BufferId former : owners_[arena_of(id)].take(b.offset, b.offset + footprint_bytes(b), id))
+      join(claims, row(uses_, former));
+    const auto uses = row(uses_, id);
+    std::fill(uses.begin(), uses.end(), 0u);
+  }
+
+  std::size_t arena_of(BufferId id) const {
+    const Buffer& b = program_.plan().buffers[id];
+    return b.rank * tiers + static_cast<std::size_t>(b.tier);
+  }
+  AddressMap& order_map(const Op& op) {
+    const StepPlan& plan = program_.plan();
+    return maps_[tiers * plan.ranks + plan.lanes[op.lane].rank];
+  }
+  std::span<std::uint32_t> row(std::vector<std::uint32_t>& rows, BufferId id) const {
+    return {&rows[id * lanes_], lanes_};
   }
 
   const Program& program_;
-  std::vector<AddressMap> maps_;
+  std::size_t lanes_;
+  std::vector<AddressMap> maps_;  ///< per arena, then the imaginary byte per rank
+  std::vector<Ownership> owners_;
+  std::vector<std::uint32_t> uses_;    ///< per buffer and lane: 1 + last node of this iteration that used it
+  std::vector<std::uint32_t> claims_;  ///< per buffer and lane: 1 + last node that used its bytes before
+  std::vector<std::uint32_t> claimed_in_;
   std::vector<std::uint32_t> need_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace sluice {
+namespace sluice::planning {
 
 void join(std::span<std::uint32_t> clock, Clock other) {
   for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
@@ -111,4 +111,4 @@ std::vector<std::uint32_t> HappensBefore::lane_clock(NodeId n) const {
   return {clock.begin(), clock.end()};
 }
 
-}  // namespace sluice
+}  // namespace sluice::planning

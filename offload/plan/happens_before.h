@@ -14,7 +14,7 @@
 
 #include "offload/plan/program.h"
 
-namespace sluice {
+namespace sluice::planning {
 
 using Clock = std::span<const std::uint32_t>;  ///< per lane: how many of its nodes have finished
 
@@ -61,4 +61,4 @@ class HappensBefore {
 /// clock = component-wise maximum of both.
 void join(std::span<std::uint32_t> clock, Clock other);
 
-}  // namespace sluice
+}  // namespace sluice::planning

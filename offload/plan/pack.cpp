@@ -6,6 +6,7 @@
 #include "sluice/status.h"
 
 namespace sluice {
+using namespace planning;
 namespace {
 
 struct Lives {

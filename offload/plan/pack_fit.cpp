@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace sluice {
+namespace sluice::planning {
 
 BestFit::BestFit(std::span<const Piece> pieces) : pieces_(pieces), by_first_(pieces.size()) {
   std::iota(by_first_.begin(), by_first_.end(), 0u);
@@ -90,4 +90,4 @@ std::uint64_t max_live_bytes(std::span<const Piece> pieces) {
   return static_cast<std::uint64_t>(most);
 }
 
-}  // namespace sluice
+}  // namespace sluice::planning

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace sluice {
+namespace sluice::planning {
 
 /// A transient buffer to place: alive in program order from op `first` to op `last`, both included.
 struct Piece {
@@ -52,4 +52,4 @@ std::uint64_t max_live_bytes(std::span<const Piece> pieces);
 /// The best placement found: greedy orders first, then a bounded search while it is above 1.02 x max_live_bytes.
 Placement place_pieces(std::span<const Piece> pieces);
 
-}  // namespace sluice
+}  // namespace sluice::planning

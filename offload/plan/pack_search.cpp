@@ -4,7 +4,7 @@
 
 #include "offload/plan/pack_fit.h"
 
-namespace sluice {
+namespace sluice::planning {
 namespace {
 
 using Order = std::vector<std::uint32_t>;
@@ -87,4 +87,4 @@ Placement place_pieces(std::span<const Piece> pieces) {
   return best;
 }
 
-}  // namespace sluice
+}  // namespace sluice::planning

@@ -4,7 +4,7 @@
 
 #include "sluice/status.h"
 
-namespace sluice {
+namespace sluice::planning {
 
 Program::Program(const StepPlan& plan, std::uint32_t iterations)
     : plan_(plan), iterations_(iterations), ops_(static_cast<std::uint32_t>(plan.ops.size())) {
@@ -44,4 +44,4 @@ std::uint32_t steady_iterations(const StepPlan& plan) {
   return 2;
 }
 
-}  // namespace sluice
+}  // namespace sluice::planning

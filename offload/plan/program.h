@@ -7,7 +7,7 @@
 
 #include "sluice/plan.h"
 
-namespace sluice {
+namespace sluice::planning {
 
 /// One op of one unrolled iteration: iteration * ops + op.
 using NodeId = std::uint32_t;
@@ -74,4 +74,4 @@ inline bool is_durable_write(const StepPlan& plan, const Access& a) {
 /// Iterations to unroll until every hazard of the last one is seen: bytes of a durable buffer recur every second.
 std::uint32_t steady_iterations(const StepPlan& plan);
 
-}  // namespace sluice
+}  // namespace sluice::planning
