@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/dtype.h"
@@ -68,7 +69,7 @@ struct UnitSpec {
   std::int64_t layer = -1;
   std::vector<TensorSpec> tensors;
   std::uint64_t numel = 0;  ///< of the flat buffer: a multiple of 4096, at least 4096
-  const TensorSpec* tensor(const std::string& suffix) const;  ///< whose name ends so; nullptr if none
+  const TensorSpec* tensor(std::string_view suffix) const;  ///< whose name ends so; nullptr if none
 };
 
 struct ModelSpec {
@@ -91,7 +92,7 @@ struct SublayerCost {
   std::uint64_t forward_workspace_bytes = 0;   ///< forward, recompute, loss
   std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward
   double recompute_flop = 0;                   ///< forward without what only x_out needs
-  double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; head: forward_backward counts both
+  double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; the head's forward_backward costs their sum
 };
 SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype);
 

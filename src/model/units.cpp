@@ -143,7 +143,7 @@ class ModelBuilder {
 
 ModelSpec build_model(const ModelConfig& config) { return ModelBuilder(config).build(); }
 
-const TensorSpec* UnitSpec::tensor(const std::string& suffix) const {
+const TensorSpec* UnitSpec::tensor(std::string_view suffix) const {
   for (const TensorSpec& t : tensors)
     if (t.name.ends_with(suffix)) return &t;
   return nullptr;

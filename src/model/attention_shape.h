@@ -1,0 +1,25 @@
+// How the attention kernel is told about one chunk of sequences.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cpu/attention.h"
+#include "src/model/layout.h"
+
+namespace sluice {
+
+inline kernels::AttentionShape attention_shape(const Dims& d, std::int64_t sequences) {
+  kernels::AttentionShape s;
+  s.batch = sequences;
+  s.queries = s.keys = d.sequence;
+  s.heads = d.heads;
+  s.kv_heads = d.kv_heads;
+  s.head_dim = d.head_dim;
+  s.q_stride = s.k_stride = s.v_stride = d.qkv;
+  s.out_stride = d.q;
+  s.window = d.window;
+  s.scale = 1.0f / std::sqrt(static_cast<float>(d.head_dim));
+  return s;
+}
+
+}  // namespace sluice

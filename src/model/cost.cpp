@@ -1,0 +1,72 @@
+// What each sublayer costs, from shapes alone.
+#include "src/model/layout.h"
+#include "src/model/model.h"
+#include "src/model/sublayer.h"
+
+namespace sluice {
+namespace {
+
+/// Pairs of a query and a key that it sees, over all sequences of the micro-batch.
+double visible_pairs(const Dims& d) {
+  const double s = static_cast<double>(d.sequence);
+  const double batch = static_cast<double>(d.batch);
+  if (d.window == 0 || d.window >= d.sequence) return batch * s * (s + 1) / 2;
+  const double w = static_cast<double>(d.window);
+  return batch * (w * (w + 1) / 2 + (s - w) * w);
+}
+
+double matmul_flop(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
+}
+
+/// Forward: two matmuls over the scores; backward: five, one of them the scores again.
+void attention_cost(const Dims& d, SublayerCost* cost) {
+  const double scores = 2.0 * static_cast<double>(d.q) * visible_pairs(d);
+  const double project = matmul_flop(d.tokens, d.hidden, d.qkv), out = matmul_flop(d.tokens, d.q, d.hidden);
+  cost->saved_bytes = AttentionSaved(Carver(nullptr), d, d.batch).bytes;
+  cost->forward_workspace_bytes = AttentionForwardSpace(Carver(nullptr), d).bytes;
+  cost->backward_workspace_bytes = AttentionBackwardSpace(Carver(nullptr), d).bytes;
+  cost->recompute_flop = project + 2 * scores;
+  cost->forward_flop = cost->recompute_flop + out;
+  cost->backward_flop = 2 * (project + out) + 5 * scores;
+}
+
+void mlp_cost(const Dims& d, SublayerCost* cost) {
+  const double down = matmul_flop(d.tokens, d.ffn, d.hidden);
+  cost->saved_bytes = mlp_saved_bytes(d);
+  cost->forward_workspace_bytes = MlpSpace(Carver(nullptr), d, false).bytes;
+  cost->backward_workspace_bytes = MlpSpace(Carver(nullptr), d, true).bytes;
+  cost->recompute_flop = matmul_flop(d.tokens, d.hidden, d.pre);
+  cost->forward_flop = cost->recompute_flop + down;
+  cost->backward_flop = 2 * cost->forward_flop;
+}
+
+void head_cost(const Dims& d, SublayerCost* cost) {
+  cost->forward_workspace_bytes = HeadSpace(Carver(nullptr), d, false).bytes;
+  cost->backward_workspace_bytes = HeadSpace(Carver(nullptr), d, true).bytes;
+  cost->forward_flop = matmul_flop(d.tokens, d.hidden, d.vocabulary);
+  cost->backward_flop = 2 * cost->forward_flop;
+}
+
+}  // namespace
+
+SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype) {
+  const Dims d(model, shape, dtype);
+  SublayerCost cost;
+  cost.boundary_bytes = d.element * static_cast<std::uint64_t>(d.tokens * d.hidden);
+  switch (unit.kind) {
+    case Sublayer::embed: break;
+    case Sublayer::attention: attention_cost(d, &cost); break;
+    case Sublayer::mlp: mlp_cost(d, &cost); break;
+    case Sublayer::head: head_cost(d, &cost); break;
+  }
+  return cost;
+}
+
+std::uint64_t kv_cache_bytes(const ModelSpec& model, const UnitSpec& unit, std::int64_t capacity, Dtype dtype) {
+  if (unit.kind != Sublayer::attention) return 0;
+  const ModelConfig& c = model.config;
+  return 2 * dtype_bytes(dtype) * static_cast<std::uint64_t>(capacity * c.kv_heads * c.head_dim);
+}
+
+}  // namespace sluice

@@ -1,0 +1,137 @@
+#include "src/model/layout.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/norm.h"
+#include "src/model/attention_shape.h"
+
+namespace sluice {
+namespace {
+
+using kernels::gemm_workspace_bytes;
+
+/// Equal chunks of at most `most` tokens, in multiples of 64.
+std::int64_t even_chunk(std::int64_t tokens, std::int64_t most) {
+  const std::int64_t chunks = (tokens + most - 1) / most;
+  const std::int64_t chunk = (tokens + chunks - 1) / chunks;
+  return std::min(tokens, (chunk + 63) / 64 * 64);
+}
+
+std::uint64_t norm_bytes(std::int64_t rows, std::int64_t width) {
+  return 4 * static_cast<std::uint64_t>(kernels::norm_workspace_floats(rows, width));
+}
+
+/// Workspace of y = x W, and in the backward pass of dx = dy W^T and dW = x^T dy.
+std::uint64_t linear_bytes(const Dims& d, std::int64_t rows, std::int64_t in, std::int64_t out, bool backward) {
+  if (!backward) return gemm_workspace_bytes(rows, out, in, d.dtype, d.dtype);
+  return std::max({gemm_workspace_bytes(rows, in, out, d.dtype, d.dtype),
+                   gemm_workspace_bytes(out, in, rows, d.dtype, Dtype::f32),
+                   gemm_workspace_bytes(in, out, rows, d.dtype, Dtype::f32), norm_bytes(rows, out)});
+}
+
+std::uint64_t attention_scratch_bytes(const Dims& d, bool backward) {
+  const std::int64_t rows = d.attention_chunk;
+  return std::max({linear_bytes(d, rows, d.hidden, d.qkv, backward), linear_bytes(d, rows, d.q, d.hidden, backward),
+                   kernels::attention_workspace_bytes(attention_shape(d, d.attention_chunk_sequences), d.dtype),
+                   backward ? norm_bytes(rows, std::max(d.hidden, d.head_dim)) : 0});
+}
+
+std::uint64_t mlp_scratch_bytes(const Dims& d, bool backward) {
+  return std::max({linear_bytes(d, d.mlp_chunk, d.hidden, d.pre, backward),
+                   linear_bytes(d, d.mlp_chunk, d.ffn, d.hidden, backward),
+                   backward ? norm_bytes(d.mlp_chunk, d.hidden) : 0});
+}
+
+std::uint64_t head_scratch_bytes(const Dims& d, bool backward) {
+  const std::uint64_t forward = gemm_workspace_bytes(d.head_chunk, d.vocabulary, d.hidden, d.dtype, Dtype::f32);
+  if (!backward) return forward;
+  return std::max(
+      {forward, linear_bytes(d, d.head_chunk, d.hidden, d.vocabulary, true), norm_bytes(d.head_chunk, d.hidden)});
+}
+
+std::span<std::byte> rest(Carver& carver, std::uint64_t bytes) { return {carver.bytes(bytes), bytes}; }
+
+}  // namespace
+
+Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type) {
+  const ModelConfig& c = model.config;
+  gpt2 = c.family == Family::gpt2;
+  qk_norm = c.qk_norm;
+  dtype = type;
+  element = dtype_bytes(type);
+  batch = shape.batch;
+  sequence = shape.sequence;
+  tokens = shape.tokens();
+  hidden = c.hidden;
+  heads = c.heads;
+  kv_heads = c.kv_heads;
+  head_dim = c.head_dim;
+  q = heads * head_dim;
+  kv = kv_heads * head_dim;
+  qkv = q + 2 * kv;
+  ffn = c.ffn;
+  pre = gpt2 ? ffn : 2 * ffn;
+  vocabulary = c.vocabulary;
+  window = c.window;
+  // A chunk of 2 x hidden tokens makes the workspace about as large as the gradient that is alive beside it; more
+  // would raise the floor of the device budget, less would read and write the gradient more often than needed.
+  const std::int64_t most = std::clamp<std::int64_t>(2 * hidden, 512, 2048);
+  mlp_chunk = even_chunk(tokens, most);
+  attention_chunk_sequences = std::clamp<std::int64_t>(most / sequence, 1, batch);
+  attention_chunk = attention_chunk_sequences * sequence;
+  // Logits of a chunk take up to 16 MiB or a quarter of the head's gradient, whichever is more.
+  const std::int64_t logits = std::max((std::int64_t{4} << 20) / vocabulary, hidden / 4) / 64 * 64;
+  head_chunk = even_chunk(tokens, std::clamp<std::int64_t>(logits, 64, 2048));
+}
+
+AttentionSaved::AttentionSaved(Carver carver, const Dims& d, std::int64_t sequences)
+    : qkv(carver.elements(d, sequences * d.sequence * d.qkv)),
+      out(carver.elements(d, sequences * d.sequence * d.q)),
+      lse(carver.floats(sequences * d.sequence * d.heads)),
+      bytes(carver.used()) {}
+
+AttentionForwardSpace::AttentionForwardSpace(Carver carver, const Dims& d)
+    : normed(carver.elements(d, d.attention_chunk * d.hidden)),
+      statistics(carver.floats(2 * d.attention_chunk)),
+      turned(carver.elements(d, d.qk_norm ? d.attention_chunk * d.qkv : 0)),
+      head_rstd(carver.floats(d.qk_norm ? d.attention_chunk * (d.heads + d.kv_heads) : 0)),
+      saved(carver.bytes(AttentionSaved(Carver(nullptr), d, d.attention_chunk_sequences).bytes)),
+      scratch(rest(carver, attention_scratch_bytes(d, false))),
+      bytes(carver.used()) {}
+
+AttentionBackwardSpace::AttentionBackwardSpace(Carver carver, const Dims& d)
+    : narrow(carver.elements(d, d.attention_chunk * std::max(d.q, d.hidden))),
+      d_qkv(carver.elements(d, d.attention_chunk * d.qkv)),
+      statistics(carver.floats(2 * d.attention_chunk)),
+      turned(carver.elements(d, d.qk_norm ? d.attention_chunk * d.qkv : 0)),
+      head_rstd(carver.floats(d.qk_norm ? d.attention_chunk * (d.heads + d.kv_heads) : 0)),
+      scratch(rest(carver, attention_scratch_bytes(d, true))),
+      bytes(carver.used()) {}
+
+std::uint64_t mlp_saved_bytes(const Dims& d) {
+  Carver carver(nullptr);
+  carver.elements(d, d.tokens * d.pre);
+  return carver.used();
+}
+
+MlpSpace::MlpSpace(Carver carver, const Dims& d, bool backward)
+    : wide(carver.elements(d, d.mlp_chunk * d.pre)),
+      middle(carver.elements(d, d.mlp_chunk * std::max(d.ffn, d.hidden))),
+      statistics(carver.floats(2 * d.mlp_chunk)),
+      scratch(rest(carver, mlp_scratch_bytes(d, backward))),
+      bytes(carver.used()) {}
+
+HeadSpace::HeadSpace(Carver carver, const Dims& d, bool backward)
+    : normed(carver.elements(d, d.head_chunk * d.hidden)),
+      statistics(carver.floats(2 * d.head_chunk)),
+      logits(carver.floats(d.head_chunk * d.vocabulary)),
+      loss(carver.floats(d.head_chunk)),
+      targets(reinterpret_cast<std::int32_t*>(carver.floats(d.head_chunk))),
+      d_logits(carver.elements(d, backward && d.dtype == Dtype::bf16 ? d.head_chunk * d.vocabulary : 0)),
+      d_normed(carver.elements(d, backward ? d.head_chunk * d.hidden : 0)),
+      scratch(rest(carver, head_scratch_bytes(d, backward))),
+      bytes(carver.used()) {}
+
+}  // namespace sluice

@@ -1,0 +1,111 @@
+// Sizes and places inside the buffers that sublayers are given. sublayer_cost measures with the same code that the
+// sublayers carve with, so that the two cannot disagree.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "src/model/model.h"
+
+namespace sluice {
+
+/// The numbers that shape one sublayer's arithmetic on one micro-batch.
+struct Dims {
+  Dims(const ModelSpec& model, BatchShape shape, Dtype dtype);
+
+  bool gpt2;
+  bool qk_norm;
+  Dtype dtype;
+  std::uint64_t element;  ///< bytes of one parameter or activation
+  std::int64_t batch, sequence, tokens;
+  std::int64_t hidden, heads, kv_heads, head_dim;
+  std::int64_t q, kv, qkv;  ///< widths of the projections
+  std::int64_t ffn;
+  std::int64_t pre;  ///< width of what enters the activation: gate and up, or GPT-2's c_fc
+  std::int64_t vocabulary, window;
+  /// Work goes through a sublayer in chunks of tokens, so that workspace does not grow with the micro-batch. Chunks are
+  /// a function of shapes alone: they decide the order of the sums in gradients of parameters.
+  std::int64_t mlp_chunk;                  ///< tokens
+  std::int64_t attention_chunk_sequences;  ///< whole sequences
+  std::int64_t attention_chunk;            ///< tokens of those
+  std::int64_t head_chunk;                 ///< tokens
+};
+
+/// Cuts 64-byte aligned parts off a buffer, or only measures with a null base.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  std::byte* bytes(std::uint64_t n) {
+    std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (n + 63) / 64 * 64;
+    return at;
+  }
+  float* floats(std::int64_t n) { return reinterpret_cast<float*>(bytes(4 * static_cast<std::uint64_t>(n))); }
+  /// n elements of the run's dtype
+  std::byte* elements(const Dims& d, std::int64_t n) { return bytes(d.element * static_cast<std::uint64_t>(n)); }
+  std::uint64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::uint64_t used_ = 0;
+};
+
+/// What attention keeps for backward: projections (after norm of heads and rope, or with qk_norm before both), the
+/// attention's output and the log-sum-exp of its scores.
+struct AttentionSaved {
+  AttentionSaved(Carver carver, const Dims& d, std::int64_t sequences);
+  std::byte* qkv;  ///< [tokens, qkv]
+  std::byte* out;  ///< [tokens, q]
+  float* lse;      ///< [sequences, heads, sequence]
+  std::uint64_t bytes;
+};
+
+struct AttentionForwardSpace {
+  AttentionForwardSpace(Carver carver, const Dims& d);
+  std::byte* normed;  ///< [chunk, hidden]
+  float* statistics;  ///< rstd and mean
+  std::byte* turned;  ///< qk_norm: [chunk, qkv], q and k after norm and rope
+  float* head_rstd;   ///< qk_norm: [heads + kv_heads, chunk]
+  std::byte* saved;   ///< AttentionSaved of one chunk, where the caller keeps nothing
+  std::span<std::byte> scratch;
+  std::uint64_t bytes;
+};
+
+struct AttentionBackwardSpace {
+  AttentionBackwardSpace(Carver carver, const Dims& d);
+  std::byte* narrow;  ///< [chunk, max(q, hidden)]: d_out of attention, then normed x, then its gradient
+  std::byte* d_qkv;   ///< [chunk, qkv]
+  float* statistics;
+  std::byte* turned;  ///< as in forward; then d_qkv before the norm of heads
+  float* head_rstd;
+  std::span<std::byte> scratch;
+  std::uint64_t bytes;
+};
+
+/// What the MLP keeps for backward: [tokens, pre].
+std::uint64_t mlp_saved_bytes(const Dims& d);
+
+struct MlpSpace {
+  MlpSpace(Carver carver, const Dims& d, bool backward);
+  std::byte* wide;    ///< [chunk, pre]: pre-activations where the caller keeps none; backward: h, then d_pre
+  std::byte* middle;  ///< [chunk, max(ffn, hidden)]: normed x, then h; backward: dh, then normed x, then its gradient
+  float* statistics;
+  std::span<std::byte> scratch;
+  std::uint64_t bytes;
+};
+
+struct HeadSpace {
+  HeadSpace(Carver carver, const Dims& d, bool backward);
+  std::byte* normed;  ///< [chunk, hidden]
+  float* statistics;
+  float* logits;          ///< [chunk, vocabulary]
+  float* loss;            ///< [chunk]
+  std::int32_t* targets;  ///< [chunk]
+  std::byte* d_logits;    ///< backward in bf16: [chunk, vocabulary]
+  std::byte* d_normed;    ///< backward: [chunk, hidden]
+  std::span<std::byte> scratch;
+  std::uint64_t bytes;
+};
+
+}  // namespace sluice
