@@ -12,15 +12,14 @@
 // places between one iteration and the next, for all ops of it wherever they stand; without a commit op they stay.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "offload/plan/simulate.h"
+#include "offload/run/bound_plan.h"
 #include "offload/run/communicator.h"
 #include "offload/run/memory.h"
 #include "offload/run/store.h"
@@ -30,15 +29,6 @@
 #include "sluice/status.h"
 
 namespace sluice {
-
-/// One access of an op, resolved to memory (device address for device buffers). Operands come in the order of
-/// op.accesses.
-struct Operand {
-  Role role = Role::src;
-  Mode mode = Mode::read;
-  std::byte* data = nullptr;
-  std::uint64_t bytes = 0;
-};
 
 /// Runs the compute ops of one rank except accumulate, which the executor does itself. Called on the rank's compute
 /// lane thread only.
@@ -121,7 +111,7 @@ class Executor {
   /// Finish what was released, park the lanes. Returns the run's first error; the executor can begin again either way.
   Status end();
   /// All lanes wind down: each finishes the op it is in, requests in flight are drained, nothing new starts. The first
-  /// reason stays; later ones are counted. Any thread.
+  /// reason stays; later ones are counted. Any thread; does nothing while no plan is bound.
   void stop(Error reason);
   std::uint64_t errors() const;  ///< reported since begin, the first included
 

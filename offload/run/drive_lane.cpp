@@ -1,0 +1,215 @@
+#include "offload/run/drive_lane.h"
+
+#include <algorithm>
+#include <string>
+
+#include "offload/plan/finish.h"
+
+namespace sluice {
+namespace {
+
+IoOp io_op_of(LaneKind lane) { return lane == LaneKind::nvme_read ? IoOp::read : IoOp::write; }
+
+bool rank_commits(const StepPlan& plan, RankId rank) {
+  return std::any_of(plan.ops.begin(), plan.ops.end(),
+                     [&](const Op& op) { return op.kind == OpKind::commit && plan.lanes[op.lane].rank == rank; });
+}
+
+}  // namespace
+
+DriveLane::DriveLane(RunState& run, LaneId lane, SwapStore& store, CommitSink* sink)
+    : run_(run),
+      lane_(lane),
+      rank_(run.plan().lanes[lane].rank),
+      store_(store),
+      sink_(sink),
+      queue_(store.queue(rank_, io_op_of(run.plan().lanes[lane].kind))),
+      ops_(run.bound().lanes[lane].ops),
+      first_parity_(store.parity(rank_)),
+      flips_(rank_commits(run.plan(), rank_)),
+      requests_(queue_.depth()),
+      finished_(queue_.depth()),
+      window_(run.plan().lanes[lane].windowed ? queue_.depth() : 1) {
+  for (Request& request : requests_) free_.push_back(&request);
+  run_.progress().set_waker(
+      lane_, [](void* queue) { static_cast<IoQueue*>(queue)->wake(); }, &queue_);
+}
+
+void DriveLane::run() {
+  while (!run_.progress().halted()) {
+    if (!step()) sleep();
+  }
+  // The first error is known already; what this drain would add is its echo. Memory is safe once nothing is in flight.
+  if (Status drained = queue_.drain(); !drained.ok() && !run_.first_error()) run_.stop(drained.error());
+}
+
+bool DriveLane::step() {
+  bool moved = false;
+  while (!run_.progress().halted()) {
+    if (!submitting_) {
+      if (!start_next()) break;
+      moved = true;
+    }
+    if (!submit()) break;
+    moved = true;
+  }
+  while (!run_.progress().halted() && retire()) moved = true;
+  return moved;
+}
+
+bool DriveLane::start_next() {
+  blocked_ = false;
+  if (started_ == window_.size()) return false;
+  const BoundOp& op = ops_[next_op_];
+  const auto ready = [&](std::size_t source, std::uint64_t threshold) {
+    if (run_.progress().count(source) >= threshold) return true;
+    blocked_ = true;
+    blocked_source_ = source;
+    blocked_threshold_ = threshold;
+    return false;
+  };
+  if (!ready(run_.release_source(), iteration_ + 1)) return false;
+  for (const BoundWait& wait : op.waits)
+    if (!ready(wait.source, run_.threshold(wait, iteration_))) return false;
+  const bool alone = op.op->kind == OpKind::sync || op.op->kind == OpKind::commit;
+  if (alone && started_ > 0) return false;
+
+  Started& entry = window_[(oldest_ + started_) % window_.size()];
+  entry = {&op, iteration_, run_.start_op(lane_, op, iteration_), 0, false};
+  ++started_;
+  submitting_ = true;
+  transfer_ = 0;
+  submitted_bytes_ = 0;
+  if (++next_op_ == ops_.size()) {
+    next_op_ = 0;
+    ++iteration_;
+  }
+  return true;
+}
+
+bool DriveLane::submit() {
+  Started& newest = window_[(oldest_ + started_ - 1) % window_.size()];
+  const BoundOp& op = *newest.op;
+  if (op.op->kind == OpKind::sync) {
+    if (!submit_sync()) return false;
+  } else {
+    for (; transfer_ < op.transfers.size(); ++transfer_, submitted_bytes_ = 0)
+      if (!submit_transfer()) return false;
+  }
+  newest.all_submitted = true;
+  submitting_ = false;
+  return true;
+}
+
+bool DriveLane::submit_sync() {
+  Started& newest = window_[(oldest_ + started_ - 1) % window_.size()];
+  for (; transfer_ < store_.file().files().size(); ++transfer_)
+    if (!start_request(newest, IoOp::sync, {static_cast<std::uint32_t>(transfer_), 0, 0}, nullptr)) return false;
+  return true;
+}
+
+// Block by block; a block that crosses a stripe takes several requests.
+bool DriveLane::submit_transfer() {
+  Started& newest = window_[(oldest_ + started_ - 1) % window_.size()];
+  const BoundTransfer& transfer = newest.op->transfers[transfer_];
+  const IoOp op = newest.op->op->kind == OpKind::read ? IoOp::read : IoOp::write;
+  const std::uint8_t slot = physical_slot(transfer, newest.iteration);
+  BufferSums& sums = store_.sums(transfer.buffer);
+  const std::uint64_t padded = padded_bytes(transfer.bytes), block_bytes = sums.block_bytes;
+  while (submitted_bytes_ < padded) {
+    if (free_.empty()) return false;
+    const std::uint64_t offset = transfer.offset + submitted_bytes_;
+    const std::uint64_t in_block = std::min(block_bytes - offset % block_bytes, padded - submitted_bytes_);
+    if (op == IoOp::write && offset % block_bytes == 0)
+      sums.slots[slot].set(offset / block_bytes,
+                           {transfer.host + submitted_bytes_, std::min(in_block, transfer.bytes - submitted_bytes_)});
+    const SwapPiece piece = store_.file().piece(store_.file_offset(transfer.buffer, slot, offset), in_block);
+    if (!start_request(newest, op, piece, transfer.host + submitted_bytes_)) return false;
+    submitted_bytes_ += piece.bytes;
+  }
+  return true;
+}
+
+bool DriveLane::start_request(Started& owner, IoOp op, SwapPiece piece, std::byte* data) {
+  if (free_.empty()) return false;
+  Request* const request = free_.back();
+  request->io = IoRequest{};
+  request->io.op = op;
+  request->io.file = piece.file;
+  request->io.offset = piece.offset;
+  request->io.bytes = piece.bytes;
+  request->io.data = data;
+  request->io.user = request;
+  request->owner = &owner;
+  if (!queue_.submit(&request->io)) return false;
+  free_.pop_back();
+  ++owner.in_flight;
+  return true;
+}
+
+bool DriveLane::retire() {
+  if (started_ == 0) return false;
+  const Started& entry = window_[oldest_];
+  if (!entry.all_submitted || entry.in_flight > 0) return false;
+  const Status done = entry.op->op->kind == OpKind::read     ? verify(entry)
+                      : entry.op->op->kind == OpKind::commit ? commit(entry)
+                                                             : success();
+  if (!done.ok()) {
+    fail(*entry.op, done.error());
+    return false;
+  }
+  run_.finish_op(lane_, *entry.op, entry.iteration, entry.time);
+  oldest_ = (oldest_ + 1) % window_.size();
+  --started_;
+  return true;
+}
+
+Status DriveLane::verify(const Started& started) const {
+  for (const BoundTransfer& transfer : started.op->transfers) {
+    BufferSums& sums = store_.sums(transfer.buffer);
+    const BlockChecksums& table = sums.slots[physical_slot(transfer, started.iteration)];
+    for (std::uint64_t at = 0; at < transfer.bytes; at += sums.block_bytes)
+      SLUICE_TRY(table.verify((transfer.offset + at) / sums.block_bytes,
+                              {transfer.host + at, std::min<std::uint64_t>(sums.block_bytes, transfer.bytes - at)},
+                              run_.plan().buffers[transfer.buffer].name.c_str()));
+  }
+  return success();
+}
+
+Status DriveLane::commit(const Started& started) {
+  const auto parity = static_cast<std::uint8_t>(first_parity_ ^ ((started.iteration + 1) & 1));
+  if (sink_ != nullptr) SLUICE_TRY(sink_->commit(rank_, run_.params(started.iteration), parity));
+  store_.set_parity(rank_, parity);
+  return success();
+}
+
+std::uint8_t DriveLane::physical_slot(const BoundTransfer& transfer, std::uint64_t iteration) const {
+  if (run_.plan().buffers[transfer.buffer].slots < 2) return 0;
+  const auto current = static_cast<std::uint8_t>(flips_ ? first_parity_ ^ (iteration & 1) : first_parity_);
+  return transfer.slot == Slot::current ? current : static_cast<std::uint8_t>(1 - current);
+}
+
+// Until a request finishes or what the cursor waits for has happened: the waker interrupts the queue's wait.
+void DriveLane::sleep() {
+  if (blocked_ && run_.progress().arm(lane_, blocked_source_, blocked_threshold_)) return;
+  if (run_.progress().halted()) return;
+  Result<std::size_t> got = queue_.wait(1, finished_);
+  if (!got.ok()) {
+    run_.stop(got.error());
+    return;
+  }
+  complete(std::span(finished_).first(*got));
+}
+
+void DriveLane::complete(std::span<IoRequest*> finished) {
+  for (IoRequest* io : finished) {
+    auto* const request = static_cast<Request*>(io->user);
+    --request->owner->in_flight;
+    if (io->error != 0) fail(*request->owner->op, queue_.status(*io).error());
+    free_.push_back(request);
+  }
+}
+
+void DriveLane::fail(const BoundOp& op, const Error& error) { run_.stop(error.in(describe(run_.plan(), op.id))); }
+
+}  // namespace sluice

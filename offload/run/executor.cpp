@@ -1,0 +1,210 @@
+#include "offload/run/executor.h"
+
+#include <pthread.h>
+
+#include <array>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "offload/plan/finish.h"
+#include "offload/run/drive_lane.h"
+#include "offload/run/run_state.h"
+#include "offload/run/step_ops.h"
+
+namespace sluice {
+
+static_assert(Executor::max_released == RunState::max_released);
+
+struct Executor::Impl {
+  Impl(ExecutorParts p, ExecutorOptions o) : parts(std::move(p)), options(o), ops(parts, options) {}
+
+  Status check_parts(const StepPlan& plan) const;
+  void start_lanes();
+  void run_lane(LaneId lane);
+  void run_plain_lane(LaneId lane);
+  void join();
+
+  ExecutorParts parts;
+  ExecutorOptions options;
+  StepOps ops;
+  mutable std::mutex run_mutex;   ///< guards `run` against stop from other threads
+  std::shared_ptr<RunState> run;  ///< while a plan is bound
+  std::vector<std::unique_ptr<DriveLane>> drive_lanes;
+  std::vector<std::thread> threads;
+  // Of the plan that ended last.
+  std::uint64_t errors = 0;
+  std::vector<std::array<std::uint64_t, 3>> peaks;  ///< [rank][tier]
+  Timeline timeline;
+  std::uint64_t nvme_read_before = 0, nvme_write_before = 0, nvme_read = 0, nvme_write = 0;
+};
+
+Executor::Executor(ExecutorParts parts, ExecutorOptions options)
+    : impl_(std::make_unique<Impl>(std::move(parts), options)) {}
+
+Executor::~Executor() {
+  if (!impl_->run) return;
+  stop({ErrorCode::cancelled, "the executor is being destroyed"});
+  impl_->join();
+}
+
+Status Executor::Impl::check_parts(const StepPlan& plan) const {
+  if (parts.memory == nullptr) return bad_request("an executor needs a memory");
+  if (options.dtype != Dtype::f32 && options.dtype != Dtype::bf16) return bad_request("parameters must be f32 or bf16");
+  if (plan.ranks > 1 && (parts.communicator == nullptr || parts.communicator->ranks() != plan.ranks))
+    return bad_request("the plan is for " + std::to_string(plan.ranks) + " ranks, the communicator is not");
+  for (OpId id = 0; id < plan.ops.size(); ++id) {
+    const Op& op = plan.ops[id];
+    const bool computes = op.kind <= OpKind::logits;
+    const bool asks_source = op.kind == OpKind::load_tokens || op.kind == OpKind::step_end;
+    if (computes && plan.lanes[op.lane].rank >= parts.backends.size())
+      return bad_request("no compute backend").in(describe(plan, id));
+    if (asks_source && parts.source == nullptr) return bad_request("no step source").in(describe(plan, id));
+    if (op.kind == OpKind::load_tokens && op.accesses.empty())
+      return bad_request("loads tokens to nowhere").in(describe(plan, id));
+  }
+  return success();
+}
+
+Status Executor::begin(const StepPlan& plan) {
+  Impl& impl = *impl_;
+  if (impl.run) return bad_request("a plan is bound already; end it first");
+  SLUICE_TRY(impl.check_parts(plan));
+  if (impl.parts.store != nullptr) SLUICE_TRY(impl.parts.store->bind(plan));
+  SLUICE_ASSIGN(BoundPlan bound,
+                BoundPlan::make(plan, {*impl.parts.memory, impl.parts.store, impl.parts.units, impl.options.dtype}));
+  if (impl.parts.communicator != nullptr) SLUICE_TRY(impl.parts.communicator->prepare(plan.groups));
+  impl.ops.prepare(plan, bound);
+  if (impl.parts.store != nullptr) {
+    impl.nvme_read_before = impl.parts.store->read_bytes();
+    impl.nvme_write_before = impl.parts.store->written_bytes();
+  }
+  auto run = std::make_shared<RunState>(plan, std::move(bound), *impl.parts.memory, impl.parts.communicator,
+                                        RunState::Options{impl.options.record_timeline, impl.options.delay_seed});
+  {
+    const std::lock_guard lock(impl.run_mutex);
+    impl.run = std::move(run);
+  }
+  impl.start_lanes();
+  return success();
+}
+
+void Executor::Impl::start_lanes() {
+  const std::vector<BoundLane>& lanes = run->bound().lanes;
+  // Wakers are set before any lane runs.
+  drive_lanes.resize(lanes.size());
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    const bool drives = lanes[i].lane.kind == LaneKind::nvme_read || lanes[i].lane.kind == LaneKind::nvme_write;
+    if (drives && !lanes[i].ops.empty())
+      drive_lanes[i] = std::make_unique<DriveLane>(*run, static_cast<LaneId>(i), *parts.store, parts.commit_sink);
+  }
+  for (std::size_t i = 0; i < lanes.size(); ++i)
+    if (!lanes[i].ops.empty()) threads.emplace_back([this, i] { run_lane(static_cast<LaneId>(i)); });
+}
+
+void Executor::Impl::run_lane(LaneId lane) {
+  const Lane& what = run->plan().lanes[lane];
+  const std::string name =
+      std::string(lane_names[static_cast<std::size_t>(what.kind)]) + "." + std::to_string(what.rank);
+  pthread_setname_np(pthread_self(), name.c_str());
+  if (drive_lanes[lane])
+    drive_lanes[lane]->run();
+  else
+    run_plain_lane(lane);
+}
+
+void Executor::Impl::run_plain_lane(LaneId lane) {
+  RunState& state = *run;
+  Progress& progress = state.progress();
+  const BoundLane& bound = state.bound().lanes[lane];
+  const RankId rank = bound.lane.rank;
+  if (bound.lane.kind == LaneKind::compute && rank < parts.backends.size()) parts.backends[rank]->thread_started();
+  for (std::uint64_t iteration = 0;; ++iteration) {
+    if (!progress.await(lane, state.release_source(), iteration + 1)) return;
+    const StepParams& params = state.params(iteration);
+    for (const BoundOp& op : bound.ops) {
+      for (const BoundWait& wait : op.waits)
+        if (!progress.await(lane, wait.source, state.threshold(wait, iteration))) return;
+      if (progress.halted()) return;
+      const double started = state.start_op(lane, op, iteration);
+      if (Status done = ops.run(rank, op, params); !done.ok()) {
+        state.stop(done.error().in(describe(state.plan(), op.id)));
+        return;
+      }
+      state.finish_op(lane, op, iteration, started);
+    }
+  }
+}
+
+void Executor::Impl::join() {
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+  drive_lanes.clear();
+  errors = run->errors();
+  timeline = run->timeline();
+  peaks.assign(run->plan().ranks, {});
+  for (RankId rank = 0; rank < run->plan().ranks; ++rank)
+    for (const Tier tier : {Tier::device, Tier::host, Tier::nvme})
+      peaks[rank][static_cast<std::size_t>(tier)] = run->peak_bytes(tier, rank);
+  if (parts.store != nullptr) {
+    nvme_read += parts.store->read_bytes() - nvme_read_before;
+    nvme_write += parts.store->written_bytes() - nvme_write_before;
+    nvme_read_before = parts.store->read_bytes();
+    nvme_write_before = parts.store->written_bytes();
+  }
+  const std::lock_guard lock(run_mutex);
+  run.reset();
+}
+
+Status Executor::release(const StepParams& params) {
+  if (!impl_->run) return bad_request("no plan is bound");
+  return impl_->run->release(params);
+}
+
+Status Executor::wait(std::uint64_t iteration) {
+  if (!impl_->run) return bad_request("no plan is bound");
+  return impl_->run->wait(iteration);
+}
+
+Status Executor::end() {
+  if (!impl_->run) return success();
+  const std::shared_ptr<RunState> run = impl_->run;  // join lets go of it
+  if (run->released() > 0) {
+    // An error is reported below, from where every lane has stopped.
+    const Status drained = run->wait(run->released() - 1);
+    (void)drained;
+  }
+  run->halt();
+  impl_->join();
+  if (auto error = run->first_error()) return *error;
+  return success();
+}
+
+void Executor::stop(Error reason) {
+  // Under the lock: a late stop must not reach into the communicator of the next plan.
+  const std::lock_guard lock(impl_->run_mutex);
+  if (impl_->run) impl_->run->stop(std::move(reason));
+}
+
+std::uint64_t Executor::errors() const { return impl_->run ? impl_->run->errors() : impl_->errors; }
+
+MovedBytes Executor::moved() const {
+  MovedBytes moved = impl_->ops.moved();
+  moved.nvme_read = impl_->nvme_read;
+  moved.nvme_write = impl_->nvme_write;
+  if (impl_->run && impl_->parts.store != nullptr) {
+    moved.nvme_read += impl_->parts.store->read_bytes() - impl_->nvme_read_before;
+    moved.nvme_write += impl_->parts.store->written_bytes() - impl_->nvme_write_before;
+  }
+  return moved;
+}
+
+std::uint64_t Executor::peak_bytes(Tier tier, RankId rank) const {
+  if (impl_->run) return impl_->run->peak_bytes(tier, rank);
+  return rank < impl_->peaks.size() ? impl_->peaks[rank][static_cast<std::size_t>(tier)] : 0;
+}
+
+Timeline Executor::timeline() const { return impl_->run ? impl_->run->timeline() : impl_->timeline; }
+
+}  // namespace sluice

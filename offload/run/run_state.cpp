@@ -1,0 +1,116 @@
+#include "offload/run/run_state.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "sluice/random.h"
+
+namespace sluice {
+
+RunState::RunState(const StepPlan& plan, BoundPlan bound, const Memory& memory, Communicator* communicator,
+                   Options options)
+    : plan_(plan),
+      bound_(std::move(bound)),
+      progress_(plan.lanes.size() + 1, plan.lanes.size() + 1),
+      communicator_(communicator),
+      options_(options),
+      records_(plan.lanes.size()) {
+  if (options_.record_timeline) times_.resize(plan.ops.size() * params_.size());
+  if (poison_freed_bytes) poisoner_ = std::make_unique<Poisoner>(plan, memory);
+}
+
+Status RunState::release(const StepParams& params) {
+  if (auto error = first_error()) return *error;
+  if (released_ - waited_ >= max_released)
+    return bad_request("iteration " + std::to_string(waited_) + " must be waited for before another is released");
+  params_[released_ % params_.size()] = params;
+  progress_.publish(release_source(), ++released_);
+  return success();
+}
+
+Status RunState::wait(std::uint64_t iteration) {
+  if (iteration >= released_) return bad_request("iteration " + std::to_string(iteration) + " is not released");
+  for (std::size_t lane = 0; lane < bound_.lanes.size(); ++lane) {
+    const std::uint64_t ops = bound_.lanes[lane].ops.size();
+    if (ops > 0 && !progress_.await(plan_.lanes.size(), lane, (iteration + 1) * ops)) {
+      if (auto error = first_error()) return *error;
+      return Error{ErrorCode::cancelled, "the run has ended"};
+    }
+  }
+  waited_ = std::max(waited_, iteration + 1);
+  return success();
+}
+
+Timeline RunState::timeline() const {
+  Timeline spans;
+  if (times_.empty() || waited_ == 0) return spans;
+  const std::uint64_t iteration = waited_ - 1;
+  const Times* const times = &times_[iteration % params_.size() * plan_.ops.size()];
+  for (OpId op = 0; op < plan_.ops.size(); ++op)
+    spans.push_back({op, static_cast<std::uint32_t>(iteration), times[op].start, times[op].end});
+  return spans;
+}
+
+std::uint64_t RunState::peak_bytes(Tier tier, RankId rank) const {
+  std::uint64_t peak = 0;
+  for (const Buffer& buffer : plan_.buffers)
+    if (buffer.tier == tier && buffer.rank == rank && buffer.life == Life::persistent)
+      peak = std::max(peak, buffer.offset + footprint_bytes(buffer));
+  for (std::size_t lane = 0; lane < records_.size(); ++lane)
+    if (plan_.lanes[lane].rank == rank)
+      peak = std::max(peak, records_[lane].alive_end[static_cast<std::size_t>(tier)].load(std::memory_order_relaxed));
+  return peak;
+}
+
+void RunState::stop(Error reason) {
+  {
+    const std::lock_guard lock(error_mutex_);
+    if (error_ && reason.code == ErrorCode::cancelled) return;
+    ++errors_;
+    if (!error_) error_ = reason;
+  }
+  progress_.halt();
+  if (communicator_ != nullptr) communicator_->cancel(reason.message);
+}
+
+std::optional<Error> RunState::first_error() const {
+  const std::lock_guard lock(error_mutex_);
+  return error_;
+}
+
+std::uint64_t RunState::errors() const {
+  const std::lock_guard lock(error_mutex_);
+  return errors_;
+}
+
+std::uint64_t RunState::threshold(const BoundWait& wait, std::uint64_t iteration) const {
+  if (wait.previous_iteration && iteration == 0) return 0;
+  return (iteration - (wait.previous_iteration ? 1 : 0)) * bound_.lanes[wait.source].ops.size() + wait.position;
+}
+
+// Tests: no legal plan may depend on how long a lane takes.
+void RunState::delay(LaneId lane, const BoundOp& op, std::uint64_t iteration, std::uint64_t moment) const {
+  const auto bits = philox(options_.delay_seed, iteration * plan_.ops.size() + op.id, lane * 2 + moment);
+  if (bits[0] % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(bits[1] % 300));
+}
+
+double RunState::start_op(LaneId lane, const BoundOp& op, std::uint64_t iteration) {
+  if (options_.delay_seed != 0) delay(lane, op, iteration, 0);
+  for (std::size_t tier = 0; tier < op.alive_end.size(); ++tier) {
+    std::atomic<std::uint64_t>& end = records_[lane].alive_end[tier];
+    if (op.alive_end[tier] > end.load(std::memory_order_relaxed))
+      end.store(op.alive_end[tier], std::memory_order_relaxed);
+  }
+  return options_.record_timeline ? now() : 0;
+}
+
+void RunState::finish_op(LaneId lane, const BoundOp& op, std::uint64_t iteration, double started) {
+  if (options_.delay_seed != 0) delay(lane, op, iteration, 1);
+  if (poisoner_) poisoner_->finished(op.id);
+  if (options_.record_timeline) times_[iteration % params_.size() * plan_.ops.size() + op.id] = {started, now()};
+  progress_.publish(lane, ++records_[lane].finished);
+}
+
+}  // namespace sluice

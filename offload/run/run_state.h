@@ -1,0 +1,89 @@
+// What the lanes of one bound plan share, from Executor::begin to end: progress, parameters of the iterations, the
+// first error, measurements.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "offload/plan/simulate.h"
+#include "offload/run/bound_plan.h"
+#include "offload/run/communicator.h"
+#include "offload/run/poison.h"
+#include "offload/run/progress.h"
+#include "sluice/plan.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+class RunState {
+ public:
+  static constexpr std::uint32_t max_released = 4;
+
+  struct Options {
+    bool record_timeline = false;
+    std::uint64_t delay_seed = 0;
+  };
+  RunState(const StepPlan& plan, BoundPlan bound, const Memory& memory, Communicator* communicator, Options options);
+
+  const StepPlan& plan() const { return plan_; }
+  const BoundPlan& bound() const { return bound_; }
+  Progress& progress() { return progress_; }
+
+  // ---- the controlling thread
+  Status release(const StepParams& params);
+  Status wait(std::uint64_t iteration);
+  std::uint64_t released() const { return released_; }
+  Timeline timeline() const;
+  std::uint64_t peak_bytes(Tier tier, RankId rank) const;
+
+  // ---- any thread
+  void stop(Error reason);  ///< cancelled errors that follow the first are its echo and not counted
+  void halt() { progress_.halt(); }
+  std::optional<Error> first_error() const;
+  std::uint64_t errors() const;
+
+  // ---- lane threads
+  std::size_t release_source() const { return plan_.lanes.size(); }
+  const StepParams& params(std::uint64_t iteration) const { return params_[iteration % params_.size()]; }
+  /// How far the op's lane has to be for the wait to be over; 0 if it already is.
+  std::uint64_t threshold(const BoundWait& wait, std::uint64_t iteration) const;
+  double start_op(LaneId lane, const BoundOp& op, std::uint64_t iteration);
+  void finish_op(LaneId lane, const BoundOp& op, std::uint64_t iteration, double started);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Times {
+    double start = 0, end = 0;
+  };
+  /// Written by its lane, read by anyone.
+  struct alignas(64) LaneRecord {
+    std::uint64_t finished = 0;
+    std::array<std::atomic<std::uint64_t>, 3> alive_end{};
+  };
+  double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  void delay(LaneId lane, const BoundOp& op, std::uint64_t iteration, std::uint64_t moment) const;
+
+  const StepPlan& plan_;
+  BoundPlan bound_;
+  Progress progress_;
+  Communicator* communicator_;
+  Options options_;
+  Clock::time_point begin_ = Clock::now();
+  std::array<StepParams, max_released + 1> params_{};
+  std::uint64_t released_ = 0, waited_ = 0;
+  std::vector<Times> times_;  ///< [iteration % (max_released + 1)][op]
+  std::vector<LaneRecord> records_;
+  std::unique_ptr<Poisoner> poisoner_;  ///< null where freed bytes are not poisoned
+
+  mutable std::mutex error_mutex_;
+  std::optional<Error> error_;
+  std::uint64_t errors_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,163 @@
+#include "offload/run/step_ops.h"
+
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "kernels/cpu/elementwise.h"
+
+namespace sluice {
+namespace {
+
+void add(std::atomic<std::uint64_t>& counter, std::uint64_t bytes) {
+  counter.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+template <class T>
+T* as(const Operand* operand) {
+  return reinterpret_cast<T*>(operand->data);
+}
+
+}  // namespace
+
+void StepOps::prepare(const StepPlan& plan, const BoundPlan& bound) {
+  plan_ = &plan;
+  everyone_.resize(plan.ranks);
+  std::iota(everyone_.begin(), everyone_.end(), RankId{0});
+  scratch_.resize(std::max<std::size_t>(scratch_.size(), plan.ranks));
+  for (RankScratch& each : scratch_) {
+    if (!each.team) each.team = std::make_unique<WorkerTeam>(options_.optimizer_threads);
+    each.partial.resize((bound.max_tile_numel + norm_block_numel - 1) / norm_block_numel);
+    each.all.resize(plan.ranks * (plan.units.size() + bound.micro_batches));
+  }
+}
+
+MovedBytes StepOps::moved() const {
+  MovedBytes moved;
+  moved.h2d = h2d_.load(std::memory_order_relaxed);
+  moved.d2h = d2h_.load(std::memory_order_relaxed);
+  moved.within = within_.load(std::memory_order_relaxed);
+  moved.collective = collective_.load(std::memory_order_relaxed);
+  return moved;
+}
+
+Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
+  switch (op.op->kind) {
+    case OpKind::copy: return copy(op);
+    case OpKind::load_tokens: return load_tokens(rank, op, params);
+    case OpKind::accumulate:
+      kernels::add_f32(as<const float>(op.find(Role::src)), as<float>(op.find(Role::dst)),
+                       static_cast<std::int64_t>(op.find(Role::dst)->bytes / sizeof(float)));
+      return success();
+    case OpKind::grad_norm: return grad_norm(rank, op, params);
+    case OpKind::update: return update(rank, op, params);
+    case OpKind::control: return control(rank, op, params);
+    case OpKind::step_end: return step_end(rank, op, params);
+    case OpKind::all_gather: return all_gather(rank, op);
+    case OpKind::reduce_scatter: return reduce_scatter(rank, op);
+    case OpKind::read:
+    case OpKind::write:
+    case OpKind::sync:
+    case OpKind::commit: break;  // the drive's; bound plans have them on its lanes only
+    case OpKind::forward:
+    case OpKind::recompute:
+    case OpKind::backward:
+    case OpKind::forward_backward:
+    case OpKind::loss:
+    case OpKind::logits: return parts_.backends[rank]->run(*plan_, *op.op, op.operands, params);
+  }
+  SLUICE_CHECK(false, "(op #%u of kind %d)", op.id, static_cast<int>(op.op->kind));
+}
+
+Status StepOps::copy(const BoundOp& op) {
+  for (const BoundCopy& each : op.copies) {
+    parts_.memory->device().copy(each.dst, each.src, each.bytes);
+    add(each.direction == Direction::h2d ? h2d_ : each.direction == Direction::d2h ? d2h_ : within_, each.bytes);
+  }
+  return success();
+}
+
+Status StepOps::load_tokens(RankId rank, const BoundOp& op, const StepParams& params) {
+  const Operand& dst = op.operands.front();
+  SLUICE_TRY(parts_.source->load_tokens(rank, op.op->micro_batch, params,
+                                        {as<std::int32_t>(&dst), dst.bytes / sizeof(std::int32_t)}));
+  const bool to_device = plan_->buffers[op.op->accesses.front().buffer].tier == Tier::device;
+  add(to_device ? h2d_ : within_, dst.bytes);
+  return success();
+}
+
+Status StepOps::grad_norm(RankId rank, const BoundOp& op, const StepParams& params) {
+  const Operand* const block = op.find(Role::control);
+  const auto unit = static_cast<std::size_t>(op.op->unit);
+  auto* const sum =
+      reinterpret_cast<double*>(block->data + (block->bytes == sizeof(double) ? 0 : control_unit_offset(unit)));
+  if (op.op->element == 0) *sum = 0;
+  RankScratch& scratch = scratch_[rank];
+  add_tile_norm({as<const float>(op.find(Role::gradient)), op.op->numel}, *scratch.team, scratch.partial, sum);
+  if (std::isfinite(*sum)) return success();
+  return fault("step " + std::to_string(params.step) + ": the gradient of " + plan_->units[unit] +
+               " is not finite; lower the learning rate or look at the data of this step");
+}
+
+Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params) {
+  if (params.update_step == 0) return success();
+  const Operand* const control = op.find(Role::control);
+  const bool clips = params.clip_norm > 0 && control != nullptr;
+  UpdateTile tile;
+  tile.dtype = options_.dtype;
+  tile.parameter = op.find(Role::parameters)->data;
+  if (options_.dtype == Dtype::bf16) tile.remainder = as<std::int16_t>(op.find(Role::remainder));
+  tile.exp_avg = as<float>(op.find(Role::exp_avg));
+  tile.exp_avg_sq = as<float>(op.find(Role::exp_avg_sq));
+  tile.gradient = as<const float>(op.find(Role::gradient));
+  const double clip_factor = clips ? as<const ControlBlock>(control)->clip_factor : 1.0;
+  const std::uint64_t diverged = update_tile(tile, op.chunks, params, clip_factor, *scratch_[rank].team);
+  if (diverged == 0) return success();
+  return fault("step " + std::to_string(params.update_step) + ": " + std::to_string(diverged) + " parameters of " +
+               plan_->units[static_cast<std::size_t>(op.op->unit)] +
+               " diverged (not finite, or too large for bf16); lower the learning rate");
+}
+
+Status StepOps::control(RankId rank, const BoundOp& op, const StepParams& params) {
+  const Operand* const block = op.find(Role::control);
+  const std::size_t count = (block->bytes - sizeof(ControlBlock)) / sizeof(double);
+  const std::span<const double> mine{reinterpret_cast<const double*>(block->data + sizeof(ControlBlock)), count};
+  auto* const result = as<ControlBlock>(block);
+  if (plan_->ranks == 1) return fill_control(mine, 1, plan_->units.size(), params, result);
+  const Meeting where = meeting(rank, *op.op);
+  const std::span<double> all = std::span(scratch_[rank].all).first(count * where.members.size());
+  SLUICE_TRY(parts_.communicator->exchange(where, mine, all));
+  return fill_control(all, where.members.size(), plan_->units.size(), params, result);
+}
+
+Status StepOps::step_end(RankId rank, const BoundOp& op, const StepParams& params) {
+  const Operand* const block = op.find(Role::control);
+  const auto* const values = reinterpret_cast<const double*>(block->data + sizeof(ControlBlock));
+  const std::size_t units = plan_->units.size(), count = (block->bytes - sizeof(ControlBlock)) / sizeof(double);
+  return parts_.source->step_end(rank, params, *as<const ControlBlock>(block), {values, units},
+                                 {values + units, count - units});
+}
+
+Meeting StepOps::meeting(RankId rank, const Op& op) const {
+  if (op.group < 0) return {control_channel, everyone_, rank};
+  return {op.group, plan_->groups[static_cast<std::size_t>(op.group)], rank};
+}
+
+Status StepOps::all_gather(RankId rank, const BoundOp& op) {
+  const Operand* const dst = op.find(Role::dst);
+  const Meeting where = meeting(rank, *op.op);
+  SLUICE_TRY(parts_.communicator->all_gather(where, {dst->data, dst->bytes}));
+  add(collective_, dst->bytes / where.members.size() * (where.members.size() - 1));
+  return success();
+}
+
+Status StepOps::reduce_scatter(RankId rank, const BoundOp& op) {
+  const Operand *const src = op.find(Role::src), *const dst = op.find(Role::dst);
+  const Meeting where = meeting(rank, *op.op);
+  SLUICE_TRY(parts_.communicator->reduce_scatter(where, {as<const float>(src), src->bytes / sizeof(float)},
+                                                 {as<float>(dst), dst->bytes / sizeof(float)}));
+  add(collective_, dst->bytes * (where.members.size() - 1));
+  return success();
+}
+
+}  // namespace sluice

@@ -1,0 +1,45 @@
+// What each op does, on every lane but the drive's.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "offload/run/executor.h"
+
+namespace sluice {
+
+class StepOps {
+ public:
+  StepOps(const ExecutorParts& parts, const ExecutorOptions& options) : parts_(parts), options_(options) {}
+
+  /// Room for one plan: scratch per rank, so that run allocates nothing.
+  void prepare(const StepPlan& plan, const BoundPlan& bound);
+  Status run(RankId rank, const BoundOp& op, const StepParams& params);
+  MovedBytes moved() const;  ///< all but the drive's
+
+ private:
+  struct RankScratch {
+    std::unique_ptr<WorkerTeam> team;
+    std::vector<double> partial;  ///< norms of the blocks of one tile
+    std::vector<double> all;      ///< what all ranks measured
+  };
+  Status copy(const BoundOp& op);
+  Status load_tokens(RankId rank, const BoundOp& op, const StepParams& params);
+  Status grad_norm(RankId rank, const BoundOp& op, const StepParams& params);
+  Status update(RankId rank, const BoundOp& op, const StepParams& params);
+  Status control(RankId rank, const BoundOp& op, const StepParams& params);
+  Status step_end(RankId rank, const BoundOp& op, const StepParams& params);
+  Status all_gather(RankId rank, const BoundOp& op);
+  Status reduce_scatter(RankId rank, const BoundOp& op);
+  Meeting meeting(RankId rank, const Op& op) const;
+
+  const ExecutorParts& parts_;
+  const ExecutorOptions& options_;
+  const StepPlan* plan_ = nullptr;
+  std::vector<RankId> everyone_;
+  std::vector<RankScratch> scratch_;
+  std::atomic<std::uint64_t> h2d_{0}, d2h_{0}, within_{0}, collective_{0};
+};
+
+}  // namespace sluice
