@@ -23,7 +23,7 @@ struct FaultOptions {
   std::uint64_t flip_read_nth = 0;        ///< one bit of what this read delivers is wrong
   std::uint64_t lost_write_nth = 0;       ///< reports success, writes nothing
   std::uint64_t torn_write_nth = 0;       ///< reports success, writes the first part only
-  std::uint64_t misdirect_write_nth = 0;  ///< reports success, writes one alignment unit (at least 512) further on
+  std::uint64_t misdirect_write_nth = 0;  ///< reports success, writes one alignment unit (at least 512) away
 };
 
 }  // namespace sluice

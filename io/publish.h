@@ -38,6 +38,9 @@ class AtomicFile {
 
 Status publish_file(const std::string& path, std::string_view content, mode_t mode = 0644);
 
+/// Make names in the directory durable.
+Status sync_directory(const std::string& directory);
+
 /// The whole file as text, refused beyond `limit_bytes`.
 Result<std::string> read_file(const std::string& path, std::uint64_t limit_bytes = 64u << 20);
 
@@ -59,6 +62,7 @@ class LineWriter {
   std::string path_, scratch_;
   int fd_ = -1;
   std::uint64_t end_ = 0;
+  bool regular_ = false;  ///< pipes and terminals work too, but nothing can be taken back there
 };
 
 }  // namespace sluice

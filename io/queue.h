@@ -116,16 +116,18 @@ class IoQueue {
   const std::string& description() const { return description_; }  ///< "io_uring, depth 32, fixed buffers 2/2, ..."
 
  private:
-  bool start_transfer(IoRequest* request);
+  void start_rest(IoRequest* request);
+  void start_pending();
   bool finish_transfer(IoTransfer* transfer);
-  void complete_at_once(IoRequest* request, int error);
+  int refuse_reason(const IoRequest& request) const;
 
   std::unique_ptr<IoBackend> backend_;
   std::vector<IoFile> files_;
   std::size_t depth_;
   std::string description_;
   std::size_t in_flight_ = 0;
-  IoTransfer* completed_at_once_ = nullptr;  ///< refused before they reached the backend
+  IoTransfer* completed_ = nullptr;  ///< without having reached the backend
+  IoTransfer* pending_ = nullptr;    ///< the backend could not take them yet
   std::vector<IoTransfer*> reaped_;
   std::atomic<std::uint64_t> read_bytes_{0}, write_bytes_{0}, requests_{0}, transfers_{0}, in_flight_max_{0};
 };
@@ -147,7 +149,7 @@ struct QueueOptions {
 /// bad_request when the backend asked for by name is not available, with the kernel's reason.
 Result<std::unique_ptr<IoQueue>> make_queue(const QueueOptions& options);
 
-/// One request (split as needed) from start to end on an otherwise idle queue: for set-up, commit records and tests.
+/// One request from start to end on an otherwise idle queue: for set-up, commit records and tests.
 Status transfer_now(IoQueue& queue, IoOp op, std::uint32_t file, std::uint64_t offset, std::span<std::byte> data);
 
 }  // namespace sluice

@@ -73,6 +73,7 @@ class SafeTensors {
 
  private:
   Status add_file(int fd, const std::string& path);
+  Status add_indexed(const std::string& index_path);
   struct File {
     int fd;
     std::string path;

@@ -13,7 +13,7 @@ namespace sluice {
 
 struct SwapOptions {
   std::vector<std::string> directories;
-  std::uint64_t bytes = 0;                ///< logical size
+  std::uint64_t bytes = 0;                ///< logical size; rounded up to 4096
   std::uint64_t stripe_bytes = 1u << 20;  ///< multiple of 4096; matters with several directories only
   /// Empty: a temporary file "sluice-swap.<pid>.<n>", removed on close; files of that kind that a killed run left in
   /// the directories are removed first. Otherwise the kept file "<name>" in each directory.
@@ -62,7 +62,7 @@ class SwapFile {
   std::vector<IoFile> files_;
   std::uint64_t bytes_ = 0;
   std::uint64_t stripe_bytes_ = 0;
-  bool temporary_ = false;
+  bool remove_on_close_ = false;
   std::string description_;
 };
 

@@ -1,0 +1,47 @@
+#include "io/checksum.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+namespace sluice {
+namespace {
+
+/// 0 stands for "not set" in tables.
+std::uint64_t table_value(std::span<const std::byte> data) {
+  const std::uint64_t value = checksum(data);
+  return value == 0 ? 1 : value;
+}
+
+}  // namespace
+
+std::uint64_t checksum(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+
+StreamingChecksum::StreamingChecksum() : state_(XXH3_createState()) {
+  SLUICE_CHECK(state_ != nullptr, "no memory for a checksum");
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
+}
+
+StreamingChecksum::~StreamingChecksum() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+
+void StreamingChecksum::add(std::span<const std::byte> data) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), data.data(), data.size());
+}
+
+std::uint64_t StreamingChecksum::value() const { return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_)); }
+
+void BlockChecksums::set(std::size_t block, std::span<const std::byte> data) {
+  SLUICE_CHECK(block < values_.size(), "block %zu of %zu", block, values_.size());
+  values_[block] = table_value(data);
+}
+
+Status BlockChecksums::verify(std::size_t block, std::span<const std::byte> data, const char* where) const {
+  SLUICE_CHECK(block < values_.size(), "block %zu of %zu", block, values_.size());
+  if (values_[block] == 0) return fault(fmt::format("{}: block {} was read but never written", where, block));
+  const std::uint64_t value = table_value(data);
+  if (value == values_[block]) return success();
+  return fault(
+      fmt::format("{}: block {} of {} bytes came back changed (checksum {:016x}, was {:016x}): check the drive", where,
+                  block, data.size(), value, values_[block]));
+}
+
+}  // namespace sluice

@@ -1,0 +1,239 @@
+#include "io/swap_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "io/publish.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t swap_alignment_bytes = 4096;
+constexpr const char* temporary_prefix = "sluice-swap.";
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+std::string mib(std::uint64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+
+/// Bytes of the file in each directory.
+std::uint64_t file_bytes(const SwapOptions& options) {
+  const std::uint64_t count = options.directories.size();
+  if (count == 1) return round_up(options.bytes, swap_alignment_bytes);
+  return round_up(options.bytes, options.stripe_bytes * count) / count;
+}
+
+Status validate(const SwapOptions& options) {
+  if (options.directories.empty()) return bad_request("no directory for the swap file");
+  if (options.bytes == 0) return bad_request("a swap file of 0 bytes was asked for");
+  if (options.stripe_bytes == 0 || options.stripe_bytes % swap_alignment_bytes != 0)
+    return bad_request(fmt::format("stripe of {} bytes is not a multiple of 4096", options.stripe_bytes));
+  if (options.name.find('/') != std::string::npos || options.name.starts_with(temporary_prefix))
+    return bad_request(fmt::format("'{}' can not be the name of a swap file", options.name));
+  for (const std::string& directory : options.directories) {
+    struct stat st {};
+    if (stat(directory.c_str(), &st) != 0)
+      return bad_request(fmt::format("swap directory {}: {}", directory, std::strerror(errno)));
+    if (!S_ISDIR(st.st_mode)) return bad_request(fmt::format("swap directory {} is not a directory", directory));
+    if (access(directory.c_str(), W_OK | X_OK) != 0)
+      return bad_request(fmt::format("swap directory {} can not be written to: {}", directory, std::strerror(errno)));
+  }
+  return success();
+}
+
+/// Remove temporary swap files that nobody holds locked: their run was killed.
+void remove_stale(const std::string& directory) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    if (!entry.path().filename().string().starts_with(temporary_prefix)) continue;
+    const int fd = open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) continue;
+    struct stat st {};
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
+    close(fd);
+  }
+}
+
+/// Directories on one file system share its space.
+Status check_space(const SwapOptions& options) {
+  struct Need {
+    std::string directory;
+    std::uint64_t needed = 0, free = 0;
+  };
+  std::map<dev_t, Need> needs;
+  for (const std::string& directory : options.directories) {
+    struct stat st {};
+    struct statvfs space {};
+    if (stat(directory.c_str(), &st) != 0 || statvfs(directory.c_str(), &space) != 0)
+      return bad_request(fmt::format("swap directory {}: {}", directory, std::strerror(errno)));
+    Need& need = needs[st.st_dev];
+    if (need.directory.empty()) need.directory = directory;
+    need.needed += file_bytes(options);
+    need.free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  }
+  for (const auto& [device, need] : needs) {
+    if (need.needed > need.free)
+      return bad_request(fmt::format("swap directory {}: {} bytes ({}) needed, {} bytes ({}) free: choose another",
+                                     need.directory, need.needed, mib(need.needed), need.free, mib(need.free)));
+  }
+  return success();
+}
+
+std::string new_temporary_path(const std::string& directory) {
+  static std::atomic<unsigned> counter{0};
+  return fmt::format("{}/{}{}.{}", directory, temporary_prefix, getpid(), counter++);
+}
+
+/// A new locked file. A temporary that another run's clean-up took before the lock was there is made anew.
+Result<IoFile> create_file(const SwapOptions& options, const std::string& directory) {
+  for (;;) {
+    IoFile file;
+    file.path = options.name.empty() ? new_temporary_path(directory) : directory + "/" + options.name;
+    file.fd = open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file.fd < 0 && errno == EEXIST && options.name.empty()) continue;
+    if (file.fd < 0)
+      return bad_request(fmt::format("can not create swap file {}: {}", file.path, std::strerror(errno)));
+    struct stat st {};
+    if (flock(file.fd, LOCK_EX | LOCK_NB) == 0 && fstat(file.fd, &st) == 0 && st.st_nlink > 0) return file;
+    close(file.fd);
+    if (!options.name.empty()) return bad_request(fmt::format("swap file {} is used by another run", file.path));
+  }
+}
+
+Result<IoFile> open_file(const SwapOptions& options, const std::string& directory) {
+  IoFile file;
+  file.path = directory + "/" + options.name;
+  file.fd = open(file.path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (file.fd < 0) return bad_request(fmt::format("can not open swap file {}: {}", file.path, std::strerror(errno)));
+  struct stat st {};
+  const bool is_file = fstat(file.fd, &st) == 0 && S_ISREG(st.st_mode);
+  const auto size = static_cast<std::uint64_t>(st.st_size);
+  std::string wrong;
+  if (!is_file) {
+    wrong = "is not a regular file";
+  } else if (size != file_bytes(options)) {
+    wrong =
+        fmt::format("has {} bytes, {} expected: it belongs to another plan or is damaged", size, file_bytes(options));
+  } else if (flock(file.fd, LOCK_EX | LOCK_NB) != 0) {
+    wrong = "is used by another run";
+  }
+  if (wrong.empty()) return file;
+  close(file.fd);
+  return bad_request(fmt::format("swap file {} {}", file.path, wrong));
+}
+
+Status preallocate(const IoFile& file, std::uint64_t bytes) {
+  int error = 0;
+  do {
+    // posix_fallocate also works, by writing, where the file system has no fallocate.
+    error = posix_fallocate(file.fd, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error == 0) return success();
+  return bad_request(fmt::format("swap file {}: can not reserve {} bytes ({}): {}", file.path, bytes, mib(bytes),
+                                 std::strerror(error)));
+}
+
+/// "O_DIRECT", or why not. Set after opening: with O_CREAT a refusal would leave the file behind.
+std::string set_direct(IoFile& file, bool wanted) {
+  if (!wanted) return "buffered as asked";
+  const int flags = fcntl(file.fd, F_GETFL);
+  if (flags < 0 || fcntl(file.fd, F_SETFL, flags | O_DIRECT) != 0)
+    return fmt::format("buffered (no O_DIRECT here: {})", std::strerror(errno));
+  file.alignment_bytes = swap_alignment_bytes;
+  return "O_DIRECT";
+}
+
+}  // namespace
+
+Result<SwapFile> SwapFile::open_files(const SwapOptions& options, bool create) {
+  SwapFile swap;
+  swap.bytes_ = round_up(options.bytes, swap_alignment_bytes);
+  swap.stripe_bytes_ = options.stripe_bytes;
+  swap.remove_on_close_ = create;  // also when a later directory fails
+  for (const std::string& directory : options.directories) {
+    SLUICE_ASSIGN(IoFile file, create ? create_file(options, directory) : open_file(options, directory));
+    swap.files_.push_back(std::move(file));
+    if (create) SLUICE_TRY(preallocate(swap.files_.back(), file_bytes(options)));
+    const std::string how = set_direct(swap.files_.back(), options.direct);
+    swap.description_ +=
+        fmt::format("{}{}: {} {}", swap.description_.empty() ? "" : ", ", directory, mib(file_bytes(options)), how);
+  }
+  if (create && !options.name.empty())
+    for (const std::string& directory : options.directories) SLUICE_TRY(sync_directory(directory));
+  swap.remove_on_close_ = create && options.name.empty();
+  return swap;
+}
+
+Result<SwapFile> SwapFile::create(const SwapOptions& options) {
+  SLUICE_TRY(validate(options));
+  for (const std::string& directory : options.directories) remove_stale(directory);
+  SLUICE_TRY(check_space(options));
+  return open_files(options, true);
+}
+
+Result<SwapFile> SwapFile::open_existing(const SwapOptions& options) {
+  SLUICE_CHECK(!options.name.empty(), "a temporary swap file can not be opened again");
+  SLUICE_TRY(validate(options));
+  return open_files(options, false);
+}
+
+bool SwapFile::exists(const SwapOptions& options) {
+  return !options.name.empty() &&
+         std::all_of(options.directories.begin(), options.directories.end(), [&](const std::string& directory) {
+           return access((directory + "/" + options.name).c_str(), F_OK) == 0;
+         });
+}
+
+SwapFile::~SwapFile() { close(); }
+
+SwapFile::SwapFile(SwapFile&& other) noexcept { *this = std::move(other); }
+
+SwapFile& SwapFile::operator=(SwapFile&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  files_ = std::exchange(other.files_, {});
+  bytes_ = std::exchange(other.bytes_, 0);
+  stripe_bytes_ = other.stripe_bytes_;
+  remove_on_close_ = other.remove_on_close_;
+  description_ = std::move(other.description_);
+  return *this;
+}
+
+void SwapFile::close() {
+  for (const IoFile& file : files_) {
+    if (remove_on_close_) unlink(file.path.c_str());
+    ::close(file.fd);
+  }
+  files_.clear();
+}
+
+SwapPiece SwapFile::piece(std::uint64_t offset, std::uint64_t bytes) const {
+  SLUICE_CHECK(offset <= bytes_ && bytes <= bytes_ - offset, "[%llu, +%llu) of %llu", (unsigned long long)offset,
+               (unsigned long long)bytes, (unsigned long long)bytes_);
+  if (files_.size() == 1) return {0, offset, bytes};
+  const std::uint64_t stripe = offset / stripe_bytes_, within = offset % stripe_bytes_;
+  return {static_cast<std::uint32_t>(stripe % files_.size()), stripe / files_.size() * stripe_bytes_ + within,
+          std::min(bytes, stripe_bytes_ - within)};
+}
+
+Status SwapFile::sync() {
+  for (const IoFile& file : files_) {
+    if (fdatasync(file.fd) != 0)
+      return fault(fmt::format("{}: sync failed: {}; what was written since the last one may be lost", file.path,
+                               std::strerror(errno)));
+  }
+  return success();
+}
+
+}  // namespace sluice
