@@ -3,7 +3,13 @@
 //
 // With bf16 parameters the fp32 master weight is bf16 parameter + signed 16-bit remainder: master bits =
 // (parameter bits << 16) + remainder, exactly; the parameter is the master rounded half away from zero in integer
-// arithmetic, so that the remainder always fits. NaN becomes the quiet NaN.
+// arithmetic, so that the remainder always fits. NaN becomes the quiet NaN 0x7fc0.
+//
+// With g = gradient * gradient_scale, all in fp32, every product below rounded unless inside an fma:
+//     m = fma(1 - beta1, g - m, m)
+//     v = fma((1 - beta2) g, g, beta2 v)
+//     w = fma(-lr / (1 - beta1^step), m / fma(sqrt(v), 1 / sqrt(1 - beta2^step), eps), w (1 - lr weight_decay))
+// with the constants computed in double and rounded once. One pass in the calling thread; callers give threads ranges.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +34,8 @@ struct AdamwReport {
 /// In place on parameter, remainder, exp_avg, exp_avg_sq; gradient is read. All of numel elements, any alignment.
 AdamwReport adamw_bf16(const AdamwStep& s, bf16* parameter, std::int16_t* remainder, float* exp_avg, float* exp_avg_sq,
                        const float* gradient, std::int64_t numel);
+AdamwReport adamw_bf16(const AdamwStep& s, bf16* parameter, std::int16_t* remainder, float* exp_avg, float* exp_avg_sq,
+                       const bf16* gradient, std::int64_t numel);
 /// The same with an fp32 parameter that is its own master.
 AdamwReport adamw_f32(const AdamwStep& s, float* parameter, float* exp_avg, float* exp_avg_sq, const float* gradient,
                       std::int64_t numel);

@@ -29,9 +29,9 @@ namespace sluice::kernels::HWY_NAMESPACE {
 HWY_INLINE Vec set(float v) { return hn::Set(F32(), v); }
 
 HWY_INLINE Vec logistic(Vec z) {
-  // exp is valid up to 88.7 only; beyond 87 the result is below 2e-38 either way.
+  // exp is valid up to 88.7 only; below -87 the result is smaller than 2e-38 and becomes zero.
   const Vec e = hn::Exp(F32(), hn::Min(hn::Neg(z), set(87.0f)));
-  return hn::Div(set(1.0f), hn::Add(set(1.0f), e));
+  return hn::IfThenElseZero(hn::Ge(z, set(-87.0f)), hn::Div(set(1.0f), hn::Add(set(1.0f), e)));
 }
 
 template <class T>

@@ -7,11 +7,10 @@
 #define SLUICE_KERNELS_CPU_SIMD_INL_H_
 #endif
 
-#include <hwy/highway.h>
-
 #include <cstdint>
 #include <cstring>
 
+#include "hwy/highway.h"
 #include "sluice/dtype.h"
 
 HWY_BEFORE_NAMESPACE();
