@@ -36,8 +36,8 @@ struct ModelConfig {
   double init_std = 0.02;
 };
 
-/// Compiled-in presets: llama-tiny, llama-25m, llama-125m, llama-1b, llama-3b, llama-7b, llama-8b, llama-13b, llama-70b,
-/// gpt2-124m, gpt2-1.5b. Errors: bad_request listing the names.
+/// Compiled-in presets: llama-tiny, llama-25m, llama-125m, llama-1b, llama-3b, llama-7b, llama-8b, llama-13b,
+/// llama-70b, gpt2-124m, gpt2-1.5b. Errors: bad_request listing the names.
 Result<ModelConfig> preset_config(const std::string& name);
 std::vector<std::string> preset_names();
 /// Hugging Face config.json text: llama, mistral, qwen2, qwen3, smollm, gpt2. Absurd or missing fields are bad_request.
@@ -53,12 +53,12 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;  ///< as Hugging Face stores it (GPT-2's Conv1D: [in, out])
   std::uint64_t offset = 0;         ///< elements from the start of the unit; multiple of 64
   std::uint64_t numel = 0;
-  bool decay = true;                ///< weight decay: none on norms and biases
+  bool decay = true;  ///< weight decay: none on norms and biases
   bool trainable = true;
   float lr_scale = 1;
   enum class Init : std::uint8_t { normal, ones, zeros } init = Init::normal;
   double init_std = 0.02;
-  std::uint32_t index = 0;          ///< of the tensor in the model: key of its random numbers
+  std::uint32_t index = 0;  ///< of the tensor in the model: key of its random numbers
 };
 
 /// The piece of the model that is gathered, streamed and released together. sluice's units are sublayers, finer than
@@ -68,14 +68,14 @@ struct UnitSpec {
   Sublayer kind;
   std::int64_t layer = -1;
   std::vector<TensorSpec> tensors;
-  std::uint64_t numel = 0;  ///< of the flat buffer: a multiple of 4096, at least 4096
+  std::uint64_t numel = 0;                                  ///< of the flat buffer: a multiple of 4096, at least 4096
   const TensorSpec* tensor(std::string_view suffix) const;  ///< whose name ends so; nullptr if none
 };
 
 struct ModelSpec {
   ModelConfig config;
-  std::vector<UnitSpec> units;     ///< in forward order; units.front() is embed, units.back() is head
-  std::uint64_t parameters = 0;    ///< true count, padding excluded
+  std::vector<UnitSpec> units;   ///< in forward order; units.front() is embed, units.back() is head
+  std::uint64_t parameters = 0;  ///< true count, padding excluded
 };
 ModelSpec build_model(const ModelConfig& config);
 

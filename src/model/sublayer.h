@@ -36,21 +36,22 @@ struct SublayerArgs {
 
   const std::byte* x_in = nullptr;
   std::byte* x_out = nullptr;
-  std::byte* saved = nullptr;       ///< written by forward/recompute, read by backward
+  std::byte* saved = nullptr;  ///< written by forward/recompute, read by backward
   const std::byte* d_out = nullptr;
   std::byte* d_in = nullptr;
   std::span<std::byte> workspace;
 
-  const std::int32_t* tokens = nullptr;  ///< [batch, sequence + 1]: inputs are columns 0..s-1, targets 1..s; -1 target = ignored
-  double loss_scale = 1;                 ///< gradient scale: 1 / target tokens of the global batch
-  double* loss = nullptr;                ///< sum of nats over the micro-batch's targets, set
-  float* logits = nullptr;               ///< decode: [vocabulary] of the last token
-  std::byte* kv_cache = nullptr;         ///< decode: [2, kv_capacity, kv_heads, head_dim] of run dtype, k then v
+  const std::int32_t* tokens =
+      nullptr;              ///< [batch, sequence + 1]: inputs are columns 0..s-1, targets 1..s; -1 target = ignored
+  double loss_scale = 1;    ///< gradient scale: 1 / target tokens of the global batch
+  double* loss = nullptr;   ///< sum of nats over the micro-batch's targets, set
+  float* logits = nullptr;  ///< decode: [vocabulary] of the last token
+  std::byte* kv_cache = nullptr;  ///< decode: [2, kv_capacity, kv_heads, head_dim] of run dtype, k then v
   std::int64_t kv_capacity = 0;
 };
 
-/// x_in, parameters -> x_out, saved. embed: tokens -> x_out. With kv_cache: appends at position0 and attends to the cache.
-/// saved and x_out may be null: saved null = keep nothing; x_out null (recompute) = only saved is wanted.
+/// x_in, parameters -> x_out, saved. embed: tokens -> x_out. With kv_cache: appends at position0 and attends to the
+/// cache. saved and x_out may be null: saved null = keep nothing; x_out null (recompute) = only saved is wanted.
 void sublayer_forward(const SublayerArgs& args);
 /// x_in, saved, parameters, d_out -> d_in, gradient. embed: no d_in. d_in may not alias d_out.
 void sublayer_backward(const SublayerArgs& args);

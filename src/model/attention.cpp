@@ -1,0 +1,203 @@
+// The attention sublayer: grouped queries (arXiv 2305.13245), rotary positions (arXiv 2104.09864), causal.
+#include "kernels/cpu/attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/model/attention_shape.h"
+#include "src/model/blocks.h"
+#include "src/model/layers.h"
+#include "src/model/layout.h"
+
+namespace sluice {
+namespace {
+
+template <class T>
+struct Attention {
+  explicit Attention(const SublayerArgs& a) : args(a), d(*a.model, a.shape, a.dtype) {
+    const float eps = a.model->config.norm_eps;
+    if (d.gpt2) {
+      norm = {weight<T>(a, "ln_1.weight"), weight<T>(a, "ln_1.bias"), eps, d.hidden};
+      into = {weight<T>(a, "c_attn.weight"), d.hidden, d.qkv, true};
+      back = {weight<T>(a, "c_proj.weight"), d.q, d.hidden, true};
+      into_bias = weight<T>(a, "c_attn.bias");
+      back_bias = weight<T>(a, "c_proj.bias");
+      return;
+    }
+    check_fused(*a.unit, "q_proj.weight", "v_proj.weight", d.qkv * d.hidden);
+    norm = {weight<T>(a, "input_layernorm.weight"), {}, eps, d.hidden};
+    into = {weight<T>(a, "q_proj.weight"), d.hidden, d.qkv};
+    back = {weight<T>(a, "o_proj.weight"), d.q, d.hidden};
+    q_bias = weight<T>(a, "q_proj.bias");
+    k_bias = weight<T>(a, "k_proj.bias");
+    v_bias = weight<T>(a, "v_proj.bias");
+    q_norm = weight<T>(a, "q_norm.weight");
+    k_norm = weight<T>(a, "k_norm.weight");
+    const auto positions = static_cast<std::int64_t>(a.rope->cos.size()) / (d.head_dim / 2);
+    SLUICE_CHECK(a.position0 + d.sequence <= positions, "position %lld of %lld",
+                 static_cast<long long>(a.position0 + d.sequence), static_cast<long long>(positions));
+  }
+
+  void rotate(T* qkv, std::int64_t rows, bool inverse) const {
+    if (d.gpt2) return;
+    kernels::rope(qkv, d.qkv, rows, d.sequence, args.position0, d.heads + d.kv_heads, d.head_dim, args.rope->cos.data(),
+                  args.rope->sin.data(), inverse);
+  }
+
+  const Weight<T>& head_norm(std::int64_t head) const { return head < d.heads ? q_norm : k_norm; }
+
+  /// qk_norm: turned = rope(norm of every head of q and k); head_rstd: [heads + kv_heads, rows].
+  void turn(const T* qkv, std::int64_t rows, T* turned, float* head_rstd) const {
+    for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head)
+      kernels::rmsnorm_forward(qkv + head * d.head_dim, d.qkv, head_norm(head).value, args.model->config.norm_eps, rows,
+                               d.head_dim, turned + head * d.head_dim, d.qkv, head_rstd + head * rows);
+    rotate(turned, rows, false);
+  }
+
+  /// New keys and values to the end of the cache; then the queries see all of it.
+  kernels::AttentionShape append_to_cache(const T* k, const T* v, std::int64_t sequences, const T** keys,
+                                          const T** values) const {
+    SLUICE_CHECK(d.batch == 1 && args.position0 + d.sequence <= args.kv_capacity, "cache of %lld positions",
+                 static_cast<long long>(args.kv_capacity));
+    T* k_cache = reinterpret_cast<T*>(args.kv_cache);
+    T* v_cache = k_cache + args.kv_capacity * d.kv;
+    const auto row_bytes = static_cast<std::size_t>(d.kv) * sizeof(T);
+    for (std::int64_t t = 0; t < d.sequence; ++t) {
+      std::memcpy(k_cache + (args.position0 + t) * d.kv, k + t * d.qkv, row_bytes);
+      std::memcpy(v_cache + (args.position0 + t) * d.kv, v + t * d.qkv, row_bytes);
+    }
+    *keys = k_cache;
+    *values = v_cache;
+    kernels::AttentionShape shape = attention_shape(d, sequences);
+    shape.keys = args.position0 + d.sequence;
+    shape.k_stride = shape.v_stride = d.kv;
+    return shape;
+  }
+
+  void forward_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionForwardSpace space(Carver(args.workspace.data()), d);
+    const bool keeps = args.saved != nullptr;
+    const AttentionSaved kept(Carver(keeps ? args.saved : space.saved), d,
+                              keeps ? d.batch : d.attention_chunk_sequences);
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence, at = keeps ? token : 0;
+    const T* x = reinterpret_cast<const T*>(args.x_in) + token * d.hidden;
+    T* normed = reinterpret_cast<T*>(space.normed);
+    T* qkv = reinterpret_cast<T*>(kept.qkv) + at * d.qkv;
+    T* out = reinterpret_cast<T*>(kept.out) + at * d.q;
+    norm.forward(x, rows, normed, space.statistics);
+    into.forward(normed, rows, qkv, space.scratch);
+    add_bias(into_bias, qkv, d.qkv, rows, d.qkv);
+    add_bias(q_bias, qkv, d.qkv, rows, d.q);
+    add_bias(k_bias, qkv + d.q, d.qkv, rows, d.kv);
+    add_bias(v_bias, qkv + d.q + d.kv, d.qkv, rows, d.kv);
+    T* turned = qkv;
+    if (d.qk_norm) {
+      turned = reinterpret_cast<T*>(space.turned);
+      turn(qkv, rows, turned, space.head_rstd);
+    } else {
+      rotate(qkv, rows, false);
+    }
+    const T *keys = turned + d.q, *values = qkv + d.q + d.kv;
+    kernels::AttentionShape shape = attention_shape(d, sequences);
+    if (args.kv_cache != nullptr) shape = append_to_cache(keys, values, sequences, &keys, &values);
+    kernels::attention_forward(shape, static_cast<const T*>(turned), keys, values, out, kept.lse + at * d.heads,
+                               space.scratch);
+    if (args.x_out == nullptr) return;
+    T* x_out = reinterpret_cast<T*>(args.x_out) + token * d.hidden;
+    back.forward(out, rows, x_out, space.scratch);
+    add_bias(back_bias, x_out, d.hidden, rows, d.hidden);
+    kernels::add(x, x_out, x_out, rows * d.hidden);
+  }
+
+  /// Gradient of the projections' outputs, from that of attention's output; returns where it lies.
+  T* scores_backward(const AttentionBackwardSpace& space, const AttentionSaved& kept, std::int64_t token,
+                     std::int64_t sequences, const T* d_attention) const {
+    const std::int64_t rows = sequences * d.sequence, k = d.q, v = d.q + d.kv;
+    const T* qkv = reinterpret_cast<const T*>(kept.qkv) + token * d.qkv;
+    const T* out = reinterpret_cast<const T*>(kept.out) + token * d.q;
+    const float* lse = kept.lse + token * d.heads;
+    T* d_qkv = reinterpret_cast<T*>(space.d_qkv);
+    const kernels::AttentionShape shape = attention_shape(d, sequences);
+    if (!d.qk_norm) {
+      kernels::attention_backward(shape, qkv, qkv + k, qkv + v, out, d_attention, lse, d_qkv, d_qkv + k, d_qkv + v,
+                                  space.scratch);
+      rotate(d_qkv, rows, true);
+      return d_qkv;
+    }
+    T* turned = reinterpret_cast<T*>(space.turned);
+    turn(qkv, rows, turned, space.head_rstd);
+    // Columns of v in `turned` are free: dv goes there, where the gradients of q and k follow it through their norms.
+    kernels::attention_backward(shape, static_cast<const T*>(turned), static_cast<const T*>(turned + k), qkv + v, out,
+                                d_attention, lse, d_qkv, d_qkv + k, turned + v, space.scratch);
+    rotate(d_qkv, rows, true);
+    for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head) {
+      const Weight<T>& w = head_norm(head);
+      const std::int64_t column = head * d.head_dim;
+      kernels::rmsnorm_backward(qkv + column, d.qkv, w.value, space.head_rstd + head * rows,
+                                static_cast<const T*>(d_qkv + column), d.qkv, rows, d.head_dim, turned + column, d.qkv,
+                                false, w.gradient, reinterpret_cast<float*>(space.scratch.data()));
+    }
+    return turned;
+  }
+
+  void backward_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionBackwardSpace space(Carver(args.workspace.data()), d);
+    const AttentionSaved kept(Carver(const_cast<std::byte*>(args.saved)), d, d.batch);
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
+    const bool accumulate = args.accumulate || first > 0;
+    const T* x = reinterpret_cast<const T*>(args.x_in) + token * d.hidden;
+    const T* out = reinterpret_cast<const T*>(kept.out) + token * d.q;
+    const T* d_out = reinterpret_cast<const T*>(args.d_out) + token * d.hidden;
+    T* d_in = reinterpret_cast<T*>(args.d_in) + token * d.hidden;
+    T* narrow = reinterpret_cast<T*>(space.narrow);
+    back.weight_gradient(out, d_out, rows, accumulate, space.scratch);
+    bias_gradient(back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
+    back.input_gradient(d_out, rows, narrow, space.scratch);
+    const T* d_qkv = scores_backward(space, kept, token, sequences, narrow);
+    norm.forward(x, rows, narrow, space.statistics);
+    into.weight_gradient(narrow, d_qkv, rows, accumulate, space.scratch);
+    bias_gradient(into_bias, d_qkv, d.qkv, rows, d.qkv, space.scratch);
+    bias_gradient(q_bias, d_qkv, d.qkv, rows, d.q, space.scratch);
+    bias_gradient(k_bias, d_qkv + d.q, d.qkv, rows, d.kv, space.scratch);
+    bias_gradient(v_bias, d_qkv + d.q + d.kv, d.qkv, rows, d.kv, space.scratch);
+    into.input_gradient(d_qkv, rows, narrow, space.scratch);
+    std::memcpy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
+    norm.backward(x, space.statistics, narrow, rows, d_in, true, space.scratch);
+  }
+
+  const SublayerArgs& args;
+  Dims d;
+  Norm<T> norm{};
+  Linear<T> into{}, back{};
+  Weight<T> into_bias, back_bias, q_bias, k_bias, v_bias, q_norm, k_norm;
+};
+
+}  // namespace
+
+template <class T>
+void attention_forward(const SublayerArgs& args) {
+  const Attention<T> attention(args);
+  const Dims& d = attention.d;
+  SLUICE_CHECK(AttentionForwardSpace(Carver(nullptr), d).bytes <= args.workspace.size(), "workspace of %zu bytes",
+               args.workspace.size());
+  for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences)
+    attention.forward_chunk(b, std::min(d.attention_chunk_sequences, d.batch - b));
+}
+
+template <class T>
+void attention_backward(const SublayerArgs& args) {
+  const Attention<T> attention(args);
+  const Dims& d = attention.d;
+  SLUICE_CHECK(AttentionBackwardSpace(Carver(nullptr), d).bytes <= args.workspace.size(), "workspace of %zu bytes",
+               args.workspace.size());
+  open_gradient(args);
+  for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences)
+    attention.backward_chunk(b, std::min(d.attention_chunk_sequences, d.batch - b));
+}
+
+template void attention_forward<float>(const SublayerArgs&);
+template void attention_forward<bf16>(const SublayerArgs&);
+template void attention_backward<float>(const SublayerArgs&);
+template void attention_backward<bf16>(const SublayerArgs&);
+
+}  // namespace sluice

@@ -1,0 +1,113 @@
+// The two blocks that every sublayer is made of, on chunks of rows: a norm and a linear map, forward and backward.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/norm.h"
+#include "sluice/status.h"
+#include "src/model/sublayer.h"
+
+namespace sluice {
+
+template <class T>
+constexpr Dtype dtype_of = sizeof(T) == 4 ? Dtype::f32 : Dtype::bf16;
+
+/// One tensor of the unit in work: its values and, in the backward pass, its gradient.
+template <class T>
+struct Weight {
+  const T* value = nullptr;
+  float* gradient = nullptr;
+};
+
+/// The tensor whose name ends so; nulls where the unit has none.
+template <class T>
+Weight<T> weight(const SublayerArgs& args, std::string_view suffix) {
+  const TensorSpec* t = args.unit->tensor(suffix);
+  if (t == nullptr) return {};
+  return {reinterpret_cast<const T*>(args.parameters) + t->offset,
+          args.gradient == nullptr ? nullptr : args.gradient + t->offset};
+}
+
+/// RMSNorm, or LayerNorm where there is a bias. statistics: 2 x rows floats.
+template <class T>
+struct Norm {
+  Weight<T> scale, bias;
+  float eps;
+  std::int64_t width;
+
+  void forward(const T* x, std::int64_t rows, T* y, float* statistics) const {
+    if (bias.value == nullptr)
+      kernels::rmsnorm_forward(x, width, scale.value, eps, rows, width, y, width, statistics);
+    else
+      kernels::layernorm_forward(x, scale.value, bias.value, eps, rows, width, y, statistics + rows, statistics);
+  }
+  /// dx is set, or added to with `add`; gradients of the parameters are added to.
+  void backward(const T* x, const float* statistics, const T* dy, std::int64_t rows, T* dx, bool add,
+                std::span<std::byte> scratch) const {
+    float* sums = reinterpret_cast<float*>(scratch.data());
+    if (bias.value == nullptr)
+      kernels::rmsnorm_backward(x, width, scale.value, statistics, dy, width, rows, width, dx, width, add,
+                                scale.gradient, sums);
+    else
+      kernels::layernorm_backward(x, scale.value, statistics + rows, statistics, dy, rows, width, dx, add,
+                                  scale.gradient, bias.gradient, sums);
+  }
+};
+
+/// y = x W^T with W [out, in], or y = x W with W [in, out] (GPT-2's Conv1D). Dense rows. Bias is the caller's.
+template <class T>
+struct Linear {
+  Weight<T> matrix;
+  std::int64_t in, out;
+  bool conv1d = false;
+
+  void forward(const T* x, std::int64_t rows, kernels::Matrix y, std::span<std::byte> scratch) const {
+    kernels::gemm({x, dtype_of<T>, in}, {matrix.value, dtype_of<T>, ld(), !conv1d}, y, rows, out, in, false, scratch);
+  }
+  void forward(const T* x, std::int64_t rows, T* y, std::span<std::byte> scratch) const {
+    forward(x, rows, kernels::Matrix{y, dtype_of<T>, out}, scratch);
+  }
+  void input_gradient(const T* dy, std::int64_t rows, T* dx, std::span<std::byte> scratch) const {
+    kernels::gemm({dy, dtype_of<T>, out}, {matrix.value, dtype_of<T>, ld(), conv1d}, {dx, dtype_of<T>, in}, rows, in,
+                  out, false, scratch);
+  }
+  void weight_gradient(const T* x, const T* dy, std::int64_t rows, bool accumulate,
+                       std::span<std::byte> scratch) const {
+    const kernels::ConstMatrix a{x, dtype_of<T>, in, conv1d}, b{dy, dtype_of<T>, out, !conv1d};
+    const kernels::Matrix gradient{matrix.gradient, Dtype::f32, ld()};
+    if (conv1d)
+      kernels::gemm(a, b, gradient, in, out, rows, accumulate, scratch);
+    else
+      kernels::gemm(b, a, gradient, out, in, rows, accumulate, scratch);
+  }
+
+ private:
+  std::int64_t ld() const { return conv1d ? out : in; }
+};
+
+/// The same linear map over neighbouring tensors (q, k, v; gate, up), which lie in memory without gaps.
+inline void check_fused(const UnitSpec& unit, std::string_view first, std::string_view last, std::int64_t numel) {
+  const TensorSpec *a = unit.tensor(first), *b = unit.tensor(last);
+  SLUICE_CHECK(a != nullptr && b != nullptr && b->offset + b->numel - a->offset == static_cast<std::uint64_t>(numel),
+               "tensors of %s are apart", unit.name.c_str());
+}
+
+template <class T>
+void add_bias(const Weight<T>& bias, T* y, std::int64_t ld, std::int64_t rows, std::int64_t width) {
+  if (bias.value != nullptr) kernels::add_bias(y, ld, bias.value, rows, width);
+}
+template <class T>
+void bias_gradient(const Weight<T>& bias, const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t width,
+                   std::span<std::byte> scratch) {
+  if (bias.value != nullptr)
+    kernels::bias_gradient(dy, ld, rows, width, bias.gradient, reinterpret_cast<float*>(scratch.data()));
+}
+
+/// With accumulate unset, zero all of the unit's gradient but the matrices that the first chunk's matmul sets.
+void open_gradient(const SublayerArgs& args);
+
+}  // namespace sluice
