@@ -1,0 +1,37 @@
+// Weights under their Hugging Face names, as the flat buffers of units. Where they come from is the caller's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/dtype.h"
+#include "sluice/status.h"
+#include "src/model/model.h"
+
+namespace sluice {
+
+/// One stored tensor. `dtype` is empty where its element type is none that sluice knows.
+struct HfTensor {
+  std::optional<Dtype> dtype;
+  std::vector<std::int64_t> shape;
+  /// Bytes [byte_offset, byte_offset + out.size()) of its data.
+  std::function<Status(std::uint64_t byte_offset, std::span<std::byte> out)> read;
+};
+
+/// The stored tensor of that exact name, if there is one.
+using HfLookup = std::function<std::optional<HfTensor>(const std::string& name)>;
+
+/// Every tensor of the model is stored, with its shape and a floating-point element type: bad_request naming the first
+/// that is not. Names may lack the prefix "model." or "transformer." (as the files of openai/gpt2 do). A tied model's
+/// lm_head.weight is not needed.
+Status check_hf_weights(const ModelSpec& model, const HfLookup& lookup);
+
+/// out[i] = element `first + i` of the unit's flat buffer as fp32; padding between tensors is zero.
+Status read_hf_weights(const UnitSpec& unit, const HfLookup& lookup, std::uint64_t first, std::span<float> out);
+
+}  // namespace sluice
