@@ -116,45 +116,6 @@ void check_progress(Findings& findings, const Program& program, const HappensBef
   }
 }
 
-void check_durability(Findings& findings, const Program& program, const HappensBefore& order) {
-  const StepPlan& plan = findings.plan();
-  std::vector<std::vector<OpId>> commits(plan.ranks);
-  std::vector<OpId> last_sync(plan.ranks, no_op);  // the one before the rank's last commit
-  std::vector<OpId> sync_now(plan.ranks, no_op);
-  for (OpId i = 0; i < plan.ops.size(); ++i) {
-    const RankId rank = plan.lanes[plan.ops[i].lane].rank;
-    if (plan.ops[i].kind == OpKind::sync) sync_now[rank] = i;
-    if (plan.ops[i].kind != OpKind::commit) continue;
-    commits[rank].push_back(i);
-    last_sync[rank] = sync_now[rank];
-  }
-  const std::uint32_t k = program.iterations() - 1;
-  for (RankId r = 0; r < plan.ranks; ++r)
-    if (!commits[r].empty() &&
-        (last_sync[r] == no_op || !order.before(program.node(k, last_sync[r]), program.node(k, commits[r].back()))))
-      findings.add(Kind::durable_overwrite, last_sync[r], commits[r].back(), no_buffer,
-                   describe(plan, commits[r].back()) + " is not ordered after a sync");
-  for (OpId i = 0; i < plan.ops.size() && !findings.full(); ++i) {
-    const auto& accesses = plan.ops[i].accesses;
-    const auto a =
-        std::find_if(accesses.begin(), accesses.end(), [&](const Access& x) { return is_durable_write(plan, x); });
-    if (a == accesses.end()) continue;
-    const RankId rank = plan.lanes[plan.ops[i].lane].rank;
-    if (commits[rank].empty() || last_sync[rank] == no_op)
-      findings.add(Kind::durable_overwrite, i, no_op, a->buffer,
-                   findings.use(*a, i) + " is never synced and committed");
-    else if (!order.before(program.node(k, i), program.node(k, last_sync[rank])))
-      findings.add(Kind::durable_overwrite, i, last_sync[rank], a->buffer,
-                   describe(plan, last_sync[rank]) + " is not ordered after the " + findings.use(*a, i));
-    if (k == 0) continue;
-    for (const auto& of_rank : commits)
-      if (!of_rank.empty() && !order.before(program.node(k - 1, of_rank.back()), program.node(k, i)))
-        findings.add(
-            Kind::durable_overwrite, of_rank.back(), i, a->buffer,
-            findings.use(*a, i) + " is not ordered after the previous iteration's " + describe(plan, of_rank.back()));
-  }
-}
-
 }  // namespace planning
 
 std::vector<Violation> check(const StepPlan& plan, std::size_t limit) {

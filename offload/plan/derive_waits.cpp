@@ -40,11 +40,12 @@ class HazardScan {
 
  private:
   /// The rule of finish.h about sync and commit, as reading and writing one imaginary byte per rank: durable writes
-  /// share it, sync and commit take it alone.
-  enum class DriveOrder { none, shared, alone };
+  /// and votes share it, sync and commit take it alone, meetings come after who took it.
+  enum class DriveOrder { none, after, shared, alone };
   static DriveOrder drive_order(const StepPlan& plan, const Op& op) {
     if (op.kind == OpKind::sync || op.kind == OpKind::commit) return DriveOrder::alone;
-    if (op.kind == OpKind::control && op.collective >= 0) return DriveOrder::shared;
+    if (op.kind == OpKind::control) return DriveOrder::shared;
+    if (op.kind == OpKind::reduce_scatter && op.collective >= 0) return DriveOrder::after;
     for (const Access& a : op.accesses)
       if (is_durable_write(plan, a)) return DriveOrder::shared;
     return DriveOrder::none;

@@ -7,13 +7,16 @@
 //   written (Mode::write) before they are read or read_written. Role::workspace is scratch and needs no earlier write.
 // - Durable buffers (slots == 2) are read from Slot::current and written to Slot::next. In iteration k slot s lies at
 //   offset + ((k + s) & 1) * padded_bytes(bytes): what is `next` in one iteration is `current` in the following one.
-// - Durability is ordered by kind, as no bytes of an arena show it. Per rank: a `sync` comes after all durable writes
-//   before it in program order, a `commit` after the `sync` before it, and durable writes after the `commit` before
-//   them, in the same or the previous iteration. Every iteration with durable writes ends them with sync, then commit.
+//   (Plans without a commit op do not write them.)
+// - Durability is ordered by kind, as no bytes of an arena show it. Per rank and as listed, also across iterations: a
+//   `sync` comes after the durable writes before it, a `commit` after the sync and the `control` op (the vote) before
+//   it, and durable writes, control and sync after the commit before them. Every iteration with durable writes ends
+//   them with sync, then commit.
 // - With several ranks a durable write also comes after every other rank's previous commit, because a rank that fell
-//   behind may still have to resume one step earlier. That takes a meeting of the ranks: either the commits are
-//   themselves a collective, or a `control` op with a collective id lies between; such a control op comes after the
-//   commit before it, so whatever waits for its result follows all commits.
+//   behind may still have to resume one step earlier. Waits do not cross ranks, so a meeting has to lie between:
+//   collective reduce_scatter and control ops come after their rank's commit before them, and what needs their result
+//   comes after all commits. With updates in the backward pass the reduce_scatter does it wherever the commit is
+//   listed; with updates ahead of the forward pass the commit belongs before the iteration's control op.
 #pragma once
 
 #include <string>

@@ -91,15 +91,7 @@ void HappensBefore::set_finish(LaneId lane, NodeId n) {
   clock[lane] = std::max(clock[lane], program_.stamp(n));
   const std::int32_t meeting = program_.meeting(program_.op(n));
   if (meeting < 0) return;
-  for (const OpId p : program_.participants(meeting)) {
-    const NodeId partner = program_.node(program_.iteration(n), p);
-    const LaneId at = program_.lane(partner);
-    join(clock, start(partner));
-    // On a windowed lane a partner may have met before its predecessors were through; its position would claim them
-    // too.
-    const std::uint32_t stamp = program_.stamp(partner);
-    if (!program_.plan().lanes[at].windowed || clock[at] + 1 >= stamp) clock[at] = std::max(clock[at], stamp);
-  }
+  for (const OpId p : program_.participants(meeting)) join(clock, start(program_.node(program_.iteration(n), p)));
 }
 
 std::vector<std::uint32_t> HappensBefore::lane_clock(NodeId n) const {

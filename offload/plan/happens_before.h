@@ -3,7 +3,7 @@
 // With S the start clock, F the finish clock, and joins component-wise maxima of lane positions:
 //   S(j) = join of F(waits of j), S(op before j in its lane) and, unless the lane is windowed, F(op before j)
 //   F(j) = join of S(j), F(op before j in its lane) and j itself; ops that meet in a collective also join the S of all
-//          of them, and themselves.
+//          of them (not their partners themselves: those may still be busy with their part when j has finished)
 // i happens before j when S(j) holds i: it has finished before j starts.
 #pragma once
 
@@ -34,8 +34,7 @@ class HappensBefore {
   Clock start(NodeId n) const { return {&starts_[std::size_t{n} * lanes_], lanes_}; }
   Clock finish(NodeId n) const { return {&finishes_[std::size_t{n} * lanes_], lanes_}; }
   bool before(NodeId i, NodeId j) const { return start(j)[program_.lane(i)] >= program_.stamp(i); }
-  /// Position in one order of finishing that the plan allows: a finish clock holds only nodes with smaller ones, and
-  /// the partners of a collective.
+  /// Position in one order of finishing that the plan allows: a finish clock holds only nodes with smaller ones.
   std::uint32_t finish_order(NodeId n) const { return finish_order_[n]; }
   /// What lane order alone puts before the start of n.
   std::vector<std::uint32_t> lane_clock(NodeId n) const;

@@ -1,0 +1,110 @@
+// Durable writes, sync, commit and control by the rules at the head of finish.h.
+#include <algorithm>
+
+#include "offload/plan/check.h"
+
+namespace sluice::planning {
+namespace {
+
+using Kind = Violation::Kind;
+
+/// The op of each kind that was listed last on one rank, this iteration or the one before it.
+struct Latest {
+  NodeId sync = no_node, commit = no_node, control = no_node;
+};
+
+class DurabilityCheck {
+ public:
+  DurabilityCheck(Findings& findings, const Program& program, const HappensBefore& order)
+      : findings_(findings), plan_(program.plan()), program_(program), order_(order), latest_(plan_.ranks) {}
+
+  void run() {
+    const std::uint32_t last = program_.iterations() - 1;
+    for (std::uint32_t k = last == 0 ? 0 : last - 1; k <= last; ++k) {
+      judge_ = k == last;
+      previous_commits_.clear();
+      for (const Latest& rank : latest_) previous_commits_.push_back(rank.commit);
+      for (OpId i = 0; i < plan_.ops.size() && !findings_.full(); ++i) visit(program_.node(k, i));
+    }
+    check_committed(last);
+  }
+
+ private:
+  void visit(NodeId n) {
+    const Op& op = plan_.ops[program_.op(n)];
+    Latest& own = latest_[plan_.lanes[op.lane].rank];
+    if (op.kind == OpKind::commit) {
+      if (judge_ && own.sync == no_node)
+        findings_.add(Kind::durable_overwrite, program_.op(n), no_op, no_buffer,
+                      describe(plan_, program_.op(n)) + " has no sync before it");
+      require(own.sync, n, "");
+      require(own.control, n, "");
+      require(own.commit, n, "");
+      own.commit = n;
+    } else if (op.kind == OpKind::sync) {
+      require(own.commit, n, "");
+      own.sync = n;
+    } else if (op.kind == OpKind::control) {
+      require(own.commit, n, "");
+      own.control = n;
+    } else if (op.kind == OpKind::reduce_scatter && op.collective >= 0) {
+      require(own.commit, n, "");
+    } else if (const Access* a = durable_write(op)) {
+      const std::string use = findings_.use(*a, program_.op(n));
+      require(own.commit, n, use, a->buffer);
+      for (const NodeId commit : previous_commits_) require(commit, n, use, a->buffer);
+    }
+  }
+
+  /// Every durable write comes before the sync that its iteration's last commit rests on.
+  void check_committed(std::uint32_t k) {
+    std::vector<Latest> rests(plan_.ranks), now(plan_.ranks);
+    for (OpId i = 0; i < plan_.ops.size(); ++i) {
+      const RankId rank = plan_.lanes[plan_.ops[i].lane].rank;
+      if (plan_.ops[i].kind == OpKind::sync) now[rank].sync = program_.node(k, i);
+      if (plan_.ops[i].kind == OpKind::commit) rests[rank] = now[rank];
+    }
+    for (OpId i = 0; i < plan_.ops.size() && !findings_.full(); ++i) {
+      const Access* a = durable_write(plan_.ops[i]);
+      if (!a) continue;
+      const NodeId sync = rests[plan_.lanes[plan_.ops[i].lane].rank].sync;
+      if (sync == no_node)
+        findings_.add(Kind::durable_overwrite, i, no_op, a->buffer,
+                      findings_.use(*a, i) + " is never synced and committed");
+      else if (!order_.before(program_.node(k, i), sync))
+        findings_.add(Kind::durable_overwrite, i, program_.op(sync), a->buffer,
+                      describe(plan_, program_.op(sync)) + " is not ordered after the " + findings_.use(*a, i));
+    }
+  }
+
+  const Access* durable_write(const Op& op) const {
+    const auto a = std::find_if(op.accesses.begin(), op.accesses.end(),
+                                [this](const Access& x) { return is_durable_write(plan_, x); });
+    return a == op.accesses.end() ? nullptr : &*a;
+  }
+
+  void require(NodeId before, NodeId n, const std::string& what, BufferId buffer = no_buffer) {
+    if (!judge_ || before == no_node || order_.before(before, n)) return;
+    const std::string name = what.empty() ? describe(plan_, program_.op(n)) : what;
+    const bool previous = program_.iteration(before) != program_.iteration(n);
+    findings_.add(Kind::durable_overwrite, program_.op(before), program_.op(n), buffer,
+                  name + " is not ordered after " + (previous ? "the previous iteration's " : "") +
+                      describe(plan_, program_.op(before)));
+  }
+  static constexpr BufferId no_buffer = 0xffffffffu;
+  Findings& findings_;
+  const StepPlan& plan_;
+  const Program& program_;
+  const HappensBefore& order_;
+  std::vector<Latest> latest_;            ///< per rank
+  std::vector<NodeId> previous_commits_;  ///< per rank: last of the iteration before
+  bool judge_ = false;
+};
+
+}  // namespace
+
+void check_durability(Findings& findings, const Program& program, const HappensBefore& order) {
+  DurabilityCheck(findings, program, order).run();
+}
+
+}  // namespace sluice::planning
