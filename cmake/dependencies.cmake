@@ -9,3 +9,12 @@ find_package(CLI11 REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+
+# A CUDA compiler is used where there is one and never needed.
+include(CheckLanguage)
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+  message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER}")
+else()
+  message(STATUS "CUDA: not found; the device is host memory")
+endif()

@@ -38,6 +38,10 @@ int main(int argc, char** argv) {
       "'sluice COMMAND --help' lists a command's options with examples.\n"
       "Exit status: 0 done, 1 the work failed, 2 the request was wrong.");
   sluice::tools::Outcome outcome;
+  sluice::tools::add_train(app, outcome);
+  sluice::tools::add_plan(app, outcome);
+  sluice::tools::add_data(app, outcome);
+  sluice::tools::add_bench(app, outcome);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version

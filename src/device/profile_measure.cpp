@@ -12,6 +12,7 @@
 
 #include "io/checksum.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/stream.h"
 #include "offload/run/memory.h"
 #include "sluice/adamw.h"
 
@@ -108,8 +109,7 @@ double measure_copy_bytes_per_second(int threads, double seconds) {
 double measure_stream_bytes_per_second(int threads, double seconds) {
   const auto memory = pages(beyond_cache_bytes);
   const double took = quickest_on(threads, seconds, beyond_cache_bytes / 4, [&](std::int64_t first, std::int64_t n) {
-    float* x = floats(memory) + first;
-    for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] * 0.5f + 1.0f;
+    kernels::stream_update({floats(memory) + first, static_cast<std::size_t>(n)});
   });
   return 2.0 * static_cast<double>(beyond_cache_bytes) / took;
 }

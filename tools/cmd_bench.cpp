@@ -1,0 +1,220 @@
+// sluice bench: what this machine reaches, held against its physical bounds.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "kernels/cpu/gemm.h"
+#include "sluice/size.h"
+#include "src/device/profile.h"
+#include "src/device/profile_measure.h"
+#include "tools/commands.h"
+#include "tools/terminal.h"
+
+namespace sluice::tools {
+namespace {
+
+struct Options {
+  std::string nvme, profile;
+  std::uint64_t file_bytes = 1u << 30, block_bytes = 1u << 20;
+  std::size_t depth = 16;
+  int threads = 0;
+  double seconds = 1;
+  bool json = false;
+
+  int team() const { return threads > 0 ? threads : usable_cores(); }
+};
+
+/// One line of a bench: what was reached, and what the machine allows.
+struct Row {
+  std::string name, unit;
+  double achieved, bound;  ///< bound 0: unknown
+  std::string bound_is;
+};
+
+void print_rows(const std::vector<Row>& rows, bool json) {
+  if (json) {
+    nlohmann::json results = nlohmann::json::array();
+    for (const Row& r : rows)
+      results.push_back({{"name", r.name},
+                         {"unit", r.unit},
+                         {"achieved", r.achieved},
+                         {"bound", r.bound},
+                         {"ratio", r.bound > 0 ? r.achieved / r.bound : 0},
+                         {"bound_is", r.bound_is}});
+    fmt::print("{}\n", nlohmann::json{{"machine", machine_id()}, {"results", results}}.dump());
+    return;
+  }
+  Table table({"", "achieved", "bound", "ratio", "the bound is"});
+  for (const Row& r : rows)
+    table.add({r.name, format_count(r.achieved) + r.unit, r.bound > 0 ? format_count(r.bound) + r.unit : "unknown",
+               r.bound > 0 ? fmt::format("{:.2f}", r.achieved / r.bound) : "", r.bound_is});
+  fmt::print("{}", table.text());
+}
+
+Status bench_matmul(const Options& o, std::vector<Row>& rows) {
+  kernels::set_compute_threads(o.team());
+  const double peak = measure_peak_flops_f32(o.team(), 0.5), peak_bf16 = measure_peak_flops_bf16(o.team(), 0.5);
+  const bool native = kernels::gemm_bf16_is_native() && peak_bf16 > 0;
+  rows.push_back({"matmul f32", "FLOP/s", measure_gemm_flops(usual_gemm_shapes(), Dtype::f32, o.seconds * 3), peak,
+                  "fused multiply-add on registers"});
+  rows.push_back({"matmul bf16", "FLOP/s", measure_gemm_flops(usual_gemm_shapes(), Dtype::bf16, o.seconds * 3),
+                  native ? peak_bf16 : peak, native ? "bf16 units" : "fp32 units: this CPU has none for bf16"});
+  return success();
+}
+
+Status bench_adamw(const Options& o, std::vector<Row>& rows) {
+  const double stream = measure_stream_bytes_per_second(o.team(), o.seconds);
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
+    rows.push_back({fmt::format("adamw {}", dtype_name(dtype)), "B/s",
+                    adamw_bytes_per_parameter * measure_adamw_parameters_per_second(dtype, o.team(), o.seconds), stream,
+                    "memory read and written in place"});
+  rows.push_back({"gradient norm", "B/s", measure_norm_bytes_per_second(o.team(), o.seconds), stream,
+                  "memory read and written in place"});
+  return success();
+}
+
+Status bench_copy(const Options& o, std::vector<Row>& rows) {
+  for (const int threads : {1, o.team()})
+    rows.push_back({fmt::format("copy, {} thread{}", threads, threads > 1 ? "s" : ""), "B/s",
+                    2 * measure_copy_bytes_per_second(threads, o.seconds),
+                    measure_stream_bytes_per_second(threads, o.seconds), "memory read and written in place"});
+  rows.push_back({"checksum, 1 thread", "B/s", measure_checksum_bytes_per_second(o.seconds),
+                  measure_stream_bytes_per_second(1, o.seconds), "memory read and written in place"});
+  return success();
+}
+
+Status bench_io(const Options& o, std::vector<Row>& rows) {
+  DriveOptions drive{o.nvme.empty() ? "." : o.nvme, o.file_bytes, o.block_bytes, o.depth, o.seconds};
+  SLUICE_ASSIGN(const DriveRates achieved, measure_drive(drive));
+  DriveRates best = achieved;
+  for (const std::uint64_t block : {std::uint64_t{256} << 10, std::uint64_t{4} << 20}) {
+    drive.block_bytes = block;
+    drive.depth = 64;
+    SLUICE_ASSIGN(const DriveRates rates, measure_drive(drive));
+    best.read_bytes_per_second = std::max(best.read_bytes_per_second, rates.read_bytes_per_second);
+    best.write_bytes_per_second = std::max(best.write_bytes_per_second, rates.write_bytes_per_second);
+    best.mixed_bytes_per_second = std::max(best.mixed_bytes_per_second, rates.mixed_bytes_per_second);
+  }
+  const std::string bound = "best of windows of 64 x 256 KiB and 64 x 4 MiB";
+  rows.push_back({"read", "B/s", achieved.read_bytes_per_second, best.read_bytes_per_second, bound});
+  rows.push_back({"write", "B/s", achieved.write_bytes_per_second, best.write_bytes_per_second, bound});
+  rows.push_back({"half and half", "B/s", achieved.mixed_bytes_per_second, best.mixed_bytes_per_second, bound});
+  return success();
+}
+
+nlohmann::json as_json(const HardwareProfile& p, const std::string& path) {
+  return {{"profile", path},
+          {"machine", p.machine},
+          {"cores", p.cores},
+          {"compute_threads", p.compute_threads},
+          {"optimizer_threads", p.optimizer_threads},
+          {"gemm_flops_f32", p.gemm_flops_f32},
+          {"gemm_flops_bf16", p.gemm_flops_bf16},
+          {"peak_flops_f32", p.peak_flops_f32},
+          {"peak_flops_bf16", p.peak_flops_bf16},
+          {"copy_bytes_per_second", p.h2d_bytes_per_second},
+          {"memory_bytes_per_second", p.memory_bytes_per_second},
+          {"adamw_parameters_per_second", p.adamw_parameters_per_second},
+          {"norm_bytes_per_second", p.norm_bytes_per_second},
+          {"checksum_bytes_per_second", p.checksum_bytes_per_second},
+          {"nvme_read_bytes_per_second", p.nvme_read_bytes_per_second},
+          {"nvme_write_bytes_per_second", p.nvme_write_bytes_per_second},
+          {"nvme_mixed_bytes_per_second", p.nvme_mixed_bytes_per_second}};
+}
+
+void print_profile(const HardwareProfile& p, const std::string& path) {
+  const auto share = [](double rate, double peak) {
+    return peak > 0 ? fmt::format("{:.0f}% of the chip's peak {}FLOP/s", 100 * rate / peak, format_count(peak)) : "";
+  };
+  Table table({p.machine, "", ""});
+  table.add(
+      {"matrix multiply, fp32", format_count(p.gemm_flops_f32) + "FLOP/s", share(p.gemm_flops_f32, p.peak_flops_f32)});
+  table.add({"matrix multiply, bf16", format_count(p.gemm_flops_bf16) + "FLOP/s",
+             share(p.gemm_flops_bf16, p.peak_flops_bf16 > 0 ? p.peak_flops_bf16 : p.peak_flops_f32)});
+  table.add({"memory, in place", format_rate(p.memory_bytes_per_second), ""});
+  table.add({"copy, one thread", format_rate(p.h2d_bytes_per_second), ""});
+  table.add({"AdamW", format_count(p.adamw_parameters_per_second) + "parameters/s", ""});
+  table.add({"gradient norm", format_rate(p.norm_bytes_per_second), ""});
+  table.add({"checksum, one thread", format_rate(p.checksum_bytes_per_second), ""});
+  table.add({"drive, read", format_rate(p.nvme_read_bytes_per_second), ""});
+  table.add({"drive, write", format_rate(p.nvme_write_bytes_per_second), ""});
+  table.add({"drive, half and half", format_rate(p.nvme_mixed_bytes_per_second), ""});
+  fmt::print("{}written to {}\n", table.text(), path);
+}
+
+Status bench_all(const Options& o) {
+  std::string path = o.profile;
+  if (path.empty()) {
+    SLUICE_ASSIGN(path, default_profile_path());
+  }
+  ProgressLine progress(0, !o.json);
+  MeasureOptions options;
+  options.nvme_directory = o.nvme.empty() ? "." : o.nvme;
+  options.compute_threads = o.threads;
+  options.progress = [&progress](const std::string& what) { progress.update("measuring: " + what); };
+  SLUICE_ASSIGN(HardwareProfile profile, measure_profile(options));
+  progress.finish();
+  // Seconds of ops that were measured earlier on this very machine stay.
+  if (std::filesystem::exists(path))
+    if (auto old = load_profile(path); old.ok() && old->machine == profile.machine)
+      profile.op_seconds = old->op_seconds;
+  SLUICE_TRY(save_profile(path, profile));
+  if (o.json)
+    fmt::print("{}\n", as_json(profile, path).dump());
+  else
+    print_profile(profile, path);
+  return success();
+}
+
+using Bench = Status (*)(const Options&, std::vector<Row>&);
+
+CLI::App* add_bench_of(CLI::App& bench, const std::string& name, const std::string& what, const std::string& examples,
+                       const std::shared_ptr<Options>& options) {
+  CLI::App* command = add_command(bench, name, what, examples);
+  command->add_option("--threads", options->threads, "compute threads (default: all cores)")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--json", options->json, "print one JSON object");
+  return command;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Outcome& outcome) {
+  CLI::App* bench = add_command(app, "bench", "Measure this machine against its physical bounds", "");
+  bench->require_subcommand(1);
+  auto options = std::make_shared<Options>();
+
+  CLI::App* all =
+      add_bench_of(*bench, "all", "Measure everything and write the hardware profile (about 30 s)",
+                   "  sluice bench all --nvme /nvme\n  sluice bench all --profile here.json --json", options);
+  all->add_option("--nvme", options->nvme, "directory on the drive to measure (default: the current one)");
+  all->add_option("--profile", options->profile, "file to write (default: ~/.cache/sluice/profile.json)");
+  all->callback([options, &outcome] { outcome.finish("bench all", bench_all(*options)); });
+
+  const auto add = [&](const std::string& name, const std::string& what, const std::string& examples, Bench run) {
+    CLI::App* command = add_bench_of(*bench, name, what, examples, options);
+    command->add_option("--seconds", options->seconds, "per measurement")->check(CLI::Range(0.01, 600.0));
+    command->callback([options, &outcome, run, name] {
+      std::vector<Row> rows;
+      const Status result = run(*options, rows);
+      if (result.ok()) print_rows(rows, options->json);
+      outcome.finish("bench " + name, result);
+    });
+    return command;
+  };
+  add("matmul", "Matrix multiplies against the arithmetic peak", "  sluice bench matmul --threads 1", bench_matmul);
+  add("adamw", "AdamW against the memory's bandwidth", "  sluice bench adamw --json", bench_adamw);
+  add("copy", "Copies and checksums against the memory's bandwidth", "  sluice bench copy", bench_copy);
+  CLI::App* io =
+      add("io", "Direct drive streams through the I/O queue", "  sluice bench io --nvme /nvme --depth 32", bench_io);
+  io->add_option("--nvme", options->nvme, "directory on the drive (default: the current one)");
+  add_size(io, "--size", &options->file_bytes, "temporary file to stream over");
+  add_size(io, "--block", &options->block_bytes, "bytes per request");
+  io->add_option("--depth", options->depth, "requests in flight")->check(CLI::Range(1, 1024));
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,105 @@
+#include "tools/run_options.h"
+
+#include <csignal>
+#include <sstream>
+
+namespace sluice::tools {
+namespace {
+
+std::atomic<bool> stop_requested{false};
+
+void on_signal(int number) {
+  if (stop_requested.exchange(true)) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  }
+}
+
+Result<std::optional<Place>> parse_place(const std::string& text) {
+  if (text == "auto") return std::optional<Place>();
+  for (std::size_t i = 0; i < place_names.size(); ++i)
+    if (text == place_names[i]) return std::optional<Place>(static_cast<Place>(i));
+  return bad_request("'" + text + "' is not a tier");
+}
+
+}  // namespace
+
+const std::atomic<bool>& stop_on_signals() {
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  return stop_requested;
+}
+
+void add_model_options(CLI::App* app, RunOptions* o) {
+  RunConfig& c = o->config;
+  app->add_option("--model", c.model, "preset, config.json, or a Hugging Face directory")->required()->group("Model");
+  app->add_option("--init", c.init, "Hugging Face directory with the weights to start from")->group("Model");
+  app->add_option("--dtype", o->dtype, "of parameters and activations")->check(CLI::IsMember({"bf16", "fp32"}))->capture_default_str()->group("Model");
+  add_size(app, "--device-memory", &c.device_memory, "hard limit of device memory, per rank (default: half of what is free)")->group("Budgets");
+  add_size(app, "--host-memory", &c.host_memory, "hard limit of host memory, all ranks (default: a quarter of what is free)")->group("Budgets");
+  app->add_option("--nvme", o->nvme, "directories for the swap file, separated by commas (default: no drive tier)")->type_name("DIR[,DIR]")->group("Budgets");
+  add_size(app, "--nvme-space", &c.nvme_space, "hard limit of the swap file (default: 90% of what is free)")->group("Budgets");
+  app->add_option("--threads", c.threads, "compute threads per rank (default: cores / ranks)")->check(CLI::Range(0, 1024))->group("Machine");
+  app->add_option("--optimizer-threads", c.optimizer_threads, "threads of the CPU optimizer")->check(CLI::Range(0, 1024))->group("Machine");
+  app->add_option("--io", c.io_backend, "how the drive is driven")->check(CLI::IsMember({"auto", "io_uring", "threads"}))->capture_default_str()->group("Machine");
+  app->add_option("--queue-depth", c.queue_depth, "requests in flight per direction")->check(CLI::Range(1, 1024))->capture_default_str()->group("Machine");
+  app->add_option("--profile", c.profile, "hardware profile (default: ~/.cache/sluice/profile.json; measured if missing)")->group("Machine");
+  app->add_flag("--json", c.json, "print JSON to standard output and nothing else");
+}
+
+void add_batch_options(CLI::App* app, RunOptions* o) {
+  RunConfig& c = o->config;
+  app->add_option("--seq", c.sequence, "tokens per sequence")->capture_default_str()->group("Batch");
+  app->add_option("--batch", c.batch, "sequences per step, all ranks")->capture_default_str()->group("Batch");
+  app->add_option("--micro-batch", c.micro_batch, "sequences that are computed at once")->capture_default_str()->group("Batch");
+}
+
+void add_training_options(CLI::App* app, RunOptions* o) {
+  RunConfig& c = o->config;
+  OptimizerConfig& a = c.optimizer;
+  app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process")->capture_default_str()->group("Batch");
+  app->add_option("--steps", c.steps, "optimizer steps")->capture_default_str()->group("Optimizer");
+  app->add_option("--lr", a.lr, "peak learning rate")->check(CLI::PositiveNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--lr-end", a.lr_end, "learning rate at the last step")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--lr-schedule", o->lr_schedule, "decay after warm-up")->check(CLI::IsMember({"cosine", "linear", "constant"}))->capture_default_str()->group("Optimizer");
+  app->add_option("--warmup", a.warmup_steps, "steps of linear warm-up")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--weight-decay", a.weight_decay, "of matrices; norms and biases have none")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--beta1", a.beta1, "")->check(CLI::Range(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
+  app->add_option("--beta2", a.beta2, "")->check(CLI::Range(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
+  app->add_option("--eps", a.eps, "")->check(CLI::PositiveNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--clip", a.clip_norm, "global gradient norm to clip to; 0 does not clip")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--seed", c.seed, "of weights and data order")->capture_default_str()->group("Optimizer");
+  app->add_option("--schedule", o->schedule, "order of units and micro-batches")->check(CLI::IsMember({"auto", "vertical", "horizontal"}))->capture_default_str()->group("Schedule");
+  app->add_option("--group", o->group, "micro-batches that pass a unit together, instead of --schedule")->check(CLI::PositiveNumber)->group("Schedule");
+  app->add_option("--update", o->update, "optimizer: in the backward pass, or ahead of the next forward")->check(CLI::IsMember({"auto", "backward", "ahead"}))->capture_default_str()->group("Schedule");
+  app->add_option("--recompute", o->recompute, "saved activations: recompute all, none, or as fits")->check(CLI::IsMember({"auto", "none", "full"}))->capture_default_str()->group("Schedule");
+  app->add_option("--activations", o->activations, "where boundary activations wait for the backward pass")->check(CLI::IsMember({"auto", "device", "host", "nvme"}))->capture_default_str()->group("Schedule");
+  app->add_option("--states", o->states, "home of parameters and optimizer states")->check(CLI::IsMember({"auto", "host", "nvme"}))->capture_default_str()->group("Schedule");
+  app->add_option("--residency", o->residency, "parameters that stay on the device")->check(CLI::IsMember({"auto", "none", "all"}))->capture_default_str()->group("Schedule");
+  app->add_option("--prefetch", o->prefetch, "units fetched ahead")->check(CLI::Range(0, 64))->group("Schedule");
+}
+
+Result<RunConfig> resolve(const RunOptions& o) {
+  RunConfig c = o.config;
+  c.dtype = o.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
+  c.optimizer.schedule = o.lr_schedule == "cosine"   ? LrSchedule::cosine
+                         : o.lr_schedule == "linear" ? LrSchedule::linear
+                                                     : LrSchedule::constant;
+  std::stringstream list(o.nvme);
+  for (std::string directory; std::getline(list, directory, ',');)
+    if (!directory.empty()) c.nvme.push_back(directory);
+  const int micro_batches = c.micro_batch > 0 && c.ranks > 0 ? c.batch / (c.micro_batch * c.ranks) : 1;
+  if (o.group > 0 && o.schedule != "auto") return bad_request("give either --group or --schedule, not both");
+  if (o.group > 0) c.wish.group = o.group;
+  if (o.schedule == "horizontal") c.wish.group = 1;
+  if (o.schedule == "vertical") c.wish.group = micro_batches;
+  if (o.update != "auto") c.wish.update_ahead = o.update == "ahead";
+  if (o.recompute != "auto") c.wish.recompute = o.recompute == "full";
+  if (o.residency != "auto") c.wish.resident = o.residency == "all";
+  if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
+  SLUICE_ASSIGN(c.wish.activations, parse_place(o.activations));
+  SLUICE_ASSIGN(c.wish.states, parse_place(o.states));
+  return c;
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,28 @@
+// The options that train, plan, eval and generate share: one description of a run.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "src/train/prepare.h"
+#include "tools/commands.h"
+
+namespace sluice::tools {
+
+/// Options as typed; `resolve` makes the RunConfig of it.
+struct RunOptions {
+  RunConfig config;
+  std::string dtype = "bf16", schedule = "auto", update = "auto", recompute = "auto", activations = "auto",
+              states = "auto", residency = "auto", lr_schedule = "cosine", nvme;
+  int group = 0, prefetch = -1;
+};
+
+void add_model_options(CLI::App* app, RunOptions* options);   ///< model, precision, budgets, drive, threads, profile
+void add_batch_options(CLI::App* app, RunOptions* options);   ///< sequence, batch
+void add_training_options(CLI::App* app, RunOptions* options);  ///< steps, optimizer, schedule
+Result<RunConfig> resolve(const RunOptions& options);
+
+/// Becomes true on Ctrl-C or SIGTERM; a second signal ends the process at once.
+const std::atomic<bool>& stop_on_signals();
+
+}  // namespace sluice::tools
