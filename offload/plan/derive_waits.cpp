@@ -121,6 +121,7 @@ class HazardScan {
 void set_hazards(StepPlan& plan) {
   const std::uint32_t iterations = steady_iterations(plan);
   std::vector<std::vector<Wait>> waits(plan.ops.size());
+  for (Op& op : plan.ops) op.waits.clear();
   const Program program(plan, iterations);
   HazardScan scan(program);
   for (NodeId n = 0; n < program.nodes(); ++n) {

@@ -1,0 +1,314 @@
+// check() against plans broken in every way that it names.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "offload/plan/finish.h"
+#include "tests/plan/random_plan.h"
+
+namespace sluice {
+namespace {
+
+using Kind = Violation::Kind;
+
+constexpr LaneId compute = 0, h2d = 1, nvme_read = 2, nvme_write = 3, comm = 4, optimizer = 5, lanes_per_rank = 6;
+
+/// Lanes as above for each rank, one group of all ranks.
+StepPlan empty_plan(RankId ranks = 1) {
+  StepPlan plan;
+  plan.ranks = ranks;
+  plan.units = {"L0.mlp"};
+  plan.groups.emplace_back();
+  for (RankId r = 0; r < ranks; ++r) {
+    plan.groups[0].push_back(r);
+    for (const LaneKind k : {LaneKind::compute, LaneKind::h2d, LaneKind::nvme_read, LaneKind::nvme_write,
+                             LaneKind::comm, LaneKind::optimizer})
+      plan.lanes.push_back({k, r, k == LaneKind::nvme_read || k == LaneKind::nvme_write});
+  }
+  return plan;
+}
+
+BufferId add_buffer(StepPlan& plan, const std::string& name, Tier tier, std::uint64_t bytes, Life life = Life::brief,
+                    std::uint8_t slots = 1) {
+  plan.buffers.push_back({name, tier, 0, bytes, life, slots});
+  return static_cast<BufferId>(plan.buffers.size() - 1);
+}
+
+Access whole(const StepPlan& plan, BufferId b, Mode mode, Slot slot = Slot::current) {
+  return {b, 0, plan.buffers[b].bytes, Role::src, mode, slot};
+}
+
+OpId add_op(StepPlan& plan, OpKind kind, LaneId lane, std::vector<Access> accesses) {
+  Op op;
+  op.kind = kind;
+  op.lane = lane;
+  op.unit = 0;
+  op.accesses = std::move(accesses);
+  plan.ops.push_back(op);
+  return static_cast<OpId>(plan.ops.size() - 1);
+}
+
+/// home -> copy -> parameters -> forward -> x, then y from x.
+StepPlan small_plan() {
+  StepPlan plan = empty_plan();
+  const BufferId home = add_buffer(plan, "home", Tier::host, 8192, Life::persistent);
+  const BufferId parameters = add_buffer(plan, "parameters", Tier::device, 8192);
+  const BufferId x = add_buffer(plan, "x", Tier::device, 8192);
+  const BufferId y = add_buffer(plan, "y", Tier::device, 8192);
+  add_op(plan, OpKind::copy, h2d, {whole(plan, home, Mode::read), whole(plan, parameters, Mode::write)});
+  add_op(plan, OpKind::forward, compute, {whole(plan, parameters, Mode::read), whole(plan, x, Mode::write)});
+  add_op(plan, OpKind::forward, compute, {whole(plan, x, Mode::read), whole(plan, y, Mode::write)});
+  finish(plan);
+  return plan;
+}
+
+bool has(const std::vector<Violation>& violations, Kind kind) {
+  return std::any_of(violations.begin(), violations.end(), [kind](const Violation& v) { return v.kind == kind; });
+}
+
+std::string text(const std::vector<Violation>& violations) {
+  std::string all;
+  for (const Violation& v : violations) all += v.message + "\n";
+  return all;
+}
+
+TEST(Check, SmallPlanIsLegal) {
+  const auto violations = check(small_plan());
+  EXPECT_TRUE(violations.empty()) << text(violations);
+}
+
+TEST(Check, MissingWait) {
+  StepPlan plan = small_plan();
+  plan.ops[1].waits.clear();
+  const auto violations = check(plan);
+  ASSERT_FALSE(violations.empty());
+  EXPECT_EQ(violations[0].kind, Kind::unordered_access);
+  EXPECT_EQ(violations[0].first, 0u);
+  EXPECT_EQ(violations[0].second, 1u);
+  EXPECT_EQ(violations[0].buffer, 1u);
+  EXPECT_EQ(violations[0].message,
+            "read of parameters by #1 compute forward L0.mlp is not ordered after its write by #0 h2d copy L0.mlp");
+}
+
+TEST(Check, MissingWaitOnTheIterationBefore) {
+  StepPlan plan = small_plan();
+  plan.cyclic = true;
+  finish(plan);
+  ASSERT_EQ(plan.ops[0].waits.size(), 1u);
+  EXPECT_TRUE(plan.ops[0].waits[0].previous_iteration);
+  plan.ops[0].waits.clear();
+  EXPECT_TRUE(has(check(plan), Kind::shared_bytes)) << text(check(plan));
+}
+
+TEST(Check, WindowedLanesDoNotOrderTheirOps) {
+  StepPlan plan = empty_plan();
+  const BufferId state = add_buffer(plan, "state", Tier::nvme, 8192, Life::persistent);
+  const BufferId staging = add_buffer(plan, "staging", Tier::host, 8192);
+  add_op(plan, OpKind::read, nvme_read, {whole(plan, state, Mode::read), whole(plan, staging, Mode::write)});
+  add_op(plan, OpKind::read, nvme_read, {whole(plan, state, Mode::read), whole(plan, staging, Mode::write)});
+  finish(plan);
+  EXPECT_EQ(plan.ops[1].waits, (std::vector<Wait>{{0, false}}));
+  plan.ops[1].waits.clear();
+  EXPECT_TRUE(has(check(plan), Kind::unordered_access));
+  plan.lanes[nvme_read].windowed = false;
+  EXPECT_TRUE(check(plan).empty());
+}
+
+TEST(Check, UnwrittenRead) {
+  StepPlan plan = small_plan();
+  plan.ops[0].accesses.pop_back();
+  EXPECT_TRUE(has(check(plan), Kind::unwritten_read)) << text(check(plan));
+}
+
+TEST(Check, PartlyWrittenRead) {
+  StepPlan plan = small_plan();
+  plan.ops[0].accesses[1].bytes = 8000;
+  const auto violations = check(plan);
+  ASSERT_TRUE(has(violations, Kind::unwritten_read));
+  EXPECT_NE(violations[0].message.find("byte 8000"), std::string::npos) << text(violations);
+  plan.ops[1].accesses[0].bytes = 8000;
+  EXPECT_TRUE(check(plan).empty());
+}
+
+TEST(Check, WorkspaceNeedsNoWriteBeforeIt) {
+  StepPlan plan = small_plan();
+  const BufferId w = add_buffer(plan, "workspace", Tier::device, 4096);
+  Access a = whole(plan, w, Mode::read_write);
+  plan.ops[1].accesses.push_back(a);
+  finish(plan);
+  EXPECT_TRUE(has(check(plan), Kind::unwritten_read));
+  plan.ops[1].accesses.back().role = Role::workspace;
+  EXPECT_TRUE(check(plan).empty());
+}
+
+TEST(Check, SharedBytesOfTransients) {
+  StepPlan plan = small_plan();
+  plan.buffers[2].offset = plan.buffers[1].offset;
+  EXPECT_TRUE(has(check(plan), Kind::shared_bytes)) << "x is written while parameters are read";
+}
+
+TEST(Check, SharedBytesOfAPersistentBuffer) {
+  StepPlan plan = empty_plan();
+  add_buffer(plan, "state", Tier::device, 8192, Life::persistent);
+  add_buffer(plan, "other", Tier::device, 4096, Life::persistent);
+  const BufferId x = add_buffer(plan, "x", Tier::device, 4096);
+  add_op(plan, OpKind::forward, compute, {whole(plan, x, Mode::write)});
+  finish(plan);
+  EXPECT_TRUE(check(plan).empty());
+  StepPlan transient = plan;
+  transient.buffers[x].offset = 4096;
+  EXPECT_TRUE(has(check(transient), Kind::shared_bytes));
+  StepPlan persistent = plan;
+  persistent.buffers[1].offset = 4096;
+  EXPECT_TRUE(has(check(persistent), Kind::shared_bytes));
+}
+
+TEST(Check, OutOfBounds) {
+  StepPlan plan = small_plan();
+  plan.ops[2].accesses[1].offset = 4096;
+  EXPECT_TRUE(has(check(plan), Kind::out_of_bounds));
+  plan = small_plan();
+  plan.buffers[3].offset += 1u << 20;
+  EXPECT_TRUE(has(check(plan), Kind::out_of_bounds));
+  plan = small_plan();
+  plan.arenas.clear();
+  EXPECT_TRUE(has(check(plan), Kind::out_of_bounds));
+  plan = small_plan();
+  plan.ops[2].accesses[1].offset = ~0ull - 100;
+  EXPECT_TRUE(has(check(plan), Kind::out_of_bounds));
+}
+
+TEST(Check, OverBudget) {
+  StepPlan plan = small_plan();
+  for (Arena& a : plan.arenas) a.budget_bytes = a.arena_bytes;
+  EXPECT_TRUE(check(plan).empty());
+  plan.arenas[0].budget_bytes -= 1;
+  EXPECT_TRUE(has(check(plan), Kind::over_budget));
+}
+
+/// Reads the current slot and writes the next one, then sync and commit.
+StepPlan durable_plan() {
+  StepPlan plan = empty_plan();
+  plan.cyclic = true;
+  const BufferId state = add_buffer(plan, "state", Tier::nvme, 8192, Life::persistent, 2);
+  const BufferId staging = add_buffer(plan, "staging", Tier::host, 8192);
+  add_op(plan, OpKind::read, nvme_read, {whole(plan, state, Mode::read), whole(plan, staging, Mode::write)});
+  add_op(plan, OpKind::update, optimizer, {whole(plan, staging, Mode::read_write)});
+  add_op(plan, OpKind::write, nvme_write,
+         {whole(plan, staging, Mode::read), whole(plan, state, Mode::write, Slot::next)});
+  add_op(plan, OpKind::control, optimizer, {});
+  add_op(plan, OpKind::sync, nvme_write, {});
+  add_op(plan, OpKind::commit, nvme_write, {});
+  finish(plan);
+  return plan;
+}
+
+TEST(Check, DurableOrderIsDerived) {
+  const StepPlan plan = durable_plan();
+  EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  EXPECT_EQ(plan.ops[5].waits, (std::vector<Wait>{{4, false}}));
+  // The write waits for the commit of the iteration before, the sync for the write and the vote.
+  const auto& waits = plan.ops[2].waits;
+  EXPECT_NE(std::find(waits.begin(), waits.end(), Wait{5, true}), waits.end());
+  EXPECT_EQ(plan.ops[4].waits, (std::vector<Wait>{{2, false}, {3, false}}));
+}
+
+TEST(Check, DurableOverwrite) {
+  StepPlan current = durable_plan();
+  current.ops[2].accesses[1].slot = Slot::current;
+  EXPECT_TRUE(has(check(current), Kind::durable_overwrite));
+  for (const OpId op : {2u, 4u, 5u}) {
+    StepPlan plan = durable_plan();
+    std::erase_if(plan.ops[op].waits, [](const Wait& w) { return w.op != 1; });
+    EXPECT_TRUE(has(check(plan), Kind::durable_overwrite)) << describe(plan, op) << "\n" << text(check(plan));
+  }
+  StepPlan uncommitted = durable_plan();
+  uncommitted.ops.resize(4);
+  derive_waits(uncommitted);
+  EXPECT_TRUE(has(check(uncommitted), Kind::durable_overwrite));
+}
+
+TEST(Check, ADurableWriteWaitsForEveryRanksCommit) {
+  StepPlan plan = random_plan(3, {10, 2, true, true});
+  finish(plan);
+  EXPECT_TRUE(check(plan).empty());
+  // Without the meeting of the ranks, each goes on alone.
+  for (Op& op : plan.ops)
+    if (op.kind == OpKind::control || op.kind == OpKind::all_gather) op.collective = -1;
+  derive_waits(plan);
+  const auto violations = check(plan, 100);
+  ASSERT_TRUE(has(violations, Kind::durable_overwrite)) << text(violations);
+}
+
+TEST(Check, BadSlot) {
+  StepPlan plan = small_plan();
+  plan.ops[0].accesses[0].slot = Slot::next;
+  EXPECT_TRUE(has(check(plan), Kind::bad_slot));
+  plan = small_plan();
+  plan.buffers[0].slots = 3;
+  EXPECT_TRUE(has(check(plan), Kind::bad_slot));
+}
+
+/// Two ranks gather twice.
+StepPlan gather_plan() {
+  StepPlan plan = empty_plan(2);
+  for (const std::int32_t id : {10, 11})
+    for (RankId r = 0; r < 2; ++r) {
+      const OpId op = add_op(plan, OpKind::all_gather, static_cast<LaneId>(comm + r * lanes_per_rank), {});
+      plan.ops[op].collective = id;
+      plan.ops[op].group = 0;
+    }
+  finish(plan);
+  return plan;
+}
+
+TEST(Check, CollectiveOrder) {
+  StepPlan plan = gather_plan();
+  EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  std::swap(plan.ops[1].collective, plan.ops[3].collective);
+  const auto violations = check(plan);
+  EXPECT_TRUE(has(violations, Kind::collective_order));
+  EXPECT_TRUE(has(violations, Kind::deadlock)) << text(violations);
+  plan = gather_plan();
+  plan.ops[1].kind = OpKind::reduce_scatter;
+  EXPECT_TRUE(has(check(plan), Kind::collective_order));
+  plan = gather_plan();
+  plan.ops[0].group = -1;
+  EXPECT_TRUE(has(check(plan), Kind::collective_order));
+}
+
+TEST(Check, DeadlockByAMissingParticipant) {
+  StepPlan plan = gather_plan();
+  plan.ops.pop_back();
+  EXPECT_TRUE(has(check(plan), Kind::deadlock));
+}
+
+TEST(Check, DeadlockByAWaitForALaterOp) {
+  StepPlan plan = small_plan();
+  plan.ops[0].waits.push_back({2, false});
+  const auto violations = check(plan);
+  ASSERT_TRUE(has(violations, Kind::deadlock));
+  EXPECT_EQ(violations[0].message.find("#1 compute forward L0.mlp never starts"), 0u) << text(violations);
+}
+
+TEST(Check, DeadlockAcrossRanksAndCollectives) {
+  StepPlan plan = gather_plan();
+  // Rank 0's first gather waits for an op that comes after its second.
+  const OpId after = add_op(plan, OpKind::copy, h2d, {});
+  plan.ops[after].waits = {{2, false}};
+  plan.ops[0].waits = {{after, false}};
+  const auto violations = check(plan, 100);
+  EXPECT_TRUE(has(violations, Kind::deadlock));
+  EXPECT_NE(text(violations).find("never finishes"), std::string::npos) << "rank 1 hangs in the first gather";
+}
+
+TEST(Check, StopsAtTheLimit) {
+  StepPlan plan = random_plan(9, {40, 1, true, true});
+  finish(plan);
+  for (Op& op : plan.ops) op.waits.clear();
+  EXPECT_EQ(check(plan, 3).size(), 3u);
+  EXPECT_GT(check(plan, 1000).size(), 3u);
+}
+
+}  // namespace
+}  // namespace sluice
