@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/adamw.cpp"
 #include <hwy/foreach_target.h>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/exact_fma-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -86,28 +87,6 @@ struct AdamwVectors {
   }
 };
 
-template <class G>
-HWY_INLINE Bits update_bf16(const AdamwVectors& c, bf16* parameter, std::int16_t* remainder, float* exp_avg,
-                            float* exp_avg_sq, const G* gradient) {
-  Vec m = load_lanes(exp_avg), v = load_lanes(exp_avg_sq);
-  const Vec master = hn::BitCast(F32(), join_lanes(parameter, remainder));
-  const auto bits = hn::BitCast(U32(), c.update(master, &m, &v, load_lanes(gradient)));
-  store_lanes(m, exp_avg);
-  store_lanes(v, exp_avg_sq);
-  split_lanes(bits, parameter, remainder);
-  return diverged_lanes(bits);
-}
-
-HWY_INLINE Bits update_f32(const AdamwVectors& c, float* parameter, float* exp_avg, float* exp_avg_sq,
-                           const float* gradient) {
-  Vec m = load_lanes(exp_avg), v = load_lanes(exp_avg_sq);
-  const Vec master = c.update(load_lanes(parameter), &m, &v, load_lanes(gradient));
-  store_lanes(m, exp_avg);
-  store_lanes(v, exp_avg_sq);
-  store_lanes(master, parameter);
-  return diverged_lanes(hn::BitCast(U32(), master));
-}
-
 /// A copy of the last few elements of an array, a whole vector long, so that the tail runs through the same code.
 template <class T>
 struct Tail {
@@ -116,8 +95,88 @@ struct Tail {
   void put_back(T* to, std::int64_t count) const { std::memcpy(to, data, static_cast<std::size_t>(count) * sizeof(T)); }
 };
 
-/// Counts are kept in 32-bit lanes for so many vectors, then moved to 64 bits.
-constexpr std::int64_t vectors_per_count = 1 << 20;
+/// Elements of one strip: two cache lines of fp32, one of bf16; a multiple of every target's vector.
+constexpr std::int64_t strip = 32;
+
+/// Five arrays are more streams than the hardware's prefetchers follow well across page borders, so the lines this
+/// far ahead of the strip are asked for by hand. Reaching beyond the end is harmless: prefetches do not fault.
+template <class T>
+HWY_INLINE void prefetch_strip(const T* p) {
+  constexpr std::uintptr_t ahead_bytes = 512;
+  const auto first = reinterpret_cast<std::uintptr_t>(p) + ahead_bytes;
+  for (std::uintptr_t line = 0; line < strip * sizeof(T); line += 64)
+    hwy::Prefetch(reinterpret_cast<const char*>(first + line));
+}
+
+template <class G>
+struct Bf16Range {
+  bf16* parameter;
+  std::int16_t* remainder;
+  float *exp_avg, *exp_avg_sq;
+  const G* gradient;
+
+  HWY_INLINE void prefetch(std::int64_t i) const {
+    prefetch_strip(parameter + i);
+    prefetch_strip(remainder + i);
+    prefetch_strip(exp_avg + i);
+    prefetch_strip(exp_avg_sq + i);
+    prefetch_strip(gradient + i);
+  }
+
+  HWY_INLINE Bits update(const AdamwVectors& c, std::int64_t i) const {
+    Vec m = load_lanes(exp_avg + i), v = load_lanes(exp_avg_sq + i);
+    const Vec master = hn::BitCast(F32(), join_lanes(parameter + i, remainder + i));
+    const auto bits = hn::BitCast(U32(), c.update(master, &m, &v, load_lanes(gradient + i)));
+    store_lanes(m, exp_avg + i);
+    store_lanes(v, exp_avg_sq + i);
+    split_lanes(bits, parameter + i, remainder + i);
+    return diverged_lanes(bits);
+  }
+
+  HWY_INLINE Bits update_tail(const AdamwVectors& c, std::int64_t i, std::int64_t count) const {
+    Tail<bf16> p(parameter + i, count);
+    Tail<std::int16_t> r(remainder + i, count);
+    Tail<float> m(exp_avg + i, count), v(exp_avg_sq + i, count);
+    const Tail<G> g(gradient + i, count);
+    const Bits bad = Bf16Range{p.data, r.data, m.data, v.data, g.data}.update(c, 0);
+    p.put_back(parameter + i, count);
+    r.put_back(remainder + i, count);
+    m.put_back(exp_avg + i, count);
+    v.put_back(exp_avg_sq + i, count);
+    return bad;
+  }
+};
+
+struct F32Range {
+  float *parameter, *exp_avg, *exp_avg_sq;
+  const float* gradient;
+
+  HWY_INLINE void prefetch(std::int64_t i) const {
+    prefetch_strip(parameter + i);
+    prefetch_strip(exp_avg + i);
+    prefetch_strip(exp_avg_sq + i);
+    prefetch_strip(gradient + i);
+  }
+
+  HWY_INLINE Bits update(const AdamwVectors& c, std::int64_t i) const {
+    Vec m = load_lanes(exp_avg + i), v = load_lanes(exp_avg_sq + i);
+    const Vec master = c.update(load_lanes(parameter + i), &m, &v, load_lanes(gradient + i));
+    store_lanes(m, exp_avg + i);
+    store_lanes(v, exp_avg_sq + i);
+    store_lanes(master, parameter + i);
+    return diverged_lanes(hn::BitCast(U32(), master));
+  }
+
+  HWY_INLINE Bits update_tail(const AdamwVectors& c, std::int64_t i, std::int64_t count) const {
+    Tail<float> p(parameter + i, count), m(exp_avg + i, count), v(exp_avg_sq + i, count);
+    const Tail<float> g(gradient + i, count);
+    const Bits bad = F32Range{p.data, m.data, v.data, g.data}.update(c, 0);
+    p.put_back(parameter + i, count);
+    m.put_back(exp_avg + i, count);
+    v.put_back(exp_avg_sq + i, count);
+    return bad;
+  }
+};
 
 HWY_INLINE std::uint64_t total(Bits counts) {
   std::uint32_t each[HWY_MAX_BYTES / sizeof(std::uint32_t)];
@@ -127,60 +186,42 @@ HWY_INLINE std::uint64_t total(Bits counts) {
   return sum;
 }
 
-template <class G>
-std::uint64_t adamw_bf16(const AdamwConstants& constants, bf16* parameter, std::int16_t* remainder, float* exp_avg,
-                         float* exp_avg_sq, const G* gradient, std::int64_t n) {
-  const AdamwVectors c(constants);
+/// Elements from `begin` to `end`, fewer than 2^32 (the lanes count in 32 bits).
+template <class Range>
+HWY_INLINE std::uint64_t update_range(const AdamwVectors& c, const Range& range, std::int64_t begin, std::int64_t end) {
   const std::int64_t step = lanes();
+  Bits counts = hn::Zero(U32());
+  std::int64_t i = begin;
+  for (; i + strip <= end; i += strip) {
+    range.prefetch(i);
+    for (std::int64_t k = 0; k < strip; k += step) counts = hn::Add(counts, range.update(c, i + k));
+  }
+  for (; i + step <= end; i += step) counts = hn::Add(counts, range.update(c, i));
+  if (i < end) {
+    const Bits bad = range.update_tail(c, i, end - i);
+    counts = hn::Add(counts, hn::IfThenElseZero(hn::FirstN(U32(), static_cast<std::size_t>(end - i)), bad));
+  }
+  return total(counts);
+}
+
+template <class Range>
+HWY_INLINE std::uint64_t update_all(const AdamwConstants& constants, const Range& range, std::int64_t n) {
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  const AdamwVectors c(constants);
   std::uint64_t diverged = 0;
-  std::int64_t i = 0;
-  while (i + step <= n) {
-    const std::int64_t end = HWY_MIN(n - step, i + (vectors_per_count - 1) * step);
-    Bits counts = hn::Zero(U32());
-    for (; i <= end; i += step)
-      counts = hn::Add(counts, update_bf16(c, parameter + i, remainder + i, exp_avg + i, exp_avg_sq + i, gradient + i));
-    diverged += total(counts);
-  }
-  if (i < n) {
-    const std::int64_t rest = n - i;
-    Tail<bf16> p(parameter + i, rest);
-    Tail<std::int16_t> r(remainder + i, rest);
-    Tail<float> m(exp_avg + i, rest), v(exp_avg_sq + i, rest);
-    const Tail<G> g(gradient + i, rest);
-    const Bits bad = update_bf16(c, p.data, r.data, m.data, v.data, g.data);
-    diverged += total(hn::IfThenElseZero(hn::FirstN(U32(), static_cast<std::size_t>(rest)), bad));
-    p.put_back(parameter + i, rest);
-    r.put_back(remainder + i, rest);
-    m.put_back(exp_avg + i, rest);
-    v.put_back(exp_avg_sq + i, rest);
-  }
+  for (std::int64_t i = 0; i < n; i += most) diverged += update_range(c, range, i, HWY_MIN(n, i + most));
   return diverged;
 }
 
-std::uint64_t adamw_f32(const AdamwConstants& constants, float* parameter, float* exp_avg, float* exp_avg_sq,
+template <class G>
+std::uint64_t adamw_bf16(const AdamwConstants& c, bf16* parameter, std::int16_t* remainder, float* exp_avg,
+                         float* exp_avg_sq, const G* gradient, std::int64_t n) {
+  return update_all(c, Bf16Range<G>{parameter, remainder, exp_avg, exp_avg_sq, gradient}, n);
+}
+
+std::uint64_t adamw_f32(const AdamwConstants& c, float* parameter, float* exp_avg, float* exp_avg_sq,
                         const float* gradient, std::int64_t n) {
-  const AdamwVectors c(constants);
-  const std::int64_t step = lanes();
-  std::uint64_t diverged = 0;
-  std::int64_t i = 0;
-  while (i + step <= n) {
-    const std::int64_t end = HWY_MIN(n - step, i + (vectors_per_count - 1) * step);
-    Bits counts = hn::Zero(U32());
-    for (; i <= end; i += step)
-      counts = hn::Add(counts, update_f32(c, parameter + i, exp_avg + i, exp_avg_sq + i, gradient + i));
-    diverged += total(counts);
-  }
-  if (i < n) {
-    const std::int64_t rest = n - i;
-    Tail<float> p(parameter + i, rest), m(exp_avg + i, rest), v(exp_avg_sq + i, rest);
-    const Tail<float> g(gradient + i, rest);
-    const Bits bad = update_f32(c, p.data, m.data, v.data, g.data);
-    diverged += total(hn::IfThenElseZero(hn::FirstN(U32(), static_cast<std::size_t>(rest)), bad));
-    p.put_back(parameter + i, rest);
-    m.put_back(exp_avg + i, rest);
-    v.put_back(exp_avg_sq + i, rest);
-  }
-  return diverged;
+  return update_all(c, F32Range{parameter, exp_avg, exp_avg_sq, gradient}, n);
 }
 
 void split(const float* master, bf16* parameter, std::int16_t* remainder, std::int64_t n) {
