@@ -10,9 +10,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "io/publish.h"
@@ -52,15 +56,34 @@ Status validate(const SwapOptions& options) {
   return success();
 }
 
+/// The kernel takes a killed run's rings apart, which hold its files, a little after the run itself is gone.
+bool lock_patiently(int fd) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK && errno != EINTR) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+/// Whether the run that a temporary file's name tells is still there.
+bool is_alive(const std::string& file_name) {
+  const long pid = std::strtol(file_name.c_str() + std::strlen(temporary_prefix), nullptr, 10);
+  return pid > 0 && (kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH);
+}
+
 /// Remove temporary swap files that nobody holds locked: their run was killed.
 void remove_stale(const std::string& directory) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (!entry.path().filename().string().starts_with(temporary_prefix)) continue;
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(temporary_prefix)) continue;
     const int fd = open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) continue;
     struct stat st {};
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
+    const bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    if (regular && (is_alive(name) ? flock(fd, LOCK_EX | LOCK_NB) == 0 : lock_patiently(fd)))
+      unlink(entry.path().c_str());
     close(fd);
   }
 }
@@ -125,7 +148,7 @@ Result<IoFile> open_file(const SwapOptions& options, const std::string& director
   } else if (size != file_bytes(options)) {
     wrong =
         fmt::format("has {} bytes, {} expected: it belongs to another plan or is damaged", size, file_bytes(options));
-  } else if (flock(file.fd, LOCK_EX | LOCK_NB) != 0) {
+  } else if (!lock_patiently(file.fd)) {
     wrong = "is used by another run";
   }
   if (wrong.empty()) return file;
@@ -213,6 +236,7 @@ SwapFile& SwapFile::operator=(SwapFile&& other) noexcept {
 void SwapFile::close() {
   for (const IoFile& file : files_) {
     if (remove_on_close_) unlink(file.path.c_str());
+    flock(file.fd, LOCK_UN);  // a ring may hold the file a little longer, the lock should not
     ::close(file.fd);
   }
   files_.clear();

@@ -22,6 +22,9 @@ class UringBackend final : public IoBackend {
  public:
   UringBackend() = default;
   ~UringBackend() override {
+    // The kernel takes a ring apart in the background; files and memory should be free when this returns.
+    if (fixed_files_) io_uring_unregister_files(&ring_);
+    if (!fixed_.empty()) io_uring_unregister_buffers(&ring_);
     if (ring_made_) io_uring_queue_exit(&ring_);
     if (wake_fd_ >= 0) close(wake_fd_);
   }

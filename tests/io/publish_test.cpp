@@ -1,0 +1,131 @@
+#include "io/publish.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+
+#include "support.h"
+
+namespace sluice {
+namespace {
+
+/// Writes beyond `bytes` in any file fail (EFBIG) while this lives: a full disk that needs no mount.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit{bytes, old_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &old_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit old_{};
+  void (*old_handler_)(int);
+};
+
+TEST(Publish, ReplacesWholeFilesAndLeavesNothingElse) {
+  const ScratchDir dir;
+  const std::string path = dir / "report.json";
+  ASSERT_TRUE(publish_file(path, "one").ok());
+  ASSERT_TRUE(publish_file(path, "two", 0600).ok());
+  EXPECT_EQ(read_text(path), "two");
+  struct stat st {};
+  ASSERT_EQ(stat(path.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 0777, 0600u);
+  EXPECT_EQ(dir.files(), 1u);
+  const Status missing = publish_file(dir / "no/such/file", "x");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ErrorCode::bad_request);
+}
+
+TEST(Publish, NotPublishedIsNotThere) {
+  const ScratchDir dir;
+  {
+    auto file = AtomicFile::create(dir / "x");
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(file->append(std::as_bytes(std::span("abc", 3))).ok());
+    EXPECT_FALSE(std::filesystem::exists(dir / "x"));
+  }
+  EXPECT_EQ(dir.files(), 0u);
+}
+
+TEST(Publish, FailedWriteKeepsTheOldFile) {
+  const ScratchDir dir;
+  ASSERT_TRUE(publish_file(dir / "x", "old").ok());
+  {
+    const FileSizeLimit full(1000);
+    EXPECT_FALSE(publish_file(dir / "x", std::string(2000, 'n')).ok());
+  }
+  EXPECT_EQ(read_text(dir / "x"), "old");
+  EXPECT_EQ(dir.files(), 1u);
+}
+
+TEST(ReadFile, WholeOrRefused) {
+  const ScratchDir dir;
+  const std::string text(200'000, 'q');
+  write_text(dir / "x", text);
+  EXPECT_EQ(*read_file(dir / "x"), text);
+  EXPECT_FALSE(read_file(dir / "x", 100'000).ok());
+  EXPECT_FALSE(read_file(dir / "missing").ok());
+  EXPECT_FALSE(read_file(dir.path()).ok());
+}
+
+TEST(LineWriter, AppendsCompleteLines) {
+  const ScratchDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  {
+    auto writer = LineWriter::open(path, false);
+    ASSERT_TRUE(writer.ok());
+    EXPECT_TRUE(writer->write_line("{\"step\":1}").ok());
+    EXPECT_TRUE(writer->write_line("{\"step\":2}").ok());
+  }
+  write_text(path, read_text(path) + "{\"st");  // as a killed run might leave it
+  {
+    auto writer = LineWriter::open(path, true);
+    ASSERT_TRUE(writer.ok());
+    EXPECT_TRUE(writer->write_line("{\"step\":3}").ok());
+  }
+  EXPECT_EQ(read_text(path), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+  ASSERT_TRUE(LineWriter::open(path, false).ok());
+  EXPECT_EQ(read_text(path), "");
+  EXPECT_FALSE(LineWriter::open(dir / "no/where", true).ok());
+}
+
+TEST(LineWriter, CutsOffALongIncompleteLine) {
+  const ScratchDir dir;
+  for (const std::size_t length : {4095u, 4096u, 4097u, 9000u}) {
+    write_text(dir / "x", "first\n" + std::string(length, 'z'));
+    ASSERT_TRUE(LineWriter::open(dir / "x", true).ok());
+    EXPECT_EQ(read_text(dir / "x"), "first\n");
+    write_text(dir / "x", std::string(length, 'z'));
+    ASSERT_TRUE(LineWriter::open(dir / "x", true).ok());
+    EXPECT_EQ(read_text(dir / "x"), "");
+  }
+}
+
+TEST(LineWriter, FullDiskTakesTheLineBack) {
+  const ScratchDir dir;
+  auto writer = LineWriter::open(dir / "x", false);
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(writer->write_line(std::string(99, 'a')).ok());
+  {
+    const FileSizeLimit full(150);
+    const Status status = writer->write_line(std::string(99, 'b'));
+    ASSERT_FALSE(status.ok());
+    EXPECT_NE(status.error().message.find("could not be written"), std::string::npos);
+  }
+  EXPECT_EQ(read_text(dir / "x"), std::string(99, 'a') + "\n");
+  EXPECT_TRUE(writer->write_line("c").ok());
+  EXPECT_EQ(read_text(dir / "x"), std::string(99, 'a') + "\nc\n");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,206 @@
+#include <sys/resource.h>
+#include <zlib.h>
+
+#include "io/token_file.h"
+#include "support.h"
+
+namespace sluice {
+namespace {
+
+std::vector<std::int32_t> random_tokens(std::size_t count, std::uint64_t vocabulary, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::int32_t> tokens(count);
+  for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(random() % vocabulary);
+  return tokens;
+}
+
+void write_tokens(const std::string& path, std::uint64_t vocabulary, std::span<const std::int32_t> tokens) {
+  auto writer = TokenWriter::create(path, vocabulary);
+  ASSERT_TRUE(writer.ok()) << writer.error().message;
+  ASSERT_TRUE(writer->append(tokens).ok());
+  ASSERT_TRUE(writer->finish().ok());
+}
+
+TEST(TokenFile, RoundTripOfEveryWidth) {
+  const ScratchDir dir;
+  for (const auto& [vocabulary, width] :
+       {std::pair(2ull, 1u), std::pair(256ull, 1u), std::pair(257ull, 2u), std::pair(65536ull, 2u),
+        std::pair(65537ull, 4u), std::pair(2147483647ull, 4u)}) {
+    const auto tokens = random_tokens(1'000'003, vocabulary, vocabulary);
+    write_tokens(dir / "t", vocabulary, tokens);
+    EXPECT_EQ(std::filesystem::file_size(dir / "t"), 64 + tokens.size() * width);
+    auto file = TokenFile::open(dir / "t");
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    EXPECT_EQ(file->count(), tokens.size());
+    EXPECT_EQ(file->vocabulary(), vocabulary);
+    std::vector<std::int32_t> back(tokens.size());
+    ASSERT_TRUE(file->read(0, back).ok());
+    EXPECT_EQ(back, tokens);
+    back.resize(777);
+    ASSERT_TRUE(file->read(tokens.size() - 777, back).ok());
+    EXPECT_TRUE(std::equal(back.begin(), back.end(), tokens.end() - 777));
+    EXPECT_TRUE(file->read(tokens.size(), {}).ok());
+  }
+  EXPECT_EQ(dir.files(), 1u);
+}
+
+void expect_refused(const Result<TokenFile>& file, const std::string& part) {
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.error().code, ErrorCode::bad_request);
+  EXPECT_NE(file.error().message.find(part), std::string::npos) << file.error().message;
+}
+
+TEST(TokenFile, RefusesWhatIsWrong) {
+  const ScratchDir dir;
+  const std::string path = dir / "t";
+  write_tokens(path, 300, random_tokens(100, 300, 1));
+  const std::string good = read_text(path);
+  expect_refused(TokenFile::open(path, {.vocabulary_limit = 256}), "vocabulary of 300, the model's is 256");
+  expect_refused(TokenFile::open(path, {.tokens_min = 101}), "has 100 tokens, at least 101");
+  expect_refused(TokenFile::open(dir / "missing"), "No such file");
+  expect_refused(TokenFile::open(dir.path()), "not a regular file");
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    write_text(path, good.substr(0, length));
+    EXPECT_FALSE(TokenFile::open(path).ok()) << "truncated to " << length;
+  }
+  write_text(path, good + "x");
+  expect_refused(TokenFile::open(path), "after its last token");
+  for (std::size_t bit = 0; bit < 64 * 8; ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    write_text(path, bad);
+    EXPECT_FALSE(TokenFile::open(path).ok()) << "header bit " << bit;
+  }
+  write_text(path, std::string("X") + good.substr(1));
+  expect_refused(TokenFile::open(path), "wrong magic");
+}
+
+TEST(TokenFile, TokenOutOfVocabularyIsNamedWhenRead) {
+  const ScratchDir dir;
+  write_tokens(dir / "t", 300, random_tokens(100, 300, 2));
+  std::string bytes = read_text(dir / "t");
+  bytes[64 + 2 * 42] = static_cast<char>(0xff);
+  bytes[64 + 2 * 42 + 1] = static_cast<char>(0xff);
+  write_text(dir / "t", bytes);
+  auto file = TokenFile::open(dir / "t");
+  ASSERT_TRUE(file.ok());
+  std::vector<std::int32_t> out(50);
+  const Status status = file->read(10, out);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("token 65535 at position 42 is not in the vocabulary of 300"),
+            std::string::npos);
+  EXPECT_TRUE(file->read(43, out).ok());
+  auto writer = TokenWriter::create(dir / "w", 300);
+  ASSERT_TRUE(writer.ok());
+  for (const std::int32_t bad : {300, -1}) EXPECT_FALSE(writer->append(std::span(&bad, 1)).ok());
+}
+
+TEST(TokenFile, RandomMutationsNeverCrash) {
+  const ScratchDir dir("/dev/shm");
+  write_tokens(dir / "t", 300, random_tokens(200, 300, 3));
+  const std::string good = read_text(dir / "t");
+  std::mt19937_64 random(4);
+  std::vector<std::int32_t> out;
+  for (int i = 0; i < 10000; ++i) {
+    std::string bad = good;
+    for (std::uint64_t n = random() % 4; n-- > 0;) bad[random() % bad.size()] = static_cast<char>(random());
+    if (random() % 4 == 0) bad.resize(random() % (bad.size() + 20));
+    write_text(dir / "m", bad);
+    auto file = TokenFile::open(dir / "m");
+    if (!file.ok()) continue;
+    out.resize(file->count());
+    if (!file->read(0, out).ok()) continue;
+    for (const std::int32_t t : out) ASSERT_TRUE(t >= 0 && t < 300);
+  }
+}
+
+void write_gzip(const std::string& path, const std::string& text) {
+  gzFile file = gzopen(path.c_str(), "wb");
+  ASSERT_EQ(gzwrite(file, text.data(), static_cast<unsigned>(text.size())), static_cast<int>(text.size()));
+  ASSERT_EQ(gzclose(file), Z_OK);
+}
+
+std::string some_text(std::size_t bytes) {
+  std::string text;
+  for (std::mt19937_64 random(5); text.size() < bytes;) text += "word" + std::to_string(random() % 1000) + "\xc3\xa4 ";
+  return text;
+}
+
+void expect_text(const TokenFile& file, const std::string& text) {
+  ASSERT_EQ(file.count(), text.size());
+  EXPECT_EQ(file.vocabulary(), 256u);
+  std::vector<std::int32_t> tokens(text.size());
+  ASSERT_TRUE(file.read(0, tokens).ok());
+  for (std::size_t i = 0; i < text.size(); ++i) ASSERT_EQ(tokens[i], static_cast<unsigned char>(text[i]));
+}
+
+TEST(Tokenize, PlainAndCompressedTextGiveTheSameTokens) {
+  const ScratchDir dir;
+  const std::string text = some_text(3'000'000);
+  write_text(dir / "a.txt", text);
+  write_gzip(dir / "a.dz", text);
+  for (const char* name : {"a.txt", "a.dz"}) {
+    ASSERT_TRUE(tokenize_bytes(dir / name, dir / "t").ok());
+    auto file = TokenFile::open(dir / "t");
+    ASSERT_TRUE(file.ok());
+    expect_text(*file, text);
+  }
+}
+
+TEST(Tokenize, DamagedCompressedTextIsRefused) {
+  const ScratchDir dir;
+  write_gzip(dir / "a.gz", some_text(500'000));
+  const std::string good = read_text(dir / "a.gz");
+  for (const std::size_t cut : {std::size_t{1}, std::size_t{8}, good.size() / 2, good.size() - 20}) {
+    write_text(dir / "cut.gz", good.substr(0, good.size() - cut));
+    const Status status = tokenize_bytes(dir / "cut.gz", dir / "t");
+    ASSERT_FALSE(status.ok()) << "cut by " << cut;
+    EXPECT_EQ(status.error().code, ErrorCode::bad_request);
+  }
+  std::string bad = good;
+  bad[good.size() / 2] = static_cast<char>(bad[good.size() / 2] ^ 1);
+  write_text(dir / "flip.gz", bad);
+  EXPECT_FALSE(tokenize_bytes(dir / "flip.gz", dir / "t").ok());
+  EXPECT_FALSE(tokenize_bytes(dir / "missing", dir / "t").ok());
+  EXPECT_FALSE(tokenize_bytes(dir.path(), dir / "t").ok());
+  EXPECT_FALSE(std::filesystem::exists(dir / "t"));
+}
+
+TEST(OpenOrTokenize, TakesTextAndTokenFilesAndRemembers) {
+  const ScratchDir dir;
+  const std::string cache = dir / "cache/deep";
+  const std::string text = some_text(10'000);
+  write_text(dir / "a.txt", text);
+  auto file = open_or_tokenize(dir / "a.txt", cache, {.tokens_min = 100});
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  expect_text(*file, text);
+  const std::string cached = file->path();
+  const auto written = std::filesystem::last_write_time(cached);
+  file = open_or_tokenize(dir / "a.txt", cache, {});
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file->path(), cached);
+  EXPECT_EQ(std::filesystem::last_write_time(cached), written) << "not made again";
+  file = open_or_tokenize(cached, dir / "unused", {});
+  ASSERT_TRUE(file.ok());
+  EXPECT_FALSE(std::filesystem::exists(dir / "unused"));
+
+  write_text(cached, "damaged");
+  file = open_or_tokenize(dir / "a.txt", cache, {});
+  ASSERT_TRUE(file.ok());
+  expect_text(*file, text);
+
+  const std::string other = some_text(20'000);
+  write_text(dir / "a.txt", other);
+  file = open_or_tokenize(dir / "a.txt", cache, {});
+  ASSERT_TRUE(file.ok());
+  expect_text(*file, other);
+
+  expect_refused(open_or_tokenize(dir / "a.txt", cache, {.tokens_min = 1'000'000}), "at least 1000000 are needed");
+  expect_refused(open_or_tokenize(dir / "a.txt", cache, {.vocabulary_limit = 100}), "vocabulary of 256");
+  expect_refused(open_or_tokenize(dir / "missing", cache, {}), "No such file");
+  expect_refused(open_or_tokenize(dir.path(), cache, {}), "can not read");
+  expect_refused(open_or_tokenize(dir / "a.txt", dir / "a.txt", {}), "can not make directory");
+}
+
+}  // namespace
+}  // namespace sluice
