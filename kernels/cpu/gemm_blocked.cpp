@@ -1,0 +1,179 @@
+#include "kernels/cpu/gemm_blocked.h"
+
+#include "sluice/status.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_blocked.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target comes before the rest
+#include <hwy/highway.h>
+
+#include "kernels/cpu/gemm_panel-inl.h"
+
+#ifndef SLUICE_GEMM_BLOCKING_
+#define SLUICE_GEMM_BLOCKING_
+namespace sluice::kernels {
+namespace {
+
+/// Largest block of the result that one pass over a block of k works on, and largest depth of that block. Depth: a
+/// panel of the right operand stays in the L1 cache. Rows and columns: every element is packed once per this many rows
+/// or columns of the other operand, and both packed blocks stay in the shared cache.
+constexpr std::int64_t max_rows = 1024, max_columns = 1056, max_depth = 320;
+/// A task of one thread: a block of packed rows that stays in the L2 cache, and a few panels.
+constexpr std::int64_t task_rows = 128, task_panels = 8;
+
+constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
+/// Size of equal pieces of at most `largest`, in multiples of `step`.
+constexpr std::int64_t piece(std::int64_t total, std::int64_t largest, std::int64_t step) {
+  const std::int64_t pieces = (total + largest - 1) / largest;
+  return round_up((total + pieces - 1) / pieces, step);
+}
+
+/// The widest register tile of any target (AVX-512): 8 rows, 3 vectors of 16. Blocks are multiples of it on every
+/// target, so that the workspace does not depend on the target.
+constexpr std::int64_t row_step = 8, column_step = 48, depth_step = 8;
+
+struct Blocking {
+  std::int64_t rows, columns, depth;
+  Blocking(std::int64_t m, std::int64_t n, std::int64_t k)
+      : rows(piece(m, max_rows, row_step)),
+        columns(piece(n, max_columns, column_step)),
+        depth(piece(k, max_depth, depth_step)) {}
+  /// Blocks at least as large as those of any problem up to this size.
+  static Blocking largest(std::int64_t m, std::int64_t n, std::int64_t k) {
+    return {std::min(round_up(m, row_step), max_rows), std::min(round_up(n, column_step), max_columns),
+            std::min(round_up(k, depth_step), max_depth)};
+  }
+  std::int64_t packed_a_floats() const { return round_up(rows * depth, 16); }
+  std::int64_t packed_b_floats() const { return round_up(columns * depth, 16); }
+};
+
+struct Problem {
+  ConstMatrix a, b;
+  Matrix c;
+  std::int64_t m, n, k;
+  bool accumulate;
+  float *packed_a, *packed_b, *partial;
+};
+
+}  // namespace
+}  // namespace sluice::kernels
+#endif  // SLUICE_GEMM_BLOCKING_
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::kernels::HWY_NAMESPACE {
+
+/// One block of the result over one block of k.
+struct Block {
+  std::int64_t row, column, depth0, rows, columns, depth;
+  bool first, last;  ///< of the blocks of k
+};
+
+/// Pack both operands' parts of a block; called by every thread of the team.
+template <class In>
+void pack_block(const Problem& g, const Block& s) {
+  const PackSource<In> a{static_cast<const In*>(g.a.data), g.a.ld, !g.a.transposed, g.m};
+  const PackSource<In> b{static_cast<const In*>(g.b.data), g.b.ld, g.b.transposed, g.n};
+  constexpr std::int64_t strip = 16;  // rows packed together: a cache line of a transposed operand
+  const std::int64_t strips = (s.rows + strip - 1) / strip;
+  const ColumnPanels panels(s.columns);
+  const std::int64_t count = panels.count();
+#pragma omp for schedule(dynamic, 4) nowait
+  for (std::int64_t i = 0; i < strips; ++i)
+    for (std::int64_t r = i * strip; r < std::min(s.rows, (i + 1) * strip); r += tile_rows)
+      pack_panel(a, s.row + r, tile_rows, s.depth0, s.depth, g.packed_a + r * s.depth);
+#pragma omp for schedule(dynamic, 2)
+  for (std::int64_t i = 0; i < count; ++i) pack_column_panel(b, panels, i, s.column, s.depth0, s.depth, g.packed_b);
+}
+
+template <class Out>
+void multiply_task(const Problem& g, const Block& s, const ColumnPanels& panels, std::int64_t row0, std::int64_t row1,
+                   std::int64_t panel0, std::int64_t panel1, std::int64_t partial_ld) {
+  for (std::int64_t i = panel0; i < panel1; ++i)
+    for (std::int64_t r = row0; r < row1; r += tile_rows) {
+      const LeftOperand left{g.packed_a + r * s.depth, 1, tile_rows};
+      const std::int64_t rows = std::min(tile_rows, s.rows - r);
+      if constexpr (std::is_same_v<Out, float>) {
+        float* out = static_cast<float*>(g.c.data) + (s.row + r) * g.c.ld + s.column;
+        const bool add = g.accumulate || !s.first;
+        multiply_panel<float>(left, g.packed_b, panels, i, s.columns, s.depth,
+                              {add ? out : nullptr, g.c.ld, out, g.c.ld}, rows);
+      } else {
+        float* partial = g.partial + r * partial_ld;
+        const float* sum = s.first ? nullptr : partial;
+        bf16* out = static_cast<bf16*>(g.c.data) + (s.row + r) * g.c.ld + s.column;
+        if (s.last)
+          multiply_panel<bf16>(left, g.packed_b, panels, i, s.columns, s.depth, {sum, partial_ld, out, g.c.ld}, rows);
+        else
+          multiply_panel<float>(left, g.packed_b, panels, i, s.columns, s.depth, {sum, partial_ld, partial, partial_ld},
+                                rows);
+      }
+    }
+}
+
+/// Called by every thread of the team; ends with a barrier, so that the packed operands may be replaced.
+template <class Out>
+void multiply_block(const Problem& g, const Block& s, std::int64_t partial_ld) {
+  const ColumnPanels panels(s.columns);
+  const std::int64_t row_tasks = (s.rows + task_rows - 1) / task_rows;
+  const std::int64_t column_tasks = (panels.count() + task_panels - 1) / task_panels;
+#pragma omp for schedule(dynamic, 1)
+  for (std::int64_t t = 0; t < row_tasks * column_tasks; ++t) {
+    const std::int64_t row = t % row_tasks * task_rows, panel = t / row_tasks * task_panels;
+    multiply_task<Out>(g, s, panels, row, std::min(s.rows, row + task_rows), panel,
+                       std::min(panels.count(), panel + task_panels), partial_ld);
+  }
+}
+
+template <class In, class Out>
+void run_blocks(const Problem& g) {
+  const Blocking size(g.m, g.n, g.k);
+#pragma omp parallel
+  for (std::int64_t column = 0; column < g.n; column += size.columns)
+    for (std::int64_t row = 0; row < g.m; row += size.rows)
+      for (std::int64_t depth = 0; depth < g.k; depth += size.depth) {
+        const Block s{row,
+                      column,
+                      depth,
+                      std::min(size.rows, g.m - row),
+                      std::min(size.columns, g.n - column),
+                      std::min(size.depth, g.k - depth),
+                      depth == 0,
+                      depth + size.depth >= g.k};
+        pack_block<In>(g, s);
+        multiply_block<Out>(g, s, size.columns);
+      }
+}
+
+void run(const Problem& g) {
+  const bool in_f32 = g.a.dtype == Dtype::f32, out_f32 = g.c.dtype == Dtype::f32;
+  if (in_f32 && out_f32) run_blocks<float, float>(g);
+  if (in_f32 && !out_f32) run_blocks<float, bf16>(g);
+  if (!in_f32 && out_f32) run_blocks<bf16, float>(g);
+  if (!in_f32 && !out_f32) run_blocks<bf16, bf16>(g);
+}
+
+}  // namespace sluice::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::kernels {
+HWY_EXPORT(run);
+
+std::uint64_t blocked_gemm_workspace_bytes(std::int64_t m, std::int64_t n, std::int64_t k, Dtype result) {
+  const Blocking size = Blocking::largest(m, n, k);
+  const std::int64_t partial = result == Dtype::f32 ? 0 : size.rows * size.columns;
+  return static_cast<std::uint64_t>(size.packed_a_floats() + size.packed_b_floats() + partial) * sizeof(float);
+}
+
+void blocked_gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& c, std::int64_t m, std::int64_t n,
+                  std::int64_t k, bool accumulate, std::span<std::byte> workspace) {
+  const Blocking size(m, n, k);
+  float* packed_a = reinterpret_cast<float*>(workspace.data());
+  float* packed_b = packed_a + size.packed_a_floats();
+  float* partial = packed_b + size.packed_b_floats();
+  HWY_DYNAMIC_DISPATCH(run)({a, b, c, m, n, k, accumulate, packed_a, packed_b, partial});
+}
+
+}  // namespace sluice::kernels
+#endif  // HWY_ONCE
