@@ -1,0 +1,242 @@
+// A whole model run sublayer by sublayer in plain memory: the smallest program that uses src/model.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sluice/random.h"
+#include "src/model/init.h"
+#include "src/model/model.h"
+#include "src/model/sublayer.h"
+
+namespace sluice::test {
+
+/// Bytes between two guards, `shift` x 64 bytes after an address that is a multiple of 4096, filled with garbage.
+class Guarded {
+ public:
+  Guarded() = default;
+  explicit Guarded(std::uint64_t bytes, std::uint64_t shift = 0) : bytes_(bytes) {
+    memory_.assign(bytes + 2 * guard_bytes + 4096 + 64 * shift, std::byte{0xa5});
+    const auto base = reinterpret_cast<std::uintptr_t>(memory_.data()) + guard_bytes;
+    at_ = guard_bytes + (4096 - base % 4096) % 4096 + 64 * shift;
+    std::memset(data(), 0xff, bytes);  // NaN in every dtype: what is read before it is written shows
+  }
+  std::byte* data() { return memory_.data() + at_; }
+  const std::byte* data() const { return memory_.data() + at_; }
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(data());
+  }
+  std::uint64_t size() const { return bytes_; }
+  std::span<std::byte> span() { return {data(), bytes_}; }
+  bool intact() const {
+    for (std::uint64_t i = 0; i < at_; ++i)
+      if (memory_[i] != std::byte{0xa5}) return false;
+    for (std::uint64_t i = at_ + bytes_; i < memory_.size(); ++i)
+      if (memory_[i] != std::byte{0xa5}) return false;
+    return true;
+  }
+  bool operator==(const Guarded& other) const {
+    return bytes_ == other.bytes_ && std::memcmp(data(), other.data(), bytes_) == 0;
+  }
+
+ private:
+  static constexpr std::uint64_t guard_bytes = 256;
+  std::vector<std::byte> memory_;
+  std::uint64_t bytes_ = 0, at_ = 0;
+};
+
+inline void store(Dtype dtype, const std::vector<float>& from, std::byte* to) {
+  if (dtype == Dtype::f32) {
+    std::memcpy(to, from.data(), 4 * from.size());
+    return;
+  }
+  for (std::size_t i = 0; i < from.size(); ++i) reinterpret_cast<bf16*>(to)[i] = to_bf16(from[i]);
+}
+
+inline std::vector<float> load(Dtype dtype, const std::byte* from, std::size_t n) {
+  std::vector<float> to(n);
+  for (std::size_t i = 0; i < n; ++i)
+    to[i] = dtype == Dtype::f32 ? reinterpret_cast<const float*>(from)[i]
+                                : to_float(reinterpret_cast<const bf16*>(from)[i]);
+  return to;
+}
+
+class ModelRunner {
+ public:
+  ModelRunner(const ModelConfig& config, BatchShape shape, Dtype dtype, std::uint64_t shift = 0)
+      : spec(build_model(config)), dtype_(dtype), shape_(shape), shift_(shift) {
+    rope_ = make_rope_table(config, shape.sequence);
+    for (const UnitSpec& unit : spec.units) {
+      const SublayerCost cost = sublayer_cost(spec, unit, shape, dtype);
+      costs_.push_back(cost);
+      parameters.emplace_back(unit.numel * dtype_bytes(dtype), shift);
+      gradients.emplace_back(unit.numel * 4, shift);
+      x.emplace_back(cost.boundary_bytes, shift);
+      d.emplace_back(cost.boundary_bytes, shift);
+      saved.emplace_back(cost.saved_bytes, shift);
+    }
+    if (config.tied) tied_gradient = Guarded(static_cast<std::uint64_t>(4 * config.vocabulary * config.hidden), shift);
+  }
+
+  void set_parameters(std::size_t unit, const std::vector<float>& values) {
+    store(dtype_, values, parameters[unit].data());
+  }
+  void initialise(std::uint64_t seed) {
+    for (std::size_t u = 0; u < spec.units.size(); ++u) {
+      std::vector<float> values(spec.units[u].numel);
+      initial_weights(spec.units[u], seed, 0, values);
+      set_parameters(u, values);
+    }
+  }
+
+  SublayerArgs args(std::size_t u) {
+    SublayerArgs a;
+    a.model = &spec;
+    a.unit = &spec.units[u];
+    a.rope = &rope_;
+    a.shape = shape_;
+    a.dtype = dtype_;
+    a.parameters = parameters[u].data();
+    a.gradient = gradients[u].as<float>();
+    if (spec.config.tied && spec.units[u].kind == Sublayer::head) {
+      a.tied_parameters = parameters[0].data();
+      a.tied_gradient = tied_gradient.as<float>();
+    }
+    return a;
+  }
+
+  /// Boundary activations: x[u] is what unit u reads, x[0] unused; saved too with `keep`.
+  void forward(const std::int32_t* tokens, bool keep = true) {
+    for (std::size_t u = 0; u + 1 < spec.units.size(); ++u) {
+      Guarded workspace(costs_[u].forward_workspace_bytes, shift_);
+      SublayerArgs a = args(u);
+      a.tokens = tokens;
+      a.x_in = x[u].data();
+      a.x_out = x[u + 1].data();
+      a.saved = keep && saved[u].size() > 0 ? saved[u].data() : nullptr;
+      a.workspace = workspace.span();
+      sublayer_forward(a);
+      expect_intact(u, workspace);
+    }
+  }
+
+  /// Throws away what forward kept and makes it again from the boundary activations.
+  void recompute() {
+    for (std::size_t u = 1; u + 1 < spec.units.size(); ++u) {
+      Guarded workspace(costs_[u].forward_workspace_bytes, shift_);
+      saved[u] = Guarded(saved[u].size(), shift_);
+      SublayerArgs a = args(u);
+      a.x_in = x[u].data();
+      a.saved = saved[u].data();
+      a.workspace = workspace.span();
+      sublayer_forward(a);
+      expect_intact(u, workspace);
+    }
+  }
+
+  /// After forward: sum of the loss in nats; gradients of `loss_scale` times that sum.
+  double backward(const std::int32_t* tokens, double loss_scale, bool accumulate = false) {
+    const std::size_t head = spec.units.size() - 1;
+    double loss = 0;
+    {
+      Guarded workspace(costs_[head].backward_workspace_bytes, shift_);
+      SublayerArgs a = args(head);
+      a.tokens = tokens;
+      a.loss_scale = loss_scale;
+      a.loss = &loss;
+      a.accumulate = accumulate;
+      a.x_in = x[head].data();
+      a.d_in = d[head].data();
+      a.workspace = workspace.span();
+      head_forward_backward(a);
+      expect_intact(head, workspace);
+    }
+    for (std::size_t u = head; u-- > 0;) {
+      Guarded workspace(costs_[u].backward_workspace_bytes, shift_);
+      SublayerArgs a = args(u);
+      a.tokens = tokens;
+      a.accumulate = accumulate;
+      a.x_in = x[u].data();
+      a.saved = saved[u].data();
+      a.d_out = d[u + 1].data();
+      a.d_in = d[u].data();
+      a.workspace = workspace.span();
+      sublayer_backward(a);
+      expect_intact(u, workspace);
+    }
+    return loss;
+  }
+
+  double loss(const std::int32_t* tokens) {
+    const std::size_t head = spec.units.size() - 1;
+    double sum = 0;
+    Guarded workspace(costs_[head].forward_workspace_bytes, shift_);
+    SublayerArgs a = args(head);
+    a.tokens = tokens;
+    a.loss = &sum;
+    a.x_in = x[head].data();
+    a.workspace = workspace.span();
+    head_loss(a);
+    expect_intact(head, workspace);
+    return sum;
+  }
+
+  /// After forward: [batch x sequence, vocabulary], one token at a time through the door that decoding uses.
+  std::vector<float> logits() {
+    const std::size_t head = spec.units.size() - 1;
+    const auto vocabulary = static_cast<std::size_t>(spec.config.vocabulary);
+    std::vector<float> all(static_cast<std::size_t>(shape_.tokens()) * vocabulary);
+    Guarded workspace(costs_[head].forward_workspace_bytes, shift_);
+    for (std::int64_t t = 0; t < shape_.tokens(); ++t) {
+      SublayerArgs a = args(head);
+      a.shape = {1, 1};
+      a.x_in = x[head].data() + static_cast<std::uint64_t>(t * spec.config.hidden) * dtype_bytes(dtype_);
+      a.logits = all.data() + static_cast<std::size_t>(t) * vocabulary;
+      a.workspace = workspace.span();
+      head_logits(a);
+    }
+    return all;
+  }
+
+  /// The tied matrix's gradient is the sum of what head and embedding make.
+  void add_tied_gradient() {
+    if (!spec.config.tied) return;
+    float* to = gradients[0].as<float>() + spec.units[0].tensors[0].offset;
+    for (std::uint64_t i = 0; i < tied_gradient.size() / 4; ++i) to[i] += tied_gradient.as<float>()[i];
+  }
+
+  ModelSpec spec;
+  std::vector<Guarded> parameters, gradients, x, d, saved;
+  Guarded tied_gradient;
+
+ private:
+  void expect_intact(std::size_t u, const Guarded& workspace) const {
+    EXPECT_TRUE(workspace.intact()) << "workspace of " << spec.units[u].name;
+    for (const auto* group : {&parameters, &gradients, &x, &d, &saved})
+      for (const Guarded& g : *group) ASSERT_TRUE(g.intact()) << spec.units[u].name;
+    if (spec.config.tied) {
+      EXPECT_TRUE(tied_gradient.intact());
+    }
+  }
+
+  Dtype dtype_;
+  BatchShape shape_;
+  std::uint64_t shift_;
+  RopeTable rope_;
+  std::vector<SublayerCost> costs_;
+};
+
+/// Deterministic tokens [batch, sequence + 1] in the vocabulary.
+inline std::vector<std::int32_t> some_tokens(BatchShape shape, std::int64_t vocabulary, std::uint64_t seed) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.batch * (shape.sequence + 1)));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(philox(seed, i, 99)[0] % static_cast<std::uint64_t>(vocabulary));
+  return tokens;
+}
+
+}  // namespace sluice::test
