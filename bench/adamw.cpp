@@ -100,9 +100,10 @@ int run(bool smoke) {
   for (const bool cached : {true, false}) {
     for (const Case& c : cases) {
       for (int threads = 1; threads <= cores; threads = threads == cores ? cores + 1 : std::min(cores, 2 * threads)) {
-        // 8192 parameters are about 230 KB, which second-level caches hold; 2^25 are 460 MB, which no cache does.
-        const std::int64_t numel = cached ? 8192 * threads : smoke ? 1 << 18 : 1 << 25;
-        const Times best = measure(c, threads, numel, cached && !smoke ? 2000 : 1, smoke ? 1 : 7);
+        // 8192 parameters are about 130 KB, which second-level caches hold; 2^24 are 260 MB. Rounds are short and
+        // many, so that the best one is undisturbed also on a machine with other work.
+        const std::int64_t numel = cached ? 8192 * threads : smoke ? 1 << 18 : 1 << 24;
+        const Times best = measure(c, threads, numel, cached && !smoke ? 50 : 1, smoke ? 1 : cached ? 400 : 40);
         const auto n = static_cast<double>(numel), bytes = n * static_cast<double>(c.bytes);
         std::printf("%-12s %-20s %7d %12lld %10.0f %12.2f %12.2f %6.2f\n", cached ? "in cache" : "out of cache", c.name,
                     threads, static_cast<long long>(numel), n / best.work / 1e6, bytes / best.work / 1e9,

@@ -6,7 +6,6 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cpp"
 #include <hwy/foreach_target.h>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -28,10 +27,28 @@ namespace sluice::kernels::HWY_NAMESPACE {
 
 HWY_INLINE Vec set(float v) { return hn::Set(F32(), v); }
 
+/// exp(x) for |x| <= 87: x = q ln2 + r, exp(x) = 2^q exp(r), with the polynomial of Cephes' expf on |r| <= ln2 / 2.
+/// Adding 1.5 * 2^23 rounds to an integer q that then stands in the lowest bits, ready to be added to the exponent.
+HWY_INLINE Vec exp_within_87(Vec x) {
+  const Vec rounder = set(12582912.0f);
+  const Vec shifted = hn::MulAdd(x, set(1.44269504f), rounder);
+  const Vec q = hn::Sub(shifted, rounder);
+  const Vec r = hn::NegMulAdd(q, set(-2.12194440e-4f), hn::NegMulAdd(q, set(0.693359375f), x));
+  Vec p = hn::MulAdd(set(1.9875691500e-4f), r, set(1.3981999507e-3f));
+  p = hn::MulAdd(p, r, set(8.3334519073e-3f));
+  p = hn::MulAdd(p, r, set(4.1665795894e-2f));
+  p = hn::MulAdd(p, r, set(1.6666665459e-1f));
+  p = hn::MulAdd(p, r, set(5.0000001201e-1f));
+  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, set(1.0f)));
+  const U32 d;
+  return hn::BitCast(F32(), hn::Add(hn::BitCast(d, p), hn::ShiftLeft<23>(hn::BitCast(d, shifted))));
+}
+
+/// Below -87 the result is smaller than 2e-38 and becomes zero.
 HWY_INLINE Vec logistic(Vec z) {
-  // exp is valid up to 88.7 only; below -87 the result is smaller than 2e-38 and becomes zero.
-  const Vec e = hn::Exp(F32(), hn::Min(hn::Neg(z), set(87.0f)));
-  return hn::IfThenElseZero(hn::Ge(z, set(-87.0f)), hn::Div(set(1.0f), hn::Add(set(1.0f), e)));
+  const Vec e = exp_within_87(hn::Max(hn::Min(hn::Neg(z), set(87.0f)), set(-87.0f)));
+  const Vec s = hn::Div(set(1.0f), hn::Add(set(1.0f), e));
+  return hn::IfThenZeroElse(hn::Lt(z, set(-87.0f)), s);
 }
 
 template <class T>

@@ -27,21 +27,34 @@ struct NormLoops {
 HWY_BEFORE_NAMESPACE();
 namespace sluice::kernels::HWY_NAMESPACE {
 
+/// total = term(i, access, total) over a row, in four running sums that do not wait for each other.
+template <class Term>
+HWY_INLINE float sum_terms(std::int64_t width, const Term& term) {
+  const std::int64_t step = lanes();
+  Vec a = hn::Zero(F32()), b = a, c = a, d = a;
+  std::int64_t i = 0;
+  for (; i + 4 * step <= width; i += 4 * step) {
+    a = term(i, Whole(), a);
+    b = term(i + step, Whole(), b);
+    c = term(i + 2 * step, Whole(), c);
+    d = term(i + 3 * step, Whole(), d);
+  }
+  for (; i + step <= width; i += step) a = term(i, Whole(), a);
+  if (i < width) a = term(i, Part{width - i}, a);
+  return sum_lanes(hn::Add(hn::Add(a, b), hn::Add(c, d)));
+}
+
 template <class T>
 float sum(const T* x, std::int64_t width) {
-  Vec total = hn::Zero(F32());
-  for_vectors(width, [&](std::int64_t i, auto io) HWY_ATTR { total = hn::Add(total, io.load(x + i)); });
-  return sum_lanes(total);
+  return sum_terms(width, [=](std::int64_t i, auto io, Vec total) HWY_ATTR { return hn::Add(total, io.load(x + i)); });
 }
 
 template <class T>
 float squares(const T* x, float mean, std::int64_t width) {
-  Vec total = hn::Zero(F32());
-  for_vectors(width, [&](std::int64_t i, auto io) HWY_ATTR {
+  return sum_terms(width, [=](std::int64_t i, auto io, Vec total) HWY_ATTR {
     const Vec d = io.only_valid(hn::Sub(io.load(x + i), hn::Set(F32(), mean)));
-    total = hn::MulAdd(d, d, total);
+    return hn::MulAdd(d, d, total);
   });
-  return sum_lanes(total);
 }
 
 template <class T>
