@@ -1,0 +1,59 @@
+// Runs the sluice binary as a person would, with its outputs apart.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace sluice {
+
+struct Finished {
+  int status = -1;  ///< exit status, -1 when a signal ended it
+  std::string out, err;
+};
+
+class CommandTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-command-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  static std::string read(const std::filesystem::path& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
+
+  /// `arguments` as a shell would take them; the profile and caches live in the test's folder.
+  Finished sluice(const std::string& arguments) const {
+    const std::string command = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + arguments + " >" +
+                                path(".out") + " 2>" + path(".err") + " </dev/null";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path(".out")), read(path(".err"))};
+  }
+
+  /// Exit status 2, nothing on standard output, one line on standard error that contains `what`.
+  void expect_refused(const std::string& arguments, const std::string& what) const {
+    const Finished f = sluice(arguments);
+    EXPECT_EQ(f.status, 2) << arguments << "\n" << f.err;
+    EXPECT_EQ(f.out, "") << arguments;
+    EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << arguments << "\n" << f.err;
+    EXPECT_EQ(f.err.rfind("sluice", 0), 0u) << f.err;
+    EXPECT_NE(f.err.find(what), std::string::npos) << arguments << "\n" << f.err;
+  }
+
+  std::filesystem::path folder_;
+};
+
+}  // namespace sluice

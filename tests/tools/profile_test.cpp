@@ -1,0 +1,200 @@
+#include "src/device/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "src/device/calibrate.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Profile : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "sluice-profile-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    path_ = folder_ / "deeper" / "profile.json";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void write(const std::string& text) {
+    fs::create_directories(path_.parent_path());
+    std::ofstream(path_) << text;
+  }
+  std::string text() const {
+    std::stringstream s;
+    s << std::ifstream(path_).rdbuf();
+    return s.str();
+  }
+  void expect_refused(const std::string& reason) {
+    const auto loaded = load_profile(path_);
+    ASSERT_FALSE(loaded.ok()) << reason;
+    EXPECT_EQ(loaded.error().code, ErrorCode::bad_request);
+    EXPECT_EQ(loaded.error().message.find('\n'), std::string::npos);
+    EXPECT_NE(loaded.error().message.find(path_.string()), std::string::npos) << loaded.error().message;
+    EXPECT_NE(loaded.error().message.find(reason), std::string::npos) << loaded.error().message;
+  }
+
+  fs::path folder_, path_;
+};
+
+HardwareProfile sample() {
+  HardwareProfile p;
+  p.machine = machine_id();
+  p.cores = 3;
+  p.gemm_flops_f32 = 1.0 / 3 * 1e11;
+  p.nvme_mixed_bytes_per_second = 1234567890.123456789;
+  p.op_overhead_seconds = 0.1 * 3e-6;
+  p.op_seconds["mlp.forward b1 s512 t2 bf16"] = 1.0 / 7;
+  return p;
+}
+
+TEST_F(Profile, ReadsBackExactly) {
+  const HardwareProfile p = sample();
+  ASSERT_TRUE(save_profile(path_, p).ok());
+  const auto q = load_profile(path_);
+  ASSERT_TRUE(q.ok()) << q.error().message;
+  EXPECT_EQ(q->machine, p.machine);
+  EXPECT_TRUE(profile_is_of_this_machine(*q));
+  EXPECT_EQ(q->cores, 3);
+  EXPECT_EQ(q->gemm_flops_f32, p.gemm_flops_f32);
+  EXPECT_EQ(q->nvme_mixed_bytes_per_second, p.nvme_mixed_bytes_per_second);
+  EXPECT_EQ(q->op_overhead_seconds, p.op_overhead_seconds);
+  EXPECT_EQ(q->op_seconds, p.op_seconds);
+}
+
+TEST_F(Profile, SavingTwiceLeavesOneFile) {
+  ASSERT_TRUE(save_profile(path_, sample()).ok());
+  HardwareProfile p = sample();
+  p.op_seconds.clear();
+  ASSERT_TRUE(save_profile(path_, p).ok());
+  const auto q = load_profile(path_);
+  ASSERT_TRUE(q.ok()) << q.error().message;
+  EXPECT_TRUE(q->op_seconds.empty());
+  EXPECT_EQ(std::distance(fs::directory_iterator(path_.parent_path()), fs::directory_iterator()), 1);
+}
+
+TEST_F(Profile, RefusesWhatIsNoProfile) {
+  expect_refused("");
+  for (const char* text : {"", "{", "[]", "null", "3", "\"profile\"", "{}", "{\"schema_version\": \"1\"}"}) {
+    write(text);
+    expect_refused("");
+  }
+}
+
+TEST_F(Profile, RefusesDamagedFields) {
+  ASSERT_TRUE(save_profile(path_, sample()).ok());
+  const auto whole = nlohmann::json::parse(text());
+  const auto with = [&](const char* name, const nlohmann::json& value) {
+    auto damaged = whole;
+    damaged[name] = value;
+    write(damaged.dump());
+  };
+  with("schema_version", profile_schema_version + 1);
+  expect_refused("schema version");
+  with("machine", 3);
+  expect_refused("machine");
+  for (const auto& [name, value] : whole.items()) {
+    if (name == "schema_version" || name == "machine") continue;
+    with(name.c_str(), "fast");
+    expect_refused(name);
+    with(name.c_str(), -1);
+    expect_refused(name);
+    auto damaged = whole;
+    damaged.erase(name);
+    write(damaged.dump());
+    expect_refused(name);
+  }
+  with("op_seconds", {{"mlp.forward", 0}});
+  expect_refused("mlp.forward");
+  with("cores", 1.5);
+  expect_refused("cores");
+  const std::string full = whole.dump();
+  for (std::size_t n = 0; n < full.size(); n += 37) {
+    write(full.substr(0, n));
+    expect_refused("");
+  }
+}
+
+TEST_F(Profile, UnwritablePlaceIsOneLine) {
+  std::ofstream(folder_ / "file") << "x";
+  const Status saved = save_profile(folder_ / "file" / "profile.json", sample());
+  ASSERT_FALSE(saved.ok());
+  EXPECT_NE(saved.error().message.find("file"), std::string::npos);
+}
+
+TEST(ProfilePath, FollowsTheEnvironment) {
+  setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(*default_profile_path(), "/cache/sluice/profile.json");
+  unsetenv("XDG_CACHE_HOME");
+  setenv("HOME", "/home/somebody", 1);
+  EXPECT_EQ(*default_profile_path(), "/home/somebody/.cache/sluice/profile.json");
+  unsetenv("HOME");
+  EXPECT_FALSE(default_profile_path().ok());
+}
+
+TEST(CostKey, TellsApartWhatTakesOtherTimes) {
+  ModelConfig config;
+  const ModelSpec model = build_model(config);
+  const BatchShape shape{2, 64};
+  const auto key = [&](const ModelSpec& m, BatchShape s, Dtype d, int threads) {
+    return cost_key(m, Sublayer::attention, OpKind::backward, s, d, threads);
+  };
+  const std::string base = key(model, shape, Dtype::f32, 2);
+  EXPECT_TRUE(base.ends_with(" f32")) << base;
+  EXPECT_TRUE(key(model, shape, Dtype::bf16, 2).ends_with(" bf16"));
+  EXPECT_NE(base, key(model, {1, 64}, Dtype::f32, 2));
+  EXPECT_NE(base, key(model, {2, 65}, Dtype::f32, 2));
+  EXPECT_NE(base, key(model, shape, Dtype::f32, 1));
+  EXPECT_NE(base, cost_key(model, Sublayer::attention, OpKind::forward, shape, Dtype::f32, 2));
+  EXPECT_NE(base, cost_key(model, Sublayer::mlp, OpKind::backward, shape, Dtype::f32, 2));
+  for (auto change : {+[](ModelConfig& c) { c.kv_heads = 2; }, +[](ModelConfig& c) { c.window = 32; },
+                      +[](ModelConfig& c) { c.qk_norm = true; }, +[](ModelConfig& c) { c.qkv_bias = true; },
+                      +[](ModelConfig& c) { c.hidden = 128; }, +[](ModelConfig& c) { c.head_dim = 32; }}) {
+    ModelConfig other = config;
+    change(other);
+    EXPECT_NE(base, key(build_model(other), shape, Dtype::f32, 2));
+  }
+}
+
+TEST(Calibrate, MeasuresEveryOpOnceAndKeepsWhatIsKnown) {
+  for (const char* name : {"llama-tiny", "gpt2"}) {
+    ModelConfig config = *preset_config("llama-tiny");
+    if (std::string(name) == "gpt2") config.family = Family::gpt2, config.kv_heads = config.heads, config.tied = true;
+    const ModelSpec model = build_model(config);
+    HardwareProfile profile;
+    bool changed = false;
+    ASSERT_TRUE(calibrate(model, {1, 32}, Dtype::bf16, 2, profile, 60, &changed).ok());
+    EXPECT_TRUE(changed);
+    EXPECT_EQ(profile.op_seconds.size(), 10u);
+    for (const auto& [key, seconds] : profile.op_seconds) EXPECT_GT(seconds, 0) << key;
+    const auto before = profile.op_seconds;
+    ASSERT_TRUE(calibrate(model, {1, 32}, Dtype::bf16, 2, profile, 60, &changed).ok());
+    EXPECT_FALSE(changed);
+    EXPECT_EQ(profile.op_seconds, before);
+  }
+}
+
+TEST(Calibrate, WithoutTimeItExtrapolatesFromTheRate) {
+  const ModelSpec model = build_model(*preset_config("llama-7b"));
+  HardwareProfile profile;
+  bool changed = false;
+  ASSERT_TRUE(calibrate(model, {1, 4096}, Dtype::bf16, 2, profile, 0, &changed).ok());
+  EXPECT_TRUE(changed);
+  const BatchShape shape{1, 4096};
+  const double seconds = profile.op_seconds[cost_key(model, Sublayer::mlp, OpKind::forward, shape, Dtype::bf16, 2)];
+  const UnitSpec& mlp = model.units[2];
+  ASSERT_EQ(mlp.kind, Sublayer::mlp);
+  EXPECT_DOUBLE_EQ(seconds, sublayer_cost(model, mlp, shape, Dtype::bf16).forward_flop / profile.gemm_flops_bf16);
+}
+
+}  // namespace
+}  // namespace sluice
