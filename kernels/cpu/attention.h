@@ -1,5 +1,5 @@
-// Exact causal attention in blocks (FlashAttention: arXiv 2205.14135, 2307.08691), grouped queries, forward and backward.
-// The score matrix never exists as a whole. Deterministic for one machine and thread count.
+// Exact causal attention in blocks (FlashAttention: arXiv 2205.14135, 2307.08691), grouped queries, forward and
+// backward. The score matrix never exists as a whole. Deterministic for one machine and thread count.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace sluice::kernels {
 
-/// q: [batch, queries, heads, head_dim] with row stride q_stride (elements between tokens); k, v: [batch, keys, kv_heads,
-/// head_dim] with kv_stride. Query i sees keys 0 .. i + (keys - queries). heads is a multiple of kv_heads.
+/// q: [batch, queries, heads, head_dim] with row stride q_stride (elements between tokens); k, v: [batch, keys,
+/// kv_heads, head_dim] with kv_stride. Query i sees keys 0 .. i + (keys - queries). heads is a multiple of kv_heads.
 struct AttentionShape {
   std::int64_t batch = 1, queries = 0, keys = 0, heads = 1, kv_heads = 1, head_dim = 64;
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;  ///< elements between consecutive tokens

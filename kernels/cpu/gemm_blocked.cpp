@@ -87,26 +87,24 @@ void pack_block(const Problem& g, const Block& s) {
 }
 
 template <class Out>
-void multiply_task(const Problem& g, const Block& s, const ColumnPanels& panels, std::int64_t row0, std::int64_t row1,
-                   std::int64_t panel0, std::int64_t panel1, std::int64_t partial_ld) {
+void multiply_task(const Problem& g, const Block& s, std::int64_t row0, std::int64_t row1, std::int64_t panel0,
+                   std::int64_t panel1, std::int64_t partial_ld) {
+  const RightOperand right{g.packed_b, s.columns, s.depth};
   for (std::int64_t i = panel0; i < panel1; ++i)
     for (std::int64_t r = row0; r < row1; r += tile_rows) {
       const LeftOperand left{g.packed_a + r * s.depth, 1, tile_rows};
       const std::int64_t rows = std::min(tile_rows, s.rows - r);
+      Out* out = static_cast<Out*>(g.c.data) + (s.row + r) * g.c.ld + s.column;
       if constexpr (std::is_same_v<Out, float>) {
-        float* out = static_cast<float*>(g.c.data) + (s.row + r) * g.c.ld + s.column;
         const bool add = g.accumulate || !s.first;
-        multiply_panel<float>(left, g.packed_b, panels, i, s.columns, s.depth,
-                              {add ? out : nullptr, g.c.ld, out, g.c.ld}, rows);
+        multiply_panel<float>(left, right, i, 0, s.depth, {add ? out : nullptr, g.c.ld, out, g.c.ld}, rows);
       } else {
         float* partial = g.partial + r * partial_ld;
         const float* sum = s.first ? nullptr : partial;
-        bf16* out = static_cast<bf16*>(g.c.data) + (s.row + r) * g.c.ld + s.column;
         if (s.last)
-          multiply_panel<bf16>(left, g.packed_b, panels, i, s.columns, s.depth, {sum, partial_ld, out, g.c.ld}, rows);
+          multiply_panel<bf16>(left, right, i, 0, s.depth, {sum, partial_ld, out, g.c.ld}, rows);
         else
-          multiply_panel<float>(left, g.packed_b, panels, i, s.columns, s.depth, {sum, partial_ld, partial, partial_ld},
-                                rows);
+          multiply_panel<float>(left, right, i, 0, s.depth, {sum, partial_ld, partial, partial_ld}, rows);
       }
     }
 }
@@ -120,7 +118,7 @@ void multiply_block(const Problem& g, const Block& s, std::int64_t partial_ld) {
 #pragma omp for schedule(dynamic, 1)
   for (std::int64_t t = 0; t < row_tasks * column_tasks; ++t) {
     const std::int64_t row = t % row_tasks * task_rows, panel = t / row_tasks * task_panels;
-    multiply_task<Out>(g, s, panels, row, std::min(s.rows, row + task_rows), panel,
+    multiply_task<Out>(g, s, row, std::min(s.rows, row + task_rows), panel,
                        std::min(panels.count(), panel + task_panels), partial_ld);
   }
 }

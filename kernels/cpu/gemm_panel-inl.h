@@ -224,21 +224,28 @@ HWY_NOINLINE void multiply_tile(const LeftOperand& a, const float* HWY_RESTRICT 
     }
 }
 
-/// One tile against panel i of a packed right operand that has `columns` columns in all.
+/// A packed right operand: columns cut by ColumnPanels, `depth` elements each.
+struct RightOperand {
+  const float* data;
+  std::int64_t columns, depth;
+};
+
+/// One tile against panel i, over depth0 .. depth0 + depth of it. `a` begins at depth0; r points to column 0.
 template <class Out>
-HWY_INLINE void multiply_panel(const LeftOperand& a, const float* packed, const ColumnPanels& panels, std::int64_t i,
-                               std::int64_t columns, std::int64_t depth, TileResult<Out> r, std::int64_t rows) {
-  const std::int64_t start = panels.start_vector(i) * lanes, width = panels.width_vectors(i);
-  const std::int64_t used = std::min(columns - start, width * lanes);
-  const float* b = packed + start * depth;
+HWY_INLINE void multiply_panel(const LeftOperand& a, const RightOperand& right, std::int64_t i, std::int64_t depth0,
+                               std::int64_t depth, TileResult<Out> r, std::int64_t rows) {
+  const ColumnPanels panels(right.columns);
+  const std::int64_t start = panels.start_vector(i) * lanes, vectors = panels.width_vectors(i);
+  const std::int64_t columns = std::min(right.columns - start, vectors * lanes);
+  const float* b = right.data + start * right.depth + depth0 * vectors * lanes;
   r.out += start;
   if (r.partial != nullptr) r.partial += start;
-  if (width == 3)
-    multiply_tile<3>(a, b, depth, r, rows, used);
-  else if (width == 2)
-    multiply_tile<2>(a, b, depth, r, rows, used);
+  if (vectors == 3)
+    multiply_tile<3>(a, b, depth, r, rows, columns);
+  else if (vectors == 2)
+    multiply_tile<2>(a, b, depth, r, rows, columns);
   else
-    multiply_tile<1>(a, b, depth, r, rows, used);
+    multiply_tile<1>(a, b, depth, r, rows, columns);
 }
 
 }  // namespace sluice::kernels::HWY_NAMESPACE

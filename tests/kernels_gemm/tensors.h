@@ -40,16 +40,12 @@ class Tensor {
   void fill(float v) {
     for (std::size_t i = 0; i < numel_; ++i) set(i, v);
   }
-  /// Values in [-scale, scale) that depend on seed and index alone.
-  void fill_random(std::uint64_t seed, float scale = 1) {
-    for (std::size_t i = 0; i < numel_; ++i) set(i, scale * static_cast<float>(2 * philox_uniform(seed, i, 0) - 1));
-  }
-  /// The same for the elements of rows of `width` that lie `ld` apart: padding changes no value.
-  void fill_random_rows(std::uint64_t seed, std::int64_t rows, std::int64_t width, std::int64_t ld) {
+  /// Values in [-scale, scale) in rows of `width` that lie `ld` apart. They depend on seed, row and column alone.
+  void fill_random_rows(std::uint64_t seed, std::int64_t rows, std::int64_t width, std::int64_t ld, float scale = 1) {
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < width; ++c)
         set(static_cast<std::size_t>(r * ld + c),
-            static_cast<float>(2 * philox_uniform(seed, static_cast<std::uint64_t>(r * width + c), 0) - 1));
+            scale * static_cast<float>(2 * philox_uniform(seed, static_cast<std::uint64_t>(r * width + c), 0) - 1));
   }
   /// All elements as f32.
   std::vector<float> floats() const {

@@ -1,0 +1,97 @@
+// Block sizes and workspace of attention, the same for every SIMD target (internal to attention).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/attention.h"
+
+namespace sluice::kernels {
+
+constexpr std::int64_t query_block = 64;
+constexpr std::int64_t forward_key_block = 256, backward_key_block = 128;
+/// Rows of a block of scores lie this much further apart than they are long, or walking down a column would use
+/// few sets of the cache. Also room for the last vector of a row.
+constexpr std::int64_t score_padding = 16;
+/// Pairs of (batch, kv head) worked on at once keep about this much in the workspace, so that threads share work
+/// evenly.
+constexpr std::int64_t wave_floats = (8 << 20) / 4;
+
+constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
+/// Row of a head, as packed operand or accumulator: whole vectors of any target.
+constexpr std::int64_t padded_head(const AttentionShape& s) { return round_up(s.head_dim, 16); }
+
+/// Floats of workspace: `shared` (of one wave of `pairs` pairs), then `per_thread` for each thread.
+struct AttentionWorkspace {
+  std::int64_t pairs, pair_floats, thread_floats;
+  std::int64_t shared_floats() const { return pairs * pair_floats; }
+};
+
+/// `threads`: of the machine. Decides only how much is done at once, no bit of the result.
+inline AttentionWorkspace make_workspace(const AttentionShape& s, std::int64_t threads, std::int64_t items_per_pair,
+                                         std::int64_t pair_floats, std::int64_t thread_floats) {
+  const std::int64_t for_threads = (threads + items_per_pair - 1) / items_per_pair;
+  const std::int64_t wanted = std::max(for_threads, wave_floats / pair_floats);
+  return {std::clamp<std::int64_t>(wanted, 1, s.batch * s.kv_heads), pair_floats, thread_floats};
+}
+
+/// Pair: keys and values packed. Thread: queries, scores, output, maximum and sum of a block of queries.
+inline AttentionWorkspace forward_workspace(const AttentionShape& s, std::int64_t threads) {
+  const std::int64_t key_blocks = (s.keys + forward_key_block - 1) / forward_key_block;
+  const std::int64_t packed = key_blocks * forward_key_block * (round_up(s.head_dim, 16) + padded_head(s));
+  const std::int64_t scores = query_block * (forward_key_block + score_padding);
+  const std::int64_t query_blocks = (s.queries + query_block - 1) / query_block;
+  return make_workspace(s, threads, s.heads / s.kv_heads * query_blocks, packed,
+                        query_block * (2 * padded_head(s) + 2) + scores);
+}
+
+/// Pair: per head of the group, sums of dk and dv. Thread: a sum of dq, the rows' dot products of output and its
+/// gradient, packed keys (twice) and values, queries and output gradients (twice), two blocks of scores.
+inline AttentionWorkspace backward_workspace(const AttentionShape& s, std::int64_t threads) {
+  const std::int64_t group = s.heads / s.kv_heads;
+  const std::int64_t scores = 2 * query_block * (backward_key_block + score_padding);
+  const std::int64_t operands = (3 * backward_key_block + 4 * query_block) * padded_head(s);
+  return make_workspace(s, threads, group, 2 * group * s.keys * padded_head(s),
+                        round_up(s.queries, 16) * (padded_head(s) + 1) + operands + scores);
+}
+
+inline std::uint64_t workspace_bytes(const AttentionWorkspace& w, std::int64_t threads) {
+  return static_cast<std::uint64_t>(w.shared_floats() + threads * w.thread_floats) * sizeof(float);
+}
+
+/// Keys that query `i` sees: [first, last).
+struct KeyRange {
+  std::int64_t first, last;
+};
+inline KeyRange visible_keys(const AttentionShape& s, std::int64_t query) {
+  const std::int64_t last = query + s.keys - s.queries + 1;
+  return {s.window > 0 ? std::max<std::int64_t>(0, last - s.window) : 0, last};
+}
+/// Keys of [key0, key1) that any query of [query0, query1) sees, relative to key0; empty if first >= last.
+inline KeyRange visible_in_block(const AttentionShape& s, std::int64_t query0, std::int64_t query1, std::int64_t key0,
+                                 std::int64_t key1) {
+  return {std::max(visible_keys(s, query0).first, key0) - key0,
+          std::min(visible_keys(s, query1 - 1).last, key1) - key0};
+}
+
+/// What one call works on.
+template <class T>
+struct AttentionCall {
+  AttentionShape shape;
+  const T *q, *k, *v, *out, *d_out;  ///< forward writes out through out_mutable; d_out only backward
+  const float* lse;
+  T *out_mutable, *dq, *dk, *dv;
+  float* lse_mutable;
+  AttentionWorkspace layout;
+  float* workspace;
+  int threads;
+};
+
+template <class T>
+void attention_forward_blocks(const AttentionCall<T>& call);
+template <class T>
+void attention_backward_blocks(const AttentionCall<T>& call);
+
+}  // namespace sluice::kernels
