@@ -22,6 +22,7 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t header_bytes_max = 100'000'000;  // the reference implementation's
 constexpr std::uint64_t shape_rank_max = 16;
+constexpr std::uint64_t values_max = 1u << 20;  // some 100,000 tensors
 constexpr std::string_view index_suffix = ".safetensors.index.json";
 
 /// `what` may quote names from the file: kept to one line.
@@ -95,7 +96,7 @@ Result<std::string> read_header(int fd, const std::string& path, std::uint64_t f
 /// Entries of one file in the order of their data, which must fill the file without gaps.
 Result<std::vector<TensorEntry>> parse_header(const std::string& path, const std::string& text,
                                               std::uint64_t data_bytes) {
-  if (auto checked = check_json(text, {.depth_max = 3, .values_max = 8u << 20}); !checked.ok())
+  if (auto checked = check_json(text, {.depth_max = 3, .values_max = values_max}); !checked.ok())
     return wrong_file(path, "header: " + checked.error().message);
   const Json header = Json::parse(text, nullptr, false);
   std::vector<TensorEntry> entries;
@@ -130,7 +131,7 @@ Result<std::vector<TensorEntry>> parse_header(const std::string& path, const std
 /// Shard files named by an index, and which tensors each should hold.
 Result<std::map<std::string, std::set<std::string>>> read_index(const std::string& path) {
   SLUICE_ASSIGN(const std::string text, read_file(path, header_bytes_max));
-  if (auto checked = check_json(text, {.depth_max = 8, .values_max = 8u << 20}); !checked.ok())
+  if (auto checked = check_json(text, {.depth_max = 8, .values_max = values_max}); !checked.ok())
     return wrong_file(path, checked.error().message);
   const Json index = Json::parse(text, nullptr, false);
   const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();

@@ -75,15 +75,15 @@ bool is_alive(const std::string& file_name) {
 /// Remove temporary swap files that nobody holds locked: their run was killed.
 void remove_stale(const std::string& directory) {
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string path = entry->path().string(), name = entry->path().filename().string();
     if (!name.starts_with(temporary_prefix)) continue;
-    const int fd = open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const int fd = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) continue;
     struct stat st {};
     const bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-    if (regular && (is_alive(name) ? flock(fd, LOCK_EX | LOCK_NB) == 0 : lock_patiently(fd)))
-      unlink(entry.path().c_str());
+    if (regular && (is_alive(name) ? flock(fd, LOCK_EX | LOCK_NB) == 0 : lock_patiently(fd))) unlink(path.c_str());
     close(fd);
   }
 }

@@ -62,6 +62,9 @@ class AlignedBytes {
   std::size_t size_;
 };
 
+/// Calls of operator new so far.
+std::uint64_t allocation_count();
+
 inline void fill(std::span<std::byte> out, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   while (!out.empty()) {
