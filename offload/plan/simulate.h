@@ -24,20 +24,26 @@ enum class Resource : std::uint8_t { compute, cores, memory, drive, link_down, l
 constexpr std::array<const char*, 6> resource_names{"compute", "cores", "memory", "nvme", "h2d", "d2h"};
 
 struct Simulation {
-  double step_seconds = 0;        ///< steady state: time between the ends of consecutive iterations of a cyclic plan
-  double bound_seconds = 0;       ///< the time law: largest over resources of the step's work / rate
-  double pass_bound_seconds = 0;  ///< sum over passes (unit, direction) of each pass's largest resource
+  double step_seconds = 0;   ///< steady state: time between the ends of consecutive iterations of a cyclic plan
+  double bound_seconds = 0;  ///< the time law: largest over resources of the step's work / rate
+  /// Sum over passes of each pass's largest resource. A pass is a maximal run, in program order of a rank, of compute
+  /// ops of one unit in one direction; other ops belong to the pass during which they are listed (the compute op before
+  /// them, or the first one). The n-th passes of all ranks count as one.
+  double pass_bound_seconds = 0;
   Resource bottleneck = Resource::compute;
   std::array<double, 6> resource_seconds{};  ///< work / rate of each
   std::array<double, 7> lane_busy{};         ///< busy fraction of each lane kind (rank 0) in steady state
-  Timeline timeline;                         ///< last simulated iteration
+  Timeline timeline;                         ///< last simulated iteration, in program order
 };
 
-/// Seconds the op takes alone.
+/// Seconds the op takes alone: compute ops as measured under their cost key, else FLOP at the best matmul rate; the
+/// others from bytes or elements and the profile's rates.
 double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw);
 
-/// Simulate `iterations` (cyclic plans: at least 3) with lanes in order, waits, windowed drives as one server with
-/// shared read/write bandwidth, and fair slowdown of ops that share cores or memory bandwidth.
+/// Simulate `iterations` (cyclic plans: at least 3, and the one after them as far as it overlaps) with lanes in order,
+/// waits and collectives. A windowed drive lane is one server at the full rate; reading and writing at once share the
+/// mixed rate. Cores, memory bandwidth and links are shared max-min fairly (cores: among threads); an op runs as slowly
+/// as the scarcest of what it uses. The plan must be free of deadlocks.
 Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterations = 3);
 
 /// The time bound alone, without simulating.

@@ -1,0 +1,76 @@
+// The time law: no step is faster than the largest, over resources, of work / rate.
+#include <algorithm>
+
+#include "offload/plan/cost.h"
+#include "offload/plan/simulate.h"
+#include "offload/plan/work.h"
+
+namespace sluice {
+namespace planning {
+
+void Work::add(const OpCost& c, RankId rank) {
+  if (rank >= compute_seconds.size()) compute_seconds.resize(rank + 1u);
+  compute_seconds[rank] += c.best_seconds;
+  core_seconds += c.best_seconds > 0 ? c.core_seconds * std::min(1.0, c.best_seconds / c.seconds) : c.core_seconds;
+  memory_seconds += c.memory_seconds;
+  link_down_seconds += c.link_down_seconds;
+  link_up_seconds += c.link_up_seconds;
+  (c.drive == DriveUse::write ? write_bytes : read_bytes) += c.drive_bytes;
+}
+
+std::array<double, 6> Work::seconds(const HardwareProfile& hw) const {
+  double compute = 0;
+  for (const double s : compute_seconds) compute = std::max(compute, s);
+  return {compute,           core_seconds / hw.cores, memory_seconds, drive_seconds(hw, read_bytes, write_bytes),
+          link_down_seconds, link_up_seconds};
+}
+
+double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
+  const CostModel model(plan, hw);
+  std::vector<Work> passes(1);
+  struct At {
+    std::size_t pass = 0;
+    bool started = false;
+    UnitId unit = -1;
+    bool backward = false;
+  };
+  std::vector<At> ranks(plan.ranks);
+  for (const Op& op : plan.ops) {
+    const RankId rank = plan.lanes[op.lane].rank;
+    At& at = ranks[rank];
+    if (is_compute(op.kind)) {
+      const bool backward =
+          op.kind == OpKind::recompute || op.kind == OpKind::backward || (op.kind == OpKind::accumulate && at.backward);
+      if (at.started && (at.unit != op.unit || at.backward != backward)) ++at.pass;
+      at = {at.pass, true, op.unit, backward};
+      if (at.pass == passes.size()) passes.emplace_back();
+    }
+    passes[at.pass].add(model.cost(op), rank);
+  }
+  double bound = 0;
+  for (const Work& pass : passes) {
+    const auto seconds = pass.seconds(hw);
+    bound += *std::max_element(seconds.begin(), seconds.end());
+  }
+  return bound;
+}
+
+}  // namespace planning
+
+double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw) {
+  return planning::CostModel(plan, hw).cost(op).seconds;
+}
+
+double time_bound(const StepPlan& plan, const HardwareProfile& hw, Resource* bottleneck,
+                  std::array<double, 6>* seconds) {
+  const planning::CostModel model(plan, hw);
+  planning::Work work;
+  for (const Op& op : plan.ops) work.add(model.cost(op), plan.lanes[op.lane].rank);
+  const std::array<double, 6> each = work.seconds(hw);
+  const auto largest = std::max_element(each.begin(), each.end());
+  if (bottleneck) *bottleneck = static_cast<Resource>(largest - each.begin());
+  if (seconds) *seconds = each;
+  return *largest;
+}
+
+}  // namespace sluice

@@ -1,0 +1,117 @@
+#include "offload/plan/cost.h"
+
+#include <algorithm>
+
+namespace sluice::planning {
+namespace {
+
+bool names_bf16(const std::string& key) { return key.find("bf16") != std::string::npos; }
+
+/// DRAM traffic of an op that streams its operands: (read + written) / 2, so that a copy of n bytes counts n.
+double streamed_bytes(const StepPlan& plan, const Op& op) {
+  double bytes = 0;
+  for (const Access& a : op.accesses)
+    if (plan.buffers[a.buffer].tier != Tier::nvme)
+      bytes += static_cast<double>(a.bytes) * (a.mode == Mode::read_write ? 1.0 : 0.5);
+  return bytes;
+}
+
+}  // namespace
+
+bool is_compute(OpKind kind) { return kind <= OpKind::accumulate; }
+
+CostModel::CostModel(const StepPlan& plan, const HardwareProfile& hw) : plan_(plan), hw_(hw) {
+  for (const std::string& key : plan.cost_keys) {
+    const auto it = hw.op_seconds.find(key);
+    measured_.push_back(it == hw.op_seconds.end() ? 0.0 : it->second);
+    bf16_.push_back(names_bf16(key));
+  }
+}
+
+double CostModel::flops(const Op& op) const {
+  const bool bf16 = op.cost >= 0 && bf16_[static_cast<std::size_t>(op.cost)];
+  return bf16 ? hw_.gemm_flops_bf16 : hw_.gemm_flops_f32;
+}
+
+double CostModel::compute_seconds(const Op& op) const {
+  if (op.cost >= 0 && measured_[static_cast<std::size_t>(op.cost)] > 0)
+    return measured_[static_cast<std::size_t>(op.cost)];
+  if (op.kind == OpKind::accumulate)
+    return streamed_bytes(plan_, op) / hw_.memory_bytes_per_second + hw_.op_overhead_seconds;
+  return op.flop / flops(op) + hw_.op_overhead_seconds;
+}
+
+OpCost CostModel::cost(const Op& op) const {
+  OpCost c;
+  double bytes = static_cast<double>(op.bytes), memory = 0, busy = 1;
+  const double overhead = hw_.op_overhead_seconds;
+  switch (op.kind) {
+    case OpKind::copy:
+    case OpKind::load_tokens: {
+      const bool down = plan_.lanes[op.lane].kind == LaneKind::h2d;
+      const double link = bytes / (down ? hw_.h2d_bytes_per_second : hw_.d2h_bytes_per_second);
+      (down ? c.link_down_seconds : c.link_up_seconds) = link;
+      c.seconds = link + overhead;
+      memory = bytes;
+      break;
+    }
+    case OpKind::read:
+    case OpKind::write: {
+      const bool read = op.kind == OpKind::read;
+      c.drive = read ? DriveUse::read : DriveUse::write;
+      c.drive_bytes = bytes;
+      c.seconds = bytes / (read ? hw_.nvme_read_bytes_per_second : hw_.nvme_write_bytes_per_second);
+      // Requests in flight side by side hide each other's overhead.
+      if (!plan_.lanes[op.lane].windowed) c.seconds += overhead;
+      busy = c.seconds > 0 ? std::min(1.0, bytes / hw_.checksum_bytes_per_second / c.seconds) : 0;
+      memory = bytes;  // the transfer and the checksum, each one way
+      break;
+    }
+    case OpKind::update:
+      c.seconds = static_cast<double>(op.numel) / hw_.adamw_parameters_per_second + overhead;
+      c.threads = hw_.optimizer_threads;
+      memory = streamed_bytes(plan_, op);
+      break;
+    case OpKind::grad_norm:
+      if (op.bytes == 0) bytes = 4.0 * static_cast<double>(op.numel);
+      c.seconds = bytes / hw_.norm_bytes_per_second + overhead;
+      c.threads = hw_.optimizer_threads;
+      memory = bytes / 2;
+      break;
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter:
+      c.seconds = bytes / hw_.memory_bytes_per_second + overhead;
+      memory = bytes;
+      break;
+    case OpKind::sync:
+    case OpKind::commit:
+    case OpKind::control:
+    case OpKind::step_end: c.seconds = overhead; break;
+    default:
+      c.seconds = compute_seconds(op);
+      c.best_seconds = op.flop / flops(op);
+      c.threads = hw_.compute_threads;
+      if (op.kind == OpKind::accumulate) memory = streamed_bytes(plan_, op);
+  }
+  // Alone, an op is not held up by its own use of a resource.
+  c.threads = std::min(c.threads, static_cast<double>(hw_.cores));
+  c.core_seconds = c.seconds * c.threads * busy;
+  c.memory_seconds = std::min(memory / hw_.memory_bytes_per_second, c.seconds);
+  return c;
+}
+
+MixedRates mixed_rates(const HardwareProfile& hw) {
+  const double read = hw.nvme_read_bytes_per_second, write = hw.nvme_write_bytes_per_second;
+  const double mixed = hw.nvme_mixed_bytes_per_second;
+  return {std::min(read, mixed - std::min(mixed / 2, write)), std::min(write, mixed - std::min(mixed / 2, read))};
+}
+
+double drive_seconds(const HardwareProfile& hw, double read_bytes, double write_bytes) {
+  const double read = hw.nvme_read_bytes_per_second, write = hw.nvme_write_bytes_per_second;
+  const MixedRates mixed = mixed_rates(hw);
+  const double both = std::min(read_bytes / mixed.read, write_bytes / mixed.write);
+  const double together = both + (read_bytes - both * mixed.read) / read + (write_bytes - both * mixed.write) / write;
+  return std::min(read_bytes / read + write_bytes / write, together);
+}
+
+}  // namespace sluice::planning

@@ -1,0 +1,53 @@
+// What one op asks of the machine when it runs alone: seconds, and work on resources that lanes share.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "sluice/plan.h"
+#include "sluice/profile.h"
+
+namespace sluice::planning {
+
+enum class DriveUse : std::uint8_t { none, read, write };
+
+struct OpCost {
+  double seconds = 0;         ///< alone
+  double best_seconds = 0;    ///< of compute ops: FLOP at the best matmul rate; else 0
+  double core_seconds = 0;    ///< threads x seconds that they are busy
+  double threads = 1;         ///< that do the work
+  double memory_seconds = 0;  ///< DRAM traffic at the full rate; (read + written) / 2 counts, as for a copy
+  double drive_bytes = 0;
+  DriveUse drive = DriveUse::none;
+  double link_down_seconds = 0, link_up_seconds = 0;  ///< on the way to and from the device
+};
+
+/// Costs of a plan's ops; measured seconds are looked up once per cost key.
+class CostModel {
+ public:
+  CostModel(const StepPlan& plan, const HardwareProfile& hw);
+  OpCost cost(const Op& op) const;
+
+ private:
+  double compute_seconds(const Op& op) const;
+  double flops(const Op& op) const;
+
+  const StepPlan& plan_;
+  const HardwareProfile& hw_;
+  std::vector<double> measured_;  ///< per cost key, 0 unknown
+  std::vector<bool> bf16_;        ///< per cost key
+};
+
+/// Bytes per second that a drive reads and writes while it does both: together the mixed rate, in halves unless one
+/// side can not use its half.
+struct MixedRates {
+  double read, write;
+};
+MixedRates mixed_rates(const HardwareProfile& hw);
+
+/// Least seconds that a drive needs for these bytes, reading and writing at once where that is quicker.
+double drive_seconds(const HardwareProfile& hw, double read_bytes, double write_bytes);
+
+bool is_compute(OpKind kind);
+
+}  // namespace sluice::planning

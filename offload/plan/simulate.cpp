@@ -1,0 +1,217 @@
+#include "offload/plan/simulate.h"
+
+#include <algorithm>
+
+#include "offload/plan/cost.h"
+#include "offload/plan/finish.h"
+#include "offload/plan/program.h"
+#include "offload/plan/work.h"
+#include "sluice/status.h"
+
+namespace sluice {
+namespace {
+
+using namespace planning;
+
+/// A capacity that is shared max-min fairly: who asks for little gets it, the others get equal parts of the rest.
+class SharedResource {
+ public:
+  /// `users` equal users that each ask for `use` (1: all of a unit).
+  void demand(double users, double use) {
+    if (use > 0) demands_.push_back({use, users});
+  }
+  /// What each user can have at most.
+  double level(double capacity) {
+    std::sort(demands_.begin(), demands_.end());
+    double users = 0;
+    for (const auto& [use, count] : demands_) users += count;
+    for (const auto& [use, count] : demands_) {
+      if (use * users >= capacity) return std::max(capacity, 1e-300) / users;
+      capacity -= use * count;
+      users -= count;
+    }
+    return 1;
+  }
+
+ private:
+  std::vector<std::pair<double, double>> demands_;
+};
+
+/// Lanes as servers of one op at a time; running ops progress as a fluid at rates that follow from who else runs.
+class Simulator {
+ public:
+  Simulator(const StepPlan& plan, const HardwareProfile& hw, std::uint32_t iterations)
+      : plan_(plan),
+        hw_(hw),
+        mixed_(mixed_rates(hw)),
+        program_(plan, iterations),
+        lanes_(program_.lanes()),
+        arrived_(std::size_t{program_.meetings()} * iterations) {
+    const CostModel model(plan, hw);
+    for (const Op& op : plan.ops) costs_.push_back(model.cost(op));
+  }
+
+  /// Runs until every op of `iteration` is done; returns its spans, and when it and the one before it ended.
+  struct Outcome {
+    Timeline spans;
+    double end = 0, previous_end = 0;
+    std::array<double, 7> busy{};  ///< seconds per lane kind of rank 0
+  };
+  Outcome run(std::uint32_t iteration) {
+    Outcome out;
+    out.spans.resize(plan_.ops.size());
+    std::size_t left = plan_.ops.size();
+    start_ready();
+    while (left > 0) {
+      SLUICE_CHECK(running_ > 0, "nothing runs at %g s, %zu ops of iteration %u are left", now_, left, iteration);
+      advance();
+      for (LaneId l = 0; l < lanes_.size(); ++l) {
+        Server& s = lanes_[l];
+        if (!s.running || s.left > 0) continue;
+        const NodeId n = program_.at(l, s.finished + 1);
+        s.running = s.occupied = false;
+        ++s.finished;
+        --running_;
+        const std::uint32_t k = program_.iteration(n);
+        if (k + 1 == iteration) out.previous_end = now_;
+        if (k != iteration) continue;
+        record(out, n, s);
+        --left;
+      }
+      start_ready();
+    }
+    return out;
+  }
+
+ private:
+  struct Server {
+    std::uint32_t finished = 0;
+    bool occupied = false;  ///< its op has started
+    bool running = false;   ///< and makes progress: not waiting for the other ranks of its collective
+    double start = 0, progress_start = 0;
+    double left = 0;  ///< seconds of work at full speed
+    double slowdown = 1;
+    NodeId blocked_on = no_node;
+    const OpCost* cost = nullptr;  ///< of the running op
+  };
+
+  void record(Outcome& out, NodeId n, const Server& s) const {
+    const OpId op = program_.op(n);
+    out.spans[op] = {op, program_.iteration(n), s.start, now_};
+    out.end = std::max(out.end, now_);
+    const Lane& lane = plan_.lanes[plan_.ops[op].lane];
+    if (lane.rank == 0) out.busy[static_cast<std::size_t>(lane.kind)] += now_ - s.progress_start;
+  }
+
+  bool finished(NodeId n) const { return lanes_[program_.lane(n)].finished >= program_.stamp(n); }
+
+  void start_ready() {
+    for (LaneId l = 0; l < lanes_.size(); ++l) {
+      Server& s = lanes_[l];
+      if (s.occupied || s.finished == program_.lane_nodes(l)) continue;
+      if (s.blocked_on != no_node && !finished(s.blocked_on)) continue;
+      const NodeId n = program_.at(l, s.finished + 1);
+      s.blocked_on = no_node;
+      for (const Wait& w : plan_.ops[program_.op(n)].waits)
+        if (const NodeId t = program_.target(n, w); t != no_node && !finished(t)) s.blocked_on = t;
+      if (s.blocked_on != no_node) continue;
+      s.occupied = true;
+      s.start = now_;
+      meet(n, l);
+    }
+  }
+
+  /// Progress begins when all ranks of a collective have come to it; other ops begin at once.
+  void meet(NodeId n, LaneId lane) {
+    const std::int32_t meeting = program_.meeting(program_.op(n));
+    if (meeting < 0) return begin(lane, n);
+    const auto partners = program_.participants(meeting);
+    std::uint32_t& arrived = arrived_[std::size_t{program_.iteration(n)} * program_.meetings() + meeting];
+    if (++arrived < partners.size()) return;
+    for (const OpId p : partners) begin(plan_.ops[p].lane, program_.node(program_.iteration(n), p));
+  }
+
+  void begin(LaneId lane, NodeId n) {
+    Server& s = lanes_[lane];
+    s.running = true;
+    s.progress_start = now_;
+    s.cost = &costs_[program_.op(n)];
+    s.left = s.cost->seconds;
+    ++running_;
+  }
+
+  /// To the next time that an op ends.
+  void advance() {
+    set_slowdowns();
+    double step = -1;
+    for (const Server& s : lanes_)
+      if (s.running && (step < 0 || s.left * s.slowdown < step)) step = s.left * s.slowdown;
+    now_ += step;
+    for (Server& s : lanes_) {
+      if (!s.running) continue;
+      const double rest = s.left - step / s.slowdown;
+      // What is within rounding of the end has ended.
+      s.left = rest * s.slowdown <= 1e-12 * std::max(1.0, now_) ? 0 : rest;
+    }
+  }
+
+  void set_slowdowns() {
+    SharedResource cores, memory, down, up;
+    int reads = 0, writes = 0;
+    for (Server& s : lanes_) {
+      if (!s.running) continue;
+      const OpCost& c = *s.cost;
+      reads += c.drive == DriveUse::read;
+      writes += c.drive == DriveUse::write;
+      if (c.seconds <= 0) continue;
+      cores.demand(c.threads, c.core_seconds / c.seconds / c.threads);
+      memory.demand(1, c.memory_seconds / c.seconds);
+      down.demand(1, c.link_down_seconds / c.seconds);
+      up.demand(1, c.link_up_seconds / c.seconds);
+    }
+    const double core_level = cores.level(hw_.cores), memory_level = memory.level(1);
+    const double down_level = down.level(1), up_level = up.level(1);
+    const double read_slow = reads * (writes > 0 ? hw_.nvme_read_bytes_per_second / mixed_.read : 1);
+    const double write_slow = writes * (reads > 0 ? hw_.nvme_write_bytes_per_second / mixed_.write : 1);
+    for (Server& s : lanes_) {
+      if (!s.running) continue;
+      const OpCost& c = *s.cost;
+      double slow = c.drive == DriveUse::read ? read_slow : c.drive == DriveUse::write ? write_slow : 1;
+      if (c.seconds > 0)
+        slow = std::max({slow, c.core_seconds / c.seconds / c.threads / core_level,
+                         c.memory_seconds / c.seconds / memory_level, c.link_down_seconds / c.seconds / down_level,
+                         c.link_up_seconds / c.seconds / up_level});
+      s.slowdown = std::max(1.0, slow);
+    }
+  }
+
+  const StepPlan& plan_;
+  const HardwareProfile& hw_;
+  MixedRates mixed_;
+  Program program_;
+  std::vector<Server> lanes_;
+  std::vector<std::uint32_t> arrived_;
+  std::vector<OpCost> costs_;
+  double now_ = 0;
+  int running_ = 0;
+};
+
+}  // namespace
+
+Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterations) {
+  Simulation sim;
+  sim.bound_seconds = time_bound(plan, hw, &sim.bottleneck, &sim.resource_seconds);
+  sim.pass_bound_seconds = pass_bound(plan, hw);
+  if (plan.ops.empty()) return sim;
+  const std::uint32_t last = plan.cyclic ? static_cast<std::uint32_t>(std::max(iterations, 3)) - 1 : 0;
+  Simulator::Outcome out = Simulator(plan, hw, plan.cyclic ? last + 2 : 1).run(last);
+  sim.step_seconds = out.end - out.previous_end;
+  sim.timeline = std::move(out.spans);
+  std::array<int, 7> lanes{};
+  for (const Lane& l : plan.lanes) lanes[static_cast<std::size_t>(l.kind)] += l.rank == 0;
+  for (std::size_t i = 0; i < lanes.size(); ++i)
+    if (lanes[i] > 0 && sim.step_seconds > 0) sim.lane_busy[i] = out.busy[i] / sim.step_seconds / lanes[i];
+  return sim;
+}
+
+}  // namespace sluice

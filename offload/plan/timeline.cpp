@@ -1,0 +1,124 @@
+#include "offload/plan/timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "io/publish.h"
+#include "offload/plan/finish.h"
+
+namespace sluice {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      (out += '\\') += c;
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\u{:04x}", static_cast<int>(c));
+    else
+      out += c;
+  }
+  return out + "\"";
+}
+
+/// Chrome's trace event format (JSON array of events): ph M names, X slices, C counters; times in microseconds.
+class TraceWriter {
+ public:
+  explicit TraceWriter(const StepPlan& plan) : plan_(plan) {}
+
+  void add(const NamedTimeline& timeline, int index) {
+    for (RankId r = 0; r < plan_.ranks; ++r) {
+      const std::string name = plan_.ranks > 1 ? timeline.name + " rank " + std::to_string(r) : timeline.name;
+      meta(process(index, r), -1, "process_name", name);
+    }
+    for (LaneId l = 0; l < plan_.lanes.size(); ++l) {
+      const Lane& lane = plan_.lanes[l];
+      meta(process(index, lane.rank), l, "thread_name", lane_names[static_cast<std::size_t>(lane.kind)]);
+    }
+    for (const Span& s : timeline.spans) slice(s, index);
+    counters(timeline.spans, index);
+  }
+
+  std::string finish() { return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + events_ + "\n]}\n"; }
+
+ private:
+  int process(int index, RankId rank) const { return index * plan_.ranks + rank + 1; }
+
+  void event(const std::string& text) {
+    if (!events_.empty()) events_ += ",\n";
+    events_ += text;
+  }
+  void meta(int pid, int tid, const char* what, const std::string& name) {
+    const std::string thread = tid < 0 ? "" : fmt::format("\"tid\":{},", tid);
+    event(fmt::format(R"({{"ph":"M","pid":{},{}"name":"{}","args":{{"name":{}}}}})", pid, thread, what, quoted(name)));
+  }
+
+  void slice(const Span& s, int index) {
+    const Op& op = plan_.ops[s.op];
+    const Lane& lane = plan_.lanes[op.lane];
+    std::string args = fmt::format(R"("op":{},"iteration":{})", s.op, s.iteration);
+    if (op.unit >= 0) args += fmt::format(R"(,"unit":{})", quoted(plan_.units[static_cast<std::size_t>(op.unit)]));
+    if (op.micro_batch >= 0) args += fmt::format(R"(,"micro_batch":{})", op.micro_batch);
+    if (op.tile >= 0) args += fmt::format(R"(,"tile":{})", op.tile);
+    if (op.bytes > 0) args += fmt::format(R"(,"bytes":{})", op.bytes);
+    if (op.flop > 0) args += fmt::format(R"(,"flop":{})", op.flop);
+    event(fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":{},"cat":"{}","args":{{{}}}}})",
+                      process(index, lane.rank), op.lane, s.start * 1e6, (s.end - s.start) * 1e6,
+                      quoted(describe(plan_, s.op)), op_names[static_cast<std::size_t>(op.kind)], args));
+  }
+
+  /// Live bytes per arena: persistent buffers always, transients from the start of their first op to the end of their
+  /// last, in each iteration that the timeline shows.
+  void counters(const Timeline& spans, int index) {
+    std::map<std::pair<BufferId, std::uint32_t>, std::pair<double, double>> lives;
+    for (const Span& s : spans)
+      for (const Access& a : plan_.ops[s.op].accesses) {
+        if (plan_.buffers[a.buffer].life == Life::persistent) continue;
+        const auto [it, fresh] = lives.try_emplace({a.buffer, s.iteration}, s.start, s.end);
+        if (!fresh) it->second = {std::min(it->second.first, s.start), std::max(it->second.second, s.end)};
+      }
+    using Changes = std::map<double, std::int64_t>;
+    std::map<std::pair<Tier, RankId>, Changes> arenas;
+    for (const Arena& a : plan_.arenas) arenas[{a.tier, a.rank}];
+    const double begin = first_start(spans);
+    for (const Buffer& b : plan_.buffers)
+      if (b.life == Life::persistent && !spans.empty())
+        arenas[{b.tier, b.rank}][begin] += static_cast<std::int64_t>(footprint_bytes(b));
+    for (const auto& [key, life] : lives) {
+      const Buffer& b = plan_.buffers[key.first];
+      Changes& changes = arenas[{b.tier, b.rank}];
+      changes[life.first] += static_cast<std::int64_t>(footprint_bytes(b));
+      changes[life.second] -= static_cast<std::int64_t>(footprint_bytes(b));
+    }
+    for (const auto& [arena, changes] : arenas) {
+      std::int64_t live = 0;
+      for (const auto& [time, change] : changes)
+        if (change != 0)
+          event(fmt::format(R"({{"ph":"C","pid":{},"ts":{:.3f},"name":"{} bytes","args":{{"live":{}}}}})",
+                            process(index, arena.second), time * 1e6, tier_names[static_cast<std::size_t>(arena.first)],
+                            live += change));
+    }
+  }
+
+  static double first_start(const Timeline& spans) {
+    const auto first =
+        std::min_element(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
+    return first == spans.end() ? 0 : first->start;
+  }
+
+  const StepPlan& plan_;
+  std::string events_;
+};
+
+}  // namespace
+
+Status write_trace(const std::string& path, const StepPlan& plan, const std::vector<NamedTimeline>& timelines) {
+  TraceWriter writer(plan);
+  for (std::size_t i = 0; i < timelines.size(); ++i) writer.add(timelines[i], static_cast<int>(i));
+  return publish_file(path, writer.finish());
+}
+
+}  // namespace sluice

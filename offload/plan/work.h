@@ -1,0 +1,24 @@
+// Work of a set of ops, summed per resource.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "offload/plan/cost.h"
+
+namespace sluice::planning {
+
+struct Work {
+  std::vector<double> compute_seconds;  ///< per rank: each rank's compute lane works alone
+  double core_seconds = 0, memory_seconds = 0, read_bytes = 0, write_bytes = 0;
+  double link_down_seconds = 0, link_up_seconds = 0;
+
+  void add(const OpCost& cost, RankId rank);
+  /// Per Resource: seconds at the full rate. Cores, memory, drive and links are shared by the ranks of the machine.
+  std::array<double, 6> seconds(const HardwareProfile& hw) const;
+};
+
+/// Sum over passes of each pass's largest resource; see Simulation::pass_bound_seconds.
+double pass_bound(const StepPlan& plan, const HardwareProfile& hw);
+
+}  // namespace sluice::planning

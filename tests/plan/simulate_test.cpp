@@ -1,0 +1,257 @@
+// Predicted times of plans small enough to work out by hand.
+#include "offload/plan/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include "offload/plan/cost.h"
+#include "offload/plan/finish.h"
+#include "tests/plan/random_plan.h"
+
+namespace sluice {
+namespace {
+
+/// Round numbers: one second is 100 FLOP, 10 bytes over a link, 10 bytes read, 5 bytes written, 100 bytes of DRAM.
+HardwareProfile simple_machine() {
+  HardwareProfile hw;
+  hw.cores = 4;
+  hw.compute_threads = 2;
+  hw.optimizer_threads = 2;
+  hw.gemm_flops_f32 = 100;
+  hw.gemm_flops_bf16 = 200;
+  hw.h2d_bytes_per_second = hw.d2h_bytes_per_second = 10;
+  hw.nvme_read_bytes_per_second = 10;
+  hw.nvme_write_bytes_per_second = 5;
+  hw.nvme_mixed_bytes_per_second = 8;
+  hw.memory_bytes_per_second = 100;
+  hw.adamw_parameters_per_second = 10;
+  hw.norm_bytes_per_second = 40;
+  hw.checksum_bytes_per_second = 1000;
+  hw.op_overhead_seconds = 0;
+  return hw;
+}
+
+StepPlan lanes_only(bool cyclic = false) {
+  StepPlan plan;
+  plan.cyclic = cyclic;
+  plan.units = {"a", "b"};
+  for (const LaneKind k :
+       {LaneKind::compute, LaneKind::h2d, LaneKind::nvme_read, LaneKind::nvme_write, LaneKind::optimizer})
+    plan.lanes.push_back({k, 0, k == LaneKind::nvme_read || k == LaneKind::nvme_write});
+  return plan;
+}
+
+OpId compute(StepPlan& plan, double flop, std::vector<Wait> waits = {}, UnitId unit = 0) {
+  Op op;
+  op.kind = OpKind::forward;
+  op.unit = unit;
+  op.flop = flop;
+  op.waits = std::move(waits);
+  plan.ops.push_back(op);
+  return static_cast<OpId>(plan.ops.size() - 1);
+}
+
+OpId moved(StepPlan& plan, OpKind kind, LaneId lane, std::uint64_t bytes, std::vector<Wait> waits = {}) {
+  Op op;
+  op.kind = kind;
+  op.lane = lane;
+  op.bytes = bytes;
+  op.waits = std::move(waits);
+  plan.ops.push_back(op);
+  return static_cast<OpId>(plan.ops.size() - 1);
+}
+
+TEST(Simulate, Serial) {
+  StepPlan plan = lanes_only();
+  moved(plan, OpKind::copy, 1, 20);  // 2 s
+  compute(plan, 300, {{0, false}});  // 3 s
+  compute(plan, 100);                // 1 s
+  const Simulation s = simulate(plan, simple_machine());
+  EXPECT_DOUBLE_EQ(s.step_seconds, 6);
+  EXPECT_DOUBLE_EQ(s.bound_seconds, 4);
+  EXPECT_EQ(s.bottleneck, Resource::compute);
+  EXPECT_DOUBLE_EQ(s.timeline[1].start, 2);
+  EXPECT_DOUBLE_EQ(s.timeline[2].start, 5);
+  EXPECT_DOUBLE_EQ(s.lane_busy[0], 4.0 / 6);
+  EXPECT_DOUBLE_EQ(s.lane_busy[1], 2.0 / 6);
+  EXPECT_DOUBLE_EQ(s.resource_seconds[static_cast<std::size_t>(Resource::link_down)], 2);
+}
+
+TEST(Simulate, Overlap) {
+  StepPlan plan = lanes_only();
+  moved(plan, OpKind::copy, 1, 20);
+  compute(plan, 300, {{0, false}});
+  moved(plan, OpKind::copy, 1, 20);
+  compute(plan, 100, {{2, false}});
+  EXPECT_DOUBLE_EQ(simulate(plan, simple_machine()).step_seconds, 6);  // the second copy hides behind 3 s of compute
+}
+
+TEST(Simulate, DriveReadsAndWritesShare) {
+  StepPlan plan = lanes_only();
+  moved(plan, OpKind::read, 2, 40);   // 4 s alone
+  moved(plan, OpKind::write, 3, 16);  // 3.2 s alone
+  // Together 8 B/s, halved: the write ends after 4 s with 16 bytes read, the other 24 take 2.4 s.
+  const Simulation s = simulate(plan, simple_machine());
+  EXPECT_NEAR(s.step_seconds, 6.4, 1e-9);
+  EXPECT_NEAR(s.bound_seconds, 6.4, 1e-9);
+  EXPECT_EQ(s.bottleneck, Resource::drive);
+  EXPECT_NEAR(s.timeline[1].end, 4, 1e-9);
+}
+
+TEST(Simulate, AWindowedLaneIsOneServer) {
+  StepPlan plan = lanes_only();
+  moved(plan, OpKind::read, 2, 10);
+  moved(plan, OpKind::read, 2, 10);
+  const Simulation s = simulate(plan, simple_machine());
+  EXPECT_DOUBLE_EQ(s.step_seconds, 2);
+  EXPECT_DOUBLE_EQ(s.timeline[1].start, 1);
+}
+
+TEST(Simulate, CoresAreShared) {
+  StepPlan plan = lanes_only();
+  compute(plan, 100);  // 1 s, 2 threads
+  Op update;
+  update.kind = OpKind::update;
+  update.lane = 4;
+  update.numel = 10;  // 1 s, 2 threads
+  plan.ops.push_back(update);
+  HardwareProfile hw = simple_machine();
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 1);
+  hw.cores = 2;
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 2);
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).bound_seconds, 2);
+  EXPECT_EQ(simulate(plan, hw).bottleneck, Resource::cores);
+  // A read that checks sums for a hundredth of the time gets its share and is not slowed.
+  moved(plan, OpKind::read, 2, 10);
+  EXPECT_NEAR(simulate(plan, hw).timeline[2].end, 1, 1e-9);
+}
+
+TEST(Simulate, MemoryIsShared) {
+  StepPlan plan = lanes_only();
+  HardwareProfile hw = simple_machine();
+  hw.h2d_bytes_per_second = hw.d2h_bytes_per_second = 100;
+  plan.lanes.push_back({LaneKind::d2h, 0, false});
+  moved(plan, OpKind::copy, 1, 100);
+  moved(plan, OpKind::copy, 5, 50);
+  // Both at half speed for 1 s, then the longer alone.
+  const Simulation s = simulate(plan, hw);
+  EXPECT_DOUBLE_EQ(s.timeline[1].end, 1);
+  EXPECT_DOUBLE_EQ(s.step_seconds, 1.5);
+  EXPECT_EQ(s.bottleneck, Resource::memory);
+}
+
+TEST(Simulate, CyclicSteadyState) {
+  StepPlan plan = lanes_only(true);
+  moved(plan, OpKind::copy, 1, 20, {{1, true}});  // 2 s, after the compute of the step before last has freed its buffer
+  compute(plan, 300, {{0, false}});               // 3 s
+  EXPECT_NEAR(simulate(plan, simple_machine()).step_seconds, 5, 1e-9);
+  plan.ops[0].waits.clear();  // double buffered: the copy hides
+  EXPECT_NEAR(simulate(plan, simple_machine()).step_seconds, 3, 1e-9);
+  EXPECT_NEAR(simulate(plan, simple_machine(), 6).step_seconds, 3, 1e-9);
+}
+
+TEST(Simulate, CollectivesMeet) {
+  StepPlan plan;
+  plan.ranks = 2;
+  plan.units = {"a"};
+  plan.groups = {{0, 1}};
+  for (RankId r = 0; r < 2; ++r) {
+    plan.lanes.push_back({LaneKind::compute, r, false});
+    plan.lanes.push_back({LaneKind::comm, r, false});
+  }
+  compute(plan, 100);
+  const OpId other = compute(plan, 300);
+  plan.ops[other].lane = 2;
+  for (const auto& [lane, wait] : {std::pair<LaneId, OpId>{1, 0}, {3, other}}) {
+    const OpId g = moved(plan, OpKind::all_gather, lane, 50, {{wait, false}});
+    plan.ops[g].collective = 0;
+    plan.ops[g].group = 0;
+  }
+  const Simulation s = simulate(plan, simple_machine());
+  EXPECT_DOUBLE_EQ(s.timeline[2].start, 1);
+  EXPECT_DOUBLE_EQ(s.timeline[2].end, 4);  // two of 0.5 s alone share one memory: 1 s from when both are there
+  EXPECT_DOUBLE_EQ(s.timeline[3].end, 4);
+  EXPECT_DOUBLE_EQ(s.bound_seconds, 3) << "each rank computes alone";
+}
+
+TEST(Simulate, MeasuredSecondsAndDtypesGoByCostKey) {
+  StepPlan plan = lanes_only();
+  plan.cost_keys = {"mlp.forward b1 s8 bf16 t2", "mlp.forward b1 s8 f32 t2", "measured"};
+  HardwareProfile hw = simple_machine();
+  hw.op_seconds["measured"] = 7;
+  for (int i = 0; i < 3; ++i) plan.ops[compute(plan, 200)].cost = i;
+  EXPECT_DOUBLE_EQ(op_seconds(plan, plan.ops[0], hw), 1);
+  EXPECT_DOUBLE_EQ(op_seconds(plan, plan.ops[1], hw), 2);
+  EXPECT_DOUBLE_EQ(op_seconds(plan, plan.ops[2], hw), 7);
+  EXPECT_DOUBLE_EQ(time_bound(plan, hw), 1 + 2 + 2) << "the bound takes FLOP at the best rate, not the measured time";
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 10);
+}
+
+TEST(Simulate, PassBound) {
+  StepPlan plan = lanes_only();
+  moved(plan, OpKind::copy, 1, 50);  // 5 s, listed before the first pass and part of it
+  compute(plan, 100);                // 1 s
+  moved(plan, OpKind::copy, 1, 10);  // 1 s
+  compute(plan, 200, {}, 1);         // 2 s: second pass
+  const Simulation s = simulate(plan, simple_machine());
+  EXPECT_DOUBLE_EQ(s.pass_bound_seconds, 6 + 2);
+  EXPECT_DOUBLE_EQ(s.bound_seconds, 6);
+}
+
+TEST(Simulate, NoStepIsFasterThanItsBound) {
+  HardwareProfile hw = simple_machine();
+  hw.h2d_bytes_per_second = 80000;
+  hw.memory_bytes_per_second = 200000;
+  hw.nvme_read_bytes_per_second = 60000;
+  hw.nvme_write_bytes_per_second = 20000;
+  hw.cores = 3;
+  for (const double mixed : {20000.0, 45000.0, 79000.0}) {
+    hw.nvme_mixed_bytes_per_second = mixed;
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      StepPlan plan = random_plan(seed, {30, static_cast<RankId>(1 + seed % 2), true, true});
+      for (std::size_t i = 0; i < plan.ops.size(); ++i) {
+        plan.ops[i].bytes = (seed * 977 + i * 3571) % 20000;
+        plan.ops[i].numel = plan.ops[i].bytes / 1000;
+        if (plan.lanes[plan.ops[i].lane].kind == LaneKind::compute) {
+          plan.ops[i].kind = OpKind::forward;
+          plan.ops[i].flop = static_cast<double>(plan.ops[i].bytes) / 1000;
+        }
+        if (plan.lanes[plan.ops[i].lane].kind == LaneKind::nvme_read) plan.ops[i].kind = OpKind::read;
+      }
+      finish(plan);
+      const Simulation s = simulate(plan, hw, 8);
+      EXPECT_GT(s.bound_seconds, 0);
+      // The steady state of a cyclic plan may take a few iterations to settle, hence a little slack.
+      EXPECT_GE(s.step_seconds, s.bound_seconds * (1 - 1e-2)) << seed;
+      EXPECT_GE(s.pass_bound_seconds, s.bound_seconds * (1 - 1e-9)) << seed;
+      plan.cyclic = false;
+      derive_waits(plan);
+      EXPECT_GE(simulate(plan, hw).step_seconds, s.bound_seconds * (1 - 1e-9)) << seed;
+    }
+  }
+}
+
+TEST(Simulate, DriveBoundIsTheBestMixOfModes) {
+  HardwareProfile hw = simple_machine();
+  for (const double mixed : {6.0, 8.0, 12.0, 14.0}) {
+    hw.nvme_mixed_bytes_per_second = mixed;
+    const planning::MixedRates rates = planning::mixed_rates(hw);
+    EXPECT_LE(rates.read, hw.nvme_read_bytes_per_second);
+    EXPECT_LE(rates.write, hw.nvme_write_bytes_per_second);
+    EXPECT_DOUBLE_EQ(rates.read + rates.write, mixed);
+    for (const double reads : {0.0, 1.0, 40.0})
+      for (const double writes : {0.0, 1.0, 40.0}) {
+        double best = 1e300;
+        for (int i = 0; i <= 1000; ++i) {
+          const double both = i * 0.02;
+          const double r = reads - both * rates.read, w = writes - both * rates.write;
+          if (r >= 0 && w >= 0)
+            best = std::min(best, both + r / hw.nvme_read_bytes_per_second + w / hw.nvme_write_bytes_per_second);
+        }
+        EXPECT_LE(planning::drive_seconds(hw, reads, writes), best + 1e-9);
+        EXPECT_GE(planning::drive_seconds(hw, reads, writes), best - 0.021);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
