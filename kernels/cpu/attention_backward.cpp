@@ -55,7 +55,7 @@ HWY_INLINE void softmax_row_backward(float* p, float* ds, const KeyRange& block,
   const KeyRange whole = hide_columns(p, block, visible, -std::numeric_limits<float>::max());
   hide_columns(ds, block, visible, 0.0f);
   for (std::int64_t j = whole.first; j < whole.last; j += lanes) {
-    const FloatVec e = hn::Exp(d, hn::Sub(hn::LoadU(d, p + j), hn::Set(d, lse)));
+    const FloatVec e = exp_or_nan(d, hn::Sub(hn::LoadU(d, p + j), hn::Set(d, lse)));
     hn::StoreU(e, d, p + j);
     hn::StoreU(hn::Mul(e, hn::Sub(hn::LoadU(d, ds + j), hn::Set(d, delta))), d, ds + j);
   }

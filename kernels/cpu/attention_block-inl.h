@@ -7,8 +7,7 @@
 #define SLUICE_KERNELS_ATTENTION_BLOCK_INL_H_
 #endif
 
-#include <hwy/contrib/math/math-inl.h>
-
+#include "kernels/cpu/attention_exp-inl.h"
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/gemm_panel-inl.h"
 

@@ -64,7 +64,7 @@ HWY_INLINE void softmax_row(float* row, const KeyRange& block, const KeyRange& v
   const FloatVec shift = hn::Set(d, now);
   FloatVec total = hn::Zero(d);
   for (std::int64_t j = whole.first; j < whole.last; j += lanes) {
-    const FloatVec e = hn::Exp(d, hn::Sub(hn::LoadU(d, row + j), shift));
+    const FloatVec e = exp_or_nan(d, hn::Sub(hn::LoadU(d, row + j), shift));
     hn::StoreU(e, d, row + j);
     total = hn::Add(total, e);
   }

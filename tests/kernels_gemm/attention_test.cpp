@@ -257,6 +257,18 @@ TEST(attention, bits_do_not_depend_on_threads_addresses_or_strides) {
   }
 }
 
+TEST(attention, nan_in_any_operand_reaches_the_results) {
+  Trial key({1, 70, 70, 1, 1, 32}), query({1, 70, 70, 1, 1, 32});
+  key.k.set(5 * 32 + 3, std::nanf(""));
+  query.q.set(66 * 32 + 1, std::nanf(""));
+  key.run();
+  query.run();
+  EXPECT_TRUE(std::isfinite(key.out.floats()[4 * 32]));  // query 4 does not see key 5
+  EXPECT_TRUE(std::isnan(key.out.floats()[69 * 32]));
+  EXPECT_TRUE(std::isnan(query.out.floats()[66 * 32]));
+  EXPECT_TRUE(std::isnan(query.dv.floats()[0]));
+}
+
 /// The last query against a cache of keys must see exactly what it saw as part of the whole sequence.
 TEST(attention, decoding_equals_the_last_row_of_the_whole_sequence) {
   Trial whole({1, 90, 90, 2, 1, 32}), last({1, 1, 90, 2, 1, 32});
