@@ -22,7 +22,6 @@ const Operand* find_role(std::span<const Operand> operands, Role role) {
 std::vector<Role> needed_roles(const Op& op, Dtype dtype) {
   switch (op.kind) {
     case OpKind::accumulate: return {Role::src, Role::dst};
-    case OpKind::all_gather: return {Role::dst};
     case OpKind::reduce_scatter: return {Role::src, Role::dst};
     case OpKind::grad_norm: return {Role::gradient, Role::control};
     case OpKind::control:
@@ -49,7 +48,7 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, Dtype dtype,
   if (op.kind == OpKind::grad_norm) fits = holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(double));
   if (op.kind == OpKind::accumulate)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes;
-  if (op.kind == OpKind::all_gather) fits = find_role(operands, Role::dst)->bytes % members == 0;
+  if (op.kind == OpKind::all_gather) fits = !operands.empty() && gathered(operands).size() % members == 0;
   if (op.kind == OpKind::reduce_scatter)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes * members;
   if (fits) return success();
@@ -61,6 +60,15 @@ std::size_t members_of(const StepPlan& plan, const Op& op) {
 }
 
 }  // namespace
+
+std::span<std::byte> gathered(std::span<const Operand> operands) {
+  std::byte *begin = operands[0].data, *end = begin;
+  for (const Operand& operand : operands) {
+    begin = std::min(begin, operand.data);
+    end = std::max(end, operand.data + operand.bytes);
+  }
+  return {begin, end};
+}
 
 BoundPlan::Extent BoundPlan::extent() const {
   return {operands_.size(), waits_.size(), copies_.size(), transfers_.size(), chunks_.size()};
@@ -139,6 +147,9 @@ Status BoundPlan::bind_op(const StepPlan& plan, OpId id, const BindParts& parts)
     if (find_role(from(operands_, first), role) == nullptr)
       return bad_request("lacks the operand of role " + std::to_string(static_cast<int>(role)));
   if (op.group >= static_cast<std::int32_t>(plan.groups.size())) return bad_request("meets in an unknown group");
+  for (const Access& access : op.accesses)
+    if (op.kind == OpKind::all_gather && access.buffer != op.accesses[0].buffer)
+      return bad_request("gathers into two buffers");
   SLUICE_TRY(check_sizes(op, from(operands_, first), parts.dtype, members_of(plan, op)));
   if (op.kind == OpKind::copy) return bind_copy(plan, op, first);
   if (drives) return bind_transfer(plan, op, first);

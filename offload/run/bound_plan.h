@@ -26,6 +26,9 @@ struct Operand {
   std::uint64_t bytes = 0;
 };
 
+/// The full buffer of an all_gather: from the first to the last byte that it touches, own part or others'.
+std::span<std::byte> gathered(std::span<const Operand> operands);
+
 /// "The lane `source` has finished `position` ops of this iteration (or of the one before)".
 struct BoundWait {
   std::uint32_t source = 0;

@@ -69,6 +69,8 @@ bool DriveLane::start_next() {
     return false;
   };
   if (!ready(run_.release_source(), iteration_ + 1)) return false;
+  for (std::uint32_t other = 0; next_op_ == 0 && other < run_.barrier_lanes(); ++other)
+    if (!ready(other, run_.finished_before(other, iteration_))) return false;
   for (const BoundWait& wait : op.waits)
     if (!ready(wait.source, run_.threshold(wait, iteration_))) return false;
   const bool alone = op.op->kind == OpKind::sync || op.op->kind == OpKind::commit;

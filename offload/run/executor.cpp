@@ -122,6 +122,8 @@ void Executor::Impl::run_plain_lane(LaneId lane) {
   if (bound.lane.kind == LaneKind::compute && rank < parts.backends.size()) parts.backends[rank]->thread_started();
   for (std::uint64_t iteration = 0;; ++iteration) {
     if (!progress.await(lane, state.release_source(), iteration + 1)) return;
+    for (std::uint32_t other = 0; other < state.barrier_lanes(); ++other)
+      if (!progress.await(lane, other, state.finished_before(other, iteration))) return;
     const StepParams& params = state.params(iteration);
     for (const BoundOp& op : bound.ops) {
       for (const BoundWait& wait : op.waits)

@@ -53,6 +53,12 @@ class RunState {
   const StepParams& params(std::uint64_t iteration) const { return params_[iteration % params_.size()]; }
   /// How far the op's lane has to be for the wait to be over; 0 if it already is.
   std::uint64_t threshold(const BoundWait& wait, std::uint64_t iteration) const;
+  /// Iterations of a plan that is not cyclic do not overlap: each lane then starts one when these many lanes have
+  /// finished the one before.
+  std::size_t barrier_lanes() const { return plan_.cyclic ? 0 : plan_.lanes.size(); }
+  std::uint64_t finished_before(std::size_t lane, std::uint64_t iteration) const {
+    return iteration * bound_.lanes[lane].ops.size();
+  }
   double start_op(LaneId lane, const BoundOp& op, std::uint64_t iteration);
   void finish_op(LaneId lane, const BoundOp& op, std::uint64_t iteration, double started);
 

@@ -144,10 +144,10 @@ Meeting StepOps::meeting(RankId rank, const Op& op) const {
 }
 
 Status StepOps::all_gather(RankId rank, const BoundOp& op) {
-  const Operand* const dst = op.find(Role::dst);
+  const std::span<std::byte> full = gathered(op.operands);
   const Meeting where = meeting(rank, *op.op);
-  SLUICE_TRY(parts_.communicator->all_gather(where, {dst->data, dst->bytes}));
-  add(collective_, dst->bytes / where.members.size() * (where.members.size() - 1));
+  SLUICE_TRY(parts_.communicator->all_gather(where, full));
+  add(collective_, full.size() / where.members.size() * (where.members.size() - 1));
   return success();
 }
 

@@ -1,0 +1,10 @@
+// Calls of operator new in this test program so far, by any thread.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::testing {
+
+std::uint64_t allocations();
+
+}  // namespace sluice::testing

@@ -1,0 +1,261 @@
+// The executor's parts on their own.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "offload/run/poison.h"
+#include "offload/run/progress.h"
+#include "offload/state/worker_team.h"
+#include "src/comm/in_process.h"
+#include "tests/run/rig.h"
+#include "tests/run/toy_plan.h"
+
+namespace sluice::testing {
+namespace {
+
+TEST(Memory, ArenasAreAlignedPresentAndApart) {
+  HostDevice device;
+  const std::vector<ArenaSpec> specs{{Tier::device, 0, 3 << 20}, {Tier::host, 0, 4096}, {Tier::host, 1, 5000}};
+  auto memory = Memory::create(specs, device);
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  for (const ArenaSpec& spec : specs) {
+    std::byte* const base = memory->at(spec.tier, spec.rank, 0);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(base) % (2u << 20), 0u);
+    EXPECT_EQ(memory->bytes(spec.tier, spec.rank), spec.bytes);
+    std::memset(base, spec.rank + 1, spec.bytes);
+  }
+  EXPECT_EQ(*memory->at(Tier::host, 0, 4095), std::byte{1});
+  EXPECT_EQ(*memory->at(Tier::host, 1, 4999), std::byte{2});
+  EXPECT_EQ(memory->bytes(Tier::nvme, 0), 0u);
+  Memory moved = std::move(memory).value();
+  EXPECT_EQ(*moved.at(Tier::host, 1, 0), std::byte{2});
+}
+
+TEST(Memory, RefusesWhatTheMachineDoesNotHave) {
+  HostDevice device;
+  const std::vector<ArenaSpec> specs{{Tier::host, 3, 1ull << 60}};
+  const auto memory = Memory::create(specs, device);
+  ASSERT_FALSE(memory.ok());
+  EXPECT_EQ(memory.error().code, ErrorCode::bad_request);
+  EXPECT_NE(memory.error().message.find("host arena of rank 3"), std::string::npos) << memory.error().message;
+}
+
+TEST(Progress, WakesAtTheThresholdAndOnHalt) {
+  Progress progress(2, 3);
+  std::atomic<int> passed{0};
+  std::thread first([&] {
+    if (progress.await(0, 0, 3)) ++passed;
+    if (progress.await(0, 1, 1)) ++passed;
+    if (!progress.await(0, 1, 100)) ++passed;
+  });
+  std::thread second([&] {
+    if (progress.await(1, 0, 5)) ++passed;
+    if (!progress.await(1, 0, 6)) ++passed;
+  });
+  for (std::uint64_t i = 1; i <= 5; ++i) progress.publish(0, i);
+  EXPECT_TRUE(progress.await(2, 0, 5));
+  progress.publish(1, 1);
+  while (passed < 3) std::this_thread::yield();
+  progress.halt();
+  first.join();
+  second.join();
+  EXPECT_EQ(passed, 5);
+}
+
+TEST(Progress, PingPongLosesNoWakeUp) {
+  Progress progress(2, 2);
+  constexpr std::uint64_t rounds = 20000;
+  std::thread other([&] {
+    for (std::uint64_t i = 1; i <= rounds; ++i) {
+      ASSERT_TRUE(progress.await(1, 0, i));
+      progress.publish(1, i);
+    }
+  });
+  for (std::uint64_t i = 1; i <= rounds; ++i) {
+    progress.publish(0, i);
+    ASSERT_TRUE(progress.await(0, 1, i));
+  }
+  other.join();
+}
+
+TEST(Progress, ArmedWakerIsCalledOnce) {
+  Progress progress(1, 1);
+  int calls = 0;
+  progress.set_waker(
+      0, [](void* count) { ++*static_cast<int*>(count); }, &calls);
+  EXPECT_FALSE(progress.arm(0, 0, 2));
+  progress.publish(0, 1);
+  EXPECT_EQ(calls, 0);
+  progress.publish(0, 2);
+  progress.publish(0, 3);
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(progress.arm(0, 0, 3));
+}
+
+TEST(WorkerTeam, EveryChunkOnce) {
+  for (const int threads : {1, 2, 5}) {
+    WorkerTeam team(threads);
+    for (std::uint32_t count : {0u, 1u, 2u, 7u, 1000u}) {
+      std::vector<std::atomic<int>> done(count);
+      for (int round = 0; round < 20; ++round) team.run(count, [&](std::uint32_t i) { ++done[i]; });
+      for (const auto& each : done) ASSERT_EQ(each.load(), 20);
+    }
+  }
+}
+
+TEST(Optimizer, NormDoesNotDependOnThreads) {
+  std::vector<float> gradient(5 * 65536 + 777);
+  initial_content(3, 1, std::as_writable_bytes(std::span(gradient)));
+  std::vector<double> sums;
+  for (const int threads : {1, 2, 4}) {
+    WorkerTeam team(threads);
+    std::vector<double> partial(gradient.size() / norm_block_numel + 1);
+    double sum = 0.125;
+    add_tile_norm(gradient, team, partial, &sum);
+    sums.push_back(sum);
+  }
+  EXPECT_EQ(sums[0], sums[1]);
+  EXPECT_EQ(sums[0], sums[2]);
+}
+
+TEST(Optimizer, ChunksCoverTrainableSegmentsOnly) {
+  OptimizerUnit unit;
+  unit.segments = {{10, 100, 1, 1, true}, {200, 200000, 0, 0.5f, true}, {200300, 50, 1, 1, false}};
+  std::vector<UpdateChunk> chunks;
+  append_chunks(unit, 50, 300000, chunks);
+  std::vector<int> touched(300000);
+  for (const UpdateChunk& chunk : chunks)
+    for (std::uint32_t i = 0; i < chunk.numel; ++i) ++touched[chunk.begin + i];
+  for (std::size_t i = 0; i < touched.size(); ++i) {
+    const std::size_t element = i + 50;
+    const bool inside = element < 110 || (element >= 200 && element < 200200);
+    ASSERT_EQ(touched[i], inside ? 1 : 0) << element;
+  }
+}
+
+TEST(InProcess, CollectivesOfFourRanks) {
+  constexpr RankId ranks = 4;
+  InProcessCommunicator communicator(ranks);
+  const std::vector<RankId> all{0, 1, 2, 3};
+  ASSERT_TRUE(communicator.prepare({all}).ok());
+  constexpr std::size_t part = 3000;
+  std::vector<std::vector<float>> full(ranks), sums(ranks);
+  std::vector<std::vector<double>> exchanged(ranks);
+  std::vector<std::thread> threads;
+  for (RankId r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      full[r].assign(part * ranks, -1);
+      for (std::size_t i = 0; i < part; ++i) full[r][r * part + i] = static_cast<float>(r * part + i);
+      const Meeting here{0, all, r};
+      EXPECT_TRUE(communicator.all_gather(here, std::as_writable_bytes(std::span(full[r]))).ok());
+      sums[r] = full[r];
+      // In place: the sum lands in the own part of the source.
+      EXPECT_TRUE(communicator.reduce_scatter(here, sums[r], std::span(sums[r]).subspan(r * part, part)).ok());
+      const double mine[2]{1.0 * r, 2.0 * r};
+      exchanged[r].resize(8);
+      EXPECT_TRUE(communicator.exchange({control_channel, all, r}, mine, exchanged[r]).ok());
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (RankId r = 0; r < ranks; ++r) {
+    for (std::size_t i = 0; i < full[r].size(); ++i) ASSERT_EQ(full[r][i], static_cast<float>(i));
+    for (std::size_t i = 0; i < part; ++i) ASSERT_EQ(sums[r][r * part + i], 4 * static_cast<float>(r * part + i));
+    EXPECT_EQ(exchanged[r], (std::vector<double>{0, 0, 1, 2, 2, 4, 3, 6}));
+  }
+}
+
+TEST(InProcess, CancelAndDeadlineWakeThoseWhoWait) {
+  InProcessCommunicator communicator(2, std::chrono::seconds(0));
+  const std::vector<RankId> all{0, 1};
+  ASSERT_TRUE(communicator.prepare({all}).ok());
+  float full[2]{};
+  const Status late = communicator.reduce_scatter({0, all, 1}, full, std::span(full).first(1));
+  ASSERT_FALSE(late.ok());
+  EXPECT_NE(late.error().message.find("rank 1"), std::string::npos) << late.error().message;
+
+  InProcessCommunicator patient(2);
+  ASSERT_TRUE(patient.prepare({all}).ok());
+  std::thread canceller([&] { patient.cancel("enough"); });
+  const Status cancelled = patient.reduce_scatter({0, all, 1}, full, std::span(full).first(1));
+  canceller.join();
+  ASSERT_FALSE(cancelled.ok());
+  EXPECT_EQ(cancelled.error().code, ErrorCode::cancelled);
+  EXPECT_EQ(cancelled.error().message, "enough");
+}
+
+TEST(SwapStore, SlotsAreApartAndParityChoosesThem) {
+  const ToyTraining toy = toy_training(1, 1, 1);
+  Rig rig(toy.plan, toy.units, {});
+  SwapStore& store = *rig.store();
+  ASSERT_TRUE(store.bind(toy.plan).ok());
+  BufferId durable = 0;
+  while (toy.plan.buffers[durable].slots != 2) ++durable;
+  const std::uint64_t bytes = toy.plan.buffers[durable].bytes;
+  auto pages = map_pages(bytes);
+  ASSERT_TRUE(pages.ok());
+  const auto fill = [&](int value) { std::memset(*pages, value, bytes); };
+  EXPECT_FALSE(store.read(durable, Slot::current, 0, {*pages, bytes}).ok()) << "never written";
+  const std::uint64_t read_before = store.read_bytes();
+  fill(1);
+  ASSERT_TRUE(store.write(durable, Slot::current, 0, {*pages, bytes}).ok());
+  fill(2);
+  ASSERT_TRUE(store.write(durable, Slot::next, 0, {*pages, bytes}).ok());
+  ASSERT_TRUE(store.sync().ok());
+  ASSERT_TRUE(store.read(durable, Slot::current, 0, {*pages, bytes}).ok());
+  EXPECT_EQ((*pages)[bytes - 1], std::byte{1});
+  store.set_parity(0, 1);
+  ASSERT_TRUE(store.read(durable, Slot::current, 8192, {*pages, 8192}).ok());
+  EXPECT_EQ((*pages)[0], std::byte{2});
+  EXPECT_EQ(store.written_bytes(), 2 * bytes);
+  EXPECT_EQ(store.read_bytes() - read_before, bytes + 8192);
+  // Another plan may not see something else in the same place.
+  StepPlan other = toy.plan;
+  other.buffers[durable].bytes -= 8192;
+  EXPECT_FALSE(store.bind(other).ok());
+  unmap_pages(*pages, bytes);
+}
+
+TEST(Poison, FillsPiecesAfterTheirLastUse) {
+  StepPlan plan;
+  plan.lanes = {{LaneKind::compute}};
+  for (const auto& [name, life] :
+       {std::pair("a", Life::brief), std::pair("kept", Life::persistent), std::pair("b", Life::lasting)}) {
+    Buffer buffer;
+    buffer.name = name;
+    buffer.tier = Tier::device;
+    buffer.bytes = 8192;
+    buffer.life = life;
+    buffer.offset = plan.buffers.size() * 8192;
+    plan.buffers.push_back(buffer);
+  }
+  const auto op = [&](std::vector<Access> accesses) {
+    Op made;
+    made.kind = OpKind::forward;
+    made.accesses = std::move(accesses);
+    plan.ops.push_back(made);
+  };
+  op({{0, 0, 4096, Role::x_out, Mode::write}, {1, 0, 8192, Role::x_out, Mode::write}});
+  op({{0, 4096, 4096, Role::x_out, Mode::write}, {2, 0, 8192, Role::gradient, Mode::read_write}});
+  op({{0, 0, 8192, Role::x_in, Mode::read}});
+  op({{0, 0, 4096, Role::x_in, Mode::read}});
+  HostDevice device;
+  const std::vector<ArenaSpec> specs{{Tier::device, 0, 3 * 8192}};
+  auto memory = Memory::create(specs, device);
+  ASSERT_TRUE(memory.ok());
+  Poisoner poisoner(plan, *memory);
+  const auto byte = [&](std::uint64_t offset) { return *memory->at(Tier::device, 0, offset); };
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    std::memset(memory->at(Tier::device, 0, 0), 1, 3 * 8192);
+    // Completions need not come in program order.
+    for (const OpId id : {1u, 0u, 3u}) poisoner.finished(id);
+    EXPECT_EQ(byte(0), std::byte{1});
+    poisoner.finished(2);
+    EXPECT_EQ(byte(0), poison_byte);
+    EXPECT_EQ(byte(8191), poison_byte);
+    EXPECT_EQ(byte(8192), std::byte{1}) << "persistent";
+    EXPECT_EQ(byte(2 * 8192), std::byte{1}) << "read before it is written: carried over";
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,65 @@
+// A plan on real memory, threads and drive, with test doubles for model and trainer only.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "offload/run/executor.h"
+#include "src/comm/in_process.h"
+#include "tests/run/reference.h"
+
+namespace sluice::testing {
+
+struct RigOptions {
+  ExecutorOptions executor{};
+  QueueOptions queue{};
+  std::uint64_t content_seed = 1;
+};
+
+class Rig final : public ComputeBackend, public StepSource, public CommitSink {
+ public:
+  Rig(const StepPlan& plan, std::vector<OptimizerUnit> units, RigOptions options);
+  ~Rig() override;
+
+  /// Errors of set-up (a drive that fails at once).
+  Status initialise();             ///< fill persistent buffers as Reference does
+  Status iterate(int iterations);  ///< begin, `iterations` steps with two released at a time, end
+  /// The first persistent buffer that differs from the reference, or "".
+  std::string difference(const Reference& reference);
+
+  static StepParams params(std::uint64_t iteration);
+  Executor& executor() { return *executor_; }
+  SwapStore* store() { return store_.get(); }
+  Memory& memory() { return *memory_; }
+  std::vector<StepRecord> records() const;
+  std::vector<std::pair<RankId, std::uint8_t>> commits() const;
+
+  Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) override;
+  Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
+                     std::span<std::int32_t> dst) override;
+  Status step_end(RankId rank, const StepParams& params, const ControlBlock& control, std::span<const double> norms,
+                  std::span<const double> losses) override;
+  Status commit(RankId rank, const StepParams& params, std::uint8_t parity) override;
+
+ private:
+  const StepPlan& plan_;
+  RigOptions options_;
+  std::string directory_;
+  HostDevice device_;
+  std::unique_ptr<Memory> memory_;
+  SwapFile file_;
+  std::unique_ptr<SwapStore> store_;
+  InProcessCommunicator communicator_;
+  std::unique_ptr<Executor> executor_;
+  mutable std::mutex mutex_;
+  std::vector<StepRecord> records_;
+  std::vector<std::pair<RankId, std::uint8_t>> commits_;
+};
+
+/// Run the plan and compare with the reference: contents, records, peaks, bytes.
+void expect_same_as_reference(const StepPlan& plan, const std::vector<OptimizerUnit>& units, RigOptions options,
+                              int iterations);
+
+}  // namespace sluice::testing

@@ -1,0 +1,30 @@
+// Small plans for testing the executor: random ones over every tier, and one shaped like a training step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "offload/run/executor.h"
+#include "sluice/plan.h"
+
+namespace sluice::testing {
+
+struct RandomPlanOptions {
+  std::uint64_t seed = 1;
+  RankId ranks = 1;
+  int ops = 60;  ///< per rank, about
+  bool cyclic = true;
+};
+/// Compute, copies, drive and collectives in random order over random buffers, finished and checked. The durable
+/// buffers are rewritten and committed once per iteration.
+StepPlan random_plan(const RandomPlanOptions& options);
+
+struct ToyTraining {
+  StepPlan plan;
+  std::vector<OptimizerUnit> units;
+};
+/// Units of f32 parameters and moments on the drive (two slots), updated ahead of the forward pass in tiles, gradient
+/// in host memory, norms, control, step end, commit.
+ToyTraining toy_training(RankId ranks, int units, int micro_batches);
+
+}  // namespace sluice::testing
