@@ -126,6 +126,22 @@ Status refuse_unsupported_llama(const Fields& f) {
   return success();
 }
 
+/// Matrices that are multiplied as one (q, k, v; gate, up) lie one after the other and start at multiples of 64
+/// elements.
+Status check_shapes(const Fields& f, const ModelConfig& c) {
+  if (c.heads % c.kv_heads != 0)
+    return f.refuse("num_attention_heads",
+                    fmt::format("{} is not a multiple of num_key_value_heads {}", c.heads, c.kv_heads));
+  if (c.head_dim % 2 != 0)
+    return f.refuse("head_dim", fmt::format("{} is odd; rotary positions need an even one", c.head_dim));
+  if (c.hidden * c.kv_heads * c.head_dim % 64 != 0)
+    return f.refuse("hidden_size", fmt::format("{} x {} key-value heads x head_dim {} is not a multiple of 64",
+                                               c.hidden, c.kv_heads, c.head_dim));
+  if (c.hidden * c.ffn % 64 != 0)
+    return f.refuse("intermediate_size", fmt::format("{} x hidden_size {} is not a multiple of 64", c.ffn, c.hidden));
+  return success();
+}
+
 Result<ModelConfig> parse_llama(const Fields& f, const std::string& type) {
   ModelConfig c;
   c.family = Family::llama;
@@ -137,15 +153,11 @@ Result<ModelConfig> parse_llama(const Fields& f, const std::string& type) {
   SLUICE_ASSIGN(c.ffn, f.required_integer("intermediate_size", 1, max_ffn));
   const std::int64_t default_kv = type == "mistral" ? 8 : c.heads;
   SLUICE_ASSIGN(c.kv_heads, f.integer("num_key_value_heads", default_kv, 1, max_heads));
-  if (c.heads % c.kv_heads != 0)
-    return f.refuse("num_attention_heads",
-                    fmt::format("{} is not a multiple of num_key_value_heads {}", c.heads, c.kv_heads));
   const bool own_head_dim = f.has("head_dim");
   if (!own_head_dim && type != "qwen3" && c.hidden % c.heads != 0)
     return f.refuse("hidden_size", fmt::format("{} is not a multiple of num_attention_heads {}", c.hidden, c.heads));
   SLUICE_ASSIGN(c.head_dim, f.integer("head_dim", type == "qwen3" ? 128 : c.hidden / c.heads, 1, max_head_dim));
-  if (c.head_dim % 2 != 0)
-    return f.refuse("head_dim", fmt::format("{} is odd; rotary positions need an even one", c.head_dim));
+  SLUICE_TRY(check_shapes(f, c));
   const std::int64_t default_positions = type == "mistral" ? 131072 : type == "llama" ? 2048 : 32768;
   SLUICE_ASSIGN(c.max_positions, f.integer("max_position_embeddings", default_positions, 1, max_context));
   SLUICE_ASSIGN(const double eps, f.number("rms_norm_eps", 1e-6, 0, 1));

@@ -111,8 +111,11 @@ class ModelRunner {
   }
 
   /// Boundary activations: x[u] is what unit u reads, x[0] unused; saved too with `keep`.
-  void forward(const std::int32_t* tokens, bool keep = true) {
-    for (std::size_t u = 0; u + 1 < spec.units.size(); ++u) {
+  void forward(const std::int32_t* tokens, bool keep = true) { forward_from(0, tokens, keep); }
+
+  /// Units from `first` on, from x[first].
+  void forward_from(std::size_t first, const std::int32_t* tokens = nullptr, bool keep = true) {
+    for (std::size_t u = first; u + 1 < spec.units.size(); ++u) {
       Guarded workspace(costs_[u].forward_workspace_bytes, shift_);
       SublayerArgs a = args(u);
       a.tokens = tokens;
