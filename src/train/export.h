@@ -1,0 +1,21 @@
+// What a run leaves behind, and what it says about itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/train/engine.h"
+
+namespace sluice {
+
+/// config.json and model.safetensors (Hugging Face names, the run's dtype) in `directory`, which is made if missing. The
+/// state must be flushed and nothing may run. Files appear whole or not at all.
+Status export_model(Engine& engine, const Prepared& run, const std::string& directory);
+
+/// Hugging Face config.json of a model.
+std::string hf_config_json(const ModelConfig& config, Dtype dtype);
+
+/// Of this process, from /proc/self/statm.
+std::uint64_t resident_set_bytes();
+
+}  // namespace sluice

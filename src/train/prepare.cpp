@@ -1,0 +1,189 @@
+#include "src/train/prepare.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "sluice/size.h"
+#include "src/device/calibrate.h"
+#include "src/device/profile.h"
+#include "src/schedule/build.h"
+
+namespace sluice {
+namespace {
+
+Status validate(const RunConfig& c, Purpose purpose) {
+  const auto refuse = [](const std::string& text) { return Status(bad_request(text)); };
+  if (c.sequence < 1) return refuse("--seq " + std::to_string(c.sequence) + ": sequences have at least 1 token");
+  if (c.micro_batch < 1) return refuse("--micro-batch must be at least 1");
+  if (c.ranks < 1 || c.ranks > 64) return refuse("--ranks " + std::to_string(c.ranks) + ": give 1 to 64");
+  if (purpose != Purpose::train) return success();
+  if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
+  if (c.batch < 1 || c.batch % (c.micro_batch * c.ranks) != 0)
+    return refuse("--batch " + std::to_string(c.batch) + " is not a multiple of --micro-batch x --ranks = " +
+                  std::to_string(c.micro_batch * c.ranks));
+  const int micro_batches = c.batch / (c.micro_batch * c.ranks);
+  if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
+    return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
+                  " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
+  if (c.optimizer.clip_norm > 0 && c.wish.update_ahead && !*c.wish.update_ahead)
+    return refuse("--update backward cannot clip by the global norm, which is known only after the backward pass; "
+                  "use --update ahead or --clip 0");
+  return success();
+}
+
+std::uint64_t available_memory_bytes() {
+  const long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  return static_cast<std::uint64_t>(std::max(0L, pages)) * static_cast<std::uint64_t>(size);
+}
+
+Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
+  std::uint64_t least = ~0ull;
+  for (const std::string& d : directories) {
+    std::filesystem::path at(d);
+    std::error_code ignored;
+    while (!std::filesystem::exists(at, ignored) && at.has_parent_path() && at != at.parent_path()) at = at.parent_path();
+    struct statvfs fs {};
+    if (statvfs(at.empty() ? "." : at.c_str(), &fs) != 0)
+      return bad_request("--nvme " + d + ": cannot read its free space; give a directory on a mounted drive");
+    least = std::min<std::uint64_t>(least, fs.f_bavail * static_cast<std::uint64_t>(fs.f_frsize));
+  }
+  return directories.empty() ? 0 : least * directories.size();
+}
+
+/// Budgets per rank; what the user left open is a share of what the machine has now.
+Status set_budgets(const RunConfig& c, Workload& w) {
+  const auto ranks = static_cast<std::uint64_t>(c.ranks);
+  const std::uint64_t memory = available_memory_bytes();
+  const std::uint64_t device = c.device_memory ? c.device_memory : memory / 2 / ranks;
+  const std::uint64_t host = (c.host_memory ? c.host_memory : memory / 4) / ranks;
+  std::uint64_t nvme = c.nvme_space / ranks;
+  if (c.nvme.empty()) {
+    nvme = 1;  // nothing fits a byte, and 0 would mean no limit
+  } else if (nvme == 0) {
+    SLUICE_ASSIGN(const std::uint64_t space, free_space(c.nvme));
+    nvme = std::max<std::uint64_t>(1, space / 10 * 9 / ranks);
+  }
+  w.budget_bytes = {device, host, nvme};
+  return success();
+}
+
+Status get_profile(Prepared& run, const Progress& progress) {
+  const RunConfig& c = run.config;
+  std::string path = c.profile;
+  if (path.empty()) {
+    SLUICE_ASSIGN(path, default_profile_path());
+  }
+  const bool exists = std::filesystem::exists(path);
+  if (exists) {
+    SLUICE_ASSIGN(run.profile, load_profile(path));
+  }
+  bool changed = false;
+  if (!exists || !profile_is_of_this_machine(run.profile)) {
+    if (progress) progress("measuring this machine (once, about half a minute)");
+    MeasureOptions options;
+    if (!c.nvme.empty()) {
+      std::filesystem::path at(c.nvme.front());
+      while (!std::filesystem::exists(at) && at.has_parent_path() && at != at.parent_path()) at = at.parent_path();
+      options.nvme_directory = at.empty() ? "." : at.string();
+    }
+    options.progress = progress;
+    SLUICE_ASSIGN(run.profile, measure_profile(options));
+    changed = true;
+  }
+  bool added = false;
+  SLUICE_TRY(calibrate(run.model, run.workload.shape, run.workload.dtype, run.workload.threads, run.profile, 20, &added));
+  if (changed || added) SLUICE_TRY(save_profile(path, run.profile));
+  return success();
+}
+
+double flop_per_token(const ModelSpec& model, std::int64_t sequence) {
+  const ModelConfig& c = model.config;
+  const double attention = 12.0 * static_cast<double>(c.layers * c.heads * c.head_dim * sequence) / 2.0;
+  double matmul_parameters = 0;
+  for (const UnitSpec& u : model.units)
+    for (const TensorSpec& t : u.tensors)
+      if (t.shape.size() >= 2 && u.kind != Sublayer::embed) matmul_parameters += static_cast<double>(t.numel);
+  if (c.tied) matmul_parameters += static_cast<double>(c.vocabulary * c.hidden);
+  return 6.0 * matmul_parameters + attention;
+}
+
+}  // namespace
+
+Error does_not_fit(const Prepared& run) {
+  const Workload& w = run.workload;
+  const auto ranks = static_cast<std::uint64_t>(w.ranks);
+  const TierBytes& s = run.search.smallest;
+  std::string text = run.config.model + " does not fit: the smallest budgets are --device-memory " +
+                     std::to_string(s.device) + " (" + format_bytes(s.device) + "), --host-memory " +
+                     std::to_string(s.host * ranks) + " (" + format_bytes(s.host * ranks) + ")";
+  if (run.config.nvme.empty()) {
+    text += " with --nvme DIR of " + format_bytes(s.nvme * ranks) + ", or more memory";
+  } else {
+    text += ", --nvme-space " + std::to_string(s.nvme * ranks) + " (" + format_bytes(s.nvme * ranks) + ")";
+  }
+  const auto given = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
+  text += "; given are " + format_bytes(given(Tier::device)) + ", " + format_bytes(given(Tier::host) * ranks);
+  if (!run.config.nvme.empty()) text += ", " + format_bytes(given(Tier::nvme) * ranks);
+  return bad_request(text);
+}
+
+LinkBytes plan_link_bytes(const StepPlan& plan) {
+  LinkBytes b;
+  for (const Op& op : plan.ops) {
+    switch (plan.lanes[op.lane].kind) {
+      case LaneKind::h2d: b.h2d += op.bytes; break;
+      case LaneKind::d2h: b.d2h += op.bytes; break;
+      case LaneKind::nvme_read: b.nvme_read += op.bytes; break;
+      case LaneKind::nvme_write: b.nvme_write += op.bytes; break;
+      case LaneKind::comm: b.collective += op.bytes; break;
+      default: break;
+    }
+  }
+  return b;
+}
+
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
+  SLUICE_TRY(validate(config, purpose));
+  auto run = std::make_unique<Prepared>();
+  run->config = config;
+  SLUICE_ASSIGN(const ModelConfig model_config, load_config(config.model));
+  run->model = build_model(model_config);
+  if (config.sequence > model_config.max_positions)
+    return bad_request("--seq " + std::to_string(config.sequence) + " is longer than the " +
+                       std::to_string(model_config.max_positions) + " positions of " + config.model);
+  Workload& w = run->workload;
+  w.model = &run->model;
+  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
+  w.inference = purpose != Purpose::train;
+  w.ranks = static_cast<RankId>(config.ranks);
+  w.micro_batches = purpose == Purpose::train ? config.batch / (config.micro_batch * config.ranks)
+                    : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
+                                                   : 1;
+  w.dtype = config.dtype;
+  w.threads = config.threads > 0 ? config.threads
+                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / config.ranks);
+  if (purpose == Purpose::decode) {
+    w.kv_capacity = model_config.max_positions;
+    w.kv_capacity = std::min<std::int64_t>(w.kv_capacity, config.steps);
+  }
+  SLUICE_TRY(set_budgets(config, w));
+  SLUICE_TRY(get_profile(*run, progress));
+  ScheduleWish wish = config.wish;
+  // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
+  if (!w.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
+  if (progress) progress("searching a schedule");
+  run->search = search_schedule(w, wish, run->profile);
+  run->model_flop_per_token = flop_per_token(run->model, config.sequence);
+  if (!run->search.fits) return run;
+  run->main = build_plan(w.main_kind(), w, run->search.schedule);
+  if (!w.inference) run->evaluate = build_plan(PlanKind::evaluate, w, run->search.schedule);
+  if (run->needs_flush()) run->flush = build_plan(PlanKind::flush, w, run->search.schedule);
+  run->predicted = simulate(run->main, run->profile);
+  return run;
+}
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// From a RunConfig to everything that is decided before memory is touched: what `sluice plan` prints and `train` runs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "offload/plan/simulate.h"
+#include "sluice/profile.h"
+#include "src/schedule/search.h"
+#include "src/train/run_config.h"
+
+namespace sluice {
+
+/// A run on paper. Heap-allocated and immovable, because the workload points at the model.
+struct Prepared {
+  RunConfig config;
+  ModelSpec model;
+  Workload workload;
+  HardwareProfile profile;
+  SearchResult search;
+  StepPlan main;      ///< train, evaluate or decode
+  StepPlan flush;     ///< update-ahead training only
+  StepPlan evaluate;  ///< training only
+  Simulation predicted;
+  double model_flop_per_token = 0;  ///< 6 N + attention, without recompute
+
+  bool needs_flush() const { return !workload.inference && search.schedule.update_ahead; }
+  const Arena& arena(Tier tier) const { return *main.arena(tier, 0); }
+};
+
+using Progress = std::function<void(const std::string&)>;
+
+/// What the run is for.
+enum class Purpose : std::uint8_t { train, evaluate, decode };
+
+/// Reads the model's config and the profile (measuring what is missing), searches a schedule and builds its plans.
+/// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress);
+
+/// "needs at least 96 MiB of device memory (--device-memory), ..." for a run that does not fit.
+Error does_not_fit(const Prepared& run);
+
+/// Sum over the plan's ops of the bytes on each link, all ranks.
+struct LinkBytes {
+  std::uint64_t nvme_read = 0, nvme_write = 0, h2d = 0, d2h = 0, collective = 0;
+};
+LinkBytes plan_link_bytes(const StepPlan& plan);
+
+}  // namespace sluice
