@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/kernels_vec/support.h"
+#include "support.h"
 
 namespace sluice::test {
 namespace {

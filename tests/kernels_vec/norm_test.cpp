@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tests/kernels_vec/support.h"
+#include "support.h"
 
 namespace sluice::test {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/cpu/stream.h"
 
-#include "tests/kernels_vec/support.h"
+#include "support.h"
 
 namespace sluice::test {
 namespace {

@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
-#include <omp.h>
 
 #include <cstring>
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/gemm.h"
 #include "sluice/dtype.h"
 #include "sluice/random.h"
 
@@ -45,16 +45,15 @@ bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-/// Runs f with 1, 2 and 3 threads in the team.
+/// Runs f with 1, 2 and 3 threads in the team, and leaves 2.
 template <class F>
 void with_thread_counts(const F& f) {
-  const int before = omp_get_max_threads();
   for (int threads : {1, 2, 3}) {
     SCOPED_TRACE(testing::Message() << threads << " threads");
-    omp_set_num_threads(threads);
+    kernels::set_compute_threads(threads);
     f();
   }
-  omp_set_num_threads(before);
+  kernels::set_compute_threads(2);
 }
 
 /// Runs f with dispatch forced to each SIMD target that this CPU supports.
