@@ -38,6 +38,9 @@ struct Attention {
                  static_cast<long long>(a.position0 + d.sequence), static_cast<long long>(positions));
   }
 
+  /// Keys that the last query sees.
+  std::int64_t keys() const { return args.kv_cache == nullptr ? d.sequence : args.position0 + d.sequence; }
+
   void rotate(T* qkv, std::int64_t rows, bool inverse) const {
     if (d.gpt2) return;
     kernels::rope(qkv, d.qkv, rows, d.sequence, args.position0, d.heads + d.kv_heads, d.head_dim, args.rope->cos.data(),
@@ -54,28 +57,27 @@ struct Attention {
     rotate(turned, rows, false);
   }
 
-  /// New keys and values to the end of the cache; then the queries see all of it.
-  kernels::AttentionShape append_to_cache(const T* k, const T* v, std::int64_t sequences, const T** keys,
-                                          const T** values) const {
+  /// New keys and values go to the end of the cache; then k and v are all of it.
+  kernels::AttentionShape append_to_cache(std::int64_t sequences, const T** k, const T** v) const {
     SLUICE_CHECK(d.batch == 1 && args.position0 + d.sequence <= args.kv_capacity, "cache of %lld positions",
                  static_cast<long long>(args.kv_capacity));
     T* k_cache = reinterpret_cast<T*>(args.kv_cache);
     T* v_cache = k_cache + args.kv_capacity * d.kv;
     const auto row_bytes = static_cast<std::size_t>(d.kv) * sizeof(T);
     for (std::int64_t t = 0; t < d.sequence; ++t) {
-      std::memcpy(k_cache + (args.position0 + t) * d.kv, k + t * d.qkv, row_bytes);
-      std::memcpy(v_cache + (args.position0 + t) * d.kv, v + t * d.qkv, row_bytes);
+      std::memcpy(k_cache + (args.position0 + t) * d.kv, *k + t * d.qkv, row_bytes);
+      std::memcpy(v_cache + (args.position0 + t) * d.kv, *v + t * d.qkv, row_bytes);
     }
-    *keys = k_cache;
-    *values = v_cache;
+    *k = k_cache;
+    *v = v_cache;
     kernels::AttentionShape shape = attention_shape(d, sequences);
-    shape.keys = args.position0 + d.sequence;
+    shape.keys = keys();
     shape.k_stride = shape.v_stride = d.kv;
     return shape;
   }
 
   void forward_chunk(std::int64_t first, std::int64_t sequences) const {
-    const AttentionForwardSpace space(Carver(args.workspace.data()), d);
+    const AttentionForwardSpace space(Carver(args.workspace.data()), d, keys());
     const bool keeps = args.saved != nullptr;
     const AttentionSaved kept(Carver(keeps ? args.saved : space.saved), d,
                               keeps ? d.batch : d.attention_chunk_sequences);
@@ -97,11 +99,10 @@ struct Attention {
     } else {
       rotate(qkv, rows, false);
     }
-    const T *keys = turned + d.q, *values = qkv + d.q + d.kv;
+    const T *k = turned + d.q, *v = qkv + d.q + d.kv;
     kernels::AttentionShape shape = attention_shape(d, sequences);
-    if (args.kv_cache != nullptr) shape = append_to_cache(keys, values, sequences, &keys, &values);
-    kernels::attention_forward(shape, static_cast<const T*>(turned), keys, values, out, kept.lse + at * d.heads,
-                               space.scratch);
+    if (args.kv_cache != nullptr) shape = append_to_cache(sequences, &k, &v);
+    kernels::attention_forward(shape, static_cast<const T*>(turned), k, v, out, kept.lse + at * d.heads, space.scratch);
     if (args.x_out == nullptr) return;
     T* x_out = reinterpret_cast<T*>(args.x_out) + token * d.hidden;
     back.forward(out, rows, x_out, space.scratch);
@@ -178,8 +179,8 @@ template <class T>
 void attention_forward(const SublayerArgs& args) {
   const Attention<T> attention(args);
   const Dims& d = attention.d;
-  SLUICE_CHECK(AttentionForwardSpace(Carver(nullptr), d).bytes <= args.workspace.size(), "workspace of %zu bytes",
-               args.workspace.size());
+  SLUICE_CHECK(AttentionForwardSpace(Carver(nullptr), d, attention.keys()).bytes <= args.workspace.size(),
+               "workspace of %zu bytes", args.workspace.size());
   for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences)
     attention.forward_chunk(b, std::min(d.attention_chunk_sequences, d.batch - b));
 }

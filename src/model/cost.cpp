@@ -1,4 +1,6 @@
 // What each sublayer costs, from shapes alone.
+#include <algorithm>
+
 #include "src/model/layout.h"
 #include "src/model/model.h"
 #include "src/model/sublayer.h"
@@ -20,11 +22,11 @@ double matmul_flop(std::int64_t rows, std::int64_t in, std::int64_t out) {
 }
 
 /// Forward: two matmuls over the scores; backward: five, one of them the scores again.
-void attention_cost(const Dims& d, SublayerCost* cost) {
+void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   const double scores = 2.0 * static_cast<double>(d.q) * visible_pairs(d);
   const double project = matmul_flop(d.tokens, d.hidden, d.qkv), out = matmul_flop(d.tokens, d.q, d.hidden);
   cost->saved_bytes = AttentionSaved(Carver(nullptr), d, d.batch).bytes;
-  cost->forward_workspace_bytes = AttentionForwardSpace(Carver(nullptr), d).bytes;
+  cost->forward_workspace_bytes = AttentionForwardSpace(Carver(nullptr), d, keys).bytes;
   cost->backward_workspace_bytes = AttentionBackwardSpace(Carver(nullptr), d).bytes;
   cost->recompute_flop = project + 2 * scores;
   cost->forward_flop = cost->recompute_flop + out;
@@ -50,13 +52,14 @@ void head_cost(const Dims& d, SublayerCost* cost) {
 
 }  // namespace
 
-SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype) {
+SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype,
+                           std::int64_t kv_capacity) {
   const Dims d(model, shape, dtype);
   SublayerCost cost;
   cost.boundary_bytes = d.element * static_cast<std::uint64_t>(d.tokens * d.hidden);
   switch (unit.kind) {
     case Sublayer::embed: break;
-    case Sublayer::attention: attention_cost(d, &cost); break;
+    case Sublayer::attention: attention_cost(d, std::max(shape.sequence, kv_capacity), &cost); break;
     case Sublayer::mlp: mlp_cost(d, &cost); break;
     case Sublayer::head: head_cost(d, &cost); break;
   }

@@ -31,10 +31,12 @@ std::uint64_t linear_bytes(const Dims& d, std::int64_t rows, std::int64_t in, st
                    gemm_workspace_bytes(in, out, rows, d.dtype, Dtype::f32), norm_bytes(rows, out)});
 }
 
-std::uint64_t attention_scratch_bytes(const Dims& d, bool backward) {
+std::uint64_t attention_scratch_bytes(const Dims& d, std::int64_t keys, bool backward) {
   const std::int64_t rows = d.attention_chunk;
+  kernels::AttentionShape shape = attention_shape(d, d.attention_chunk_sequences);
+  shape.keys = keys;
   return std::max({linear_bytes(d, rows, d.hidden, d.qkv, backward), linear_bytes(d, rows, d.q, d.hidden, backward),
-                   kernels::attention_workspace_bytes(attention_shape(d, d.attention_chunk_sequences), d.dtype),
+                   kernels::attention_workspace_bytes(shape, d.dtype),
                    backward ? norm_bytes(rows, std::max(d.hidden, d.head_dim)) : 0});
 }
 
@@ -92,13 +94,13 @@ AttentionSaved::AttentionSaved(Carver carver, const Dims& d, std::int64_t sequen
       lse(carver.floats(sequences * d.sequence * d.heads)),
       bytes(carver.used()) {}
 
-AttentionForwardSpace::AttentionForwardSpace(Carver carver, const Dims& d)
+AttentionForwardSpace::AttentionForwardSpace(Carver carver, const Dims& d, std::int64_t keys)
     : normed(carver.elements(d, d.attention_chunk * d.hidden)),
       statistics(carver.floats(2 * d.attention_chunk)),
       turned(carver.elements(d, d.qk_norm ? d.attention_chunk * d.qkv : 0)),
       head_rstd(carver.floats(d.qk_norm ? d.attention_chunk * (d.heads + d.kv_heads) : 0)),
       saved(carver.bytes(AttentionSaved(Carver(nullptr), d, d.attention_chunk_sequences).bytes)),
-      scratch(rest(carver, attention_scratch_bytes(d, false))),
+      scratch(rest(carver, attention_scratch_bytes(d, keys, false))),
       bytes(carver.used()) {}
 
 AttentionBackwardSpace::AttentionBackwardSpace(Carver carver, const Dims& d)
@@ -107,7 +109,7 @@ AttentionBackwardSpace::AttentionBackwardSpace(Carver carver, const Dims& d)
       statistics(carver.floats(2 * d.attention_chunk)),
       turned(carver.elements(d, d.qk_norm ? d.attention_chunk * d.qkv : 0)),
       head_rstd(carver.floats(d.qk_norm ? d.attention_chunk * (d.heads + d.kv_heads) : 0)),
-      scratch(rest(carver, attention_scratch_bytes(d, true))),
+      scratch(rest(carver, attention_scratch_bytes(d, d.sequence, true))),
       bytes(carver.used()) {}
 
 std::uint64_t mlp_saved_bytes(const Dims& d) {

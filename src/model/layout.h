@@ -62,7 +62,8 @@ struct AttentionSaved {
 };
 
 struct AttentionForwardSpace {
-  AttentionForwardSpace(Carver carver, const Dims& d);
+  /// `keys`: that a query may see, more than the sequence where there is a cache.
+  AttentionForwardSpace(Carver carver, const Dims& d, std::int64_t keys);
   std::byte* normed;  ///< [chunk, hidden]
   float* statistics;  ///< rstd and mean
   std::byte* turned;  ///< qk_norm: [chunk, qkv], q and k after norm and rope

@@ -94,6 +94,8 @@ struct SublayerCost {
   double recompute_flop = 0;                   ///< forward without what only x_out needs
   double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; the head's forward_backward costs their sum
 };
-SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype);
+/// `kv_capacity`: positions of the cache that decoding attends to; it sizes the forward workspace of attention.
+SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype,
+                           std::int64_t kv_capacity = 0);
 
 }  // namespace sluice

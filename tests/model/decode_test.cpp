@@ -17,7 +17,7 @@ class Decode : public testing::TestWithParam<ModelConfig> {};
 /// Feeds `tokens` in pieces of the given lengths; logits after each piece.
 std::vector<std::vector<float>> decode(const ModelConfig& config, const std::vector<std::int32_t>& tokens,
                                        const std::vector<std::int64_t>& pieces) {
-  const std::int64_t capacity = 32;
+  const std::int64_t capacity = 400;
   ModelRunner model(config, {1, capacity}, Dtype::f32);
   model.initialise(5);
   std::vector<Guarded> caches;
@@ -32,7 +32,8 @@ std::vector<std::vector<float>> decode(const ModelConfig& config, const std::vec
     Guarded x[2] = {Guarded(static_cast<std::uint64_t>(4 * length * config.hidden)),
                     Guarded(static_cast<std::uint64_t>(4 * length * config.hidden))};
     for (std::size_t u = 0; u < model.spec.units.size(); ++u) {
-      Guarded workspace(sublayer_cost(model.spec, model.spec.units[u], shape, Dtype::f32).forward_workspace_bytes);
+      Guarded workspace(
+          sublayer_cost(model.spec, model.spec.units[u], shape, Dtype::f32, capacity).forward_workspace_bytes);
       SublayerArgs a = model.args(u);
       a.shape = shape;
       a.position0 = position;
@@ -59,7 +60,7 @@ std::vector<std::vector<float>> decode(const ModelConfig& config, const std::vec
 TEST_P(Decode, equals_the_full_forward_pass) {
   ModelConfig config = GetParam();
   config.layers = 2;
-  const BatchShape shape{1, 20};
+  const BatchShape shape{1, 340};
   const auto tokens = test::some_tokens(shape, config.vocabulary, 4);
   ModelRunner full(config, shape, Dtype::f32);
   full.initialise(5);
@@ -67,7 +68,7 @@ TEST_P(Decode, equals_the_full_forward_pass) {
   const auto all = full.logits();
   const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
   for (const std::vector<std::int64_t>& pieces :
-       {std::vector<std::int64_t>(20, 1), std::vector<std::int64_t>{11, 1, 1, 7}, std::vector<std::int64_t>{20}}) {
+       {std::vector<std::int64_t>(20, 1), std::vector<std::int64_t>{300, 1, 1, 38}, std::vector<std::int64_t>{340}}) {
     const auto logits = decode(config, tokens, pieces);
     std::int64_t position = -1;
     for (std::size_t p = 0; p < pieces.size(); ++p) {

@@ -23,7 +23,8 @@ inline ModelConfig small_llama(const std::string& name) {
   return c;
 }
 
-/// GQA, tied, biases, norms of heads with heads wider than hidden, a window, and GPT-2.
+/// GQA, tied, biases, norms of heads with heads wider than hidden, a window, GPT-2, and GPT-2 with gaps between its
+/// tensors.
 inline std::vector<ModelConfig> small_models() {
   std::vector<ModelConfig> all(6, small_llama("gqa"));
   all[1].name = "tied";
@@ -40,6 +41,13 @@ inline std::vector<ModelConfig> small_models() {
   all[5].kv_heads = 4;
   all[5].ffn = 128;
   all[5].tied = true;
+  all.push_back(all[5]);
+  all[6].name = "gpt2_odd";
+  all[6].vocabulary = 97;
+  all[6].hidden = 36;
+  all[6].heads = all[6].kv_heads = 3;
+  all[6].head_dim = 12;
+  all[6].ffn = 90;
   return all;
 }
 
