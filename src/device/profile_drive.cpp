@@ -34,9 +34,9 @@ class Stream {
     bool wrote = false;
     std::vector<IoRequest*> idle;
     for (IoRequest& r : requests_) idle.push_back(&r);
-    bool more = true;
-    while (more || queue_.in_flight() > 0) {
-      more = now_seconds() - start < seconds || moved < bytes_min;
+    for (;;) {
+      const bool more = now_seconds() - start < seconds || moved < bytes_min;
+      if (!more && queue_.in_flight() == 0) break;
       while (more && !idle.empty()) {
         IoRequest* request = idle.back();
         idle.pop_back();
