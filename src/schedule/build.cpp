@@ -114,6 +114,7 @@ class Driver {
   TileStream stream_;
   std::vector<Pass> passes_;
   std::vector<bool> prepared_;
+  std::vector<int> open_uses_;       ///< passes, by unit, that its open parameters still serve
   std::vector<Task> deferred_;       ///< parks of the previous slot
   std::vector<std::size_t> drains_;  ///< passes whose gradients are still to be drained
   UnitId head_ = 0;
@@ -128,6 +129,7 @@ void Driver::list_passes() {
     for (UnitId u = head_ - 1; u >= 0; --u) passes_.push_back({Phase::backward, u, g});
   }
   prepared_.resize(passes_.size());
+  open_uses_.resize(work_.model->units.size());
   if (!train()) return;
   // Tiles in the order in which their units are updated.
   for (UnitId i = 0; i <= head_; ++i) stream_.add(unit_tiles(work_, schedule_, ahead() ? i : head_ - i));
@@ -138,6 +140,11 @@ bool Driver::updated_in(const Pass& p) const { return ahead() && p.group == 0 &&
 
 void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
+  // Still open for an earlier pass (the turnaround from forward to backward): nothing travels.
+  if (open_uses_[static_cast<std::size_t>(u)]++ > 0) {
+    if (retain) each([&](RankBuilder& r) { r.expect_no_retained_tiles(u); });
+    return;
+  }
   out.push_back([this, u] { each([&](RankBuilder& r) { r.open_parameters(u); }); });
   if (resident) return;
   for (const TileRef& t : unit_tiles(work_, schedule_, u))
@@ -152,6 +159,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
   const UnitId u = pass.unit;
   if (pass.phase == Phase::backward && u == 0) return tasks;  // the embedding's backward needs no parameters
   if (updated_in(pass)) {
+    ++open_uses_[static_cast<std::size_t>(u)];
     tasks.push_back([this, u] { each([&](RankBuilder& r) { r.open_parameters(u); }); });
     for (std::size_t i = 0; i < unit_tiles(work_, schedule_, u).size(); ++i)
       tasks.push_back([this] { stream_.advance(true); });
@@ -213,10 +221,11 @@ void Driver::emit_slot(const Pass& pass, int mb) {
 
 void Driver::close_pass(const Pass& pass) {
   const bool tied = tied_head(pass);
-  each([&](RankBuilder& r) {
-    r.close_parameters(pass.unit);
-    if (tied) r.close_parameters(0);
-  });
+  const auto close = [&](UnitId u) {
+    if (--open_uses_[static_cast<std::size_t>(u)] == 0) each([&](RankBuilder& r) { r.close_parameters(u); });
+  };
+  if (pass.phase != Phase::backward || pass.unit != 0) close(pass.unit);
+  if (tied) close(0);
   if (!train()) return;
   if (tied) each([&](RankBuilder& r) { r.park_tied_gradient(); });
   if (pass.phase == Phase::forward) return;

@@ -1,5 +1,7 @@
 #include "src/schedule/emitter.h"
 
+#include "sluice/status.h"
+
 namespace sluice {
 
 Part Emitter::buffer(std::string name, Tier tier, RankId rank, std::uint64_t bytes, Life life) {
@@ -26,6 +28,8 @@ Op& Emitter::op(OpKind kind, LaneKind lane, RankId rank, UnitId unit) {
 }
 
 void Emitter::touch(Op& op, const Part& part, Role role, Mode mode) {
+  SLUICE_CHECK(part.valid(), "operand %d of %s of unit %d", static_cast<int>(role), op_names[static_cast<std::size_t>(op.kind)],
+               op.unit);
   op.accesses.push_back({part.buffer, part.offset, part.bytes, role, mode, part.slot});
 }
 

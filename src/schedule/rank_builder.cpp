@@ -152,7 +152,8 @@ void RankBuilder::read_tile(const TileRef& t) {
   Tile& w = tile(t);
   // With updates in the backward pass the tile that was fetched for it is still in host memory; only the embedding,
   // whose backward needs no parameters, and resident units have none.
-  const bool retained = kind_ == PlanKind::train && !schedule_.update_ahead && t.unit != 0 && !choice(t.unit).resident;
+  const bool retained = kind_ == PlanKind::train && !schedule_.update_ahead && t.unit != 0 && !choice(t.unit).resident &&
+                        !unit(t.unit).fetched_before;
   if (!retained) w.parameter = bring_home_tile(t, StateKind::parameter);
   if (has_remainder()) w.remainder = bring_home_tile(t, StateKind::remainder);
   w.exp_avg = bring_home_tile(t, StateKind::exp_avg);

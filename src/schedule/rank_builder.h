@@ -32,6 +32,7 @@ class RankBuilder {
   void open_parameters(UnitId u);
   /// home -> the rank's part of the open parameters; `retain` keeps the tile in host memory for its update.
   void fetch_tile(const TileRef& t, bool retain);
+  void expect_no_retained_tiles(UnitId u) { unit(u).fetched_before = true; }
   void gather(UnitId u, int collective);
   void close_parameters(UnitId u);
 
@@ -89,7 +90,8 @@ class RankBuilder {
     std::array<Part, 4> home;  ///< by StateKind, one shard each
     Part gradient_wait;
     Parked parked_gradient;
-    bool updated = false;
+    bool updated = false;         ///< in this iteration
+    bool fetched_before = false;  ///< its last backward pass fetches nothing: the update reads the parameters itself
     std::vector<PerMicroBatch> mb;
     std::vector<Tile> tile;
   };
