@@ -151,7 +151,7 @@ Status bench_all(const Options& o) {
   if (path.empty()) {
     SLUICE_ASSIGN(path, default_profile_path());
   }
-  ProgressLine progress(0, !o.json);
+  ProgressLine progress(0, !o.json && stderr_is_terminal());
   MeasureOptions options;
   options.nvme_directory = o.nvme.empty() ? "." : o.nvme;
   options.compute_threads = o.threads;

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "tools/commands.h"
 
@@ -21,7 +22,9 @@ std::string parsed_command(const CLI::App& app) {
 
 int refuse(const CLI::App& app, const CLI::ParseError& error) {
   const std::string command = parsed_command(app);
-  std::string line = error.what();
+  // A misspelt word explains more than what is then missing.
+  const std::vector<std::string> unknown = app.remaining(true);
+  std::string line = unknown.empty() ? error.what() : "'" + unknown.front() + "' is not an option or command here";
   std::replace(line.begin(), line.end(), '\n', ' ');
   const std::string self = command.empty() ? "sluice" : "sluice " + command;
   std::fprintf(stderr, "%s: %s (see %s --help)\n", self.c_str(), line.c_str(), self.c_str());

@@ -1,6 +1,7 @@
 #include "src/device/profile_measure.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,8 +20,11 @@
 namespace sluice {
 namespace {
 
-/// Larger than last-level caches.
-constexpr std::uint64_t beyond_cache_bytes = 256u << 20;
+/// Four times the last-level cache, so that what is streamed comes from memory.
+std::uint64_t beyond_cache_bytes() {
+  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return std::max<std::uint64_t>(64u << 20, cache > 0 ? 4 * static_cast<std::uint64_t>(cache) : 0);
+}
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -99,25 +103,30 @@ double measure_gemm_flops(std::span<const GemmShape> shapes, Dtype dtype, double
 }
 
 double measure_copy_bytes_per_second(int threads, double seconds) {
-  const auto from = pages(beyond_cache_bytes), to = pages(beyond_cache_bytes);
-  const double took = quickest_on(threads, seconds, beyond_cache_bytes, [&](std::int64_t first, std::int64_t n) {
-    std::memcpy(to.get() + first, from.get() + first, static_cast<std::size_t>(n));
-  });
-  return static_cast<double>(beyond_cache_bytes) / took;
+  const std::uint64_t bytes = beyond_cache_bytes();
+  const auto from = pages(bytes), to = pages(bytes);
+  const double took =
+      quickest_on(threads, seconds, static_cast<std::int64_t>(bytes), [&](std::int64_t first, std::int64_t n) {
+        std::memcpy(to.get() + first, from.get() + first, static_cast<std::size_t>(n));
+      });
+  return static_cast<double>(bytes) / took;
 }
 
 double measure_stream_bytes_per_second(int threads, double seconds) {
-  const auto memory = pages(beyond_cache_bytes);
-  const double took = quickest_on(threads, seconds, beyond_cache_bytes / 4, [&](std::int64_t first, std::int64_t n) {
-    kernels::stream_update({floats(memory) + first, static_cast<std::size_t>(n)});
-  });
-  return 2.0 * static_cast<double>(beyond_cache_bytes) / took;
+  const std::uint64_t bytes = beyond_cache_bytes();
+  const auto memory = pages(bytes);
+  const double took =
+      quickest_on(threads, seconds, static_cast<std::int64_t>(bytes / 4), [&](std::int64_t first, std::int64_t n) {
+        kernels::stream_update({floats(memory) + first, static_cast<std::size_t>(n)});
+      });
+  return 2.0 * static_cast<double>(bytes) / took;
 }
 
 double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seconds) {
-  constexpr std::int64_t numel = beyond_cache_bytes / 16;
-  const auto parameter = pages(numel * 4), remainder = pages(numel * 2), exp_avg = pages(numel * 4),
-             exp_avg_sq = pages(numel * 4), gradient = pages(numel * 4);
+  const auto numel = static_cast<std::int64_t>(beyond_cache_bytes() / 16);
+  const std::uint64_t bytes = static_cast<std::uint64_t>(numel) * 4;
+  const auto parameter = pages(bytes), remainder = pages(bytes / 2), exp_avg = pages(bytes), exp_avg_sq = pages(bytes),
+             gradient = pages(bytes);
   std::fill_n(floats(gradient), numel, 1e-3f);
   const AdamwStep step;
   const double took = quickest_on(threads, seconds, numel, [&](std::int64_t first, std::int64_t n) {
@@ -133,19 +142,22 @@ double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seco
 }
 
 double measure_norm_bytes_per_second(int threads, double seconds) {
-  const auto memory = pages(beyond_cache_bytes);
-  const double took = quickest_on(threads, seconds, beyond_cache_bytes / 4, [&](std::int64_t first, std::int64_t n) {
-    double sum = 0;
-    add_squared_norm(floats(memory) + first, n, &sum);
-  });
-  return static_cast<double>(beyond_cache_bytes) / took;
+  const std::uint64_t bytes = beyond_cache_bytes();
+  const auto memory = pages(bytes);
+  const double took =
+      quickest_on(threads, seconds, static_cast<std::int64_t>(bytes / 4), [&](std::int64_t first, std::int64_t n) {
+        double sum = 0;
+        add_squared_norm(floats(memory) + first, n, &sum);
+      });
+  return static_cast<double>(bytes) / took;
 }
 
 double measure_checksum_bytes_per_second(double seconds) {
-  const auto memory = pages(beyond_cache_bytes);
+  const std::uint64_t bytes = beyond_cache_bytes();
+  const auto memory = pages(bytes);
   volatile std::uint64_t sink = 0;
-  const double took = quickest(seconds, [&] { sink = checksum({memory.get(), beyond_cache_bytes}); });
-  return static_cast<double>(beyond_cache_bytes) / took;
+  const double took = quickest(seconds, [&] { sink = checksum({memory.get(), bytes}); });
+  return static_cast<double>(bytes) / took;
 }
 
 }  // namespace sluice

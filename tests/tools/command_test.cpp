@@ -36,7 +36,7 @@ TEST_F(CommandTest, UnknownRequestsAreOneLineAndStatusTwo) {
   expect_refused("bench matmul --threads 0", "threads");
   expect_refused("bench matmul --threads many", "many");
   expect_refused("data tokenize", "--input");
-  expect_refused("train", "--data");
+  expect_refused("train --model llama-tiny", "--data");
   expect_refused("train --bogus", "--bogus");
 }
 
