@@ -18,9 +18,11 @@ namespace {
 /// Largest block of the result that one pass over a block of k works on, and largest depth of that block. Depth: a
 /// panel of the right operand stays in the L1 cache. Rows and columns: every element is packed once per this many rows
 /// or columns of the other operand, and both packed blocks stay in the shared cache.
-constexpr std::int64_t max_rows = 1024, max_columns = 1056, max_depth = 320;
+constexpr std::int64_t max_rows = 1536, max_columns = 1056, max_depth = 256;
 /// A task of one thread: a block of packed rows that stays in the L2 cache, and a few panels.
 constexpr std::int64_t task_rows = 128, task_panels = 8;
+/// Below this many products, waking the team costs more than it saves.
+constexpr std::int64_t parallel_products = 1 << 20;
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
 /// Size of equal pieces of at most `largest`, in multiples of `step`.
@@ -126,7 +128,7 @@ void multiply_block(const Problem& g, const Block& s, std::int64_t partial_ld) {
 template <class In, class Out>
 void run_blocks(const Problem& g) {
   const Blocking size(g.m, g.n, g.k);
-#pragma omp parallel
+#pragma omp parallel if (g.m * g.n * g.k >= parallel_products)
   for (std::int64_t column = 0; column < g.n; column += size.columns)
     for (std::int64_t row = 0; row < g.m; row += size.rows)
       for (std::int64_t depth = 0; depth < g.k; depth += size.depth) {

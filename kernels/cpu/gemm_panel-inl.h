@@ -187,13 +187,16 @@ HWY_NOINLINE void multiply_tile(const LeftOperand& a, const float* HWY_RESTRICT 
     for (auto& v : row) v = hn::Zero(d);
   const std::int64_t row_step = a.row_step, depth_step = a.depth_step;
   const float* HWY_RESTRICT left = a.data;
+  const float* partial = r.partial;
+  Out* out = r.out;
+  const std::int64_t partial_ld = r.partial_ld, out_ld = r.out_ld;
+  const bool in_place = static_cast<const void*>(partial) == static_cast<const void*>(out);
   for (std::int64_t i = 0; i < rows; ++i) {  // wanted only after the loop below, which hides the misses
-    hwy::Prefetch(r.out + i * r.out_ld);
-    hwy::Prefetch(r.out + i * r.out_ld + columns - 1);
-    if (r.partial != nullptr && static_cast<const void*>(r.partial) != static_cast<const void*>(r.out)) {
-      hwy::Prefetch(r.partial + i * r.partial_ld);
-      hwy::Prefetch(r.partial + i * r.partial_ld + columns - 1);
-    }
+    hwy::Prefetch(out + i * out_ld);
+    hwy::Prefetch(out + i * out_ld + columns - 1);
+    if (partial == nullptr || in_place) continue;
+    hwy::Prefetch(partial + i * partial_ld);
+    hwy::Prefetch(partial + i * partial_ld + columns - 1);
   }
   for (std::int64_t p = 0; p < depth; ++p) {
     FloatVec right[vectors];
@@ -206,12 +209,12 @@ HWY_NOINLINE void multiply_tile(const LeftOperand& a, const float* HWY_RESTRICT 
     b += vectors * lanes;
   }
   if (rows == tile_rows && columns == vectors * lanes) {
+    if (partial != nullptr)
+      for (std::int64_t i = 0; i < tile_rows; ++i)
+        for (std::int64_t v = 0; v < vectors; ++v)
+          sum[i][v] = hn::Add(hn::LoadU(d, partial + i * partial_ld + v * lanes), sum[i][v]);
     for (std::int64_t i = 0; i < tile_rows; ++i)
-      for (std::int64_t v = 0; v < vectors; ++v) {
-        const FloatVec total =
-            r.partial ? hn::Add(hn::LoadU(d, r.partial + i * r.partial_ld + v * lanes), sum[i][v]) : sum[i][v];
-        store_narrowed(d, total, r.out + i * r.out_ld + v * lanes);
-      }
+      for (std::int64_t v = 0; v < vectors; ++v) store_narrowed(d, sum[i][v], out + i * out_ld + v * lanes);
     return;
   }
   HWY_ALIGN float whole[tile_rows * vectors * lanes];
@@ -220,7 +223,7 @@ HWY_NOINLINE void multiply_tile(const LeftOperand& a, const float* HWY_RESTRICT 
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < columns; ++j) {
       const float product = whole[i * vectors * lanes + j];
-      store_one(r.partial ? r.partial[i * r.partial_ld + j] + product : product, r.out + i * r.out_ld + j);
+      store_one(partial != nullptr ? partial[i * partial_ld + j] + product : product, out + i * out_ld + j);
     }
 }
 

@@ -5,7 +5,7 @@
 
 namespace sluice::planning {
 
-BestFit::BestFit(std::span<const Piece> pieces) : pieces_(pieces), by_first_(pieces.size()) {
+Fitter::Fitter(std::span<const Piece> pieces) : pieces_(pieces), by_first_(pieces.size()) {
   std::iota(by_first_.begin(), by_first_.end(), 0u);
   std::stable_sort(by_first_.begin(), by_first_.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return pieces_[a].first < pieces_[b].first; });
@@ -15,7 +15,7 @@ BestFit::BestFit(std::span<const Piece> pieces) : pieces_(pieces), by_first_(pie
 }
 
 /// Adds to found_ the placed pieces that live at the same time as p, gives up beyond `limit`.
-void BestFit::visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, const Piece& p, std::size_t limit) {
+void Fitter::visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, const Piece& p, std::size_t limit) {
   ++work_;
   if (tree_[node] <= p.first || found_.size() > limit) return;
   if (lo >= pieces_.size() || pieces_[by_first_[lo]].first > p.last) return;
@@ -30,7 +30,7 @@ void BestFit::visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, cons
 
 /// Where few pieces live at the same time a search tree finds them; where many do, a walk over all is quicker than
 /// sorting what a search found. True if found_ is to be used.
-bool BestFit::neighbours(std::uint32_t piece) {
+bool Fitter::neighbours(std::uint32_t piece) {
   found_.clear();
   const std::size_t limit = 32 + by_offset_.size() / 16;
   visit(1, 0, leaves_, pieces_[piece], limit);
@@ -41,7 +41,7 @@ bool BestFit::neighbours(std::uint32_t piece) {
   return true;
 }
 
-void BestFit::insert(std::uint32_t piece) {
+void Fitter::insert(std::uint32_t piece) {
   const auto at = std::upper_bound(by_offset_.begin(), by_offset_.end(), piece, [&](std::uint32_t a, std::uint32_t b) {
     return placement_.offsets[a] < placement_.offsets[b];
   });
@@ -51,28 +51,36 @@ void BestFit::insert(std::uint32_t piece) {
     tree_[node] = std::max(tree_[node], end);
 }
 
-Placement BestFit::place(std::span<const std::uint32_t> order) {
+std::uint64_t Fitter::offset_for(const Turn& turn, std::uint64_t ceiling) {
+  const bool few = neighbours(turn.piece);
+  const std::vector<std::uint32_t>& around = few ? found_ : by_offset_;
+  if (!few) work_ += around.size();
+  const std::uint64_t bytes = pieces_[turn.piece].bytes;
+  std::uint64_t top = 0, best_gap = ~0ull, best = 0;
+  const auto offer = [&](std::uint64_t end) {
+    if (end < top || end - top < bytes) return;
+    const std::uint64_t gap = end - top;
+    if (turn.fit == Fit::highest || gap < best_gap) best = turn.fit == Fit::highest ? end - bytes : top;
+    best_gap = turn.fit == Fit::lowest ? 0 : std::min(best_gap, gap);
+  };
+  for (const std::uint32_t other : around) {
+    if (!few && !meets(turn.piece, other)) continue;
+    if (placement_.offsets[other] > top) offer(placement_.offsets[other]);
+    top = std::max(top, placement_.offsets[other] + pieces_[other].bytes);
+  }
+  if (turn.fit == Fit::highest) offer(ceiling);
+  return best_gap == ~0ull ? top : best;
+}
+
+Placement Fitter::place(std::span<const Turn> turns, std::uint64_t ceiling) {
   tree_.assign(std::size_t{2} * leaves_, 0);
   by_offset_.clear();
   placement_ = {std::vector<std::uint64_t>(pieces_.size()), 0};
-  for (const std::uint32_t piece : order) {
-    const bool few = neighbours(piece);
-    const std::vector<std::uint32_t>& around = few ? found_ : by_offset_;
-    if (!few) work_ += around.size();
-    const std::uint64_t bytes = pieces_[piece].bytes;
-    std::uint64_t top = 0, best_gap = ~0ull, best = 0;
-    for (const std::uint32_t other : around) {
-      if (!few && !meets(piece, other)) continue;
-      const std::uint64_t offset = placement_.offsets[other];
-      if (offset > top && offset - top >= bytes && offset - top < best_gap) {
-        best_gap = offset - top;
-        best = top;
-      }
-      top = std::max(top, offset + pieces_[other].bytes);
-    }
-    placement_.offsets[piece] = best_gap == ~0ull ? top : best;
-    placement_.height = std::max(placement_.height, placement_.offsets[piece] + bytes);
-    insert(piece);
+  for (const Turn& turn : turns) {
+    const std::uint64_t offset = offset_for(turn, ceiling);
+    placement_.offsets[turn.piece] = offset;
+    placement_.height = std::max(placement_.height, offset + pieces_[turn.piece].bytes);
+    insert(turn.piece);
   }
   return std::move(placement_);
 }

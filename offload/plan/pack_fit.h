@@ -19,22 +19,32 @@ struct Placement {
   std::uint64_t height = 0;            ///< highest end
 };
 
-/// Places pieces in the order given, each into the smallest free gap that it fits during its life, else on top. About
-/// pieces x (neighbours in time) steps.
-class BestFit {
+/// Where a piece goes among the gaps that it fits during its life. `highest` ends at the upper border of its gap,
+/// counting the space below a given ceiling as one. A piece that fits nowhere goes on top.
+enum class Fit : std::uint8_t { smallest, lowest, highest };
+
+/// One piece's turn.
+struct Turn {
+  std::uint32_t piece;
+  Fit fit;
+};
+
+/// Places pieces one after the other. About pieces x (neighbours in time) steps.
+class Fitter {
  public:
-  explicit BestFit(std::span<const Piece> pieces);
-  Placement place(std::span<const std::uint32_t> order);
+  explicit Fitter(std::span<const Piece> pieces);
+  Placement place(std::span<const Turn> turns, std::uint64_t ceiling);
+  bool meets(std::uint32_t a, std::uint32_t b) const {
+    return pieces_[a].first <= pieces_[b].last && pieces_[b].first <= pieces_[a].last;
+  }
   /// Steps taken so far: a deterministic measure of work.
   std::uint64_t work() const { return work_; }
 
  private:
+  std::uint64_t offset_for(const Turn& turn, std::uint64_t ceiling);
   bool neighbours(std::uint32_t piece);
   void visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, const Piece& p, std::size_t limit);
   void insert(std::uint32_t piece);
-  bool meets(std::uint32_t a, std::uint32_t b) const {
-    return pieces_[a].first <= pieces_[b].last && pieces_[b].first <= pieces_[a].last;
-  }
 
   std::span<const Piece> pieces_;
   std::vector<std::uint32_t> by_first_, place_in_first_;  ///< pieces by start of life, and back

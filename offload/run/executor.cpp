@@ -29,8 +29,9 @@ struct Executor::Impl {
   ExecutorParts parts;
   ExecutorOptions options;
   StepOps ops;
-  mutable std::mutex run_mutex;   ///< guards `run` against stop from other threads
-  std::shared_ptr<RunState> run;  ///< while a plan is bound
+  mutable std::mutex run_mutex;            ///< guards `run` against stop from other threads
+  std::shared_ptr<RunState> run;           ///< while a plan is bound
+  const StepPlan* bound_before = nullptr;  ///< the store's plan when this one began
   std::vector<std::unique_ptr<DriveLane>> drive_lanes;
   std::vector<std::thread> threads;
   // Of the plan that ended last.
@@ -71,12 +72,13 @@ Status Executor::begin(const StepPlan& plan) {
   Impl& impl = *impl_;
   if (impl.run) return bad_request("a plan is bound already; end it first");
   SLUICE_TRY(impl.check_parts(plan));
-  if (impl.parts.store != nullptr) SLUICE_TRY(impl.parts.store->bind(plan));
   SLUICE_ASSIGN(BoundPlan bound,
                 BoundPlan::make(plan, {*impl.parts.memory, impl.parts.store, impl.parts.units, impl.options.dtype}));
   if (impl.parts.communicator != nullptr) SLUICE_TRY(impl.parts.communicator->prepare(plan.groups));
   impl.ops.prepare(plan, bound);
   if (impl.parts.store != nullptr) {
+    impl.bound_before = impl.parts.store->bound_plan();
+    SLUICE_TRY(impl.parts.store->bind(plan));
     impl.nvme_read_before = impl.parts.store->read_bytes();
     impl.nvme_write_before = impl.parts.store->written_bytes();
   }
@@ -154,6 +156,10 @@ void Executor::Impl::join() {
     nvme_write += parts.store->written_bytes() - nvme_write_before;
     nvme_read_before = parts.store->read_bytes();
     nvme_write_before = parts.store->written_bytes();
+    if (bound_before != nullptr) {
+      const Status again = parts.store->bind(*bound_before);
+      SLUICE_CHECK(again.ok(), "(%s)", again.error().message.c_str());
+    }
   }
   const std::lock_guard lock(run_mutex);
   run.reset();

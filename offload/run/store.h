@@ -44,9 +44,11 @@ class SwapStore {
                                                    const Memory& memory, QueueOptions queue);
 
   /// Learn the plan's nvme buffers: keeps the checksums of persistent buffers that are known, forgets transient ones.
-  /// Executor::begin does it; call it yourself before read and write. The plan must outlive the next bind.
+  /// Call it before read and write; buffer ids are then the plan's. Executor::begin binds its own plan and gives the
+  /// caller's back when it ends. The plan must outlive the next bind.
   /// Errors: bad_request if an arena is too small or a persistent buffer changed its shape.
   Status bind(const StepPlan& plan);
+  const StepPlan* bound_plan() const { return plan_; }
 
   /// Read or write part of one slot of an nvme buffer of the bound plan, outside a step: initial weights, export,
   /// hashes. offset_bytes is a multiple of the buffer's block_bytes. `data` is 4096-aligned host memory that covers

@@ -72,21 +72,21 @@ Status Engine::reserve() {
 
 void Engine::index_buffers() {
   const Workload& w = run_.workload;
-  homes_.assign(w.model->units.size() * 4 * w.ranks, none);
+  homes_.assign(w.model->units.size() * state_names.size() * w.ranks, none);
   residents_.assign(w.model->units.size() * w.ranks, none);
   for (BufferId id = 0; id < run_.main.buffers.size(); ++id) {
     const Buffer& b = run_.main.buffers[id];
     if (b.unit < 0 || b.life != Life::persistent) continue;
     if (b.tier == Tier::device) {
       residents_[static_cast<std::size_t>(b.unit) * w.ranks + b.rank] = id;
-    } else if (b.state != StateKind::gradient) {
+    } else {
       home(b.unit, b.state, b.rank) = id;
     }
   }
 }
 
 BufferId& Engine::home(UnitId unit, StateKind kind, RankId rank) {
-  return homes_[(static_cast<std::size_t>(unit) * 4 + static_cast<std::size_t>(kind)) * run_.workload.ranks + rank];
+  return homes_[(static_cast<std::size_t>(unit) * state_names.size() + static_cast<std::size_t>(kind)) * run_.workload.ranks + rank];
 }
 
 Status Engine::build_executor(StepSource& source, bool record_timeline) {
@@ -183,7 +183,9 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std:
   }
   const std::vector<float> zero(weights.size(), 0.0f);
   SLUICE_TRY(write_state(unit, StateKind::exp_avg, rank, first, std::as_bytes(std::span(zero))));
-  return write_state(unit, StateKind::exp_avg_sq, rank, first, std::as_bytes(std::span(zero)));
+  SLUICE_TRY(write_state(unit, StateKind::exp_avg_sq, rank, first, std::as_bytes(std::span(zero))));
+  // The first step reads the gradient that would wait for its update, though nothing is pending.
+  return write_state(unit, StateKind::gradient, rank, first, std::as_bytes(std::span(zero)));
 }
 
 Status Engine::initialize(const std::string& init, std::uint64_t seed) {

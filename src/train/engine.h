@@ -61,7 +61,7 @@ class Engine {
   std::unique_ptr<SwapStore> store_;
   std::vector<std::unique_ptr<CpuBackend>> backends_;
   std::unique_ptr<Executor> executor_;
-  std::vector<BufferId> homes_;      ///< [(unit * 4 + kind) * ranks + rank]
+  std::vector<BufferId> homes_;      ///< [(unit * 5 + kind) * ranks + rank]
   std::vector<BufferId> residents_;  ///< [unit * ranks + rank]
   std::string storage_;
   struct Free {

@@ -1,6 +1,8 @@
 // The executor against program order: whatever the lanes' timing, the same bits, peaks and bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 
@@ -67,6 +69,12 @@ TEST(Executor, SeveralPlansShareThePersistentBuffers) {
   Reference reference(toy.plan, toy.units, 1);
   Rig rig(toy.plan, toy.units, {});
   ASSERT_TRUE(rig.initialise().ok());
+  // Another plan in between does not change which buffers the caller's ids mean.
+  StepPlan other = toy.plan;
+  std::reverse(other.buffers.begin(), other.buffers.end());
+  other.ops.clear();
+  ASSERT_TRUE(rig.executor().begin(other).ok());
+  ASSERT_TRUE(rig.executor().end().ok());
   // An odd number of commits first, so that the second run starts in the other slot.
   for (const int iterations : {3, 2}) {
     for (int i = 0; i < iterations; ++i) reference.iterate(Rig::params(static_cast<std::uint64_t>(i)));
