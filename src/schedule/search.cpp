@@ -30,10 +30,11 @@ class Search {
 
   SearchResult run() {
     SearchResult best;
-    const Schedule frugal = fixed(frugal_schedule(work_));
+    const Schedule frugal = relieve_drive(fixed(frugal_schedule(work_)));
     best.smallest = run_needs(work_, frugal);
     for (int group : groups()) {
-      for (Schedule& base : ladder(group)) {
+      for (const Schedule& rung : ladder(group)) {
+        const Schedule base = relieve_drive(rung);
         if (!fits(base)) continue;
         for (bool activations_first : {true, false}) {
           Schedule s = base;
@@ -132,6 +133,27 @@ class Search {
       return budget == 0 || bytes <= budget;
     };
     return within(Tier::device, n.device) && within(Tier::host, n.host) && within(Tier::nvme, n.nvme);
+  }
+
+  /// Move things from the drive to host memory, least first, until the drive has room for the rest (or there is none).
+  Schedule relieve_drive(Schedule s) const {
+    const std::uint64_t space = work_.budget_bytes[static_cast<std::size_t>(Tier::nvme)];
+    const auto off_drive = [](Place& p) {
+      if (p == Place::nvme) p = Place::host;
+    };
+    const std::vector<Turn> moves = {
+        [&](UnitChoice& c) { off_drive(c.boundary); },
+        [&](UnitChoice& c) { off_drive(c.accumulator); },
+        [&](UnitChoice& c) { off_drive(c.gradient); },
+        [&](UnitChoice& c) { off_drive(c.state_home); },
+        [&](UnitChoice& c) { off_drive(c.parameter_home); },
+    };
+    for (const Turn& move : moves) {
+      if (space == 0 || run_needs(work_, s).nvme <= space) break;
+      for (UnitChoice& c : s.units) move(c);
+      s = fixed(s);
+    }
+    return s;
   }
 
   /// Turn a knob for as many units as the budgets allow (a prefix, found by bisection).

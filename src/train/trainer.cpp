@@ -132,7 +132,9 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   r.step_seconds = std::chrono::duration<double>(e.at - previous_end_).count();
   previous_end_ = e.at;
   r.tokens_per_second = batch_tokens() / r.step_seconds;
-  const double peak = run_.workload.dtype == Dtype::bf16 ? run_.profile.peak_flops_bf16 : run_.profile.peak_flops_f32;
+  // A CPU without bf16 arithmetic multiplies widened operands in fp32.
+  const bool native = run_.workload.dtype == Dtype::bf16 && run_.profile.peak_flops_bf16 > 0;
+  const double peak = native ? run_.profile.peak_flops_bf16 : run_.profile.peak_flops_f32;
   r.mfu = peak > 0 ? run_.model_flop_per_token * r.tokens_per_second / peak : 0;
   r.bound_seconds = run_.predicted.bound_seconds;
   r.predicted_seconds = run_.predicted.step_seconds;
