@@ -1,0 +1,12 @@
+// The chip's fp32 peak by its instructions: what the rates of gemm are held against.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::kernels {
+
+/// Issues chains of fused multiply-adds on the widest registers, in all threads of the calling thread's OpenMP team,
+/// and touches no memory. Returns the FLOP done; the caller takes the time.
+double multiply_add_burst(std::int64_t rounds);
+
+}  // namespace sluice::kernels
