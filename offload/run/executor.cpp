@@ -208,6 +208,10 @@ MovedBytes Executor::moved() const {
   return moved;
 }
 
+MovedBytes Executor::moved(std::uint64_t iteration) const {
+  return impl_->run ? impl_->run->moved(iteration) : MovedBytes{};
+}
+
 std::uint64_t Executor::peak_bytes(Tier tier, RankId rank) const {
   if (impl_->run) return impl_->run->peak_bytes(tier, rank);
   return rank < impl_->peaks.size() ? impl_->peaks[rank][static_cast<std::size_t>(tier)] : 0;

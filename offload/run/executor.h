@@ -22,6 +22,7 @@
 #include "offload/run/bound_plan.h"
 #include "offload/run/communicator.h"
 #include "offload/run/memory.h"
+#include "offload/run/moved_bytes.h"
 #include "offload/run/store.h"
 #include "offload/state/optimizer.h"
 #include "sluice/dtype.h"
@@ -81,15 +82,6 @@ struct ExecutorParts {
   std::vector<OptimizerUnit> units;       ///< [unit of the plan]; may be empty for plans without update ops
 };
 
-/// Bytes moved by finished ops since construction, counted where they are moved.
-struct MovedBytes {
-  std::uint64_t h2d = 0;     ///< copies host -> device, and tokens loaded into device buffers
-  std::uint64_t d2h = 0;     ///< copies device -> host
-  std::uint64_t within = 0;  ///< copies inside one tier
-  std::uint64_t nvme_read = 0, nvme_write = 0;
-  std::uint64_t collective = 0;  ///< received
-};
-
 /// One thread per lane, for the lanes of all ranks of the plan. Public functions are for one controlling thread, but
 /// stop() may come from any.
 class Executor {
@@ -115,7 +107,10 @@ class Executor {
   void stop(Error reason);
   std::uint64_t errors() const;  ///< reported since begin, the first included
 
+  /// Since construction, counted where bytes are moved (those of the drive by its queues).
   MovedBytes moved() const;
+  /// Of one iteration since begin, after wait(iteration) and before two more were released.
+  MovedBytes moved(std::uint64_t iteration) const;
   /// Highest end of any buffer that was alive since begin.
   std::uint64_t peak_bytes(Tier tier, RankId rank) const;
   /// Spans of the last finished iteration, in seconds since begin. Valid after wait or end; empty unless

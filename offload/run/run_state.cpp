@@ -8,6 +8,28 @@
 #include "sluice/random.h"
 
 namespace sluice {
+namespace {
+
+/// What a finished op has moved, from what it was bound to.
+void count_moved(const BoundOp& op, const std::vector<Buffer>& buffers, MovedBytes& moved) {
+  for (const BoundCopy& copy : op.copies)
+    (copy.direction == Direction::h2d ? moved.h2d : copy.direction == Direction::d2h ? moved.d2h : moved.within) += copy.bytes;
+  std::uint64_t transferred = 0;
+  for (const BoundTransfer& transfer : op.transfers) transferred += transfer.bytes;
+  switch (op.op->kind) {
+    case OpKind::read: moved.nvme_read += transferred; break;
+    case OpKind::write: moved.nvme_write += transferred; break;
+    case OpKind::load_tokens:
+      (buffers[op.op->accesses.front().buffer].tier == Tier::device ? moved.h2d : moved.within) += op.operands.front().bytes;
+      break;
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter: moved.collective += op.op->bytes; break;
+    default: break;
+  }
+}
+
+}  // namespace
+
 
 RunState::RunState(const StepPlan& plan, BoundPlan bound, const Memory& memory, Communicator* communicator,
                    Options options)
@@ -41,6 +63,20 @@ Status RunState::wait(std::uint64_t iteration) {
   }
   waited_ = std::max(waited_, iteration + 1);
   return success();
+}
+
+MovedBytes RunState::moved(std::uint64_t iteration) const {
+  MovedBytes sum;
+  for (const LaneRecord& record : records_) {
+    const MovedBytes& lane = record.moved[iteration % params_.size()];
+    sum.h2d += lane.h2d;
+    sum.d2h += lane.d2h;
+    sum.within += lane.within;
+    sum.nvme_read += lane.nvme_read;
+    sum.nvme_write += lane.nvme_write;
+    sum.collective += lane.collective;
+  }
+  return sum;
 }
 
 Timeline RunState::timeline() const {
@@ -109,6 +145,9 @@ double RunState::start_op(LaneId lane, const BoundOp& op, std::uint64_t iteratio
 void RunState::finish_op(LaneId lane, const BoundOp& op, std::uint64_t iteration, double started) {
   if (options_.delay_seed != 0) delay(lane, op, iteration, 1);
   if (poisoner_) poisoner_->finished(op.id);
+  MovedBytes& moved = records_[lane].moved[iteration % params_.size()];
+  if (&op == &bound_.lanes[lane].ops.front()) moved = {};
+  count_moved(op, plan_.buffers, moved);
   if (options_.record_timeline) times_[iteration % params_.size() * plan_.ops.size() + op.id] = {started, now()};
   progress_.publish(lane, ++records_[lane].finished);
 }

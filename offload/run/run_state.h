@@ -14,6 +14,7 @@
 #include "offload/plan/simulate.h"
 #include "offload/run/bound_plan.h"
 #include "offload/run/communicator.h"
+#include "offload/run/moved_bytes.h"
 #include "offload/run/poison.h"
 #include "offload/run/progress.h"
 #include "sluice/plan.h"
@@ -41,6 +42,7 @@ class RunState {
   std::uint64_t released() const { return released_; }
   Timeline timeline() const;
   std::uint64_t peak_bytes(Tier tier, RankId rank) const;
+  MovedBytes moved(std::uint64_t iteration) const;
 
   // ---- any thread
   void stop(Error reason);  ///< cancelled errors that follow the first are its echo and not counted
@@ -71,6 +73,7 @@ class RunState {
   struct alignas(64) LaneRecord {
     std::uint64_t finished = 0;
     std::array<std::atomic<std::uint64_t>, 3> alive_end{};
+    std::array<MovedBytes, max_released + 1> moved{};  ///< ring by iteration
   };
   double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
   void delay(LaneId lane, const BoundOp& op, std::uint64_t iteration, std::uint64_t moment) const;

@@ -111,6 +111,45 @@ double flop_per_token(const ModelSpec& model, std::int64_t sequence) {
   return 6.0 * matmul_parameters + attention;
 }
 
+/// Model, workload, budgets and profile.
+Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
+  SLUICE_TRY(validate(config, purpose));
+  auto run = std::make_unique<Prepared>();
+  run->config = config;
+  SLUICE_ASSIGN(const ModelConfig model_config, load_config(config.model));
+  run->model = build_model(model_config);
+  if (config.sequence > model_config.max_positions)
+    return bad_request("--seq " + std::to_string(config.sequence) + " is longer than the " +
+                       std::to_string(model_config.max_positions) + " positions of " + config.model);
+  Workload& w = run->workload;
+  w.model = &run->model;
+  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
+  w.inference = purpose != Purpose::train;
+  w.ranks = static_cast<RankId>(config.ranks);
+  w.micro_batches = purpose == Purpose::train ? config.batch / (config.micro_batch * config.ranks)
+                    : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
+                                                   : 1;
+  w.dtype = config.dtype;
+  w.threads = config.threads > 0 ? config.threads
+                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / config.ranks);
+  if (purpose == Purpose::decode) {
+    w.kv_capacity = model_config.max_positions;
+    w.kv_capacity = std::min<std::int64_t>(w.kv_capacity, config.steps);
+  }
+  SLUICE_TRY(set_budgets(config, w));
+  SLUICE_TRY(get_profile(*run, progress));
+  run->model_flop_per_token = flop_per_token(run->model, config.sequence);
+  return run;
+}
+
+void build_plans(Prepared& run) {
+  const Workload& w = run.workload;
+  run.main = build_plan(w.main_kind(), w, run.search.schedule);
+  if (!w.inference) run.evaluate = build_plan(PlanKind::evaluate, w, run.search.schedule);
+  if (run.needs_flush()) run.flush = build_plan(PlanKind::flush, w, run.search.schedule);
+  run.predicted = simulate(run.main, run.profile);
+}
+
 }  // namespace
 
 Error does_not_fit(const Prepared& run) {
@@ -147,42 +186,30 @@ LinkBytes plan_link_bytes(const StepPlan& plan) {
 }
 
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
-  SLUICE_TRY(validate(config, purpose));
-  auto run = std::make_unique<Prepared>();
-  run->config = config;
-  SLUICE_ASSIGN(const ModelConfig model_config, load_config(config.model));
-  run->model = build_model(model_config);
-  if (config.sequence > model_config.max_positions)
-    return bad_request("--seq " + std::to_string(config.sequence) + " is longer than the " +
-                       std::to_string(model_config.max_positions) + " positions of " + config.model);
-  Workload& w = run->workload;
-  w.model = &run->model;
-  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
-  w.inference = purpose != Purpose::train;
-  w.ranks = static_cast<RankId>(config.ranks);
-  w.micro_batches = purpose == Purpose::train ? config.batch / (config.micro_batch * config.ranks)
-                    : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
-                                                   : 1;
-  w.dtype = config.dtype;
-  w.threads = config.threads > 0 ? config.threads
-                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / config.ranks);
-  if (purpose == Purpose::decode) {
-    w.kv_capacity = model_config.max_positions;
-    w.kv_capacity = std::min<std::int64_t>(w.kv_capacity, config.steps);
-  }
-  SLUICE_TRY(set_budgets(config, w));
-  SLUICE_TRY(get_profile(*run, progress));
+  SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
   ScheduleWish wish = config.wish;
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
-  if (!w.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
+  if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
   if (progress) progress("searching a schedule");
-  run->search = search_schedule(w, wish, run->profile);
-  run->model_flop_per_token = flop_per_token(run->model, config.sequence);
-  if (!run->search.fits) return run;
-  run->main = build_plan(w.main_kind(), w, run->search.schedule);
-  if (!w.inference) run->evaluate = build_plan(PlanKind::evaluate, w, run->search.schedule);
-  if (run->needs_flush()) run->flush = build_plan(PlanKind::flush, w, run->search.schedule);
-  run->predicted = simulate(run->main, run->profile);
+  run->search = search_schedule(run->workload, wish, run->profile);
+  if (run->search.fits) build_plans(*run);
+  return run;
+}
+
+Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule) {
+  SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, {}));
+  SearchResult& found = run->search;
+  found.schedule = schedule;
+  found.needs = found.smallest = run_needs(run->workload, schedule);
+  const auto within = [&](Tier t, std::uint64_t bytes) {
+    const std::uint64_t budget = run->workload.budget_bytes[static_cast<std::size_t>(t)];
+    return budget == 0 || bytes <= budget;
+  };
+  found.fits = within(Tier::device, found.needs.device) && within(Tier::host, found.needs.host) &&
+               within(Tier::nvme, found.needs.nvme);
+  if (!found.fits) return run;
+  build_plans(*run);
+  found.predicted_seconds = run->predicted.step_seconds;
   return run;
 }
 

@@ -7,6 +7,7 @@
 
 #include "offload/plan/simulate.h"
 #include "sluice/profile.h"
+#include "src/schedule/byte_law.h"
 #include "src/schedule/search.h"
 #include "src/train/run_config.h"
 
@@ -38,13 +39,14 @@ enum class Purpose : std::uint8_t { train, evaluate, decode };
 /// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress);
 
+/// The same for a schedule that is given instead of searched. The configuration's wishes are not looked at; budgets that
+/// the schedule does not keep are refused through search.fits.
+Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule);
+
 /// "needs at least 96 MiB of device memory (--device-memory), ..." for a run that does not fit.
 Error does_not_fit(const Prepared& run);
 
 /// Sum over the plan's ops of the bytes on each link, all ranks.
-struct LinkBytes {
-  std::uint64_t nvme_read = 0, nvme_write = 0, h2d = 0, d2h = 0, collective = 0;
-};
 LinkBytes plan_link_bytes(const StepPlan& plan);
 
 }  // namespace sluice

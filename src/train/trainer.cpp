@@ -144,7 +144,7 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
     r.host_peak_bytes += executor.peak_bytes(Tier::host, rank);
     r.nvme_peak_bytes += executor.peak_bytes(Tier::nvme, rank);
   }
-  r.moved = executor.moved();
+  r.moved = executor.moved(iteration);
   r.rss_bytes = resident_set_bytes();
   return r;
 }

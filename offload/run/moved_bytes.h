@@ -1,0 +1,17 @@
+// What a run has moved.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+/// Bytes moved by finished ops, by link.
+struct MovedBytes {
+  std::uint64_t h2d = 0;     ///< copies host -> device, and tokens loaded into device buffers
+  std::uint64_t d2h = 0;     ///< copies device -> host
+  std::uint64_t within = 0;  ///< copies inside one tier
+  std::uint64_t nvme_read = 0, nvme_write = 0;
+  std::uint64_t collective = 0;  ///< received
+};
+
+}  // namespace sluice
