@@ -63,6 +63,7 @@ class UringBackend final : public IoBackend {
     SLUICE_TRY(offer_again());
     Reaped reaped = collect(out);
     if (reaped.count > 0 || reaped.woken || !block) return reaped;
+    SLUICE_TRY(offer_again());  // what was collected may have been the end of an earlier thread's wake poll
     io_uring_cqe* cqe = nullptr;
     int rc = 0;
     if (deadline == no_deadline) {
