@@ -1,0 +1,142 @@
+#include "src/schedule/byte_law.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+class Law {
+ public:
+  Law(const Workload& w, const Schedule& s)
+      : work_(w),
+        schedule_(s),
+        head_(static_cast<int>(w.model->units.size()) - 1),
+        groups_((w.micro_batches + group() - 1) / group()),
+        element_(dtype_bytes(w.dtype)),
+        remainder_(w.dtype == Dtype::bf16 ? 2 : 0) {}
+
+  LinkBytes total() {
+    b_.h2d += static_cast<std::uint64_t>(work_.micro_batches) * 4u *
+              static_cast<std::uint64_t>(work_.shape.batch * (work_.shape.sequence + 1));
+    b_.d2h += 8u * static_cast<std::uint64_t>(work_.micro_batches);  // losses
+    for (UnitId u = 0; u <= head_; ++u) {
+      parameters(u);
+      optimizer(u);
+      gradient(u);
+      activations(u);
+    }
+    if (work_.model->config.tied) tied_accumulator();
+    const std::uint64_t ranks = work_.ranks;
+    return {b_.nvme_read * ranks, b_.nvme_write * ranks, b_.h2d * ranks, b_.d2h * ranks, b_.collective * ranks};
+  }
+
+ private:
+  /// Passes over a unit's parameters, in order, and which of them find the unit still open.
+  struct Passes {
+    std::uint64_t count = 0, still_open = 0;
+    bool last_still_open = false;  ///< the last backward (or head) pass
+  };
+
+  int group() const { return std::clamp(schedule_.group, 1, work_.micro_batches); }
+  const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
+  SublayerCost cost(UnitId u) const {
+    return sublayer_cost(*work_.model, work_.model->units[static_cast<std::size_t>(u)], work_.shape, work_.dtype);
+  }
+
+  /// A group makes 2 head + 1 passes: up to the head and back. A unit closes at the end of a pass; whatever is fetched
+  /// `prefetch` passes ahead finds it open when the pass before it that used the unit is no further away.
+  Passes passes(UnitId u) const {
+    std::vector<int> at;
+    for (int g = 0; g < groups_; ++g) {
+      const int first = g * (2 * head_ + 1);
+      at.push_back(first + u);
+      if (u == 0 && work_.model->config.tied) at.push_back(first + head_);
+      if (u > 0 && u < head_) at.push_back(first + 2 * head_ - u);  // the embedding's backward reads no parameters
+    }
+    Passes p;
+    p.count = at.size();
+    for (std::size_t i = 1; i < at.size(); ++i) {
+      p.last_still_open = at[i] - at[i - 1] <= schedule_.prefetch;
+      p.still_open += p.last_still_open;
+    }
+    return p;
+  }
+
+  void parameters(UnitId u) {
+    const UnitChoice& c = choice(u);
+    const std::uint64_t bytes = work_.shard_numel(u) * element_;
+    const Passes p = passes(u);
+    std::uint64_t fetches = p.count - p.still_open - (schedule_.update_ahead ? 1 : 0);
+    if (c.resident) fetches = 0;
+    // Ahead of the forward pass the updated parameters go straight into the open unit; else only to a resident copy.
+    const std::uint64_t published = schedule_.update_ahead || c.resident ? 1 : 0;
+    b_.h2d += (fetches + published) * bytes;
+    b_.collective += (fetches + published) * bytes * (work_.ranks - 1u);
+    if (c.parameter_home != Place::nvme) return;
+    const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open;
+    b_.nvme_read += (fetches + (retained ? 0 : 1)) * bytes;
+    b_.nvme_write += bytes;
+  }
+
+  void optimizer(UnitId u) {
+    if (choice(u).state_home != Place::nvme) return;
+    b_.nvme_read += work_.shard_numel(u) * (remainder_ + 8);
+    b_.nvme_write += work_.shard_numel(u) * (remainder_ + 8);
+  }
+
+  void gradient(UnitId u) {
+    const std::uint64_t shard_bytes = work_.shard_numel(u) * 4;
+    b_.d2h += shard_bytes;
+    b_.collective += shard_bytes * (work_.ranks - 1u);
+    if (schedule_.update_ahead && choice(u).gradient == Place::nvme) {
+      b_.nvme_read += shard_bytes;
+      b_.nvme_write += shard_bytes;
+    }
+    const auto between = static_cast<std::uint64_t>(groups_ - 1);
+    park(choice(u).accumulator, between * work_.full_numel(u) * 4, 1);
+  }
+
+  /// The head's part of a tied matrix's gradient is put away after every group and added to the embedding's at the end.
+  void tied_accumulator() {
+    const ModelConfig& c = work_.model->config;
+    park(choice(0).accumulator, static_cast<std::uint64_t>(groups_) * 4u * static_cast<std::uint64_t>(c.vocabulary * c.hidden), 1);
+  }
+
+  void activations(UnitId u) {
+    const UnitChoice& c = choice(u);
+    const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
+    if (u < head_ && c.saved == Saved::host) park(Place::host, micro_batches * cost(u).saved_bytes, 1);
+    if (u < head_ && c.saved == Saved::nvme) park(Place::nvme, micro_batches * cost(u).saved_bytes, 1);
+    if (u == 0) return;
+    // The unit's input waits for its backward pass (the head has none of its own); where neighbouring passes do not
+    // hand activations over on the device, input and gradient of the input also leave in between.
+    const bool travels = !schedule_.hold && schedule_.group > 1;
+    const std::uint64_t bytes = micro_batches * cost(u).boundary_bytes;
+    const std::uint64_t reads = (u < head_ ? 1u : 0u) + (travels ? 1u : 0u);
+    if (reads > 0) park(c.boundary, bytes, reads);
+    if (travels) park(c.boundary, bytes, 1);
+  }
+
+  /// Away from the device once, back `reads` times.
+  void park(Place place, std::uint64_t bytes, std::uint64_t reads) {
+    if (place == Place::device) return;
+    b_.d2h += bytes;
+    b_.h2d += bytes * reads;
+    if (place != Place::nvme) return;
+    b_.nvme_write += bytes;
+    b_.nvme_read += bytes * reads;
+  }
+
+  const Workload& work_;
+  const Schedule& schedule_;
+  int head_, groups_;
+  std::uint64_t element_, remainder_;
+  LinkBytes b_;
+};
+
+}  // namespace
+
+LinkBytes byte_law(const Workload& workload, const Schedule& schedule) { return Law(workload, schedule).total(); }
+
+}  // namespace sluice
