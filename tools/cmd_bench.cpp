@@ -67,7 +67,7 @@ Status bench_matmul(const Options& o, std::vector<Row>& rows) {
 }
 
 Status bench_adamw(const Options& o, std::vector<Row>& rows) {
-  const double stream = measure_stream_bytes_per_second(o.team(), o.seconds);
+  const double stream = 2 * measure_stream_bytes_per_second(o.team(), o.seconds);
   for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
     rows.push_back({fmt::format("adamw {}", dtype_name(dtype)), "B/s",
                     adamw_bytes_per_parameter * measure_adamw_parameters_per_second(dtype, o.team(), o.seconds), stream,
@@ -81,9 +81,9 @@ Status bench_copy(const Options& o, std::vector<Row>& rows) {
   for (const int threads : {1, o.team()})
     rows.push_back({fmt::format("copy, {} thread{}", threads, threads > 1 ? "s" : ""), "B/s",
                     2 * measure_copy_bytes_per_second(threads, o.seconds),
-                    measure_stream_bytes_per_second(threads, o.seconds), "memory read and written in place"});
+                    2 * measure_stream_bytes_per_second(threads, o.seconds), "memory read and written in place"});
   rows.push_back({"checksum, 1 thread", "B/s", measure_checksum_bytes_per_second(o.seconds),
-                  measure_stream_bytes_per_second(1, o.seconds), "memory read and written in place"});
+                  2 * measure_stream_bytes_per_second(1, o.seconds), "memory read and written in place"});
   return success();
 }
 
@@ -121,6 +121,7 @@ nlohmann::json as_json(const HardwareProfile& p, const std::string& path) {
           {"adamw_parameters_per_second", p.adamw_parameters_per_second},
           {"norm_bytes_per_second", p.norm_bytes_per_second},
           {"checksum_bytes_per_second", p.checksum_bytes_per_second},
+          {"op_overhead_seconds", p.op_overhead_seconds},
           {"nvme_read_bytes_per_second", p.nvme_read_bytes_per_second},
           {"nvme_write_bytes_per_second", p.nvme_write_bytes_per_second},
           {"nvme_mixed_bytes_per_second", p.nvme_mixed_bytes_per_second}};
@@ -135,7 +136,7 @@ void print_profile(const HardwareProfile& p, const std::string& path) {
       {"matrix multiply, fp32", format_count(p.gemm_flops_f32) + "FLOP/s", share(p.gemm_flops_f32, p.peak_flops_f32)});
   table.add({"matrix multiply, bf16", format_count(p.gemm_flops_bf16) + "FLOP/s",
              share(p.gemm_flops_bf16, p.peak_flops_bf16 > 0 ? p.peak_flops_bf16 : p.peak_flops_f32)});
-  table.add({"memory, in place", format_rate(p.memory_bytes_per_second), ""});
+  table.add({"memory, read and written", format_rate(2 * p.memory_bytes_per_second), ""});
   table.add({"copy, one thread", format_rate(p.h2d_bytes_per_second), ""});
   table.add({"AdamW", format_count(p.adamw_parameters_per_second) + "parameters/s", ""});
   table.add({"gradient norm", format_rate(p.norm_bytes_per_second), ""});
@@ -143,6 +144,7 @@ void print_profile(const HardwareProfile& p, const std::string& path) {
   table.add({"drive, read", format_rate(p.nvme_read_bytes_per_second), ""});
   table.add({"drive, write", format_rate(p.nvme_write_bytes_per_second), ""});
   table.add({"drive, half and half", format_rate(p.nvme_mixed_bytes_per_second), ""});
+  table.add({"executor, per op", format_seconds(p.op_overhead_seconds), ""});
   fmt::print("{}written to {}\n", table.text(), path);
 }
 

@@ -45,6 +45,8 @@ Result<HardwareProfile> measure_profile(const MeasureOptions& options) {
   p.adamw_parameters_per_second = measure_adamw_parameters_per_second(Dtype::bf16, p.optimizer_threads, 1);
   p.norm_bytes_per_second = measure_norm_bytes_per_second(p.optimizer_threads, 0.5);
   p.checksum_bytes_per_second = measure_checksum_bytes_per_second(0.5);
+  say("executor");
+  SLUICE_ASSIGN(p.op_overhead_seconds, measure_op_overhead_seconds(0.5));
   return p;
 }
 

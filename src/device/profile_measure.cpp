@@ -119,7 +119,7 @@ double measure_stream_bytes_per_second(int threads, double seconds) {
       quickest_on(threads, seconds, static_cast<std::int64_t>(bytes / 4), [&](std::int64_t first, std::int64_t n) {
         kernels::stream_update({floats(memory) + first, static_cast<std::size_t>(n)});
       });
-  return 2.0 * static_cast<double>(bytes) / took;
+  return static_cast<double>(bytes) / took;
 }
 
 double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seconds) {

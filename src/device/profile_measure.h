@@ -33,7 +33,7 @@ double measure_peak_flops_bf16(int threads, double seconds);
 double measure_clock_hz(double seconds);
 
 double measure_copy_bytes_per_second(int threads, double seconds);    ///< memcpy beyond caches; n copied bytes are n
-double measure_stream_bytes_per_second(int threads, double seconds);  ///< in place: bytes read plus bytes written
+double measure_stream_bytes_per_second(int threads, double seconds);  ///< in place; n bytes read and written are n
 double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seconds);
 double measure_norm_bytes_per_second(int threads, double seconds);
 double measure_checksum_bytes_per_second(double seconds);  ///< one thread
@@ -41,6 +41,9 @@ double measure_checksum_bytes_per_second(double seconds);  ///< one thread
 /// Bytes that AdamW moves per parameter, everything read and written once: 4 of the gradient, and 4 (parameter with
 /// remainder, or fp32 parameter) and 8 (moments) each way.
 constexpr double adamw_bytes_per_parameter = 28;
+
+/// Of the executor, per op, with two lanes that stream to each other.
+Result<double> measure_op_overhead_seconds(double seconds);
 
 struct DriveRates {
   double read_bytes_per_second = 0, write_bytes_per_second = 0;
