@@ -1,9 +1,8 @@
-#include <omp.h>
-
 #include <limits>
 #include <utility>
 
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/gemm_team.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cpp"
@@ -147,19 +146,16 @@ void backward(const AttentionCall<T>& call) {
   const std::int64_t head_floats = s.keys * padded_head(s);
   constexpr std::int64_t key_strip = 64;
   const std::int64_t strips = (s.keys + key_strip - 1) / key_strip;
-#pragma omp parallel num_threads(call.threads)
-  {
-    const Scratch scratch(call.workspace + w.shared_floats() + omp_get_thread_num() * w.thread_floats, s);
+  with_team(call.threads, [&](const Team& team) {
+    const Scratch scratch(call.workspace + w.shared_floats() + team.thread() * w.thread_floats, s);
     for (std::int64_t first = 0; first < pairs; first += w.pairs) {
       const std::int64_t count = std::min(w.pairs, pairs - first);
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t i = 0; i < count * group; ++i) {
+      team.share(count * group, [&](std::int64_t i) {
         const std::int64_t pair = first + i / group;
         float* dk = call.workspace + i * 2 * head_floats;
         head_backward(call, pair / s.kv_heads, pair % s.kv_heads * group + i % group, dk, dk + head_floats, scratch);
-      }
-#pragma omp for schedule(static)
-      for (std::int64_t i = 0; i < count * strips; ++i) {
+      });
+      team.share(count * strips, [&](std::int64_t i) {
         const std::int64_t slot = i / strips, pair = first + slot, key0 = i % strips * key_strip;
         float* dk = call.workspace + slot * w.pair_floats;
         for (std::int64_t key = key0; key < std::min(key0 + key_strip, s.keys); ++key) {
@@ -167,9 +163,9 @@ void backward(const AttentionCall<T>& call) {
           sum_heads(dk + key * dim, group, 2 * head_floats, dim, call.dk + row * s.k_stride + column);
           sum_heads(dk + head_floats + key * dim, group, 2 * head_floats, dim, call.dv + row * s.v_stride + column);
         }
-      }
+      });
     }
-  }
+  });
 }
 
 void backward_f32(const AttentionCall<float>& call) { backward(call); }

@@ -1,9 +1,8 @@
-#include <omp.h>
-
 #include <cmath>
 #include <limits>
 
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/gemm_team.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cpp"
@@ -112,27 +111,25 @@ void forward(const AttentionCall<T>& call) {
   const std::int64_t pairs = s.batch * s.kv_heads, group = s.heads / s.kv_heads;
   const std::int64_t key_blocks = (s.keys + key_block - 1) / key_block;
   const std::int64_t query_blocks = (s.queries + query_block - 1) / query_block;
-#pragma omp parallel num_threads(call.threads)
-  {
-    const Scratch scratch(call.workspace + w.shared_floats() + omp_get_thread_num() * w.thread_floats, padded_head(s));
+  with_team(call.threads, [&](const Team& team) {
+    const Scratch scratch(call.workspace + w.shared_floats() + team.thread() * w.thread_floats, padded_head(s));
     const auto packed = [&](std::int64_t slot) {
       return PackedPair{call.workspace + slot * w.pair_floats, s.head_dim, padded_head(s)};
     };
     for (std::int64_t first = 0; first < pairs; first += w.pairs) {
       const std::int64_t count = std::min(w.pairs, pairs - first);
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t i = 0; i < count * key_blocks; ++i)
+      team.share(count * key_blocks, [&](std::int64_t i) {
         pack_key_block(call, first + i / key_blocks, i % key_blocks, packed(i / key_blocks));
-        // Causal: the last blocks of queries see most keys, so they are handed out first.
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t i = 0; i < count * group * query_blocks; ++i) {
+      });
+      // Causal: the last blocks of queries see most keys, so they are handed out first.
+      team.share(count * group * query_blocks, [&](std::int64_t i) {
         const std::int64_t slot = i % (count * group) / group, pair = first + slot;
         const std::int64_t head = pair % s.kv_heads * group + i % group;
         const std::int64_t block = query_blocks - 1 - i / (count * group);
         query_block_forward(call, pair / s.kv_heads, head, block * query_block, packed(slot), scratch);
-      }
+      });
     }
-  }
+  });
 }
 
 void forward_f32(const AttentionCall<float>& call) { forward(call); }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/gemm_team.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cpp"
 #include <hwy/foreach_target.h>
@@ -93,8 +95,7 @@ HWY_EXPORT(gradient_of_row);
 
 void cross_entropy_forward_backward(float* logits, std::int64_t ld, const std::int32_t* targets, std::int64_t tokens,
                                     std::int64_t vocabulary, float grad_scale, float* loss) {
-#pragma omp parallel for schedule(dynamic, 4)
-  for (std::int64_t t = 0; t < tokens; ++t) {
+  const auto one_token = [&](std::int64_t t) {
     float* row = logits + t * ld;
     if (targets[t] >= 0) {
       loss[t] = HWY_DYNAMIC_DISPATCH(gradient_of_row)(row, targets[t], vocabulary, grad_scale);
@@ -102,14 +103,16 @@ void cross_entropy_forward_backward(float* logits, std::int64_t ld, const std::i
       loss[t] = 0;
       std::fill(row, row + vocabulary, 0.0f);
     }
-  }
+  };
+  with_team(omp_get_max_threads(), [&](const Team& team) { team.share(tokens, one_token); });
 }
 
 void cross_entropy_forward(const float* logits, std::int64_t ld, const std::int32_t* targets, std::int64_t tokens,
                            std::int64_t vocabulary, float* loss) {
-#pragma omp parallel for schedule(dynamic, 4)
-  for (std::int64_t t = 0; t < tokens; ++t)
+  const auto one_token = [&](std::int64_t t) {
     loss[t] = targets[t] >= 0 ? HWY_DYNAMIC_DISPATCH(loss_of_row)(logits + t * ld, targets[t], vocabulary) : 0.0f;
+  };
+  with_team(omp_get_max_threads(), [&](const Team& team) { team.share(tokens, one_token); });
 }
 
 }  // namespace sluice::kernels

@@ -1,6 +1,8 @@
 #include "kernels/cpu/gemm_blocked.h"
 
-#include "sluice/status.h"
+#include <omp.h>
+
+#include "kernels/cpu/gemm_team.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_blocked.cpp"
@@ -73,19 +75,17 @@ struct Block {
 
 /// Pack both operands' parts of a block; called by every thread of the team.
 template <class In>
-void pack_block(const Problem& g, const Block& s) {
+void pack_block(const Team& team, const Problem& g, const Block& s) {
   const PackSource<In> a{static_cast<const In*>(g.a.data), g.a.ld, !g.a.transposed, g.m};
   const PackSource<In> b{static_cast<const In*>(g.b.data), g.b.ld, g.b.transposed, g.n};
   constexpr std::int64_t strip = 16;  // rows packed together: a cache line of a transposed operand
   const std::int64_t strips = (s.rows + strip - 1) / strip;
   const ColumnPanels panels(s.columns);
-  const std::int64_t count = panels.count();
-#pragma omp for schedule(dynamic, 4) nowait
-  for (std::int64_t i = 0; i < strips; ++i)
+  team.share(strips + panels.count(), [&](std::int64_t i) {
+    if (i >= strips) return pack_column_panel(b, panels, i - strips, s.column, s.depth0, s.depth, g.packed_b);
     for (std::int64_t r = i * strip; r < std::min(s.rows, (i + 1) * strip); r += tile_rows)
       pack_panel(a, s.row + r, tile_rows, s.depth0, s.depth, g.packed_a + r * s.depth);
-#pragma omp for schedule(dynamic, 2)
-  for (std::int64_t i = 0; i < count; ++i) pack_column_panel(b, panels, i, s.column, s.depth0, s.depth, g.packed_b);
+  });
 }
 
 template <class Out>
@@ -111,38 +111,39 @@ void multiply_task(const Problem& g, const Block& s, std::int64_t row0, std::int
     }
 }
 
-/// Called by every thread of the team; ends with a barrier, so that the packed operands may be replaced.
+/// Called by every thread of the team; afterwards the packed operands may be replaced.
 template <class Out>
-void multiply_block(const Problem& g, const Block& s, std::int64_t partial_ld) {
+void multiply_block(const Team& team, const Problem& g, const Block& s, std::int64_t partial_ld) {
   const ColumnPanels panels(s.columns);
   const std::int64_t row_tasks = (s.rows + task_rows - 1) / task_rows;
   const std::int64_t column_tasks = (panels.count() + task_panels - 1) / task_panels;
-#pragma omp for schedule(dynamic, 1)
-  for (std::int64_t t = 0; t < row_tasks * column_tasks; ++t) {
+  team.share(row_tasks * column_tasks, [&](std::int64_t t) {
     const std::int64_t row = t % row_tasks * task_rows, panel = t / row_tasks * task_panels;
     multiply_task<Out>(g, s, row, std::min(s.rows, row + task_rows), panel,
                        std::min(panels.count(), panel + task_panels), partial_ld);
-  }
+  });
 }
 
 template <class In, class Out>
 void run_blocks(const Problem& g) {
   const Blocking size(g.m, g.n, g.k);
-#pragma omp parallel if (g.m * g.n * g.k >= parallel_products)
-  for (std::int64_t column = 0; column < g.n; column += size.columns)
-    for (std::int64_t row = 0; row < g.m; row += size.rows)
-      for (std::int64_t depth = 0; depth < g.k; depth += size.depth) {
-        const Block s{row,
-                      column,
-                      depth,
-                      std::min(size.rows, g.m - row),
-                      std::min(size.columns, g.n - column),
-                      std::min(size.depth, g.k - depth),
-                      depth == 0,
-                      depth + size.depth >= g.k};
-        pack_block<In>(g, s);
-        multiply_block<Out>(g, s, size.columns);
-      }
+  const int threads = g.m * g.n * g.k < parallel_products ? 1 : omp_get_max_threads();
+  with_team(threads, [&](const Team& team) {
+    for (std::int64_t column = 0; column < g.n; column += size.columns)
+      for (std::int64_t row = 0; row < g.m; row += size.rows)
+        for (std::int64_t depth = 0; depth < g.k; depth += size.depth) {
+          const Block s{row,
+                        column,
+                        depth,
+                        std::min(size.rows, g.m - row),
+                        std::min(size.columns, g.n - column),
+                        std::min(size.depth, g.k - depth),
+                        depth == 0,
+                        depth + size.depth >= g.k};
+          pack_block<In>(team, g, s);
+          multiply_block<Out>(team, g, s, size.columns);
+        }
+  });
 }
 
 void run(const Problem& g) {
