@@ -297,10 +297,14 @@ void Driver::finish_step() {
   drains_.clear();
   if (kind_ == PlanKind::decode) return;
   const int id = work_.ranks > 1 ? collectives_++ : -1;
+  const bool commits = train() && work_.durable;
+  // Updates ahead of the forward were voted on in the step before. Their commit comes before the ranks meet for control,
+  // so that no rank overwrites a slot that another one may still have to resume from.
+  if (commits && ahead()) each([&](RankBuilder& r) { r.commit(); });
   each([&](RankBuilder& r) { r.collect_losses(); });
   each([&](RankBuilder& r) { r.control(id); });
   each([&](RankBuilder& r) { r.step_end(); });
-  if (train() && work_.durable) each([&](RankBuilder& r) { r.commit(); });
+  if (commits && !ahead()) each([&](RankBuilder& r) { r.commit(); });
 }
 
 void Driver::flush() {
@@ -335,7 +339,8 @@ void Driver::bring_next(std::size_t p, std::size_t slot) {
 StepPlan emit(PlanKind kind, const Workload& w, const Schedule& s) {
   StepPlan plan;
   plan.kind = kind;
-  plan.cyclic = true;  // iterations of every kind may follow each other without a barrier
+  // Iterations follow each other without a barrier, except where ranks that flush do not meet between two commits.
+  plan.cyclic = kind != PlanKind::flush || !w.durable || w.ranks == 1;
   plan.ranks = w.ranks;
   for (const UnitSpec& u : w.model->units) plan.units.push_back(u.name);
   std::vector<RankId> all;

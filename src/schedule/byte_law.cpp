@@ -100,7 +100,8 @@ class Law {
   /// The head's part of a tied matrix's gradient is put away after every group and added to the embedding's at the end.
   void tied_accumulator() {
     const ModelConfig& c = work_.model->config;
-    park(choice(0).accumulator, static_cast<std::uint64_t>(groups_) * 4u * static_cast<std::uint64_t>(c.vocabulary * c.hidden), 1);
+    park(choice(0).accumulator,
+         static_cast<std::uint64_t>(groups_) * 4u * static_cast<std::uint64_t>(c.vocabulary * c.hidden), 1);
   }
 
   void activations(UnitId u) {

@@ -136,12 +136,17 @@ void RankBuilder::fetch_tile(const TileRef& t, bool retain) {
 }
 
 void RankBuilder::gather(UnitId u, int collective) {
-  const Part& open = unit(u).open;
+  // After an update in the backward pass only the resident copy is there.
+  const Part& open = unit(u).open.valid() ? unit(u).open : unit(u).resident;
   Op& op = emit_.op(OpKind::all_gather, LaneKind::comm, rank_, u);
   op.collective = collective;
   op.group = 0;
   op.bytes = open.bytes / work_.ranks * (work_.ranks - 1u);
-  Emitter::touch(op, open, Role::dst, Mode::read_write);
+  // The others' parts have no contents yet: they are written only.
+  const std::uint64_t part = open.bytes / work_.ranks, own = rank_ * part, after = own + part;
+  Emitter::touch(op, open.slice(own, part), Role::dst, Mode::read);
+  if (own > 0) Emitter::touch(op, open.slice(0, own), Role::dst, Mode::write);
+  if (after < open.bytes) Emitter::touch(op, open.slice(after, open.bytes - after), Role::dst, Mode::write);
 }
 
 void RankBuilder::close_parameters(UnitId u) { unit(u).open = Part{}; }

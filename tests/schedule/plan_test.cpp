@@ -1,0 +1,249 @@
+// Every schedule is a legal plan: proven for tiny models and schedules drawn at random.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "offload/plan/finish.h"
+#include "random_schedule.h"
+#include "src/schedule/build.h"
+#include "src/schedule/search.h"
+#include "src/train/prepare.h"
+
+namespace sluice::test {
+namespace {
+
+struct Case {
+  ModelSpec model;
+  Workload work;
+  Schedule schedule;
+};
+
+void draw_case(std::uint64_t seed, Case& c) {
+  Draw draw(seed);
+  c.model = build_model(tiny_config(draw.coin() ? Family::llama : Family::gpt2, draw.coin()));
+  c.work.model = &c.model;
+  c.work.shape = {draw.between(1, 2), 32};
+  c.work.micro_batches = draw.between(1, 4);
+  c.work.ranks = draw.of<RankId>({1, 1, 2, 4});
+  c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
+  c.work.durable = draw.coin();
+  c.schedule = random_schedule(draw, c.work);
+}
+
+std::string text(const Case& c) {
+  return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
+         std::to_string(c.work.ranks) + (c.work.durable ? " durable " : " ") + dtype_name(c.work.dtype) + " " +
+         describe(c.schedule);
+}
+
+void expect_legal(const StepPlan& plan) {
+  SCOPED_TRACE(plan_kind_names[static_cast<std::size_t>(plan.kind)]);
+  for (const Violation& v : check(plan, 3)) ADD_FAILURE() << v.message;
+  const auto implied = implied_waits(plan);
+  EXPECT_TRUE(implied.empty()) << implied.size() << " implied waits, first of " << describe(plan, implied.front().op)
+                               << " for " << describe(plan, implied.front().wait.op);
+}
+
+using Offsets = std::map<std::string, std::uint64_t>;
+Offsets persistent_offsets(const StepPlan& plan) {
+  Offsets offsets;
+  for (const Buffer& b : plan.buffers)
+    if (b.life == Life::persistent) offsets[b.name + "@" + std::to_string(b.rank)] = b.offset;
+  return offsets;
+}
+
+/// Worst ratio of arena to the most bytes alive at one point.
+double arena_ratio(const StepPlan& plan) {
+  double worst = 1;
+  for (const Arena& a : plan.arenas)
+    if (a.max_live_bytes > 0)
+      worst = std::max(worst, static_cast<double>(a.arena_bytes) / static_cast<double>(a.max_live_bytes));
+  return worst;
+}
+
+class RandomSchedules : public testing::TestWithParam<int> {};
+
+TEST_P(RandomSchedules, AreLegalPlans) {
+  double worst = 1;
+  for (int i = 0; i < 20; ++i) {
+    const auto seed = static_cast<std::uint64_t>(GetParam() * 1000 + i);
+    Case c;
+    draw_case(seed, c);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + text(c));
+    const StepPlan train = build_plan(PlanKind::train, c.work, c.schedule);
+    expect_legal(train);
+    EXPECT_EQ(plan_hash(train), plan_hash(build_plan(PlanKind::train, c.work, c.schedule)));
+    worst = std::max(worst, arena_ratio(train));
+    const Offsets places = persistent_offsets(train);
+    const StepPlan evaluate = build_plan(PlanKind::evaluate, c.work, c.schedule);
+    expect_legal(evaluate);
+    EXPECT_EQ(persistent_offsets(evaluate), places);
+    if (c.schedule.update_ahead) {
+      const StepPlan flush = build_plan(PlanKind::flush, c.work, c.schedule);
+      expect_legal(flush);
+      EXPECT_EQ(persistent_offsets(flush), places);
+    }
+    Workload decoding = c.work;
+    decoding.inference = true;
+    decoding.durable = false;
+    decoding.micro_batches = 1;
+    decoding.shape = {1, 16};
+    decoding.kv_capacity = 64;
+    expect_legal(build_plan(PlanKind::decode, decoding, c.schedule));
+    if (HasFailure()) return;
+  }
+  RecordProperty("worst_arena_ratio", std::to_string(worst));
+}
+
+TEST_P(RandomSchedules, MoveWhatTheByteLawSays) {
+  for (int i = 0; i < 40; ++i) {
+    const auto seed = static_cast<std::uint64_t>(GetParam() * 1000 + i);
+    Case c;
+    draw_case(seed, c);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + text(c));
+    const LinkBytes plan = plan_link_bytes(build_layout(PlanKind::train, c.work, c.schedule));
+    const LinkBytes law = byte_law(c.work, c.schedule);
+    EXPECT_EQ(plan.nvme_read, law.nvme_read);
+    EXPECT_EQ(plan.nvme_write, law.nvme_write);
+    EXPECT_EQ(plan.h2d, law.h2d);
+    EXPECT_EQ(plan.d2h, law.d2h);
+    EXPECT_EQ(plan.collective, law.collective);
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomSchedules, testing::Range(0, 8));
+
+// The figures of the law for one owned parameter: everything on the drive, bf16, global norm, vertical.
+TEST(ByteLaw, OfAVerticalStepOnTheDrive) {
+  const ModelSpec model = build_model(tiny_config(Family::llama, false));
+  Workload w;
+  w.model = &model;
+  w.shape = {1, 32};
+  w.micro_batches = 4;
+  Schedule s = frugal_schedule(w);
+  s.group = 4;
+  s.hold = true;
+  for (UnitChoice& c : s.units) c.boundary = Place::device;
+  std::uint64_t blocks = 0, all = 0;
+  for (UnitId u = 0; u < static_cast<UnitId>(model.units.size()); ++u) {
+    all += w.shard_numel(u);
+    if (u > 0 && u + 1 < static_cast<UnitId>(model.units.size())) blocks += w.shard_numel(u);
+  }
+  // Two passes over a block, of which the first is its update; a gradient of 4 bytes waits.
+  LinkBytes law = byte_law(w, s);
+  EXPECT_EQ(law.nvme_read, 2 * blocks + (2 + 10 + 4) * all);
+  EXPECT_EQ(law.nvme_write, (12 + 4) * all);
+  // Horizontally the blocks travel twice for each micro-batch, embedding and head once; accumulators wait thrice.
+  s.group = 1;
+  law = byte_law(w, s);
+  EXPECT_EQ(law.nvme_read, 7 * 2 * blocks + 3 * 2 * (all - blocks) + (2 + 10 + 4) * all + 3 * 4 * all);
+  EXPECT_EQ(law.nvme_write, (12 + 4) * all + 3 * 4 * all);
+}
+
+// A wait that is taken away is missed.
+TEST(Waits, EachIsNeeded) {
+  std::size_t waits = 0;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    Draw draw(seed);
+    const ModelSpec model = build_model(tiny_config(seed % 2 ? Family::gpt2 : Family::llama, seed % 3 == 0, 1));
+    Workload w;
+    w.model = &model;
+    w.shape = {1, 16};
+    w.micro_batches = 2;
+    w.ranks = seed % 3 == 2 ? 2 : 1;
+    w.durable = seed % 2 == 0;
+    Schedule s = random_schedule(draw, w);
+    s.tile_numel = 1u << 14;
+    SCOPED_TRACE("seed " + std::to_string(seed) + " " + describe(s));
+    StepPlan plan = build_plan(PlanKind::train, w, s);
+    for (Op& op : plan.ops) {
+      for (std::size_t i = 0; i < op.waits.size(); ++i) {
+        const Wait removed = op.waits[i];
+        op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(i));
+        const auto id = static_cast<OpId>(&op - plan.ops.data());
+        EXPECT_FALSE(check(plan, 1).empty())
+            << describe(plan, id) << " need not wait for " << describe(plan, removed.op);
+        op.waits.insert(op.waits.begin() + static_cast<std::ptrdiff_t>(i), removed);
+        ++waits;
+      }
+    }
+  }
+  EXPECT_GT(waits, 500u);
+}
+
+struct Arrangement {
+  const char* name;
+  void (*change)(Schedule&);
+};
+
+void each(Schedule& s, void (*change)(UnitChoice&)) {
+  for (UnitChoice& c : s.units) change(c);
+}
+
+// The schedules that people will meet: the arena is hardly larger than what is alive in it.
+TEST(Arenas, AreTight) {
+  const Arrangement arrangements[] = {
+      {"frugal", [](Schedule&) {}},
+      {"vertical",
+       [](Schedule& s) {
+         s.group = 4;
+         s.hold = true;
+         s.prefetch = s.lag = 1;
+         s.tiles_in_flight = 4;
+         s.tile_numel = 1u << 18;
+         each(s, [](UnitChoice& c) { c.boundary = c.gradient = c.accumulator = Place::host; });
+       }},
+      {"travelling",
+       [](Schedule& s) {
+         s.group = 4;
+         s.prefetch = s.lag = 1;
+         s.tiles_in_flight = 2;
+         each(s, [](UnitChoice& c) { c.gradient = c.accumulator = Place::host; });
+       }},
+      {"horizontal",
+       [](Schedule& s) {
+         s.prefetch = 2;
+         s.lag = 1;
+         s.tiles_in_flight = 4;
+         s.tile_numel = 1u << 18;
+         each(s, [](UnitChoice& c) {
+           c.boundary = Place::device;
+           c.saved = Saved::keep;
+         });
+       }},
+      {"resident", [](Schedule& s) {
+         s.group = 4;
+         s.hold = true;
+         s.prefetch = s.lag = 1;
+         s.tile_numel = 1u << 18;
+         each(s, [](UnitChoice& c) {
+           c.resident = true;
+           c.parameter_home = c.state_home = c.gradient = Place::host;
+           c.accumulator = c.boundary = Place::device;
+           c.saved = Saved::keep;
+         });
+       }}};
+  // Pages of 4096 bytes are coarse for the tiniest model.
+  for (const auto& [preset, limit] : {std::pair("llama-tiny", 1.035), std::pair("llama-25m", 1.02)}) {
+    const auto config = preset_config(preset);
+    ASSERT_TRUE(config.ok());
+    const ModelSpec model = build_model(*config);
+    Workload w;
+    w.model = &model;
+    w.shape = {1, 256};
+    w.micro_batches = 8;
+    for (const Arrangement& a : arrangements) {
+      Schedule s = frugal_schedule(w);
+      a.change(s);
+      for (bool ahead : {true, false}) {
+        s.update_ahead = ahead;
+        const double ratio = arena_ratio(build_layout(PlanKind::train, w, s));
+        EXPECT_LE(ratio, limit) << preset << " " << a.name << (ahead ? " ahead" : " backward");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,84 @@
+// Tiny models and random schedules: every choice that a schedule has, drawn from a seed.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "src/schedule/schedule.h"
+
+namespace sluice::test {
+
+inline ModelConfig tiny_config(Family family, bool tied, int layers = 2) {
+  ModelConfig c;
+  c.family = family;
+  c.name = std::string(family == Family::llama ? "llama" : "gpt2") + (tied ? "-tied" : "-untied");
+  c.tied = tied;
+  c.layers = layers;
+  c.kv_heads = family == Family::llama ? 2 : 4;
+  c.ffn = family == Family::llama ? 128 : 256;
+  c.max_positions = 128;
+  return c;
+}
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : random_(seed) {}
+  int between(int low, int high) {
+    return low + static_cast<int>(random_() % static_cast<std::uint64_t>(high - low + 1));
+  }
+  bool coin() { return between(0, 1) == 1; }
+  template <class T, std::size_t n>
+  T of(const T (&list)[n]) {
+    return list[between(0, static_cast<int>(n) - 1)];
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+inline UnitChoice random_choice(Draw& draw) {
+  const auto away = [&] { return draw.coin() ? Place::host : Place::nvme; };
+  const auto anywhere = [&] { return static_cast<Place>(draw.between(0, 2)); };
+  UnitChoice c;
+  c.resident = draw.coin();
+  c.parameter_home = away();
+  c.state_home = away();
+  c.gradient = away();
+  c.accumulator = anywhere();
+  c.saved = static_cast<Saved>(draw.between(0, 3));
+  c.boundary = anywhere();
+  return c;
+}
+
+/// Choices differ from unit to unit half of the time.
+inline Schedule random_schedule(Draw& draw, const Workload& w, int tile_log2_max = 18) {
+  Schedule s;
+  s.group = draw.between(1, w.micro_batches);
+  s.update_ahead = draw.coin();
+  s.prefetch = draw.between(0, 3);
+  s.lag = draw.between(0, 1);
+  s.tiles_in_flight = draw.between(1, 4);
+  s.hold = draw.coin();
+  s.tile_numel = 1ull << draw.between(12, tile_log2_max);
+  const UnitChoice same = random_choice(draw);
+  const bool differ = draw.coin();
+  for (std::size_t u = 0; u < w.model->units.size(); ++u) s.units.push_back(differ ? random_choice(draw) : same);
+  return s;
+}
+
+inline std::string describe(const Schedule& s) {
+  std::string text = "group " + std::to_string(s.group) + (s.update_ahead ? " ahead" : " backward") + " prefetch " +
+                     std::to_string(s.prefetch) + " lag " + std::to_string(s.lag) + " tiles " +
+                     std::to_string(s.tiles_in_flight) + (s.hold ? " hold" : "") + " tile " +
+                     std::to_string(s.tile_numel);
+  const auto place = [](Place p) { return std::string(place_names[static_cast<std::size_t>(p)]); };
+  for (const UnitChoice& c : s.units)
+    text += " [" + std::string(c.resident ? "resident " : "") + "p " + place(c.parameter_home) + " s " +
+            place(c.state_home) + " g " + place(c.gradient) + " a " + place(c.accumulator) + " " +
+            saved_names[static_cast<std::size_t>(c.saved)] + " x " + place(c.boundary) + "]";
+  return text;
+}
+
+}  // namespace sluice::test
