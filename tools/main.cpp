@@ -43,6 +43,8 @@ int main(int argc, char** argv) {
   sluice::tools::Outcome outcome;
   sluice::tools::add_train(app, outcome);
   sluice::tools::add_plan(app, outcome);
+  sluice::tools::add_generate(app, outcome);
+  sluice::tools::add_eval(app, outcome);
   sluice::tools::add_data(app, outcome);
   sluice::tools::add_bench(app, outcome);
   try {

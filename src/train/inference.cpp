@@ -1,0 +1,216 @@
+#include "src/train/inference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "sluice/random.h"
+#include "src/train/hugging_face.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t sampling_stream = 0x73616d706c65;  // apart from weights and data order under the same seed
+
+std::span<const float> logits_of(const Prepared& run, const Engine& engine) {
+  for (const Buffer& b : run.main.buffers)
+    if (b.tier == Tier::host && b.name == "logits")
+      return {reinterpret_cast<const float*>(engine.host(0, b)), static_cast<std::size_t>(run.model.config.vocabulary)};
+  SLUICE_CHECK(false, "a decode plan without logits");
+  return {};
+}
+
+}  // namespace
+
+Result<RunConfig> with_weights(const RunConfig& config) {
+  RunConfig c = config;
+  std::error_code ignored;
+  SLUICE_ASSIGN(const ModelConfig model, load_config(c.model));
+  if (c.init.empty()) {
+    if (!std::filesystem::is_directory(c.model, ignored))
+      return bad_request(c.model +
+                         " has no weights; give --init DIR with model.safetensors, or such a directory as --model");
+    c.init = c.model;
+  }
+  SLUICE_ASSIGN([[maybe_unused]] const HuggingFaceWeights weights,
+                HuggingFaceWeights::open(c.init, build_model(model)));
+  return c;
+}
+
+Result<std::int32_t> sample_token(std::span<const float> logits, const Sampling& sampling, std::uint64_t position) {
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    if (!std::isfinite(logits[i]))
+      return fault("the logit of token " + std::to_string(i) + " at position " + std::to_string(position) +
+                   " is not finite; the weights are damaged or overflow this --dtype");
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](std::int32_t a, std::int32_t b) {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  if (sampling.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
+  if (sampling.top_k > 0 && static_cast<std::size_t>(sampling.top_k) < order.size()) {
+    std::nth_element(order.begin(), order.begin() + sampling.top_k, order.end(), likelier);
+    order.resize(static_cast<std::size_t>(sampling.top_k));
+    std::sort(order.begin(), order.end());
+  }
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> until(order.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < order.size(); ++i)
+    until[i] = sum +=
+        std::exp((static_cast<double>(logits[static_cast<std::size_t>(order[i])]) - largest) / sampling.temperature);
+  const double drawn = philox_uniform(sampling.seed, position, sampling_stream) * sum;
+  const auto at = std::upper_bound(until.begin(), until.end() - 1, drawn);
+  return order[static_cast<std::size_t>(at - until.begin())];
+}
+
+Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run) {
+  if (!run.search.fits) return does_not_fit(run);
+  std::unique_ptr<Generator> g(new Generator(run));
+  SLUICE_ASSIGN(g->engine_, Engine::create(run, *g, false));
+  SLUICE_TRY(g->engine_->initialize(run.config.init, run.config.seed));
+  g->logits_ = logits_of(run, *g->engine_);
+  SLUICE_TRY(g->engine_->executor().begin(run.main));
+  return g;
+}
+
+Status Generator::check(std::span<const std::int32_t> tokens) const {
+  const std::int64_t capacity = run_.workload.kv_capacity, vocabulary = run_.model.config.vocabulary;
+  if (tokens.empty()) return bad_request("no tokens to append");
+  if (position_ + static_cast<std::int64_t>(tokens.size()) > capacity)
+    return bad_request("the key-value cache holds " + std::to_string(capacity) + " tokens, " +
+                       std::to_string(position_) + " are in it and " + std::to_string(tokens.size()) +
+                       " are to be appended");
+  for (const std::int32_t t : tokens)
+    if (t < 0 || t >= vocabulary)
+      return bad_request("token " + std::to_string(t) + " is not in the model's vocabulary of " +
+                         std::to_string(vocabulary));
+  return success();
+}
+
+Result<std::span<const float>> Generator::append(std::span<const std::int32_t> tokens) {
+  SLUICE_TRY(check(tokens));
+  const auto most = static_cast<std::size_t>(run_.workload.shape.sequence);
+  while (!tokens.empty()) {
+    tokens_ = tokens.first(std::min(most, tokens.size()));
+    StepParams p;
+    p.step = passes_ + 1;
+    p.position = position_;
+    p.tokens = static_cast<std::int64_t>(tokens_.size());
+    SLUICE_TRY(engine_->executor().release(p));
+    SLUICE_TRY(engine_->executor().wait(passes_++));
+    position_ += p.tokens;
+    tokens = tokens.subspan(tokens_.size());
+  }
+  return logits_;
+}
+
+Status Generator::load_tokens(RankId, std::int32_t, const StepParams&, std::span<std::int32_t> dst) {
+  std::fill(std::copy(tokens_.begin(), tokens_.end(), dst.begin()), dst.end(), -1);
+  return success();
+}
+
+Status Generator::step_end(RankId, const StepParams&, const ControlBlock&, std::span<const double>,
+                           std::span<const double>) {
+  return success();  // decode plans end with their logits
+}
+
+Result<TokenFile> open_text(const RunConfig& config) {
+  SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
+  TokenFile::Requirements requirements;
+  requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
+  requirements.tokens_min = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence)) + 1;
+  return open_or_tokenize(config.data, std::filesystem::temp_directory_path().string() + "/sluice-tokens",
+                          requirements);
+}
+
+Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, TokenFile text, const Options& options) {
+  if (!run.search.fits) return does_not_fit(run);
+  std::unique_ptr<Evaluator> e(new Evaluator(run));
+  e->tokens_ = std::move(text);
+  SLUICE_TRY(e->choose_windows(options));
+  SLUICE_ASSIGN(e->engine_, Engine::create(run, *e, false));
+  SLUICE_TRY(e->engine_->initialize(run.config.init, run.config.seed));
+  return e;
+}
+
+Status Evaluator::choose_windows(const Options& options) {
+  const RunConfig& c = run_.config;
+  all_text_ = options.all_text;
+  if (all_text_) {
+    windows_ = (tokens_.count() - 1) / static_cast<std::uint64_t>(c.sequence);
+    return success();
+  }
+  SLUICE_ASSIGN(batches_, Batches::create(tokens_, c.sequence, c.seed));
+  const auto wanted = static_cast<std::uint64_t>(options.batches) * static_cast<std::uint64_t>(c.batch);
+  windows_ = std::min(wanted, batches_.held_out_windows());
+  return success();
+}
+
+Status Evaluator::read_window(std::uint64_t window, std::span<std::int32_t> out) const {
+  return all_text_ ? tokens_.read(window * static_cast<std::uint64_t>(run_.config.sequence), out)
+                   : batches_.held_out_sample(window, out);
+}
+
+Status Evaluator::load_tokens(RankId, std::int32_t micro_batch, const StepParams& params, std::span<std::int32_t> dst) {
+  const std::uint64_t at = (params.step - 1) * static_cast<std::uint64_t>(run_.workload.micro_batches) +
+                           static_cast<std::uint64_t>(micro_batch);
+  const std::uint64_t whole = windows_ / rows();
+  const auto columns = static_cast<std::size_t>(run_.workload.shape.sequence) + 1;
+  for (std::uint64_t row = 0; row < rows(); ++row) {
+    // Past the end any window serves: its loss is not counted.
+    const std::uint64_t window = at < whole ? at * rows() + row : std::min(whole * rows() + (at - whole), windows_ - 1);
+    SLUICE_TRY(read_window(window, dst.subspan(row * columns, columns)));
+  }
+  return success();
+}
+
+Status Evaluator::step_end(RankId, const StepParams& params, const ControlBlock&, std::span<const double>,
+                           std::span<const double> losses) {
+  const std::uint64_t first = (params.step - 1) * losses.size();
+  double sum = 0;
+  for (std::uint64_t i = 0; i < losses.size() && first + i < micro_batches(); ++i)
+    sum += first + i < windows_ / rows() ? losses[i] : losses[i] / static_cast<double>(rows());
+  losses_[params.step - 1] = sum;
+  return success();
+}
+
+std::uint64_t Evaluator::windows_in(std::uint64_t count) const {
+  const std::uint64_t whole = windows_ / rows();
+  return count <= whole ? count * rows() : std::min(whole * rows() + (count - whole), windows_);
+}
+
+Result<EvaluateResult> Evaluator::evaluate(const std::atomic<bool>& stop, const Watch& watch) {
+  const auto per_pass = static_cast<std::uint64_t>(run_.workload.micro_batches);
+  const std::uint64_t passes = (micro_batches() + per_pass - 1) / per_pass;
+  losses_.assign(passes, 0.0);
+  Executor& executor = engine_->executor();
+  SLUICE_TRY(executor.begin(run_.main));
+  double sum = 0;
+  std::uint64_t released = 0;
+  for (std::uint64_t pass = 0; pass < passes; ++pass) {
+    // One pass ahead, so that its first reads overlap this one's tail.
+    for (; released < std::min(pass + 2, passes); ++released) {
+      StepParams p;
+      p.step = released + 1;
+      SLUICE_TRY(executor.release(p));
+    }
+    SLUICE_TRY(executor.wait(pass));
+    sum += losses_[pass];
+    const std::uint64_t windows = windows_in((pass + 1) * per_pass);
+    const double loss = sum / static_cast<double>(windows * static_cast<std::uint64_t>(run_.workload.shape.sequence));
+    if (watch) watch(static_cast<double>(pass + 1) / static_cast<double>(passes), loss);
+    if (stop.load() && pass + 1 < passes) {
+      SLUICE_TRY(executor.end());
+      return Error{ErrorCode::cancelled, "stopped by a signal after " + std::to_string(windows) + " of " +
+                                             std::to_string(windows_) + " windows"};
+    }
+  }
+  SLUICE_TRY(executor.end());
+  const std::uint64_t tokens = windows_ * static_cast<std::uint64_t>(run_.workload.shape.sequence);
+  return EvaluateResult{sum / static_cast<double>(tokens), tokens, windows_};
+}
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+// sluice eval: how well a model predicts a text.
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "src/train/inference.h"
+#include "tools/commands.h"
+#include "tools/run_options.h"
+#include "tools/terminal.h"
+
+namespace sluice::tools {
+namespace {
+
+constexpr std::int64_t byte_vocabulary = 256;
+
+void report(const Prepared& run, const Evaluator& evaluator, const EvaluateResult& result) {
+  const bool bytes = run.model.config.vocabulary == byte_vocabulary;
+  const double bits = result.loss / std::log(2.0);
+  if (run.config.json) {
+    nlohmann::ordered_json j;
+    j["loss"] = result.loss;
+    j["perplexity"] = std::exp(result.loss);
+    if (bytes) j["bits_per_byte"] = bits;
+    j["tokens"] = result.tokens;
+    j["windows"] = result.windows;
+    j["text_tokens"] = evaluator.text_tokens();
+    std::printf("%s\n", j.dump().c_str());
+    return;
+  }
+  std::printf("loss %.4f nats/token, perplexity %.3f", result.loss, std::exp(result.loss));
+  if (bytes) std::printf(", %.4f bits per byte", bits);
+  std::printf("\nover %llu tokens (%llu windows) of the %llu in %s\n", static_cast<unsigned long long>(result.tokens),
+              static_cast<unsigned long long>(result.windows), static_cast<unsigned long long>(evaluator.text_tokens()),
+              run.config.data.c_str());
+}
+
+Status eval(const RunOptions& options, const Evaluator::Options& what) {
+  SLUICE_ASSIGN(RunConfig config, resolve(options));
+  SLUICE_ASSIGN(config, with_weights(config));
+  if (config.micro_batch < 1 || config.batch < config.micro_batch || config.batch % config.micro_batch != 0)
+    return bad_request("--batch " + std::to_string(config.batch) + " is not a multiple of --micro-batch " +
+                       std::to_string(config.micro_batch));
+  SLUICE_ASSIGN(TokenFile text, open_text(config));
+  const std::atomic<bool>& stop = stop_on_signals();
+  ProgressLine line(10, !config.json);
+  SLUICE_ASSIGN(auto run, prepare(config, Purpose::evaluate, [&](const std::string& note) { line.note(note); }));
+  SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, std::move(text), what));
+  const auto result = evaluator->evaluate(stop, [&](double fraction, double loss) {
+    char shown[64];
+    std::snprintf(shown, sizeof shown, "loss %.4f", loss);
+    line.update(shown, fraction);
+  });
+  line.finish();
+  if (!result.ok()) return result.error();
+  report(*run, *evaluator, *result);
+  return success();
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Outcome& outcome) {
+  CLI::App* command =
+      add_command(app, "eval", "measure a model's loss on a text",
+                  "  sluice eval --model out --data book.txt\n"
+                  "  sluice eval --model ./Llama-3.2-1B --data tokens.bin --all-text --seq 2048 --batch 4 \\\n"
+                  "      --device-memory 1GiB --host-memory 512MiB --nvme /mnt/nvme");
+  auto options = std::make_shared<RunOptions>();
+  auto what = std::make_shared<Evaluator::Options>();
+  add_model_options(command, options.get());
+  command->add_option("--data", options->config.data, "text, or a token file made by 'sluice data tokenize'")
+      ->required();
+  CLI::Option* batches =
+      command
+          ->add_option("--batches", what->batches,
+                       "batches of held-out windows, the ones that training with this --seq leaves out")
+          ->check(CLI::PositiveNumber)
+          ->capture_default_str()
+          ->group("Batch");
+  command->add_flag("--all-text", what->all_text, "every whole window from the start of the file")
+      ->excludes(batches)
+      ->group("Batch");
+  add_batch_options(command, options.get());
+  command->callback([options, what, &outcome] { outcome.finish("eval", eval(*options, *what)); });
+}
+
+}  // namespace sluice::tools
