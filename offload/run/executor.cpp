@@ -25,6 +25,7 @@ struct Executor::Impl {
   void run_lane(LaneId lane);
   void run_plain_lane(LaneId lane);
   void join();
+  void give_back_store();
 
   ExecutorParts parts;
   ExecutorOptions options;
@@ -78,7 +79,10 @@ Status Executor::begin(const StepPlan& plan) {
   impl.ops.prepare(plan, bound);
   if (impl.parts.store != nullptr) {
     impl.bound_before = impl.parts.store->bound_plan();
-    SLUICE_TRY(impl.parts.store->bind(plan));
+    if (Status learned = impl.parts.store->bind(plan); !learned.ok()) {
+      impl.give_back_store();
+      return learned;
+    }
     impl.nvme_read_before = impl.parts.store->read_bytes();
     impl.nvme_write_before = impl.parts.store->written_bytes();
   }
@@ -141,6 +145,13 @@ void Executor::Impl::run_plain_lane(LaneId lane) {
   }
 }
 
+/// Buffer ids mean to the caller what they meant before.
+void Executor::Impl::give_back_store() {
+  if (bound_before == nullptr) return;
+  const Status again = parts.store->bind(*bound_before);
+  SLUICE_CHECK(again.ok(), "(%s)", again.error().message.c_str());
+}
+
 void Executor::Impl::join() {
   for (std::thread& thread : threads) thread.join();
   threads.clear();
@@ -156,10 +167,7 @@ void Executor::Impl::join() {
     nvme_write += parts.store->written_bytes() - nvme_write_before;
     nvme_read_before = parts.store->read_bytes();
     nvme_write_before = parts.store->written_bytes();
-    if (bound_before != nullptr) {
-      const Status again = parts.store->bind(*bound_before);
-      SLUICE_CHECK(again.ok(), "(%s)", again.error().message.c_str());
-    }
+    give_back_store();
   }
   const std::lock_guard lock(run_mutex);
   run.reset();
