@@ -16,9 +16,9 @@ std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, Bat
                      int threads);
 
 /// Measure every distinct sublayer op of a training step of this shape that profile.op_seconds does not have yet, on
-/// random data in memory of its own (median of a few runs), and add it. When `budget_seconds` are spent, the rest is
-/// extrapolated from FLOP at the rate of what ran. *changed tells whether anything was added. Sets the calling thread's
-/// OpenMP team to `threads`.
+/// random data in memory of its own (lower quartile of a few runs), and add it. When `budget_seconds` are spent, the
+/// rest is extrapolated from FLOP at the rate of what ran. *changed tells whether anything was added. Sets the calling
+/// thread's OpenMP team to `threads`.
 Status calibrate(const ModelSpec& model, BatchShape shape, Dtype dtype, int threads, HardwareProfile& profile,
                  double budget_seconds, bool* changed);
 
