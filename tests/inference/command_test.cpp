@@ -1,0 +1,115 @@
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/inference/rig.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+struct Finished {
+  int status = -1;
+  std::string out, err;
+};
+
+class InferenceCommandTest : public InferenceTest {
+ protected:
+  static std::string read(const std::string& path) {
+    std::stringstream all;
+    all << std::ifstream(path).rdbuf();
+    return all.str();
+  }
+  static Finished sluice(const std::string& arguments) {
+    const std::string command = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + arguments + " >" +
+                                path("out") + " 2>" + path("err") + " </dev/null";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path("out")), read(path("err"))};
+  }
+  /// With the model, one thread and small budgets; nothing is left to measure.
+  static Finished on_model(const std::string& command, BatchShape shape) {
+    write_profile(path("cache/sluice/profile.json"), model(), shape, Dtype::bf16);
+    return sluice(command + " --model " + model() + " --threads 1 --device-memory 16MiB --host-memory 16MiB");
+  }
+  static void expect_refused(const std::string& arguments, const std::string& what) {
+    const Finished f = sluice(arguments);
+    EXPECT_EQ(f.status, 2) << arguments << "\n" << f.err;
+    EXPECT_EQ(f.out, "") << arguments;
+    EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << arguments << "\n" << f.err;
+    EXPECT_NE(f.err.find(what), std::string::npos) << arguments << "\n" << f.err;
+  }
+};
+
+TEST_F(InferenceCommandTest, GeneratesTextAndJson) {
+  const std::string request = "generate --prompt 'the rain' --tokens 20 --seed 3 --temperature 0.7 --top-k 20";
+  const Finished text = on_model(request, {1, 8});
+  ASSERT_EQ(text.status, 0) << text.err;
+  EXPECT_EQ(text.out.rfind("the rain", 0), 0u);
+  ASSERT_EQ(text.out.size(), 8u + 20u + 1u);
+  const Finished again = on_model(request + " --json --nvme " + path("swap"), {1, 8});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(again.err, "");
+  const json j = json::parse(again.out);
+  ASSERT_EQ(j["tokens"].size(), 20u);
+  for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(j["tokens"][i], static_cast<unsigned char>(text.out[8 + i]));
+  EXPECT_EQ(j["prompt_tokens"], 8);
+
+  const Finished tokens = on_model("generate --prompt-tokens 116,104,101 --tokens 4 --temperature 0", {1, 3});
+  ASSERT_EQ(tokens.status, 0) << tokens.err;
+  EXPECT_EQ(std::count(tokens.out.begin(), tokens.out.end(), ','), 3) << tokens.out;
+}
+
+TEST_F(InferenceCommandTest, EvaluatesText) {
+  const Finished f =
+      on_model("eval --json --data " + text() + " --seq 64 --batch 4 --micro-batch 2 --batches 3", {2, 64});
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json j = json::parse(f.out);
+  EXPECT_NEAR(j["loss"].get<double>(), trained_loss_, 0.02);  // bf16 against fp32
+  EXPECT_NEAR(j["bits_per_byte"].get<double>(), j["loss"].get<double>() / std::log(2.0), 1e-9);
+  EXPECT_NEAR(j["perplexity"].get<double>(), std::exp(j["loss"].get<double>()), 1e-6);
+  EXPECT_EQ(j["tokens"], 12 * 64);
+  const Finished all = on_model("eval --all-text --data " + text() + " --seq 64 --micro-batch 2", {2, 64});
+  ASSERT_EQ(all.status, 0) << all.err;
+  EXPECT_NE(all.out.find("bits per byte"), std::string::npos);
+  EXPECT_NE(all.out.find("over 19968 tokens (312 windows) of the 20000"), std::string::npos) << all.out;
+}
+
+TEST_F(InferenceCommandTest, WrongRequestsAreOneLine) {
+  std::filesystem::create_directory(path("bare"));
+  std::filesystem::copy_file(model() + "/config.json", path("bare/config.json"));
+  const std::string trained = "generate --model " + model();
+  expect_refused("generate --model " + path("nowhere") + " --prompt x", "nowhere");
+  expect_refused("generate --model " + path("bare") + " --prompt x", "model.safetensors");
+  expect_refused("generate --model llama-tiny --prompt x", "--init");
+  expect_refused("generate --model llama-25m --init " + model() + " --prompt x", model());
+  expect_refused("generate --model llama-125m --prompt x", "--prompt-tokens");
+  expect_refused(trained, "--prompt");
+  expect_refused(trained + " --prompt ''", "--prompt");
+  expect_refused(trained + " --prompt x --prompt-tokens 1", "--prompt");
+  expect_refused(trained + " --prompt-tokens 1,300", "300");
+  expect_refused(trained + " --prompt-tokens 1,two", "two");
+  expect_refused(trained + " --prompt x --temperature -1", "--temperature");
+  expect_refused(trained + " --prompt x --top-k -1", "--top-k");
+  expect_refused(trained + " --prompt x --tokens 0", "--tokens");
+  expect_refused(trained + " --prompt x --tokens 2048", "2048");
+  expect_refused(trained + " --prompt x --dtype fp8", "fp8");
+  const std::string on = "eval --model " + model();
+  expect_refused(on, "--data");
+  expect_refused(on + " --data " + path("nowhere"), "nowhere");
+  expect_refused("eval --model llama-tiny --data " + text(), "--init");
+  expect_refused("eval --model " + path("bare") + " --data " + text(), "model.safetensors");
+  expect_refused(on + " --data " + text() + " --batches 0", "--batches");
+  expect_refused(on + " --data " + text() + " --batches 2 --all-text", "--all-text");
+  expect_refused(on + " --data " + text() + " --batch 3 --micro-batch 2", "--micro-batch");
+  expect_refused(on + " --data " + text() + " --micro-batch 0", "--micro-batch");
+  expect_refused(on + " --data " + text() + " --seq 4096", "2048");
+}
+
+}  // namespace
+}  // namespace sluice
