@@ -1,0 +1,136 @@
+// Short training runs of a tiny model with a schedule that is given, and everything that may be compared of them.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/device/profile.h"
+#include "src/train/trainer.h"
+
+namespace sluice::test {
+
+struct Outcome {
+  std::vector<std::uint64_t> loss_bits, norm_bits;
+  std::vector<double> losses;
+  std::uint64_t state_hash = 0;
+  double eval_loss = 0;
+  MovedBytes moved;  ///< of all training steps
+  std::uint64_t device_peak = 0, host_peak = 0, nvme_peak = 0;
+};
+
+/// A folder with text to train on, a profile of this machine that needs no measuring, and model configurations.
+class Bench {
+ public:
+  Bench() {
+    // Not in a memory file system where there is a choice: those have no direct I/O.
+    std::string pattern = std::filesystem::exists("/var/tmp") ? "/var/tmp/sluice-equal-XXXXXX" : "sluice-equal-XXXXXX";
+    SLUICE_CHECK(mkdtemp(pattern.data()) != nullptr, "%s", pattern.c_str());
+    folder_ = pattern;
+    std::filesystem::create_directory(folder_ / "drive");
+    std::ofstream text(folder_ / "text.txt");
+    for (int i = 0; i < 6000; ++i) text << static_cast<char>('a' + (i * i + i / 7) % 26) << (i % 11 == 0 ? " " : "");
+    text.close();
+    HardwareProfile profile;
+    profile.machine = machine_id();
+    profile.optimizer_threads = 1;
+    const Status saved = save_profile(folder_ / "profile.json", profile);
+    SLUICE_CHECK(saved.ok(), "(%s)", saved.error().message.c_str());
+  }
+  ~Bench() { std::filesystem::remove_all(folder_); }
+
+  std::string model(int layers, bool tied) const {
+    const auto path = folder_ / ("model" + std::to_string(layers) + (tied ? "t" : "u") + ".json");
+    std::ofstream(path)
+        << R"({"model_type":"llama","vocab_size":256,"hidden_size":64,"intermediate_size":128,)"
+        << R"("num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,"max_position_embeddings":64,)"
+        << R"("rms_norm_eps":1e-5,"rope_theta":10000.0,"hidden_act":"silu","num_hidden_layers":)" << layers
+        << R"(,"tie_word_embeddings":)" << (tied ? "true" : "false") << "}";
+    return path;
+  }
+
+  RunConfig config(int layers, bool tied, Dtype dtype, std::int64_t steps) const {
+    RunConfig c;
+    c.model = model(layers, tied);
+    c.data = folder_ / "text.txt";
+    c.steps = steps;
+    c.sequence = 32;
+    c.micro_batch = 1;
+    c.batch = 4;
+    c.dtype = dtype;
+    c.optimizer.clip_norm = 0;
+    c.optimizer.warmup_steps = 2;
+    c.optimizer.lr = 3e-3;
+    c.eval_batches = 1;
+    c.nvme = {folder_ / "drive"};
+    c.nvme_space = 1ull << 30;
+    c.device_memory = c.host_memory = 1ull << 30;
+    c.queue_depth = 8;
+    c.threads = c.optimizer_threads = 1;
+    c.profile = folder_ / "profile.json";
+    return c;
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+class Recorder final : public TrainObserver {
+ public:
+  explicit Recorder(Outcome& out) : out_(out) {}
+  void step(const StepRecord& r) override {
+    out_.losses.push_back(r.loss);
+    out_.loss_bits.push_back(std::bit_cast<std::uint64_t>(r.loss));
+    out_.norm_bits.push_back(std::bit_cast<std::uint64_t>(r.grad_norm));
+    out_.device_peak = r.device_peak_bytes;
+    out_.host_peak = r.host_peak_bytes;
+    out_.nvme_peak = r.nvme_peak_bytes;
+  }
+
+ private:
+  Outcome& out_;
+};
+
+inline Outcome run(const Prepared& prepared) {
+  Outcome out;
+  Recorder recorder(out);
+  auto trainer = Trainer::create(prepared, recorder);
+  EXPECT_TRUE(trainer.ok()) << trainer.error().message;
+  if (!trainer.ok()) return out;
+  const std::atomic<bool> stop{false};
+  const auto result = (*trainer)->run(stop);
+  EXPECT_TRUE(result.ok()) << result.error().message;
+  if (!result.ok()) return out;
+  out.state_hash = result->state_hash;
+  out.eval_loss = result->eval_loss;
+  out.moved = (*trainer)->engine().executor().moved();
+  return out;
+}
+
+inline std::unique_ptr<Prepared> prepared_with(const RunConfig& config, const Schedule& schedule) {
+  auto prepared = prepare_with(config, Purpose::train, schedule);
+  EXPECT_TRUE(prepared.ok()) << prepared.error().message;
+  if (!prepared.ok()) return nullptr;
+  EXPECT_TRUE((*prepared)->search.fits) << does_not_fit(**prepared).message;
+  return std::move(*prepared);
+}
+
+inline void expect_same(const Outcome& a, const Outcome& b) {
+  const auto differ = [](const auto& x, const auto& y) {
+    return std::mismatch(x.begin(), x.end(), y.begin(), y.end()).first - x.begin();
+  };
+  EXPECT_TRUE(a.loss_bits == b.loss_bits) << "losses differ first at step " << differ(a.loss_bits, b.loss_bits) + 1;
+  EXPECT_TRUE(a.norm_bits == b.norm_bits) << "norms differ first at step " << differ(a.norm_bits, b.norm_bits) + 1;
+  EXPECT_EQ(a.state_hash, b.state_hash);
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(a.eval_loss), std::bit_cast<std::uint64_t>(b.eval_loss));
+}
+
+}  // namespace sluice::test
