@@ -362,6 +362,10 @@ StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& sch
   return plan;
 }
 
+StepPlan build_ops(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+  return emit(kind, workload, schedule);
+}
+
 StepPlan build_layout(PlanKind kind, const Workload& workload, const Schedule& schedule) {
   StepPlan plan = emit(kind, workload, schedule);
   pack(plan);

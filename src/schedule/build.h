@@ -14,7 +14,10 @@ namespace sluice {
 ///   decode    forward of one short sequence through the key-value caches to logits in host memory
 StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule);
 
-/// The same without waits, enough to read arena sizes: what the search tries many times.
+/// The same without offsets and waits: enough to count bytes.
+StepPlan build_ops(PlanKind kind, const Workload& workload, const Schedule& schedule);
+
+/// The same with offsets and without waits: enough to read arena sizes.
 StepPlan build_layout(PlanKind kind, const Workload& workload, const Schedule& schedule);
 
 }  // namespace sluice

@@ -4,6 +4,14 @@
 
 namespace sluice {
 
+std::uint64_t tile_for(const Workload& workload, std::uint64_t tile_min, std::uint64_t tiles_max) {
+  std::uint64_t total = 0;
+  for (std::size_t u = 0; u < workload.model->units.size(); ++u) total += workload.shard_numel(static_cast<UnitId>(u));
+  std::uint64_t tile = tile_min;
+  while (tile < (1u << 24) && total / tile > tiles_max) tile *= 2;
+  return tile;
+}
+
 Schedule frugal_schedule(const Workload& workload) {
   Schedule s;
   s.group = 1;
@@ -11,7 +19,7 @@ Schedule frugal_schedule(const Workload& workload) {
   s.lag = 0;
   s.tiles_in_flight = 1;
   s.hold = false;
-  s.tile_numel = 1u << 16;
+  s.tile_numel = tile_for(workload, 1u << 16, 4096);
   UnitChoice c;
   c.parameter_home = c.state_home = c.gradient = c.accumulator = c.boundary = Place::nvme;
   c.saved = Saved::recompute;

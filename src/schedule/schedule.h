@@ -65,6 +65,9 @@ struct Schedule {
   std::vector<UnitChoice> units;
 };
 
+/// A power of two from tile_min to 2^24 that cuts the model into about tiles_max tiles or fewer.
+std::uint64_t tile_for(const Workload& workload, std::uint64_t tile_min, std::uint64_t tiles_max);
+
 /// Everything streamed from NVMe, least memory: where the search starts.
 Schedule frugal_schedule(const Workload& workload);
 
