@@ -82,16 +82,32 @@ class BufferCheck {
     return {half + index(a.offset), half + index(a.offset + a.bytes)};
   }
 
+  /// Bytes of the buffer that the access needs to find written.
+  std::pair<std::uint64_t, std::uint64_t> read_range(const Use& u) const {
+    const Access& a = access(u);
+    const StepPlan& plan = program_.plan();
+    const Op& op = plan.ops[u.op];
+    if (a.mode == Mode::write || a.role == Role::workspace) return {0, 0};
+    const bool gathers = op.kind == OpKind::all_gather && a.mode == Mode::read_write && op.group >= 0;
+    if (!gathers) return {a.offset, a.offset + a.bytes};
+    const std::vector<RankId>& group = plan.groups[static_cast<std::size_t>(op.group)];
+    const auto own = std::find(group.begin(), group.end(), plan.lanes[op.lane].rank) - group.begin();
+    const std::uint64_t part = a.bytes / std::max<std::uint64_t>(group.size(), 1);
+    const std::uint64_t from = a.offset + static_cast<std::uint64_t>(own) * part;
+    return {from, from + part};
+  }
+
   void examine(const Use& u, std::uint32_t iteration) {
     const Access& a = access(u);
     const NodeId n = program_.node(iteration, u.op);
     const Clock clock = order_.start(n);
     const auto [first, end] = cells_of(a, iteration);
+    const auto [read_from, read_to] = read_range(u);
     for (std::size_t cell = first; cell < end; ++cell) {
-      if (a.mode != Mode::write && a.role != Role::workspace && !written_[cell]) {
+      const std::uint64_t at = borders_[cell % borders_.size()];
+      if (!written_[cell] && at >= read_from && at < read_to) {
         findings_.add(Kind::unwritten_read, u.op, no_op, a.buffer,
-                      findings_.use(a, u.op) + " has no write before it of byte " +
-                          std::to_string(borders_[cell % borders_.size()]));
+                      findings_.use(a, u.op) + " has no write before it of byte " + std::to_string(at));
         return;
       }
       for (std::size_t l = 0; l < lanes_; ++l) {

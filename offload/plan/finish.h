@@ -4,7 +4,8 @@
 // - Program order is a legal sequential execution of each rank. Collectives of several ranks may be listed next to each
 //   other or each in its rank's own run of ops.
 // - Every byte that an op touches is in its accesses. A transient buffer starts each iteration unwritten: bytes are
-//   written (Mode::write) before they are read or read_written. Role::workspace is scratch and needs no earlier write.
+//   written (Mode::write) before they are read or read_written. Role::workspace is scratch and needs no earlier write;
+//   an all_gather's read_write reads the rank's own part, an equal slice by its place in the group.
 // - Durable buffers (slots == 2) are read from Slot::current and written to Slot::next. In iteration k slot s lies at
 //   offset + ((k + s) & 1) * padded_bytes(bytes): what is `next` in one iteration is `current` in the following one.
 //   (Plans without a commit op do not write them.)
@@ -27,12 +28,16 @@
 
 namespace sluice {
 
+/// quick: greedy orders only, for who tries many plans; full: also a search (up to about half a second per arena) where
+/// they leave an arena above 1.02 x its lower bound (max_live_bytes). full is never larger than quick.
+enum class PackEffort : std::uint8_t { quick, full };
+
 /// Give every buffer an offset and every arena its sizes; arenas that the plan lacks are added without a budget.
 /// Persistent buffers first, in order; transients above them by their life in program order (first to last access):
-/// size-descending best fit, `lasting` ones before `brief` ones so that they lie low, then other orders and a bounded
-/// search while an arena's transients exceed 1.02 x their lower bound. Deterministic. Budgets are not looked at here. A
-/// transient that no op touches is a builder's bug and stops the program.
-void pack(StepPlan& plan);
+/// size-descending best fit, `lasting` ones before `brief` ones so that they lie low, then other orders and the search.
+/// Deterministic. Budgets are not looked at here. A transient that no op touches is a builder's bug and stops the
+/// program.
+void pack(StepPlan& plan, PackEffort effort = PackEffort::full);
 
 /// Set every op's waits: the data hazards (read after write, write after read, write after write) on address ranges of
 /// the arenas and the durability rule above, between lanes and on windowed lanes, within an iteration and from the

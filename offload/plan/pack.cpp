@@ -25,7 +25,8 @@ Lives lives_of(const StepPlan& plan) {
   return lives;
 }
 
-void pack_arena(StepPlan& plan, Arena& arena, const std::vector<BufferId>& members, const Lives& lives) {
+void pack_arena(StepPlan& plan, Arena& arena, const std::vector<BufferId>& members, const Lives& lives,
+                PackEffort effort) {
   std::uint64_t persistent_bytes = 0;
   std::vector<BufferId> transients;
   std::vector<Piece> pieces;
@@ -40,16 +41,17 @@ void pack_arena(StepPlan& plan, Arena& arena, const std::vector<BufferId>& membe
     transients.push_back(id);
     pieces.push_back({lives.first[id], lives.last[id], footprint_bytes(b), b.life == Life::lasting});
   }
-  const Placement placement = place_pieces(pieces);
+  arena.max_live_bytes = persistent_bytes + max_live_bytes(pieces);
+  const std::uint64_t good_height = arena.max_live_bytes + arena.max_live_bytes / 50 - persistent_bytes;
+  const Placement placement = place_pieces(pieces, good_height, effort == PackEffort::full);
   for (std::size_t i = 0; i < transients.size(); ++i)
     plan.buffers[transients[i]].offset = persistent_bytes + placement.offsets[i];
   arena.arena_bytes = persistent_bytes + placement.height;
-  arena.max_live_bytes = persistent_bytes + max_live_bytes(pieces);
 }
 
 }  // namespace
 
-void pack(StepPlan& plan) {
+void pack(StepPlan& plan, PackEffort effort) {
   const auto index_of = [&plan](const Buffer& b) {
     for (std::size_t i = 0; i < plan.arenas.size(); ++i)
       if (plan.arenas[i].tier == b.tier && plan.arenas[i].rank == b.rank) return i;
@@ -63,7 +65,7 @@ void pack(StepPlan& plan) {
     members.resize(std::max(members.size(), arena + 1));
     members[arena].push_back(id);
   }
-  for (std::size_t i = 0; i < members.size(); ++i) pack_arena(plan, plan.arenas[i], members[i], lives);
+  for (std::size_t i = 0; i < members.size(); ++i) pack_arena(plan, plan.arenas[i], members[i], lives, effort);
 }
 
 }  // namespace sluice

@@ -59,7 +59,8 @@ class Fitter {
 /// Most bytes alive at any one op: no placement is lower.
 std::uint64_t max_live_bytes(std::span<const Piece> pieces);
 
-/// The best placement found: greedy orders first, then a bounded search while it is above 1.02 x max_live_bytes.
-Placement place_pieces(std::span<const Piece> pieces);
+/// The best placement of several greedy orders; with `search`, while it is above good_height, of a bounded search as
+/// well.
+Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height, bool search);
 
 }  // namespace sluice::planning

@@ -277,6 +277,27 @@ TEST(Check, CollectiveOrder) {
   EXPECT_TRUE(has(check(plan), Kind::collective_order));
 }
 
+TEST(Check, AGatherNeedsOnlyItsOwnPartWritten) {
+  StepPlan plan = empty_plan(2);
+  for (RankId r = 0; r < 2; ++r) {
+    const BufferId open = add_buffer(plan, "open" + std::to_string(r), Tier::device, 8192);
+    plan.buffers[open].rank = r;
+    const LaneId first = static_cast<LaneId>(r * lanes_per_rank);
+    add_op(plan, OpKind::copy, static_cast<LaneId>(first + h2d), {{open, r * 4096u, 4096, Role::dst, Mode::write}});
+  }
+  for (RankId r = 0; r < 2; ++r) {
+    const OpId op = add_op(plan, OpKind::all_gather, static_cast<LaneId>(comm + r * lanes_per_rank),
+                           {whole(plan, r, Mode::read_write)});
+    plan.ops[op].collective = plan.ops[op].group = 0;
+  }
+  finish(plan);
+  EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  plan.ops[1].accesses[0].offset = 0;
+  const auto violations = check(plan);
+  ASSERT_TRUE(has(violations, Kind::unwritten_read));
+  EXPECT_EQ(violations[0].first, 3u);
+}
+
 TEST(Check, DeadlockByAMissingParticipant) {
   StepPlan plan = gather_plan();
   plan.ops.pop_back();

@@ -36,7 +36,7 @@ void expect_no_overlap(const StepPlan& plan) {
 TEST(Pack, NoTwoLiveBuffersShareBytes) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     StepPlan plan = random_plan(seed, {40, 2, true, true});
-    pack(plan);
+    pack(plan, seed < 3 ? PackEffort::full : PackEffort::quick);
     expect_no_overlap(plan);
   }
 }
@@ -87,7 +87,7 @@ TEST(Pack, RandomPieces) {
       most = std::max(most, live);
     }
     EXPECT_EQ(planning::max_live_bytes(pieces), most);
-    const planning::Placement placement = planning::place_pieces(pieces);
+    const planning::Placement placement = planning::place_pieces(pieces, most + most / 50, seed < 2);
     EXPECT_GE(placement.height, most);
     EXPECT_LE(static_cast<double>(placement.height), 1.15 * static_cast<double>(most));
     for (std::size_t i = 0; i < pieces.size(); ++i)
