@@ -94,39 +94,39 @@ class Law {
       b_.nvme_write += shard_bytes;
     }
     const auto between = static_cast<std::uint64_t>(groups_ - 1);
-    park(choice(u).accumulator, between * work_.full_numel(u) * 4, 1);
+    park(choice(u).accumulator, between, work_.full_numel(u) * 4, 1);
   }
 
   /// The head's part of a tied matrix's gradient is put away after every group and added to the embedding's at the end.
   void tied_accumulator() {
     const ModelConfig& c = work_.model->config;
-    park(choice(0).accumulator,
-         static_cast<std::uint64_t>(groups_) * 4u * static_cast<std::uint64_t>(c.vocabulary * c.hidden), 1);
+    const auto bytes = 4u * static_cast<std::uint64_t>(c.vocabulary * c.hidden);
+    park(choice(0).accumulator, static_cast<std::uint64_t>(groups_), bytes, 1);
   }
 
   void activations(UnitId u) {
     const UnitChoice& c = choice(u);
     const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
-    if (u < head_ && c.saved == Saved::host) park(Place::host, micro_batches * cost(u).saved_bytes, 1);
-    if (u < head_ && c.saved == Saved::nvme) park(Place::nvme, micro_batches * cost(u).saved_bytes, 1);
+    if (u < head_ && c.saved == Saved::host) park(Place::host, micro_batches, cost(u).saved_bytes, 1);
+    if (u < head_ && c.saved == Saved::nvme) park(Place::nvme, micro_batches, cost(u).saved_bytes, 1);
     if (u == 0) return;
     // The unit's input waits for its backward pass (the head has none of its own); where neighbouring passes do not
     // hand activations over on the device, input and gradient of the input also leave in between.
     const bool travels = !schedule_.hold && schedule_.group > 1;
-    const std::uint64_t bytes = micro_batches * cost(u).boundary_bytes;
+    const std::uint64_t bytes = cost(u).boundary_bytes;
     const std::uint64_t reads = (u < head_ ? 1u : 0u) + (travels ? 1u : 0u);
-    if (reads > 0) park(c.boundary, bytes, reads);
-    if (travels) park(c.boundary, bytes, 1);
+    if (reads > 0) park(c.boundary, micro_batches, bytes, reads);
+    if (travels) park(c.boundary, micro_batches, bytes, 1);
   }
 
-  /// Away from the device once, back `reads` times.
-  void park(Place place, std::uint64_t bytes, std::uint64_t reads) {
+  /// `count` things away from the device once, back `reads` times. The drive moves whole pages.
+  void park(Place place, std::uint64_t count, std::uint64_t bytes, std::uint64_t reads) {
     if (place == Place::device) return;
-    b_.d2h += bytes;
-    b_.h2d += bytes * reads;
+    b_.d2h += count * bytes;
+    b_.h2d += count * bytes * reads;
     if (place != Place::nvme) return;
-    b_.nvme_write += bytes;
-    b_.nvme_read += bytes * reads;
+    b_.nvme_write += count * padded_bytes(bytes);
+    b_.nvme_read += count * padded_bytes(bytes) * reads;
   }
 
   const Workload& work_;

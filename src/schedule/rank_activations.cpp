@@ -25,7 +25,8 @@ RankBuilder::Parked RankBuilder::park(const Part& from, Place place, const std::
     const std::uint64_t bytes = std::min(chunk_bytes, from.bytes - at);
     const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
     emit_.move(OpKind::copy, LaneKind::d2h, rank_, u, from.slice(at, bytes), host, -1, mb);
-    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, u, host, drive.slice(at, bytes), -1, mb);
+    // The drive moves whole pages.
+    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, u, host, drive.slice(at, bytes), -1, mb).bytes = padded_bytes(bytes);
   }
   return {place, drive};
 }
@@ -40,7 +41,8 @@ Part RankBuilder::bring(const Parked& parked, const std::string& name, UnitId u,
   for (std::uint64_t at = 0; at < to.bytes; at += chunk_bytes) {
     const std::uint64_t bytes = std::min(chunk_bytes, to.bytes - at);
     const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
-    emit_.move(OpKind::read, LaneKind::nvme_read, rank_, u, parked.part.slice(at, bytes), host, -1, mb);
+    emit_.move(OpKind::read, LaneKind::nvme_read, rank_, u, parked.part.slice(at, bytes), host, -1, mb).bytes =
+        padded_bytes(bytes);
     emit_.move(OpKind::copy, LaneKind::h2d, rank_, u, host, to.slice(at, bytes), -1, mb);
   }
   return to;

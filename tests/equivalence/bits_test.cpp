@@ -211,7 +211,7 @@ TEST(ShortRuns, AllEndAlike) {
     ASSERT_TRUE(runs.back());
   }
   const Outcome reference = run(*runs.front());
-  for (std::uint64_t i = 1; i <= 300; ++i) {
+  for (std::uint64_t i = 1; i <= 100; ++i) {
     Prepared& r = *runs[i % runs.size()];
     r.config.delay_seed = i % 2 ? i : 0;
     SCOPED_TRACE("run " + std::to_string(i));
