@@ -147,7 +147,7 @@ int run(int argc, char** argv) {
     }
   }
   kernels::set_compute_threads(threads);
-  const double peak = measure_peak(smoke ? 1000 : 20'000'000);
+  const double peak = measure_peak(smoke ? 1'000'000 : 20'000'000);
   const std::span<const Shape> shapes = smoke ? std::span<const Shape>(smoke_shapes) : full_shapes;
   std::vector<Row> rows;
   for (const Shape& s : shapes)

@@ -1,4 +1,7 @@
 // Cache-blocked matrix multiply on packed fp32 panels (internal to gemm).
+//
+// Why not oneDNN's sgemm, which is about as fast: it allocates its packing buffers in every call, its bits depend on the
+// thread count, and bf16 operands would have to be widened in a pass of their own. Packing widens them on the way.
 #pragma once
 
 #include "kernels/cpu/gemm.h"
