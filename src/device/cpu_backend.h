@@ -24,7 +24,8 @@ class CpuBackend final : public ComputeBackend {
   Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) override;
 
  private:
-  SublayerArgs bind(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) const;
+  SublayerArgs bind(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
+                    const StepParams& params) const;
 
   const ModelSpec& model_;
   const RopeTable& rope_;
