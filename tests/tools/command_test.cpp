@@ -81,7 +81,7 @@ TEST_F(CommandTest, TokenizeRefusesWhatItCannotRead) {
 }
 
 TEST_F(CommandTest, BenchesPrintOneJsonObject) {
-  for (const char* bench : {"copy", "adamw", "io --size 8MiB --block 64KiB --depth 4"}) {
+  for (const char* bench : {"copy", "io --size 8MiB --block 64KiB --depth 4"}) {
     const std::string where = std::string(bench).rfind("io", 0) == 0 ? " --nvme " + path("") : "";
     const Finished f = sluice("bench " + std::string(bench) + where + " --seconds 0.02 --json");
     ASSERT_EQ(f.status, 0) << bench << "\n" << f.err;

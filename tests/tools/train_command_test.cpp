@@ -1,0 +1,156 @@
+// sluice train and plan as a person meets them: what they write, and what they refuse before they touch a file.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
+
+#include "command.h"
+#include "io/token_file.h"
+#include "src/device/profile.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+class TrainCommand : public CommandTest {
+ protected:
+  void SetUp() override {
+    CommandTest::SetUp();
+    HardwareProfile profile;  // of this machine, so that no test measures it
+    profile.machine = machine_id();
+    ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
+    std::string text;
+    while (text.size() < 20000) text += "the quick brown fox jumps over the lazy dog; ";
+    write("text", text);
+    std::filesystem::create_directory(path("nvme"));
+  }
+
+  std::string tiny() const { return " --model llama-tiny --seq 32 --batch 4 "; }
+  std::string budgets() const { return " --device-memory 8MiB --host-memory 4MiB --nvme " + path("nvme") + " "; }
+  std::string data() const { return " --data " + path("text") + " "; }
+
+  std::vector<json> lines(const std::string& name) const {
+    std::vector<json> result;
+    std::stringstream text(read(path(name)));
+    for (std::string line; std::getline(text, line);) result.push_back(json::parse(line));
+    return result;
+  }
+  bool is_empty(const std::string& folder) const { return std::filesystem::is_empty(path(folder)); }
+};
+
+TEST_F(TrainCommand, WritesMetricsTraceAndModel) {
+  const Finished f = sluice("train" + tiny() + data() + budgets() + "--steps 3 --hash 3 --run " + path("run") +
+                            " --metrics " + path("m.jsonl") + " --trace " + path("t.json"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  const std::vector<json> steps = lines("m.jsonl");
+  ASSERT_EQ(steps.size(), 3u);
+  for (const json& s : steps)
+    for (const char* field :
+         {"step", "loss", "grad_norm", "lr", "tokens", "step_seconds", "tokens_per_second", "mfu", "bound_seconds",
+          "predicted_seconds", "efficiency", "device_peak_bytes", "host_peak_bytes", "nvme_peak_bytes",
+          "nvme_read_bytes", "nvme_write_bytes", "h2d_bytes", "d2h_bytes", "rss_bytes"})
+      EXPECT_TRUE(s.contains(field) && s[field].is_number()) << field;
+  EXPECT_TRUE(steps[2].contains("state_hash"));
+  EXPECT_EQ(steps[2]["tokens"], 3 * 4 * 32);
+  EXPECT_LE(steps[2]["device_peak_bytes"], 8u << 20);
+  EXPECT_LE(steps[2]["host_peak_bytes"], 4u << 20);
+  EXPECT_TRUE(json::accept(read(path("t.json"))));
+  EXPECT_TRUE(std::filesystem::exists(path("run/model.safetensors")));
+  EXPECT_TRUE(json::accept(read(path("run/config.json"))));
+  EXPECT_TRUE(is_empty("nvme")) << "the swap file of a run that ended is gone";
+}
+
+TEST_F(TrainCommand, JsonOutputIsNothingButJson) {
+  const Finished f = sluice("train" + tiny() + data() + "--steps 2 --json");
+  ASSERT_EQ(f.status, 0) << f.err;
+  std::stringstream text(f.out);
+  int count = 0;
+  for (std::string line; std::getline(text, line); ++count) EXPECT_TRUE(json::accept(line)) << line;
+  EXPECT_EQ(count, 3);
+}
+
+TEST_F(TrainCommand, PlanSaysWhatFits) {
+  const Finished f = sluice("plan" + tiny() + budgets() + "--json");
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json plan = json::parse(f.out);
+  EXPECT_EQ(plan["fits"], true);
+  for (const char* tier : {"device", "host", "nvme"}) {
+    EXPECT_TRUE(plan[tier].contains("arena_bytes")) << tier;
+    EXPECT_GE(plan[tier]["arena_bytes"], plan[tier]["max_live_bytes"]) << tier;
+  }
+  EXPECT_LE(plan["device"]["arena_bytes"], 8u << 20);
+  EXPECT_GT(plan["predicted"]["step_seconds"], 0);
+  EXPECT_GE(plan["predicted"]["step_seconds"].get<double>(), 0.999 * plan["predicted"]["bound_seconds"].get<double>());
+  EXPECT_TRUE(plan["predicted"]["bottleneck"].is_string());
+  for (const char* link : {"nvme_read", "nvme_write", "h2d", "d2h"}) EXPECT_TRUE(plan["bytes"].contains(link)) << link;
+  EXPECT_TRUE(is_empty("nvme"));
+}
+
+TEST_F(TrainCommand, BudgetsThatAreTooSmallNameTheSmallestAndTouchNothing) {
+  const std::string small = " --device-memory 64KiB --host-memory 4MiB --nvme " + path("nvme") + " ";
+  const Finished f =
+      sluice("train" + tiny() + data() + small + "--run " + path("run") + " --metrics " + path("m.jsonl"));
+  EXPECT_EQ(f.status, 2) << f.err;
+  EXPECT_EQ(f.out, "");
+  EXPECT_NE(f.err.find("smallest budgets"), std::string::npos) << f.err;
+  for (const char* name : {"run", "m.jsonl"}) EXPECT_FALSE(std::filesystem::exists(path(name))) << name;
+  EXPECT_TRUE(is_empty("nvme"));
+  const Finished plan = sluice("plan" + tiny() + small + "--json");
+  EXPECT_EQ(plan.status, 2);
+  const json smallest = json::parse(plan.out)["smallest"];
+  EXPECT_GT(smallest["device"], 64u << 10);
+  const auto with = [&](std::uint64_t device) {
+    return sluice("plan" + tiny() + "--device-memory " + std::to_string(device) + " --host-memory 64MiB --nvme " +
+                  path("nvme"))
+        .status;
+  };
+  EXPECT_EQ(with(smallest["device"].get<std::uint64_t>()), 0);
+  EXPECT_EQ(with(smallest["device"].get<std::uint64_t>() - 4096), 2);
+}
+
+TEST_F(TrainCommand, RefusesDataThatDoesNotServe) {
+  const auto refused = [&](const std::string& arguments, const std::string& what) {
+    const Finished f = sluice("train" + tiny() + budgets() + "--steps 1 --metrics " + path("m.jsonl") + arguments);
+    EXPECT_EQ(f.status, 2) << arguments << "\n" << f.err;
+    EXPECT_NE(f.err.find(what), std::string::npos) << f.err;
+    EXPECT_TRUE(is_empty("nvme"));
+  };
+  refused(" --data " + path("missing"), "missing");
+  write("short", "too short");
+  refused(" --data " + path("short"), "short");
+  auto writer = TokenWriter::create(path("wide"), 50000);
+  ASSERT_TRUE(writer.ok());
+  std::vector<std::int32_t> tokens(5000);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  ASSERT_TRUE(writer->append(tokens).ok());
+  ASSERT_TRUE(writer->finish().ok());
+  refused(" --data " + path("wide"), "wide");
+}
+
+TEST_F(TrainCommand, RefusesPlacesThatDoNotExist) {
+  const Finished f =
+      sluice("train" + tiny() + data() + "--steps 1 --device-memory 8MiB --host-memory 4MiB --nvme " + path("nowhere"));
+  EXPECT_EQ(f.status, 2) << f.err;
+  EXPECT_NE(f.err.find("nowhere"), std::string::npos) << f.err;
+}
+
+TEST_F(TrainCommand, StopsAtASignalWithWholeFiles) {
+  const std::string command =
+      "train" + tiny() + data() + budgets() + "--steps 1000000 --run " + path("run") + " --metrics " + path("m.jsonl");
+  const std::string script = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + " 2>" +
+                             path(".err") + " & pid=$!; until [ -s " + path("m.jsonl") +
+                             " ]; do kill -0 $pid || exit 99; sleep 0.05; done; kill -TERM $pid; wait $pid";
+  const int status = std::system(script.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1) << read(path(".err"));
+  EXPECT_NE(read(path(".err")).find("stopped by a signal"), std::string::npos) << read(path(".err"));
+  EXPECT_FALSE(lines("m.jsonl").empty());
+  EXPECT_TRUE(is_empty("nvme"));
+}
+
+}  // namespace
+}  // namespace sluice
