@@ -49,14 +49,20 @@ Json to_json(const Prepared& run) {
                     {"pass_bound_seconds", p.pass_bound_seconds},
                     {"bottleneck", resource_names[static_cast<std::size_t>(p.bottleneck)]}};
   const LinkBytes b = plan_link_bytes(run.main);
-  j["bytes"] = {{"nvme_read", b.nvme_read}, {"nvme_write", b.nvme_write}, {"h2d", b.h2d}, {"d2h", b.d2h}, {"collective", b.collective}};
+  j["bytes"] = {{"nvme_read", b.nvme_read},
+                {"nvme_write", b.nvme_write},
+                {"h2d", b.h2d},
+                {"d2h", b.d2h},
+                {"collective", b.collective}};
   const Schedule& s = run.search.schedule;
   j["schedule"] = {{"group", s.group},
                    {"micro_batches", run.workload.micro_batches},
                    {"update", s.update_ahead ? "ahead" : "backward"},
                    {"prefetch", s.prefetch},
                    {"tile_numel", s.tile_numel}};
-  j["smallest"] = {{"device", run.search.smallest.device}, {"host", run.search.smallest.host * ranks}, {"nvme", run.search.smallest.nvme * ranks}};
+  j["smallest"] = {{"device", run.search.smallest.device},
+                   {"host", run.search.smallest.host * ranks},
+                   {"nvme", run.search.smallest.nvme * ranks}};
   j["ops"] = run.main.ops.size();
   char hash[32];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(plan_hash(run.main)));
@@ -78,7 +84,8 @@ void print_memory(const Prepared& run) {
   Table table({"tier", "budget", "arena", "most alive", "arena / alive", "smallest possible"});
   const auto row = [&](Tier tier, std::uint64_t smallest) {
     const Arena& a = run.arena(tier);
-    const double ratio = a.max_live_bytes ? static_cast<double>(a.arena_bytes) / static_cast<double>(a.max_live_bytes) : 1;
+    const double ratio =
+        a.max_live_bytes ? static_cast<double>(a.arena_bytes) / static_cast<double>(a.max_live_bytes) : 1;
     char text[32];
     std::snprintf(text, sizeof text, "%.3f", ratio);
     table.add({tier_names[static_cast<std::size_t>(tier)], a.budget_bytes > 1 ? format_bytes(a.budget_bytes) : "-",
@@ -96,21 +103,25 @@ void print_placement(const Prepared& run) {
   const auto home = [&](Place UnitChoice::*place, Place where) {
     return share(s, [&](const UnitChoice& c) { return c.*place == where; });
   };
-  table.add({"parameters (units)", share(s, [](const UnitChoice& c) { return c.resident; }), home(&UnitChoice::parameter_home, Place::host),
-             home(&UnitChoice::parameter_home, Place::nvme)});
-  table.add({"remainder, moments", "-", home(&UnitChoice::state_home, Place::host), home(&UnitChoice::state_home, Place::nvme)});
+  table.add({"parameters (units)", share(s, [](const UnitChoice& c) { return c.resident; }),
+             home(&UnitChoice::parameter_home, Place::host), home(&UnitChoice::parameter_home, Place::nvme)});
+  table.add({"remainder, moments", "-", home(&UnitChoice::state_home, Place::host),
+             home(&UnitChoice::state_home, Place::nvme)});
   if (s.update_ahead)
-    table.add({"gradients until the update", "-", home(&UnitChoice::gradient, Place::host), home(&UnitChoice::gradient, Place::nvme)});
+    table.add({"gradients until the update", "-", home(&UnitChoice::gradient, Place::host),
+               home(&UnitChoice::gradient, Place::nvme)});
   table.add({"sublayer inputs", home(&UnitChoice::boundary, Place::device), home(&UnitChoice::boundary, Place::host),
              home(&UnitChoice::boundary, Place::nvme)});
   table.add({"saved activations", share(s, [](const UnitChoice& c) { return c.saved == Saved::keep; }),
              share(s, [](const UnitChoice& c) { return c.saved == Saved::host; }),
              share(s, [](const UnitChoice& c) { return c.saved == Saved::nvme; })});
   std::printf("%s\n", table.text().c_str());
-  std::printf("recomputed: %s; %d micro-batches in groups of %d; updates %s; %d units fetched ahead; tiles of %s parameters\n\n",
-              share(s, [](const UnitChoice& c) { return c.saved == Saved::recompute; }).c_str(), run.workload.micro_batches, s.group,
-              s.update_ahead ? "ahead of the next forward" : "in the backward pass", s.prefetch,
-              format_count(static_cast<double>(s.tile_numel)).c_str());
+  std::printf(
+      "recomputed: %s; %d micro-batches in groups of %d; updates %s; %d units fetched ahead; tiles of %s "
+      "parameters\n\n",
+      share(s, [](const UnitChoice& c) { return c.saved == Saved::recompute; }).c_str(), run.workload.micro_batches,
+      s.group, s.update_ahead ? "ahead of the next forward" : "in the backward pass", s.prefetch,
+      format_count(static_cast<double>(s.tile_numel)).c_str());
 }
 
 void print_time(const Prepared& run) {
@@ -119,8 +130,9 @@ void print_time(const Prepared& run) {
   Table table({"resource", "work per step", "seconds alone", "share of the step"});
   double flop = 0;
   for (const Op& op : run.main.ops) flop += op.flop;
-  const std::array<std::string, 6> work{format_count(flop) + "FLOP", "-", "-", format_bytes(b.nvme_read + b.nvme_write),
-                                        format_bytes(b.h2d), format_bytes(b.d2h)};
+  const std::array<std::string, 6> work{
+      format_count(flop) + "FLOP", "-", "-", format_bytes(b.nvme_read + b.nvme_write), format_bytes(b.h2d),
+      format_bytes(b.d2h)};
   for (std::size_t r = 0; r < resource_names.size(); ++r) {
     char percent[32];
     std::snprintf(percent, sizeof percent, "%.0f%%", 100 * p.resource_seconds[r] / p.step_seconds);
@@ -141,8 +153,10 @@ Status plan(const RunOptions& options) {
   line.finish();
   if (run->search.fits) {
     const auto violations = check(run->main);
-    if (!violations.empty()) return fault("the plan is illegal, which is a bug in its builder: " + violations.front().message);
-    if (!config.trace.empty()) SLUICE_TRY(write_trace(config.trace, run->main, {{"predicted", run->predicted.timeline}}));
+    if (!violations.empty())
+      return fault("the plan is illegal, which is a bug in its builder: " + violations.front().message);
+    if (!config.trace.empty())
+      SLUICE_TRY(write_trace(config.trace, run->main, {{"predicted", run->predicted.timeline}}));
   }
   if (config.json) std::printf("%s\n", to_json(*run).dump().c_str());
   if (!run->search.fits) return does_not_fit(*run);
@@ -160,9 +174,10 @@ Status plan(const RunOptions& options) {
 }  // namespace
 
 void add_plan(CLI::App& app, Outcome& outcome) {
-  CLI::App* command = add_command(app, "plan", "show what a run would need and how long its steps would take",
-                                  "  sluice plan --model llama-7b --device-memory 24GiB --host-memory 32GiB --nvme /mnt/nvme\n"
-                                  "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp");
+  CLI::App* command =
+      add_command(app, "plan", "show what a run would need and how long its steps would take",
+                  "  sluice plan --model llama-7b --device-memory 24GiB --host-memory 32GiB --nvme /mnt/nvme\n"
+                  "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp");
   auto options = std::make_shared<RunOptions>();
   add_model_options(command, options.get());
   add_batch_options(command, options.get());

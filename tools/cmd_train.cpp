@@ -27,7 +27,8 @@ class Screen final : public TrainObserver {
       return;
     }
     char text[256];
-    std::snprintf(text, sizeof text, "step %lld/%lld  loss %.4f  %s tokens/s  efficiency %.2f  device %s  host %s  nvme %s",
+    std::snprintf(text, sizeof text,
+                  "step %lld/%lld  loss %.4f  %s tokens/s  efficiency %.2f  device %s  host %s  nvme %s",
                   static_cast<long long>(r.step), static_cast<long long>(config_.steps), r.loss,
                   format_count(r.tokens_per_second).c_str(), r.efficiency, format_bytes(r.device_peak_bytes).c_str(),
                   format_bytes(r.host_peak_bytes).c_str(), format_bytes(r.nvme_peak_bytes).c_str());
@@ -35,8 +36,8 @@ class Screen final : public TrainObserver {
   }
   void evaluated(std::int64_t step, double loss) override {
     char text[160];
-    std::snprintf(text, sizeof text, "step %lld: validation loss %.4f (perplexity %.3f)", static_cast<long long>(step), loss,
-                  std::exp(loss));
+    std::snprintf(text, sizeof text, "step %lld: validation loss %.4f (perplexity %.3f)", static_cast<long long>(step),
+                  loss, std::exp(loss));
     line_.note(text);
   }
   void finish() { line_.finish(); }
@@ -50,14 +51,15 @@ std::string summary(const Prepared& run) {
   const Schedule& s = run.search.schedule;
   const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
   char text[320];
-  std::snprintf(text, sizeof text,
-                "%s: %s parameters; %d micro-batches in groups of %d; arenas: device %s, host %s, nvme %s; predicted %s a "
-                "step (bound %s, %s)",
-                run.config.model.c_str(), format_count(static_cast<double>(run.model.parameters)).c_str(),
-                run.workload.micro_batches, s.group, format_bytes(run.search.needs.device).c_str(),
-                format_bytes(run.search.needs.host * ranks).c_str(), format_bytes(run.search.needs.nvme * ranks).c_str(),
-                format_seconds(run.predicted.step_seconds).c_str(), format_seconds(run.predicted.bound_seconds).c_str(),
-                resource_names[static_cast<std::size_t>(run.predicted.bottleneck)]);
+  std::snprintf(
+      text, sizeof text,
+      "%s: %s parameters; %d micro-batches in groups of %d; arenas: device %s, host %s, nvme %s; predicted %s a "
+      "step (bound %s, %s)",
+      run.config.model.c_str(), format_count(static_cast<double>(run.model.parameters)).c_str(),
+      run.workload.micro_batches, s.group, format_bytes(run.search.needs.device).c_str(),
+      format_bytes(run.search.needs.host * ranks).c_str(), format_bytes(run.search.needs.nvme * ranks).c_str(),
+      format_seconds(run.predicted.step_seconds).c_str(), format_seconds(run.predicted.bound_seconds).c_str(),
+      resource_names[static_cast<std::size_t>(run.predicted.bottleneck)]);
   return text;
 }
 
@@ -102,11 +104,12 @@ Status train(const RunOptions& options) {
 }  // namespace
 
 void add_train(CLI::App& app, Outcome& outcome) {
-  CLI::App* command = add_command(app, "train", "train or fine-tune a model under memory budgets",
-                                  "  sluice train --model llama-25m --data book.txt --run out --steps 200 \\\n"
-                                  "      --device-memory 96MiB --host-memory 64MiB --nvme /mnt/nvme\n"
-                                  "  sluice train --model ./Llama-3.2-1B --init ./Llama-3.2-1B --data tokens.bin --run out \\\n"
-                                  "      --device-memory 3GiB --host-memory 1GiB --nvme /nvme0,/nvme1 --seq 2048 --batch 4");
+  CLI::App* command =
+      add_command(app, "train", "train or fine-tune a model under memory budgets",
+                  "  sluice train --model llama-25m --data book.txt --run out --steps 200 \\\n"
+                  "      --device-memory 96MiB --host-memory 64MiB --nvme /mnt/nvme\n"
+                  "  sluice train --model ./Llama-3.2-1B --init ./Llama-3.2-1B --data tokens.bin --run out \\\n"
+                  "      --device-memory 3GiB --host-memory 1GiB --nvme /nvme0,/nvme1 --seq 2048 --batch 4");
   auto options = std::make_shared<RunOptions>();
   RunConfig& c = options->config;
   add_model_options(command, options.get());
@@ -114,12 +117,17 @@ void add_train(CLI::App& app, Outcome& outcome) {
   command->add_option("--run", c.run, "directory for what the run leaves behind: config.json, model.safetensors");
   command->add_option("--metrics", c.metrics, "file for one JSON object per step");
   command->add_option("--trace", c.trace, "file for the predicted and measured timeline of the last step");
-  command->add_option("--hash", c.hash_every, "hash all parameters and states every N steps")->check(CLI::NonNegativeNumber);
-  command->add_option("--eval-every", c.eval_every, "evaluate held-out text every N steps (always at the end)")->check(CLI::NonNegativeNumber);
-  command->add_option("--eval-batches", c.eval_batches, "batches per evaluation")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--hash", c.hash_every, "hash all parameters and states every N steps")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--eval-every", c.eval_every, "evaluate held-out text every N steps (always at the end)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--eval-batches", c.eval_batches, "batches per evaluation")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   add_batch_options(command, options.get());
   add_training_options(command, options.get());
-  command->add_option("--delay-seed", c.delay_seed, "delay ops at random, from this seed: results must not change")->group("Testing");
+  command->add_option("--delay-seed", c.delay_seed, "delay ops at random, from this seed: results must not change")
+      ->group("Testing");
   command->callback([options, &outcome] { outcome.finish("train", train(*options)); });
 }
 

@@ -34,16 +34,38 @@ void add_model_options(CLI::App* app, RunOptions* o) {
   RunConfig& c = o->config;
   app->add_option("--model", c.model, "preset, config.json, or a Hugging Face directory")->required()->group("Model");
   app->add_option("--init", c.init, "Hugging Face directory with the weights to start from")->group("Model");
-  app->add_option("--dtype", o->dtype, "of parameters and activations")->check(CLI::IsMember({"bf16", "fp32"}))->capture_default_str()->group("Model");
-  add_size(app, "--device-memory", &c.device_memory, "hard limit of device memory, per rank (default: half of what is free)")->group("Budgets");
-  add_size(app, "--host-memory", &c.host_memory, "hard limit of host memory, all ranks (default: a quarter of what is free)")->group("Budgets");
-  app->add_option("--nvme", o->nvme, "directories for the swap file, separated by commas (default: no drive tier)")->type_name("DIR[,DIR]")->group("Budgets");
-  add_size(app, "--nvme-space", &c.nvme_space, "hard limit of the swap file (default: 90% of what is free)")->group("Budgets");
-  app->add_option("--threads", c.threads, "compute threads per rank (default: cores / ranks)")->check(CLI::Range(0, 1024))->group("Machine");
-  app->add_option("--optimizer-threads", c.optimizer_threads, "threads of the CPU optimizer")->check(CLI::Range(0, 1024))->group("Machine");
-  app->add_option("--io", c.io_backend, "how the drive is driven")->check(CLI::IsMember({"auto", "io_uring", "threads"}))->capture_default_str()->group("Machine");
-  app->add_option("--queue-depth", c.queue_depth, "requests in flight per direction")->check(CLI::Range(1, 1024))->capture_default_str()->group("Machine");
-  app->add_option("--profile", c.profile, "hardware profile (default: ~/.cache/sluice/profile.json; measured if missing)")->group("Machine");
+  app->add_option("--dtype", o->dtype, "of parameters and activations")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str()
+      ->group("Model");
+  add_size(app, "--device-memory", &c.device_memory,
+           "hard limit of device memory, per rank (default: half of what is free)")
+      ->group("Budgets");
+  add_size(app, "--host-memory", &c.host_memory,
+           "hard limit of host memory, all ranks (default: a quarter of what is free)")
+      ->group("Budgets");
+  app->add_option("--nvme", o->nvme, "directories for the swap file, separated by commas (default: no drive tier)")
+      ->type_name("DIR[,DIR]")
+      ->group("Budgets");
+  add_size(app, "--nvme-space", &c.nvme_space, "hard limit of the swap file (default: 90% of what is free)")
+      ->group("Budgets");
+  app->add_option("--threads", c.threads, "compute threads per rank (default: cores / ranks)")
+      ->check(CLI::Range(0, 1024))
+      ->group("Machine");
+  app->add_option("--optimizer-threads", c.optimizer_threads, "threads of the CPU optimizer")
+      ->check(CLI::Range(0, 1024))
+      ->group("Machine");
+  app->add_option("--io", c.io_backend, "how the drive is driven")
+      ->check(CLI::IsMember({"auto", "io_uring", "threads"}))
+      ->capture_default_str()
+      ->group("Machine");
+  app->add_option("--queue-depth", c.queue_depth, "requests in flight per direction")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group("Machine");
+  app->add_option("--profile", c.profile,
+                  "hardware profile (default: ~/.cache/sluice/profile.json; measured if missing)")
+      ->group("Machine");
   app->add_flag("--json", c.json, "print JSON to standard output and nothing else");
 }
 
@@ -51,31 +73,73 @@ void add_batch_options(CLI::App* app, RunOptions* o) {
   RunConfig& c = o->config;
   app->add_option("--seq", c.sequence, "tokens per sequence")->capture_default_str()->group("Batch");
   app->add_option("--batch", c.batch, "sequences per step, all ranks")->capture_default_str()->group("Batch");
-  app->add_option("--micro-batch", c.micro_batch, "sequences that are computed at once")->capture_default_str()->group("Batch");
+  app->add_option("--micro-batch", c.micro_batch, "sequences that are computed at once")
+      ->capture_default_str()
+      ->group("Batch");
 }
 
 void add_training_options(CLI::App* app, RunOptions* o) {
   RunConfig& c = o->config;
   OptimizerConfig& a = c.optimizer;
-  app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process")->capture_default_str()->group("Batch");
+  app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process")
+      ->capture_default_str()
+      ->group("Batch");
   app->add_option("--steps", c.steps, "optimizer steps")->capture_default_str()->group("Optimizer");
-  app->add_option("--lr", a.lr, "peak learning rate")->check(CLI::PositiveNumber)->capture_default_str()->group("Optimizer");
-  app->add_option("--lr-end", a.lr_end, "learning rate at the last step")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Optimizer");
-  app->add_option("--lr-schedule", o->lr_schedule, "decay after warm-up")->check(CLI::IsMember({"cosine", "linear", "constant"}))->capture_default_str()->group("Optimizer");
-  app->add_option("--warmup", a.warmup_steps, "steps of linear warm-up")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Optimizer");
-  app->add_option("--weight-decay", a.weight_decay, "of matrices; norms and biases have none")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--lr", a.lr, "peak learning rate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group("Optimizer");
+  app->add_option("--lr-end", a.lr_end, "learning rate at the last step")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Optimizer");
+  app->add_option("--lr-schedule", o->lr_schedule, "decay after warm-up")
+      ->check(CLI::IsMember({"cosine", "linear", "constant"}))
+      ->capture_default_str()
+      ->group("Optimizer");
+  app->add_option("--warmup", a.warmup_steps, "steps of linear warm-up")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Optimizer");
+  app->add_option("--weight-decay", a.weight_decay, "of matrices; norms and biases have none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Optimizer");
   app->add_option("--beta1", a.beta1, "")->check(CLI::Range(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
   app->add_option("--beta2", a.beta2, "")->check(CLI::Range(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
   app->add_option("--eps", a.eps, "")->check(CLI::PositiveNumber)->capture_default_str()->group("Optimizer");
-  app->add_option("--clip", a.clip_norm, "global gradient norm to clip to; 0 does not clip")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--clip", a.clip_norm, "global gradient norm to clip to; 0 does not clip")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Optimizer");
   app->add_option("--seed", c.seed, "of weights and data order")->capture_default_str()->group("Optimizer");
-  app->add_option("--schedule", o->schedule, "order of units and micro-batches")->check(CLI::IsMember({"auto", "vertical", "horizontal"}))->capture_default_str()->group("Schedule");
-  app->add_option("--group", o->group, "micro-batches that pass a unit together, instead of --schedule")->check(CLI::PositiveNumber)->group("Schedule");
-  app->add_option("--update", o->update, "optimizer: in the backward pass, or ahead of the next forward")->check(CLI::IsMember({"auto", "backward", "ahead"}))->capture_default_str()->group("Schedule");
-  app->add_option("--recompute", o->recompute, "saved activations: recompute all, none, or as fits")->check(CLI::IsMember({"auto", "none", "full"}))->capture_default_str()->group("Schedule");
-  app->add_option("--activations", o->activations, "where boundary activations wait for the backward pass")->check(CLI::IsMember({"auto", "device", "host", "nvme"}))->capture_default_str()->group("Schedule");
-  app->add_option("--states", o->states, "home of parameters and optimizer states")->check(CLI::IsMember({"auto", "host", "nvme"}))->capture_default_str()->group("Schedule");
-  app->add_option("--residency", o->residency, "parameters that stay on the device")->check(CLI::IsMember({"auto", "none", "all"}))->capture_default_str()->group("Schedule");
+  app->add_option("--schedule", o->schedule, "order of units and micro-batches")
+      ->check(CLI::IsMember({"auto", "vertical", "horizontal"}))
+      ->capture_default_str()
+      ->group("Schedule");
+  app->add_option("--group", o->group, "micro-batches that pass a unit together, instead of --schedule")
+      ->check(CLI::PositiveNumber)
+      ->group("Schedule");
+  app->add_option("--update", o->update, "optimizer: in the backward pass, or ahead of the next forward")
+      ->check(CLI::IsMember({"auto", "backward", "ahead"}))
+      ->capture_default_str()
+      ->group("Schedule");
+  app->add_option("--recompute", o->recompute, "saved activations: recompute all, none, or as fits")
+      ->check(CLI::IsMember({"auto", "none", "full"}))
+      ->capture_default_str()
+      ->group("Schedule");
+  app->add_option("--activations", o->activations, "where boundary activations wait for the backward pass")
+      ->check(CLI::IsMember({"auto", "device", "host", "nvme"}))
+      ->capture_default_str()
+      ->group("Schedule");
+  app->add_option("--states", o->states, "home of parameters and optimizer states")
+      ->check(CLI::IsMember({"auto", "host", "nvme"}))
+      ->capture_default_str()
+      ->group("Schedule");
+  app->add_option("--residency", o->residency, "parameters that stay on the device")
+      ->check(CLI::IsMember({"auto", "none", "all"}))
+      ->capture_default_str()
+      ->group("Schedule");
   app->add_option("--prefetch", o->prefetch, "units fetched ahead")->check(CLI::Range(0, 64))->group("Schedule");
 }
 

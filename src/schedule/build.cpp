@@ -25,7 +25,8 @@ using Task = std::function<void()>;
 /// Emits tile pipelines: reads run `depth` tiles ahead of the updates, across units.
 class TileStream {
  public:
-  TileStream(std::vector<RankBuilder>& ranks, int depth) : ranks_(ranks), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
+  TileStream(std::vector<RankBuilder>& ranks, int depth)
+      : ranks_(ranks), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
   void add(const std::vector<TileRef>& tiles) { tiles_.insert(tiles_.end(), tiles.begin(), tiles.end()); }
   void read_ahead() {
     while (read_ < std::min(done_ + depth_, tiles_.size())) {
@@ -78,7 +79,8 @@ class Driver {
   int group_size() const { return kind_ == PlanKind::decode ? 1 : std::clamp(schedule_.group, 1, work_.micro_batches); }
   std::vector<int> micro_batches(int group) const {
     std::vector<int> list;
-    for (int i = group * group_size(); i < std::min((group + 1) * group_size(), work_.micro_batches); ++i) list.push_back(i);
+    for (int i = group * group_size(); i < std::min((group + 1) * group_size(), work_.micro_batches); ++i)
+      list.push_back(i);
     return list;
   }
   bool last_group(const Pass& p) const { return p.group == groups() - 1; }
@@ -298,8 +300,8 @@ void Driver::finish_step() {
   if (kind_ == PlanKind::decode) return;
   const int id = work_.ranks > 1 ? collectives_++ : -1;
   const bool commits = train() && work_.durable;
-  // Updates ahead of the forward were voted on in the step before. Their commit comes before the ranks meet for control,
-  // so that no rank overwrites a slot that another one may still have to resume from.
+  // Updates ahead of the forward were voted on in the step before. Their commit comes before the ranks meet for
+  // control, so that no rank overwrites a slot that another one may still have to resume from.
   if (commits && ahead()) each([&](RankBuilder& r) { r.commit(); });
   each([&](RankBuilder& r) { r.collect_losses(); });
   each([&](RankBuilder& r) { r.control(id); });
@@ -327,7 +329,8 @@ void Driver::park_deferred() {
 void Driver::bring_next(std::size_t p, std::size_t slot) {
   const std::vector<int> slots = micro_batches(passes_[p].group);
   if (slot + 1 < slots.size()) {
-    each([&](RankBuilder& r) { r.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward); });
+    each(
+        [&](RankBuilder& r) { r.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward); });
     return;
   }
   if (p + 1 >= passes_.size() || passes_[p + 1].phase != Phase::backward) return;

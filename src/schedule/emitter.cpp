@@ -17,8 +17,7 @@ Part Emitter::buffer(std::string name, Tier tier, RankId rank, std::uint64_t byt
 
 Op& Emitter::op(OpKind kind, LaneKind lane, RankId rank, UnitId unit) {
   auto [it, added] = lanes_.try_emplace({lane, rank}, static_cast<LaneId>(plan_.lanes.size()));
-  if (added)
-    plan_.lanes.push_back({lane, rank, lane == LaneKind::nvme_read || lane == LaneKind::nvme_write});
+  if (added) plan_.lanes.push_back({lane, rank, lane == LaneKind::nvme_read || lane == LaneKind::nvme_write});
   Op o{};
   o.kind = kind;
   o.lane = it->second;
@@ -28,8 +27,8 @@ Op& Emitter::op(OpKind kind, LaneKind lane, RankId rank, UnitId unit) {
 }
 
 void Emitter::touch(Op& op, const Part& part, Role role, Mode mode) {
-  SLUICE_CHECK(part.valid(), "operand %d of %s of unit %d", static_cast<int>(role), op_names[static_cast<std::size_t>(op.kind)],
-               op.unit);
+  SLUICE_CHECK(part.valid(), "operand %d of %s of unit %d", static_cast<int>(role),
+               op_names[static_cast<std::size_t>(op.kind)], op.unit);
   op.accesses.push_back({part.buffer, part.offset, part.bytes, role, mode, part.slot});
 }
 

@@ -26,7 +26,8 @@ RankBuilder::Parked RankBuilder::park(const Part& from, Place place, const std::
     const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
     emit_.move(OpKind::copy, LaneKind::d2h, rank_, u, from.slice(at, bytes), host, -1, mb);
     // The drive moves whole pages.
-    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, u, host, drive.slice(at, bytes), -1, mb).bytes = padded_bytes(bytes);
+    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, u, host, drive.slice(at, bytes), -1, mb).bytes =
+        padded_bytes(bytes);
   }
   return {place, drive};
 }

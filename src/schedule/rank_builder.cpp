@@ -15,7 +15,8 @@ std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedu
   return tiles;
 }
 
-RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind, RankId rank)
+RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind,
+                         RankId rank)
     : emit_(emitter), work_(workload), schedule_(schedule), kind_(kind), rank_(rank) {
   units_.resize(work_.model->units.size());
   tokens_.resize(static_cast<std::size_t>(work_.micro_batches));
@@ -46,10 +47,12 @@ void RankBuilder::declare_persistent() {
   const auto units = static_cast<std::uint64_t>(units_.size());
   const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
   losses_ = device("losses", 8 * micro_batches, Life::persistent);
-  control_ = emit_.buffer("control", Tier::host, rank_, sizeof(ControlBlock) + 8 * (units + micro_batches), Life::persistent);
+  control_ =
+      emit_.buffer("control", Tier::host, rank_, sizeof(ControlBlock) + 8 * (units + micro_batches), Life::persistent);
   for (UnitId u = 0; u <= head_unit(); ++u) {
     if (choice(u).resident) {
-      unit(u).resident = device(label(u, "parameter.resident"), work_.full_numel(u) * element_bytes(), Life::persistent);
+      unit(u).resident =
+          device(label(u, "parameter.resident"), work_.full_numel(u) * element_bytes(), Life::persistent);
       emit_.at(unit(u).resident).unit = u;
     }
     declare_home(u);
@@ -72,7 +75,8 @@ void RankBuilder::declare_home(UnitId u) {
     Buffer& b = emit_.at(p);
     b.state = k;
     b.unit = u;
-    b.block_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(1u << 20, schedule_.tile_numel * bytes_per_element));
+    b.block_bytes =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(1u << 20, schedule_.tile_numel * bytes_per_element));
     if (tier == Tier::nvme && work_.durable && k != StateKind::gradient) b.slots = 2;
     return p;
   };
@@ -109,7 +113,8 @@ Part RankBuilder::home_tile(const TileRef& t, StateKind k, bool write) {
 Part RankBuilder::bring_home_tile(const TileRef& t, StateKind k) {
   const Part home = home_tile(t, k, false);
   if (emit_.at(home).tier == Tier::host) return home;
-  const Part host = stage(label(t.unit, state_names[static_cast<std::size_t>(k)]) + ".t" + std::to_string(t.index), home.bytes);
+  const Part host =
+      stage(label(t.unit, state_names[static_cast<std::size_t>(k)]) + ".t" + std::to_string(t.index), home.bytes);
   emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, home, host, t.index);
   return host;
 }
@@ -157,8 +162,8 @@ void RankBuilder::read_tile(const TileRef& t) {
   Tile& w = tile(t);
   // With updates in the backward pass the tile that was fetched for it is still in host memory; only the embedding,
   // whose backward needs no parameters, and resident units have none.
-  const bool retained = kind_ == PlanKind::train && !schedule_.update_ahead && t.unit != 0 && !choice(t.unit).resident &&
-                        !unit(t.unit).fetched_before;
+  const bool retained = kind_ == PlanKind::train && !schedule_.update_ahead && t.unit != 0 &&
+                        !choice(t.unit).resident && !unit(t.unit).fetched_before;
   if (!retained) w.parameter = bring_home_tile(t, StateKind::parameter);
   if (has_remainder()) w.remainder = bring_home_tile(t, StateKind::remainder);
   w.exp_avg = bring_home_tile(t, StateKind::exp_avg);
@@ -198,8 +203,8 @@ void RankBuilder::write_tile(const TileRef& t) {
 void RankBuilder::publish_tile(const TileRef& t) {
   const PerUnit& s = unit(t.unit);
   const Part whole = s.open.valid() ? s.open : s.resident;
-  const Part own = whole.slice(rank_ * work_.shard_numel(t.unit) * element_bytes(),
-                               work_.shard_numel(t.unit) * element_bytes());
+  const Part own =
+      whole.slice(rank_ * work_.shard_numel(t.unit) * element_bytes(), work_.shard_numel(t.unit) * element_bytes());
   emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, tile(t).parameter, tile_of(own, t, element_bytes()), t.index);
 }
 
@@ -231,7 +236,8 @@ void RankBuilder::open_tied_gradient() {
     return;
   }
   const ModelConfig& c = work_.model->config;
-  tied_gradient_ = device("embed.tied_gradient", 4 * static_cast<std::uint64_t>(c.vocabulary * c.hidden), Life::lasting);
+  tied_gradient_ =
+      device("embed.tied_gradient", 4 * static_cast<std::uint64_t>(c.vocabulary * c.hidden), Life::lasting);
 }
 
 void RankBuilder::park_tied_gradient() {

@@ -14,14 +14,14 @@ namespace sluice {
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
   const ModelSpec* model = nullptr;
-  BatchShape shape;            ///< of one micro-batch
-  int micro_batches = 1;       ///< per rank and step
-  RankId ranks = 1;            ///< ZeRO-3 data parallel
-  Dtype dtype = Dtype::bf16;   ///< of parameters and activations
-  bool durable = false;        ///< two slots per shard on NVMe and a commit per step
-  int threads = 1;             ///< compute threads, part of the cost keys
-  bool inference = false;      ///< evaluate and decode only: no optimizer states
-  std::int64_t kv_capacity = 0;  ///< decode: positions in the cache; 0 for everything else
+  BatchShape shape;                             ///< of one micro-batch
+  int micro_batches = 1;                        ///< per rank and step
+  RankId ranks = 1;                             ///< ZeRO-3 data parallel
+  Dtype dtype = Dtype::bf16;                    ///< of parameters and activations
+  bool durable = false;                         ///< two slots per shard on NVMe and a commit per step
+  int threads = 1;                              ///< compute threads, part of the cost keys
+  bool inference = false;                       ///< evaluate and decode only: no optimizer states
+  std::int64_t kv_capacity = 0;                 ///< decode: positions in the cache; 0 for everything else
   std::array<std::uint64_t, 3> budget_bytes{};  ///< per tier: device per rank, host and nvme per rank's share; 0 = none
 
   /// The plan that this workload is mainly for.
@@ -51,16 +51,16 @@ struct UnitChoice {
   Place gradient = Place::host;        ///< where the reduced gradient waits for the global norm: host or nvme
   Place accumulator = Place::device;   ///< fp32 gradient between groups of micro-batches
   Saved saved = Saved::recompute;
-  Place boundary = Place::device;      ///< the unit's input between forward and backward
+  Place boundary = Place::device;  ///< the unit's input between forward and backward
 };
 
 struct Schedule {
-  int group = 1;              ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
-  bool update_ahead = true;   ///< update ahead of the unit's next forward (else in the backward pass)
-  int prefetch = 1;           ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
-  int lag = 1;                ///< passes that a unit's gradient may be drained behind; 0 drains at once
-  int tiles_in_flight = 3;    ///< optimizer tiles between their first read and their last write
-  bool hold = true;           ///< activations between neighbouring passes stay on the device
+  int group = 1;                        ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
+  bool update_ahead = true;             ///< update ahead of the unit's next forward (else in the backward pass)
+  int prefetch = 1;                     ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
+  int lag = 1;                          ///< passes that a unit's gradient may be drained behind; 0 drains at once
+  int tiles_in_flight = 3;              ///< optimizer tiles between their first read and their last write
+  bool hold = true;                     ///< activations between neighbouring passes stay on the device
   std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
   std::vector<UnitChoice> units;
 };

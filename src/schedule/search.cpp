@@ -193,10 +193,8 @@ class Search {
       if (p == Place::nvme) p = Place::host;
     };
     const std::vector<Turn> moves = {
-        [&](UnitChoice& c) { off_drive(c.boundary); },
-        [&](UnitChoice& c) { off_drive(c.accumulator); },
-        [&](UnitChoice& c) { off_drive(c.gradient); },
-        [&](UnitChoice& c) { off_drive(c.state_home); },
+        [&](UnitChoice& c) { off_drive(c.boundary); },       [&](UnitChoice& c) { off_drive(c.accumulator); },
+        [&](UnitChoice& c) { off_drive(c.gradient); },       [&](UnitChoice& c) { off_drive(c.state_home); },
         [&](UnitChoice& c) { off_drive(c.parameter_home); },
     };
     for (const Turn& move : moves) {
@@ -269,7 +267,8 @@ class Search {
 }  // namespace
 
 TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
-  return over_kinds(workload, schedule, [&](PlanKind kind) { return arena_needs(build_layout(kind, workload, schedule)); });
+  return over_kinds(workload, schedule,
+                    [&](PlanKind kind) { return arena_needs(build_layout(kind, workload, schedule)); });
 }
 
 SearchResult search_schedule(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw) {

@@ -13,13 +13,13 @@ namespace sluice {
 
 /// What the user fixed; everything unset is searched.
 struct ScheduleWish {
-  std::optional<int> group;            ///< 1 = horizontal, all micro-batches = vertical
+  std::optional<int> group;  ///< 1 = horizontal, all micro-batches = vertical
   std::optional<bool> update_ahead;
-  std::optional<bool> recompute;       ///< all sublayers recompute, or none does
-  std::optional<Place> activations;    ///< where boundary activations wait
+  std::optional<bool> recompute;     ///< all sublayers recompute, or none does
+  std::optional<Place> activations;  ///< where boundary activations wait
   std::optional<int> prefetch;
-  std::optional<Place> states;         ///< home of parameters and optimizer states: host or nvme
-  std::optional<bool> resident;        ///< parameters stay on the device, or none does
+  std::optional<Place> states;   ///< home of parameters and optimizer states: host or nvme
+  std::optional<bool> resident;  ///< parameters stay on the device, or none does
 };
 
 /// Arena bytes per tier (device of one rank; host and nvme of one rank's share).

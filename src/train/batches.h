@@ -28,7 +28,8 @@ class Batches {
   std::uint64_t sequence_ = 0, seed_ = 0, training_ = 0, held_out_ = 0;
 };
 
-/// A permutation of [0, count) as a function: a Feistel network over the next power of four, walked until it lands inside.
+/// A permutation of [0, count) as a function: a Feistel network over the next power of four, walked until it lands
+/// inside.
 std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t key);
 
 }  // namespace sluice

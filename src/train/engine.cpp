@@ -86,7 +86,9 @@ void Engine::index_buffers() {
 }
 
 BufferId& Engine::home(UnitId unit, StateKind kind, RankId rank) {
-  return homes_[(static_cast<std::size_t>(unit) * state_names.size() + static_cast<std::size_t>(kind)) * run_.workload.ranks + rank];
+  return homes_[(static_cast<std::size_t>(unit) * state_names.size() + static_cast<std::size_t>(kind)) *
+                    run_.workload.ranks +
+                rank];
 }
 
 Status Engine::build_executor(StepSource& source, bool record_timeline) {
@@ -97,8 +99,8 @@ Status Engine::build_executor(StepSource& source, bool record_timeline) {
   parts.memory = memory_.get();
   parts.store = store_.get();
   for (RankId r = 0; r < w.ranks; ++r) {
-    backends_.push_back(std::make_unique<CpuBackend>(
-        *w.model, rope_, CpuBackend::Options{w.shape, w.dtype, w.threads, w.kv_capacity}));
+    backends_.push_back(
+        std::make_unique<CpuBackend>(*w.model, rope_, CpuBackend::Options{w.shape, w.dtype, w.threads, w.kv_capacity}));
     parts.backends.push_back(backends_.back().get());
   }
   if (w.ranks > 1) {
@@ -108,7 +110,8 @@ Status Engine::build_executor(StepSource& source, bool record_timeline) {
   parts.source = &source;
   parts.units = optimizer_units(w);
   ExecutorOptions options;
-  options.optimizer_threads = c.optimizer_threads > 0 ? c.optimizer_threads : std::max(1, run_.profile.optimizer_threads);
+  options.optimizer_threads =
+      c.optimizer_threads > 0 ? c.optimizer_threads : std::max(1, run_.profile.optimizer_threads);
   options.dtype = w.dtype;
   options.record_timeline = record_timeline;
   options.delay_seed = c.delay_seed;
@@ -144,7 +147,8 @@ Status Engine::visit_state(UnitId unit, StateKind kind, const Visit& visit) {
   return success();
 }
 
-Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::span<const std::byte> data) {
+Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first,
+                           std::span<const std::byte> data) {
   const BufferId id = home(unit, kind, rank);
   if (id == none) return success();
   const Buffer& b = run_.main.buffers[id];

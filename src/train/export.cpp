@@ -105,7 +105,8 @@ Status export_model(Engine& engine, const Prepared& run, const std::string& dire
         const std::uint64_t begin = std::max(first, t.offset);
         const std::uint64_t end = std::min(first + data.size() / size, t.offset + t.numel);
         if (begin >= end) continue;
-        SLUICE_TRY(writer.write(t.name, (begin - t.offset) * size, data.subspan((begin - first) * size, (end - begin) * size)));
+        SLUICE_TRY(writer.write(t.name, (begin - t.offset) * size,
+                                data.subspan((begin - first) * size, (end - begin) * size)));
       }
       return success();
     };

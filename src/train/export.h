@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// config.json and model.safetensors (Hugging Face names, the run's dtype) in `directory`, which is made if missing. The
-/// state must be flushed and nothing may run. Files appear whole or not at all.
+/// config.json and model.safetensors (Hugging Face names, the run's dtype) in `directory`, which is made if missing.
+/// The state must be flushed and nothing may run. Files appear whole or not at all.
 Status export_model(Engine& engine, const Prepared& run, const std::string& directory);
 
 /// Hugging Face config.json of a model.

@@ -23,15 +23,16 @@ Status validate(const RunConfig& c, Purpose purpose) {
   if (purpose != Purpose::train) return success();
   if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
   if (c.batch < 1 || c.batch % (c.micro_batch * c.ranks) != 0)
-    return refuse("--batch " + std::to_string(c.batch) + " is not a multiple of --micro-batch x --ranks = " +
-                  std::to_string(c.micro_batch * c.ranks));
+    return refuse("--batch " + std::to_string(c.batch) +
+                  " is not a multiple of --micro-batch x --ranks = " + std::to_string(c.micro_batch * c.ranks));
   const int micro_batches = c.batch / (c.micro_batch * c.ranks);
   if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
     return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
                   " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
   if (c.optimizer.clip_norm > 0 && c.wish.update_ahead && !*c.wish.update_ahead)
-    return refuse("--update backward cannot clip by the global norm, which is known only after the backward pass; "
-                  "use --update ahead or --clip 0");
+    return refuse(
+        "--update backward cannot clip by the global norm, which is known only after the backward pass; "
+        "use --update ahead or --clip 0");
   return success();
 }
 
@@ -45,7 +46,8 @@ Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
   for (const std::string& d : directories) {
     std::filesystem::path at(d);
     std::error_code ignored;
-    while (!std::filesystem::exists(at, ignored) && at.has_parent_path() && at != at.parent_path()) at = at.parent_path();
+    while (!std::filesystem::exists(at, ignored) && at.has_parent_path() && at != at.parent_path())
+      at = at.parent_path();
     struct statvfs fs {};
     if (statvfs(at.empty() ? "." : at.c_str(), &fs) != 0)
       return bad_request("--nvme " + d + ": cannot read its free space; give a directory on a mounted drive");
@@ -95,7 +97,8 @@ Status get_profile(Prepared& run, const Progress& progress) {
     changed = true;
   }
   bool added = false;
-  SLUICE_TRY(calibrate(run.model, run.workload.shape, run.workload.dtype, run.workload.threads, run.profile, 20, &added));
+  SLUICE_TRY(
+      calibrate(run.model, run.workload.shape, run.workload.dtype, run.workload.threads, run.profile, 20, &added));
   if (changed || added) SLUICE_TRY(save_profile(path, run.profile));
   return success();
 }
@@ -126,7 +129,7 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
   w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
   w.inference = purpose != Purpose::train;
   w.ranks = static_cast<RankId>(config.ranks);
-  w.micro_batches = purpose == Purpose::train ? config.batch / (config.micro_batch * config.ranks)
+  w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * config.ranks)
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
                                                    : 1;
   w.dtype = config.dtype;

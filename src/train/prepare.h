@@ -39,8 +39,8 @@ enum class Purpose : std::uint8_t { train, evaluate, decode };
 /// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress);
 
-/// The same for a schedule that is given instead of searched. The configuration's wishes are not looked at; budgets that
-/// the schedule does not keep are refused through search.fits.
+/// The same for a schedule that is given instead of searched. The configuration's wishes are not looked at; budgets
+/// that the schedule does not keep are refused through search.fits.
 Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule);
 
 /// "needs at least 96 MiB of device memory (--device-memory), ..." for a run that does not fit.

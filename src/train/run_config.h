@@ -48,7 +48,7 @@ struct RunConfig {
   int threads = 0;  ///< compute threads per rank; 0: cores / ranks
   int optimizer_threads = 0;
   ScheduleWish wish;
-  std::string profile;  ///< path; empty: the user's default
+  std::string profile;           ///< path; empty: the user's default
   std::uint64_t delay_seed = 0;  ///< not 0: random delays before ops, to show that timing changes no bit
   bool json = false;
 };

@@ -16,7 +16,8 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   TokenFile::Requirements requirements;
   requirements.vocabulary_limit = static_cast<std::uint64_t>(run.model.config.vocabulary);
   requirements.tokens_min = static_cast<std::uint64_t>(c.sequence) + 1;
-  const std::string cache = c.run.empty() ? std::filesystem::temp_directory_path().string() + "/sluice-tokens" : c.run + "/tokens";
+  const std::string cache =
+      c.run.empty() ? std::filesystem::temp_directory_path().string() + "/sluice-tokens" : c.run + "/tokens";
   SLUICE_ASSIGN(t->tokens_, open_or_tokenize(c.data, cache, requirements));
   SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed));
   observer.note("reserving " + std::to_string(run.workload.ranks) + " x device and host arenas, and the swap file");
@@ -34,7 +35,8 @@ double Trainer::batch_tokens() const {
   return static_cast<double>(w.shape.tokens()) * w.micro_batches * w.ranks;
 }
 
-Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params, std::span<std::int32_t> dst) {
+Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
+                            std::span<std::int32_t> dst) {
   const Workload& w = run_.workload;
   const auto columns = static_cast<std::size_t>(w.shape.sequence) + 1;
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
@@ -178,7 +180,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   const RunConfig& c = run_.config;
   TrainResult result;
   const auto ends_alone = [&](std::int64_t step) {
-    return step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0) || (c.hash_every > 0 && step % c.hash_every == 0);
+    return step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0) ||
+           (c.hash_every > 0 && step % c.hash_every == 0);
   };
   SLUICE_TRY(begin_training());
   std::int64_t released = 0;

@@ -58,9 +58,10 @@ class Trainer final : public StepSource {
   Result<double> evaluate(int batches);
   Engine& engine() { return *engine_; }
 
-  Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params, std::span<std::int32_t> dst) override;
-  Status step_end(RankId rank, const StepParams& params, const ControlBlock& control, std::span<const double> unit_norm_sq,
-                  std::span<const double> losses) override;
+  Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
+                     std::span<std::int32_t> dst) override;
+  Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
+                  std::span<const double> unit_norm_sq, std::span<const double> losses) override;
 
  private:
   using Clock = std::chrono::steady_clock;
