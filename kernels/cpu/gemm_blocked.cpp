@@ -48,7 +48,8 @@ struct Blocking {
     return {std::min(round_up(m, row_step), max_rows), std::min(round_up(n, column_step), max_columns),
             std::min(round_up(k, depth_step), max_depth)};
   }
-  std::int64_t packed_a_floats() const { return round_up(rows * depth, 16); }
+  /// Panels of at least 4 rows with 16 floats between them.
+  std::int64_t packed_a_floats() const { return round_up(rows * (depth + 4), 16); }
   std::int64_t packed_b_floats() const { return round_up(columns * depth, 16); }
 };
 
@@ -78,13 +79,14 @@ template <class In>
 void pack_block(const Team& team, const Problem& g, const Block& s) {
   const PackSource<In> a{static_cast<const In*>(g.a.data), g.a.ld, !g.a.transposed, g.m};
   const PackSource<In> b{static_cast<const In*>(g.b.data), g.b.ld, g.b.transposed, g.n};
-  constexpr std::int64_t strip = 16;  // rows packed together: a cache line of a transposed operand
+  constexpr std::int64_t strip = 64;  // rows packed together: whole cache lines of a transposed operand
   const std::int64_t strips = (s.rows + strip - 1) / strip;
   const ColumnPanels panels(s.columns);
   team.share(strips + panels.count(), [&](std::int64_t i) {
     if (i >= strips) return pack_column_panel(b, panels, i - strips, s.column, s.depth0, s.depth, g.packed_b);
-    for (std::int64_t r = i * strip; r < std::min(s.rows, (i + 1) * strip); r += tile_rows)
-      pack_panel(a, s.row + r, tile_rows, s.depth0, s.depth, g.packed_a + r * s.depth);
+    const std::int64_t row = i * strip;
+    pack_row_panels(a, s.row + row, std::min(strip, s.rows - row), s.depth0, s.depth,
+                    g.packed_a + row / tile_rows * row_panel_floats(s.depth));
   });
 }
 
@@ -94,7 +96,7 @@ void multiply_task(const Problem& g, const Block& s, std::int64_t row0, std::int
   const RightOperand right{g.packed_b, s.columns, s.depth};
   for (std::int64_t i = panel0; i < panel1; ++i)
     for (std::int64_t r = row0; r < row1; r += tile_rows) {
-      const LeftOperand left{g.packed_a + r * s.depth, 1, tile_rows};
+      const LeftOperand left{g.packed_a + r / tile_rows * row_panel_floats(s.depth), 1, tile_rows};
       const std::int64_t rows = std::min(tile_rows, s.rows - r);
       Out* out = static_cast<Out*>(g.c.data) + (s.row + r) * g.c.ld + s.column;
       if constexpr (std::is_same_v<Out, float>) {

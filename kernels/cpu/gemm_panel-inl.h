@@ -30,6 +30,7 @@ inline constexpr std::int64_t lanes = static_cast<std::int64_t>(hn::MaxLanes(Flo
 inline constexpr std::int64_t tile_rows = lanes >= 16 ? 8 : 4;
 inline constexpr std::int64_t tile_vectors = 3;
 inline constexpr std::int64_t tile_columns = tile_vectors * lanes;
+inline constexpr std::int64_t row_panel_padding = 16;
 
 // --- element access ------------------------------------------------------------------------------------------------
 
@@ -77,6 +78,11 @@ struct PackSource {
   std::int64_t outers;    ///< outers at or beyond this are packed as zeros
 };
 
+/// Elements of a cache line, and how many rows ahead packing asks for memory when it walks down columns.
+template <class T>
+inline constexpr std::int64_t line_elements = 64 / static_cast<std::int64_t>(sizeof(T));
+inline constexpr std::int64_t prefetch_depth = 16;
+
 #if HWY_TARGET == HWY_SCALAR
 /// Outers and depths that SIMD packs; the rest goes element by element.
 template <class T>
@@ -105,8 +111,13 @@ HWY_INLINE std::int64_t pack_quads(const PackSource<T>& s, const T* src, std::in
   if (s.depth_contiguous) {
     const std::int64_t even_depth = depth / 4 * 4;
     for (std::int64_t j = 0; j < full; j += 4)
-      for (std::int64_t p = 0; p < even_depth; p += 4)
-        transpose_4x4(src + j * s.ld + p, s.ld, dst + p * width + j, width);
+      for (std::int64_t p = 0; p < even_depth; p += 4) {
+        const T* at = src + j * s.ld + p;
+        // The next four rows, at this depth: rows are too short here for the hardware to have seen a stream.
+        if (p % line_elements<T> == 0)
+          for (std::int64_t r = 4; r < 8; ++r) hwy::Prefetch(at + r * s.ld);
+        transpose_4x4(at, s.ld, dst + p * width + j, width);
+      }
     return even_depth;
   }
   const hn::FixedTag<float, 4> d;
@@ -125,9 +136,12 @@ HWY_INLINE void pack_panel(const PackSource<T>& s, std::int64_t outer, std::int6
   const T* src = s.data + outer * outer_step + depth0 * depth_step;
   if (!s.depth_contiguous && width % lanes == 0 && valid == width) {
     const FloatTag d;
-    for (std::int64_t p = 0; p < depth; ++p)
+    for (std::int64_t p = 0; p < depth; ++p) {
+      hwy::Prefetch(src + (p + prefetch_depth) * depth_step);
+      hwy::Prefetch(src + (p + prefetch_depth) * depth_step + width - 1);
       for (std::int64_t j = 0; j < width; j += lanes)
         hn::StoreU(load_widened(d, src + p * depth_step + j), d, dst + p * width + j);
+    }
     return;
   }
   const std::int64_t full = valid / 4 * 4;
@@ -135,6 +149,32 @@ HWY_INLINE void pack_panel(const PackSource<T>& s, std::int64_t outer, std::int6
   for (std::int64_t p = 0; p < depth; ++p)
     for (std::int64_t j = p < packed_depth ? full : 0; j < width; ++j)
       dst[p * width + j] = j < valid ? load_one(src + j * outer_step + p * depth_step) : 0.0f;
+}
+
+/// Packed rows lie in panels of tile_rows this far apart: a power of two would put all of them into few sets of the
+/// cache.
+constexpr std::int64_t row_panel_floats(std::int64_t depth) { return depth * tile_rows + row_panel_padding; }
+
+/// Pack `rows` rows of a left operand from `row` on as panels of tile_rows.
+template <class T>
+HWY_INLINE void pack_row_panels(const PackSource<T>& s, std::int64_t row, std::int64_t rows, std::int64_t depth0,
+                                std::int64_t depth, float* HWY_RESTRICT dst) {
+  const std::int64_t stride = row_panel_floats(depth), panels = (rows + tile_rows - 1) / tile_rows;
+  if (s.depth_contiguous || row + panels * tile_rows > s.outers) {
+    for (std::int64_t i = 0; i < panels; ++i)
+      pack_panel(s, row + i * tile_rows, tile_rows, depth0, depth, dst + i * stride);
+    return;
+  }
+  // All panels at once, so that each cache line of the operand is touched once.
+  const hn::CappedTag<float, static_cast<std::size_t>(tile_rows)> d;
+  constexpr auto step = static_cast<std::int64_t>(hn::MaxLanes(d));
+  for (std::int64_t p = 0; p < depth; ++p) {
+    const T* src = s.data + (depth0 + p) * s.ld + row;
+    for (std::int64_t j = 0; j < rows; j += line_elements<T>) hwy::Prefetch(src + 4 * s.ld + j);
+    for (std::int64_t i = 0; i < panels; ++i)
+      for (std::int64_t j = 0; j < tile_rows; j += step)
+        hn::StoreU(load_widened(d, src + i * tile_rows + j), d, dst + i * stride + p * tile_rows + j);
+  }
 }
 
 /// How `columns` are cut into panels of 2 or 3 vectors: fewer would leave the multipliers waiting for their own
