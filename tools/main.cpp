@@ -1,7 +1,11 @@
 // The `sluice` command. Exit status: 0 done, 1 the work failed, 2 the request was wrong.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -31,9 +35,21 @@ int refuse(const CLI::App& app, const CLI::ParseError& error) {
   return 2;
 }
 
+/// Compute threads that have nothing to do sleep instead of spinning on cores that the optimizer and the drive lanes
+/// need. The OpenMP runtime reads this when the program is loaded, so the program loads itself again; where that is
+/// not possible it goes on, only slower.
+void wait_passively(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  std::error_code failed;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe", failed).string();
+  if (failed || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
+  execv(self.c_str(), argv);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  wait_passively(argv);
   CLI::App app{"sluice trains transformer models that do not fit in the memory of the machine.", "sluice"};
   app.set_version_flag("--version", "sluice " SLUICE_VERSION);
   app.require_subcommand(1);
