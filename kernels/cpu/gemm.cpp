@@ -2,6 +2,8 @@
 
 #include <omp.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/gemm_blocked.h"
 #include "kernels/cpu/gemm_native.h"
 #include "sluice/status.h"
@@ -14,17 +16,23 @@ void gemm(ConstMatrix a, ConstMatrix b, Matrix c, std::int64_t m, std::int64_t n
   SLUICE_CHECK(k > 0 && a.dtype == b.dtype && (!accumulate || c.dtype == Dtype::f32),
                "k %lld, operands %s and %s, result %s", static_cast<long long>(k), dtype_name(a.dtype),
                dtype_name(b.dtype), dtype_name(c.dtype));
-  const std::uint64_t needed_bytes = gemm_workspace_bytes(m, n, k, a.dtype, c.dtype);
-  SLUICE_CHECK(workspace.size() >= needed_bytes, "workspace of %zu bytes, %zu needed", workspace.size(),
-               static_cast<std::size_t>(needed_bytes));
-  // Cut to the minimum: which path runs must not depend on a workspace that is larger.
-  const std::span<std::byte> used = workspace.first(needed_bytes);
+  const std::uint64_t least_bytes = blocked_gemm_workspace_bytes(m, n, k, c.dtype);
+  SLUICE_CHECK(workspace.size() >= least_bytes, "workspace of %zu bytes, %zu needed", workspace.size(),
+               static_cast<std::size_t>(least_bytes));
+  // Cut to what was asked for: which path runs must not depend on a workspace that is larger.
+  const std::span<std::byte> used =
+      workspace.first(std::min<std::uint64_t>(workspace.size(), gemm_workspace_bytes(m, n, k, a.dtype, c.dtype)));
   if (a.dtype == Dtype::bf16 && gemm_bf16_is_native() && native_gemm(a, b, c, m, n, k, accumulate, used)) return;
   blocked_gemm(a, b, c, m, n, k, accumulate, used);
 }
 
-std::uint64_t gemm_workspace_bytes(std::int64_t m, std::int64_t n, std::int64_t k, Dtype, Dtype result) {
-  return m > 0 && n > 0 && k > 0 ? blocked_gemm_workspace_bytes(m, n, k, result) : 0;
+std::uint64_t gemm_workspace_bytes(std::int64_t m, std::int64_t n, std::int64_t k, Dtype operands, Dtype result) {
+  if (m <= 0 || n <= 0 || k <= 0) return 0;
+  const std::uint64_t blocked_bytes = blocked_gemm_workspace_bytes(m, n, k, result);
+  if (operands != Dtype::bf16 || !gemm_bf16_is_native()) return blocked_bytes;
+  // Where oneDNN asks for far more than that, fp32 in panels is the better use of the budget.
+  const std::uint64_t native_bytes = native_scratchpad_bytes(m, n, k, result);
+  return native_bytes <= 4 * blocked_bytes ? std::max(blocked_bytes, native_bytes) : blocked_bytes;
 }
 
 bool gemm_bf16_is_native() {

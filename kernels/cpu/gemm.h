@@ -1,9 +1,9 @@
 // Row-major matrix multiply with fp32 accumulation, in all threads of the calling thread's OpenMP team.
 //
 // bf16 operands run on the CPU's bf16 units (AMX, AVX512_BF16) through oneDNN where it has them; elsewhere panels of
-// them are widened to fp32 in the workspace and multiplied in fp32. For one machine and thread count the result is a
-// pure function of the operands' values and of the shape: not of addresses, of leading dimensions or of the
-// workspace's size beyond the minimum.
+// them are widened to fp32 in the workspace and multiplied in fp32. For one machine, thread count and leading dimensions
+// the result is a pure function of the operands' values and of the shape: not of addresses, nor of more workspace than
+// was asked for.
 #pragma once
 
 #include <cstddef>
@@ -28,11 +28,12 @@ struct ConstMatrix {
 };
 
 /// C[m,n] = A[m,k] * B[k,n], or C += with `accumulate` (C f32 only). A and B have the same dtype; C may be f32 or bf16.
-/// Aligned to 64 bytes: workspace, of at least gemm_workspace_bytes(m, n, k, dtypes).
+/// Aligned to 64 bytes: workspace, of gemm_workspace_bytes(m, n, k, dtypes) or that of a larger problem.
 void gemm(ConstMatrix a, ConstMatrix b, Matrix c, std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate,
           std::span<std::byte> workspace);
 
-/// Workspace for one gemm of at most these sizes and operand dtype; grows slowly (panels), never with m*n*k.
+/// Workspace for one gemm of these sizes; with less, down to that of the largest smaller problem, bf16 may run in fp32.
+/// Grows slowly (panels), never with m*n*k. Where bf16 is native it depends on the number of cores.
 std::uint64_t gemm_workspace_bytes(std::int64_t m, std::int64_t n, std::int64_t k, Dtype operands, Dtype result);
 
 /// True if this CPU multiplies bf16 natively (else bf16 gemms run in fp32).

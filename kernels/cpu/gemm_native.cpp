@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <map>
@@ -33,6 +34,30 @@ struct Primitive {
   std::uint64_t scratchpad_bytes = 0;
 };
 
+dnnl::memory::dims strides(std::int64_t ld, bool transposed) {
+  return transposed ? dnnl::memory::dims{1, ld} : dnnl::memory::dims{ld, 1};
+}
+
+/// For the calling thread's team.
+dnnl::matmul::primitive_desc describe(const Key& key, const dnnl::engine& engine) {
+  using dnnl::memory;
+  const memory::desc a({key.m, key.k}, type_of(key.operands), strides(key.a_ld, key.a_transposed));
+  const memory::desc b({key.k, key.n}, type_of(key.operands), strides(key.b_ld, key.b_transposed));
+  const memory::desc c({key.m, key.n}, type_of(key.result), strides(key.c_ld, false));
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (key.accumulate) {
+    dnnl::post_ops add;
+    add.append_sum(1.0f);
+    attributes.set_post_ops(add);
+  }
+  return {{a, b, c}, attributes, engine, /*allow_empty=*/true};
+}
+
+bool optimised(const dnnl::matmul::primitive_desc& description) {
+  return description && !std::string_view(description.impl_info_str()).starts_with("ref");
+}
+
 /// Primitives of one calling thread. Its oneDNN objects are used by that thread alone, so that nothing is locked.
 class PrimitiveCache {
  public:
@@ -46,28 +71,16 @@ class PrimitiveCache {
 
  private:
   std::unique_ptr<Primitive> make(const Key& key) {
-    using dnnl::memory;
-    const memory::desc a({key.m, key.k}, type_of(key.operands), strides(key.a_ld, key.a_transposed));
-    const memory::desc b({key.k, key.n}, type_of(key.operands), strides(key.b_ld, key.b_transposed));
-    const memory::desc c({key.m, key.n}, type_of(key.result), strides(key.c_ld, false));
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (key.accumulate) {
-      dnnl::post_ops add;
-      add.append_sum(1.0f);
-      attributes.set_post_ops(add);
-    }
-    const dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine_, /*allow_empty=*/true);
-    if (!description || std::string_view(description.impl_info_str()).starts_with("ref")) return nullptr;
+    const dnnl::matmul::primitive_desc description = describe(key, engine_);
+    if (!optimised(description)) return nullptr;
     auto made = std::make_unique<Primitive>();
     made->matmul = dnnl::matmul(description);
-    made->memory = {memory(a, engine_, nullptr), memory(b, engine_, nullptr), memory(c, engine_, nullptr),
-                    memory(description.scratchpad_desc(), engine_, nullptr)};
+    made->memory = {dnnl::memory(description.src_desc(), engine_, nullptr),
+                    dnnl::memory(description.weights_desc(), engine_, nullptr),
+                    dnnl::memory(description.dst_desc(), engine_, nullptr),
+                    dnnl::memory(description.scratchpad_desc(), engine_, nullptr)};
     made->scratchpad_bytes = description.scratchpad_desc().get_size();
     return made;
-  }
-  static dnnl::memory::dims strides(std::int64_t ld, bool transposed) {
-    return transposed ? dnnl::memory::dims{1, ld} : dnnl::memory::dims{ld, 1};
   }
 
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
@@ -102,6 +115,32 @@ bool native_gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& c, st
   SLUICE_CHECK(status == dnnl_success, "oneDNN matmul %lldx%lldx%lld: status %d", static_cast<long long>(m),
                static_cast<long long>(n), static_cast<long long>(k), static_cast<int>(status));
   return true;
+}
+
+std::uint64_t native_scratchpad_bytes(std::int64_t m, std::int64_t n, std::int64_t k, Dtype result) {
+  struct Shape {
+    std::int64_t m, n, k;
+    Dtype result;
+    auto operator<=>(const Shape&) const = default;
+  };
+  thread_local std::map<Shape, std::uint64_t> known;
+  const auto [at, is_new] = known.try_emplace({m, n, k, result});
+  if (!is_new) return at->second;
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const int team = omp_get_max_threads(), all = omp_get_num_procs();
+  omp_set_num_threads(all);
+  const auto ask = [&](bool a_transposed, bool b_transposed, bool accumulate) {
+    const Key key{m, n, k, a_transposed ? m : k, b_transposed ? k : n, n, Dtype::bf16, result, a_transposed,
+                  b_transposed, accumulate, all};
+    const dnnl::matmul::primitive_desc description = describe(key, engine);
+    if (optimised(description)) at->second = std::max(at->second, description.scratchpad_desc().get_size());
+  };
+  ask(false, true, false);
+  ask(false, false, false);
+  if (result == Dtype::f32)
+    for (const bool accumulate : {false, true}) ask(true, false, accumulate);
+  omp_set_num_threads(team);
+  return at->second;
 }
 
 bool native_bf16_available() {
