@@ -122,9 +122,13 @@ nlohmann::json as_json(const HardwareProfile& p, const std::string& path) {
           {"norm_bytes_per_second", p.norm_bytes_per_second},
           {"checksum_bytes_per_second", p.checksum_bytes_per_second},
           {"op_overhead_seconds", p.op_overhead_seconds},
+          {"handoff_seconds", p.handoff_seconds},
           {"nvme_read_bytes_per_second", p.nvme_read_bytes_per_second},
           {"nvme_write_bytes_per_second", p.nvme_write_bytes_per_second},
-          {"nvme_mixed_bytes_per_second", p.nvme_mixed_bytes_per_second}};
+          {"nvme_mixed_bytes_per_second", p.nvme_mixed_bytes_per_second},
+          {"nvme_request_seconds", p.nvme_request_seconds},
+          {"nvme_read_latency_seconds", p.nvme_read_latency_seconds},
+          {"nvme_write_latency_seconds", p.nvme_write_latency_seconds}};
 }
 
 void print_profile(const HardwareProfile& p, const std::string& path) {
@@ -144,7 +148,11 @@ void print_profile(const HardwareProfile& p, const std::string& path) {
   table.add({"drive, read", format_rate(p.nvme_read_bytes_per_second), ""});
   table.add({"drive, write", format_rate(p.nvme_write_bytes_per_second), ""});
   table.add({"drive, half and half", format_rate(p.nvme_mixed_bytes_per_second), ""});
+  table.add({"drive, one request more", format_seconds(p.nvme_request_seconds), ""});
+  table.add({"drive, latency of a read", format_seconds(p.nvme_read_latency_seconds), ""});
+  table.add({"drive, latency of a write", format_seconds(p.nvme_write_latency_seconds), ""});
   table.add({"executor, per op", format_seconds(p.op_overhead_seconds), ""});
+  table.add({"executor, waking a lane", format_seconds(p.handoff_seconds), ""});
   fmt::print("{}written to {}\n", table.text(), path);
 }
 

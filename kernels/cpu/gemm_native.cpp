@@ -130,8 +130,9 @@ std::uint64_t native_scratchpad_bytes(std::int64_t m, std::int64_t n, std::int64
   const int team = omp_get_max_threads(), all = omp_get_num_procs();
   omp_set_num_threads(all);
   const auto ask = [&](bool a_transposed, bool b_transposed, bool accumulate) {
-    const Key key{m, n, k, a_transposed ? m : k, b_transposed ? k : n, n, Dtype::bf16, result, a_transposed,
-                  b_transposed, accumulate, all};
+    const Key key{m,          n,           k,      a_transposed ? m : k, b_transposed ? k : n,
+                  n,          Dtype::bf16, result, a_transposed,         b_transposed,
+                  accumulate, all};
     const dnnl::matmul::primitive_desc description = describe(key, engine);
     if (optimised(description)) at->second = std::max(at->second, description.scratchpad_desc().get_size());
   };

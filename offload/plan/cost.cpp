@@ -1,9 +1,13 @@
 #include "offload/plan/cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sluice::planning {
 namespace {
+
+/// Of the blocks that the drive lanes move (Buffer::block_bytes), at most.
+constexpr double request_bytes = 1u << 20;
 
 bool names_bf16(const std::string& key) { return key.find("bf16") != std::string::npos; }
 
@@ -60,9 +64,14 @@ OpCost CostModel::cost(const Op& op) const {
       const bool read = op.kind == OpKind::read;
       c.drive = read ? DriveUse::read : DriveUse::write;
       c.drive_bytes = bytes;
-      c.seconds = bytes / (read ? hw_.nvme_read_bytes_per_second : hw_.nvme_write_bytes_per_second);
+      c.seconds = bytes / (read ? hw_.nvme_read_bytes_per_second : hw_.nvme_write_bytes_per_second) +
+                  std::ceil(bytes / request_bytes) * hw_.nvme_request_seconds;
       // Requests in flight side by side hide each other's overhead.
-      if (!plan_.lanes[op.lane].windowed) c.seconds += overhead;
+      c.latency_seconds = read ? hw_.nvme_read_latency_seconds : hw_.nvme_write_latency_seconds;
+      if (!plan_.lanes[op.lane].windowed) {
+        c.seconds += overhead + c.latency_seconds;
+        c.latency_seconds = 0;
+      }
       busy = c.seconds > 0 ? std::min(1.0, bytes / hw_.checksum_bytes_per_second / c.seconds) : 0;
       memory = bytes;  // the transfer and the checksum, each one way
       break;

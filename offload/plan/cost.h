@@ -19,6 +19,7 @@ struct OpCost {
   double memory_seconds = 0;  ///< DRAM traffic at the full rate; (read + written) / 2 counts, as for a copy
   double drive_bytes = 0;
   DriveUse drive = DriveUse::none;
+  double latency_seconds = 0;  ///< after the transfer, while the lane is free for the next one (windowed lanes)
   double link_down_seconds = 0, link_up_seconds = 0;  ///< on the way to and from the device
 };
 

@@ -1,6 +1,7 @@
 #include "offload/plan/simulate.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "offload/plan/cost.h"
 #include "offload/plan/finish.h"
@@ -12,6 +13,9 @@ namespace sluice {
 namespace {
 
 using namespace planning;
+
+/// Requests that a drive lane keeps in flight.
+constexpr std::size_t window = 16;
 
 /// A capacity that is shared max-min fairly: who asks for little gets it, the others get equal parts of the rest.
 class SharedResource {
@@ -37,7 +41,8 @@ class SharedResource {
   std::vector<std::pair<double, double>> demands_;
 };
 
-/// Lanes as servers of one op at a time; running ops progress as a fluid at rates that follow from who else runs.
+/// Lanes as servers of one op at a time; running ops progress as a fluid at rates that follow from who else runs. On a
+/// windowed lane an op that has been transferred lands a latency later, while the next one is transferred.
 class Simulator {
  public:
   Simulator(const StepPlan& plan, const HardwareProfile& hw, std::uint32_t iterations)
@@ -67,16 +72,21 @@ class Simulator {
       advance();
       for (LaneId l = 0; l < lanes_.size(); ++l) {
         Server& s = lanes_[l];
-        if (!s.running || s.left > 0) continue;
-        const NodeId n = program_.at(l, s.finished + 1);
-        s.running = s.occupied = false;
-        ++s.finished;
-        --running_;
-        const std::uint32_t k = program_.iteration(n);
-        if (k + 1 == iteration) out.previous_end = now_;
-        if (k != iteration) continue;
-        record(out, n, s);
-        --left;
+        if (s.running && s.left <= 0) {
+          s.running = s.occupied = false;
+          s.flying.push_back({s.start, s.progress_start, now_ + s.cost->latency_seconds});
+        }
+        while (!s.flying.empty() && s.flying.front().lands <= now_) {
+          const NodeId n = program_.at(l, ++s.finished);
+          const Flight flight = s.flying.front();
+          s.flying.pop_front();
+          --running_;
+          const std::uint32_t k = program_.iteration(n);
+          if (k + 1 == iteration) out.previous_end = now_;
+          if (k != iteration) continue;
+          record(out, n, flight);
+          --left;
+        }
       }
       start_ready();
     }
@@ -84,10 +94,16 @@ class Simulator {
   }
 
  private:
+  /// An op whose work is done.
+  struct Flight {
+    double start, progress_start, lands;
+  };
   struct Server {
-    std::uint32_t finished = 0;
-    bool occupied = false;  ///< its op has started
-    bool running = false;   ///< and makes progress: not waiting for the other ranks of its collective
+    std::uint32_t finished = 0;  ///< landed
+    std::deque<Flight> flying;   ///< between their transfer and their landing, in order
+    bool occupied = false;       ///< its op has started
+    bool running = false;        ///< and makes progress: not waiting for the other ranks of its collective
+    bool woken = false;          ///< it slept until what it waited for had happened
     double start = 0, progress_start = 0;
     double left = 0;  ///< seconds of work at full speed
     double slowdown = 1;
@@ -95,12 +111,13 @@ class Simulator {
     const OpCost* cost = nullptr;  ///< of the running op
   };
 
-  void record(Outcome& out, NodeId n, const Server& s) const {
+  void record(Outcome& out, NodeId n, const Flight& flight) const {
     const OpId op = program_.op(n);
-    out.spans[op] = {op, program_.iteration(n), s.start, now_};
+    out.spans[op] = {op, program_.iteration(n), flight.start, now_};
     out.end = std::max(out.end, now_);
     const Lane& lane = plan_.lanes[plan_.ops[op].lane];
-    if (lane.rank == 0) out.busy[static_cast<std::size_t>(lane.kind)] += now_ - s.progress_start;
+    const double transferred = flight.lands - costs_[op].latency_seconds;
+    if (lane.rank == 0) out.busy[static_cast<std::size_t>(lane.kind)] += transferred - flight.progress_start;
   }
 
   bool finished(NodeId n) const { return lanes_[program_.lane(n)].finished >= program_.stamp(n); }
@@ -108,9 +125,11 @@ class Simulator {
   void start_ready() {
     for (LaneId l = 0; l < lanes_.size(); ++l) {
       Server& s = lanes_[l];
-      if (s.occupied || s.finished == program_.lane_nodes(l)) continue;
+      const auto begun = s.finished + static_cast<std::uint32_t>(s.flying.size());
+      if (s.occupied || begun == program_.lane_nodes(l) || s.flying.size() >= window) continue;
       if (s.blocked_on != no_node && !finished(s.blocked_on)) continue;
-      const NodeId n = program_.at(l, s.finished + 1);
+      const NodeId n = program_.at(l, begun + 1);
+      s.woken = s.woken || s.blocked_on != no_node;
       s.blocked_on = no_node;
       for (const Wait& w : plan_.ops[program_.op(n)].waits)
         if (const NodeId t = program_.target(n, w); t != no_node && !finished(t)) s.blocked_on = t;
@@ -136,17 +155,22 @@ class Simulator {
     s.running = true;
     s.progress_start = now_;
     s.cost = &costs_[program_.op(n)];
-    s.left = s.cost->seconds;
+    s.left = s.cost->seconds + (s.woken ? hw_.handoff_seconds : 0);
+    s.woken = false;
     ++running_;
   }
 
   /// To the next time that an op ends.
   void advance() {
     set_slowdowns();
-    double step = -1;
-    for (const Server& s : lanes_)
+    double step = -1, landing = -1;
+    for (const Server& s : lanes_) {
       if (s.running && (step < 0 || s.left * s.slowdown < step)) step = s.left * s.slowdown;
-    now_ += step;
+      if (!s.flying.empty() && (landing < 0 || s.flying.front().lands < landing)) landing = s.flying.front().lands;
+    }
+    const bool lands = landing >= 0 && (step < 0 || landing <= now_ + step);
+    if (lands) step = std::max(0.0, landing - now_);
+    now_ = lands ? std::max(now_, landing) : now_ + step;
     for (Server& s : lanes_) {
       if (!s.running) continue;
       const double rest = s.left - step / s.slowdown;
@@ -193,7 +217,7 @@ class Simulator {
   std::vector<std::uint32_t> arrived_;
   std::vector<OpCost> costs_;
   double now_ = 0;
-  int running_ = 0;
+  int running_ = 0;  ///< begun and not landed
 };
 
 }  // namespace

@@ -40,6 +40,10 @@ constexpr Rate rates[] = {
     {"norm_bytes_per_second", &HardwareProfile::norm_bytes_per_second, false},
     {"checksum_bytes_per_second", &HardwareProfile::checksum_bytes_per_second, false},
     {"op_overhead_seconds", &HardwareProfile::op_overhead_seconds, false},
+    {"handoff_seconds", &HardwareProfile::handoff_seconds, true},
+    {"nvme_request_seconds", &HardwareProfile::nvme_request_seconds, true},
+    {"nvme_read_latency_seconds", &HardwareProfile::nvme_read_latency_seconds, true},
+    {"nvme_write_latency_seconds", &HardwareProfile::nvme_write_latency_seconds, true},
 };
 
 struct Count {

@@ -28,6 +28,9 @@ Result<HardwareProfile> measure_profile(const MeasureOptions& options) {
     p.nvme_read_bytes_per_second = rates.read_bytes_per_second;
     p.nvme_write_bytes_per_second = rates.write_bytes_per_second;
     p.nvme_mixed_bytes_per_second = rates.mixed_bytes_per_second;
+    p.nvme_request_seconds = rates.request_seconds;
+    p.nvme_read_latency_seconds = rates.read_latency_seconds;
+    p.nvme_write_latency_seconds = rates.write_latency_seconds;
   }
   say("matrix multiply, fp32");
   p.gemm_flops_f32 = measure_gemm_flops(usual_gemm_shapes(), Dtype::f32, 3);
@@ -47,6 +50,7 @@ Result<HardwareProfile> measure_profile(const MeasureOptions& options) {
   p.checksum_bytes_per_second = measure_checksum_bytes_per_second(0.5);
   say("executor");
   SLUICE_ASSIGN(p.op_overhead_seconds, measure_op_overhead_seconds(0.5));
+  SLUICE_ASSIGN(p.handoff_seconds, measure_handoff_seconds(p.compute_threads, 1));
   return p;
 }
 

@@ -15,6 +15,8 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+constexpr std::uint64_t small_bytes = 64u << 10;
+
 /// What the i-th request of a stream is.
 using Direction = IoOp (*)(std::uint64_t i);
 IoOp only_read(std::uint64_t) { return IoOp::read; }
@@ -26,21 +28,24 @@ class Stream {
   Stream(IoQueue& queue, std::byte* memory, const DriveOptions& options)
       : queue_(queue), memory_(memory), options_(options), requests_(options.depth), done_(options.depth) {}
 
-  /// Bytes per second, with the window kept full. Ends after `seconds` but not before `bytes_min` were moved; what was
-  /// written is made durable and that time counts.
-  Result<double> run(Direction direction, double seconds, std::uint64_t bytes_min) {
+  /// Bytes per second, with `depth` requests of `block_bytes` kept in flight (0: as the options say). Ends after
+  /// `seconds` but not before `bytes_min` were moved; what was written is made durable and that time counts.
+  Result<double> run(Direction direction, double seconds, std::uint64_t bytes_min, std::size_t depth = 0,
+                     std::uint64_t block_bytes = 0) {
+    if (block_bytes == 0) block_bytes = options_.block_bytes;
     const double start = now_seconds();
     std::uint64_t moved = 0, issued = 0;
     bool wrote = false;
     std::vector<IoRequest*> idle;
-    for (IoRequest& r : requests_) idle.push_back(&r);
+    for (IoRequest& r : requests_)
+      if (depth == 0 || idle.size() < depth) idle.push_back(&r);
     for (;;) {
       const bool more = now_seconds() - start < seconds || moved < bytes_min;
       if (!more && queue_.in_flight() == 0) break;
       while (more && !idle.empty()) {
         IoRequest* request = idle.back();
         idle.pop_back();
-        prepare(*request, direction(issued), issued);
+        prepare(*request, direction(issued), issued, block_bytes);
         wrote = wrote || request->op == IoOp::write;
         ++issued;
         SLUICE_CHECK(queue_.submit(request), "window of %zu", options_.depth);
@@ -57,12 +62,12 @@ class Stream {
   }
 
  private:
-  void prepare(IoRequest& request, IoOp op, std::uint64_t number) {
+  void prepare(IoRequest& request, IoOp op, std::uint64_t number, std::uint64_t block_bytes) {
     const std::uint64_t slot = static_cast<std::uint64_t>(&request - requests_.data());
     request = IoRequest{};
     request.op = op;
-    request.offset = number % (options_.file_bytes / options_.block_bytes) * options_.block_bytes;
-    request.bytes = options_.block_bytes;
+    request.offset = number % (options_.file_bytes / block_bytes) * block_bytes;
+    request.bytes = block_bytes;
     request.data = memory_ + slot * options_.block_bytes;
   }
 
@@ -76,8 +81,8 @@ class Stream {
 }  // namespace
 
 Result<DriveRates> measure_drive(const DriveOptions& options) {
-  if (options.block_bytes == 0 || options.block_bytes % 4096 != 0 || options.file_bytes < options.block_bytes)
-    return bad_request("the block size must be a multiple of 4096 and no larger than the file");
+  if (options.block_bytes < small_bytes || options.block_bytes % 4096 != 0 || options.file_bytes < options.block_bytes)
+    return bad_request("the block size must be a multiple of 4096, at least 64 KiB and no larger than the file");
   SwapOptions swap;
   swap.directories = {options.directory};
   swap.bytes = options.file_bytes / options.block_bytes * options.block_bytes;
@@ -101,6 +106,19 @@ Result<DriveRates> measure_drive(const DriveOptions& options) {
   SLUICE_ASSIGN(rates.write_bytes_per_second, stream.run(only_write, options.seconds, 0));
   SLUICE_ASSIGN(rates.read_bytes_per_second, stream.run(only_read, options.seconds, 0));
   SLUICE_ASSIGN(rates.mixed_bytes_per_second, stream.run(alternate, options.seconds, 0));
+  // Small requests show what a request costs beside its bytes, alone and in a full window.
+  const auto seconds_of_small = [&](Direction direction, std::size_t depth) -> Result<double> {
+    SLUICE_ASSIGN(const double rate, stream.run(direction, options.seconds / 4, 0, depth, small_bytes));
+    return static_cast<double>(small_bytes) / rate;
+  };
+  const auto beyond = [](double seconds, double rate) { return std::max(0.0, seconds - small_bytes / rate); };
+  SLUICE_ASSIGN(const double dense, seconds_of_small(only_read, 0));
+  SLUICE_ASSIGN(const double read_alone, seconds_of_small(only_read, 1));
+  SLUICE_ASSIGN(const double write_alone, seconds_of_small(only_write, 1));
+  rates.request_seconds = beyond(dense, rates.read_bytes_per_second);
+  rates.read_latency_seconds = std::max(0.0, beyond(read_alone, rates.read_bytes_per_second) - rates.request_seconds);
+  rates.write_latency_seconds =
+      std::max(0.0, beyond(write_alone, rates.write_bytes_per_second) - rates.request_seconds);
   return rates;
 }
 

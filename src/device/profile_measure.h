@@ -44,14 +44,18 @@ constexpr double adamw_bytes_per_parameter = 28;
 
 /// Of the executor, per op, with two lanes that stream to each other.
 Result<double> measure_op_overhead_seconds(double seconds);
+/// From the end of one lane's op until another lane, which slept for it, works; while other threads keep cores busy.
+Result<double> measure_handoff_seconds(int busy_threads, double seconds);
 
 struct DriveRates {
   double read_bytes_per_second = 0, write_bytes_per_second = 0;
-  double mixed_bytes_per_second = 0;  ///< reads plus writes, as many of each
+  double mixed_bytes_per_second = 0;                           ///< reads plus writes, as many of each
+  double request_seconds = 0;                                  ///< that one more request costs with a full window
+  double read_latency_seconds = 0, write_latency_seconds = 0;  ///< of one request alone, beyond its bytes at the rate
 };
 struct DriveOptions {
   std::string directory;
-  std::uint64_t file_bytes = 1u << 30, block_bytes = 1u << 20;
+  std::uint64_t file_bytes = 2ull << 30, block_bytes = 1u << 20;
   std::size_t depth = 32;
   double seconds = 2;  ///< per direction
 };

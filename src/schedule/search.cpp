@@ -1,6 +1,10 @@
 #include "src/schedule/search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "offload/plan/finish.h"
@@ -67,12 +71,15 @@ class Search {
 
   SearchResult run() {
     SearchResult best;
-    const Schedule frugal = relieve_drive(fixed(frugal_schedule(work_)));
-    best.smallest = run_needs(work_, frugal);
+    const Schedule frugal = most_frugal(best.smallest);
+    // Another schedule may pack into a few pages less; what is named as smallest holds all the same.
+    const std::uint64_t device = work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
+    if (device != 0 && device < best.smallest.device) return best;
     // Sizes are taken from live bytes; where packing then needs more than the budget, search again with a margin.
     for (double margin : {1.0, 1.01, 1.03, 1.08}) {
       margin_ = margin;
       try_all(best);
+      if (best.fits) polish(best);
       if (best.fits && packs(best)) return best;
       best.fits = false;
     }
@@ -84,19 +91,115 @@ class Search {
  private:
   using Turn = std::function<void(UnitChoice&)>;
 
+  /// The most frugal schedule, one that fits if there is one; and the smallest budgets of any, device first.
+  Schedule most_frugal(TierBytes& smallest) const {
+    std::optional<Schedule> found;
+    bool found_fits = false, first = true;
+    for (const bool ahead : updates()) {
+      Schedule s = frugal_schedule(work_);
+      s.update_ahead = ahead;
+      s = relieve_drive(fixed(s));
+      const TierBytes needs = run_needs(work_, s);
+      const auto key = [](const TierBytes& n) { return std::tuple(n.device, n.host, n.nvme); };
+      const bool least = first || key(needs) < key(smallest);
+      const bool fits_now = within_budgets(needs, 1.0);
+      if (least) smallest = needs;
+      if (first || (fits_now && !found_fits) || (least && fits_now == found_fits)) {
+        found = std::move(s);
+        found_fits = fits_now;
+      }
+      first = false;
+    }
+    return *found;
+  }
+
   void try_all(SearchResult& best) const {
-    for (int group : groups()) {
-      for (const Schedule& rung : ladder(group)) {
-        const Schedule base = relieve_drive(rung);
-        if (!fits(base)) continue;
-        for (bool activations_first : {true, false}) {
-          Schedule s = base;
-          fill(s, activations_first);
-          consider(s, best);
+    for (const bool ahead : updates())
+      for (const int group : groups())
+        for (const Schedule& rung : ladder(group, ahead)) {
+          const Schedule base = relieve_drive(rung);
+          if (!fits(base)) continue;
+          for (const bool activations_first : {true, false}) {
+            Schedule s = base;
+            fill(s, activations_first);
+            consider(s, best);
+            if (offload_saved(s, 1)) consider(s, best);
+          }
+          break;
         }
-        break;
+  }
+
+  /// Single changes, each kept where it is predicted to help, until none does, the prediction comes to the bound, or as
+  /// many have been tried as a person likes to wait for.
+  void polish(SearchResult& best) const {
+    int left = static_cast<int>(std::clamp<std::size_t>(600000 / std::max<std::size_t>(best.ops, 1), 12, 120));
+    for (bool improved = true; improved && left > 0;) {
+      improved = false;
+      for (const Change& change : changes()) {
+        if (best.predicted_seconds < 1.005 * best.bound_seconds || left <= 0) return;
+        Schedule s = best.schedule;
+        if (!change(s)) continue;
+        s = fixed(s);
+        if (!fits(s)) continue;
+        --left;
+        const double before = best.predicted_seconds;
+        consider(s, best);
+        improved = improved || best.predicted_seconds < before;
       }
     }
+  }
+
+  /// False if there is nothing to change.
+  using Change = std::function<bool(Schedule&)>;
+  std::vector<Change> changes() const {
+    std::vector<Change> list;
+    const auto scale_tiles = [&](int by) {
+      list.push_back([this, by](Schedule& s) {
+        const std::uint64_t least = tile_for(work_, 1u << 12, 16384);
+        const std::uint64_t numel =
+            by > 0 ? s.tile_numel << static_cast<unsigned>(by) : s.tile_numel >> static_cast<unsigned>(-by);
+        if (numel < least || numel > (1u << 24)) return false;
+        s.tile_numel = numel;
+        return true;
+      });
+    };
+    const auto shift = [&](int Schedule::*field, int by, int least, int most) {
+      list.push_back([=](Schedule& s) {
+        const int value = s.*field + by;
+        if (value < least || value > most) return false;
+        s.*field = value;
+        return true;
+      });
+    };
+    if (!work_.inference)
+      for (const double share : {1.0, 0.5, 0.25})
+        list.push_back([this, share](Schedule& s) { return offload_saved(s, share); });
+    scale_tiles(1);
+    shift(&Schedule::tiles_in_flight, 1, 1, 8);
+    shift(&Schedule::prefetch, 1, 0, 4);
+    scale_tiles(-1);
+    shift(&Schedule::tiles_in_flight, 2, 1, 8);
+    shift(&Schedule::lag, 1, 0, 4);
+    scale_tiles(2);
+    shift(&Schedule::prefetch, -1, 0, 4);
+    shift(&Schedule::lag, -1, 0, 4);
+    scale_tiles(-2);
+    list.push_back([](Schedule& s) { return s.hold = !s.hold, true; });
+    return list;
+  }
+
+  /// Sends the saved activations of a share of the sublayers that recompute to the drive instead.
+  bool offload_saved(Schedule& s, double share) const {
+    if (work_.inference || wish_.recompute) return false;
+    std::vector<UnitChoice*> recomputed;
+    for (UnitChoice& c : s.units)
+      if (c.saved == Saved::recompute) recomputed.push_back(&c);
+    const auto count = static_cast<std::size_t>(std::ceil(share * static_cast<double>(recomputed.size())));
+    Schedule before = s;
+    for (std::size_t i = 0; i < count; ++i) recomputed[i]->saved = Saved::nvme;
+    if (count > 0 && fits(s)) return true;
+    s = std::move(before);
+    return false;
   }
 
   bool within_budgets(const TierBytes& n, double margin) const {
@@ -111,6 +214,12 @@ class Search {
   bool packs(SearchResult& best) const {
     best.needs = run_needs(work_, best.schedule);
     return within_budgets(best.needs, 1.0);
+  }
+
+  /// The order of optimizer and backward pass; without a clip both are open.
+  std::vector<bool> updates() const {
+    if (wish_.update_ahead) return {*wish_.update_ahead};
+    return work_.inference ? std::vector<bool>{true} : std::vector<bool>{true, false};
   }
 
   std::vector<int> groups() const {
@@ -138,9 +247,10 @@ class Search {
   }
 
   /// Streamed schedules for a group size, fastest first, each needing less memory than the one before.
-  std::vector<Schedule> ladder(int group) const {
+  std::vector<Schedule> ladder(int group, bool update_ahead) const {
     Schedule s = frugal_schedule(work_);
     s.group = group;
+    s.update_ahead = update_ahead;
     s.hold = true;
     s.prefetch = s.lag = 1;
     s.tiles_in_flight = 4;
@@ -251,11 +361,13 @@ class Search {
 
   void consider(const Schedule& s, SearchResult& best) const {
     const StepPlan plan = build_plan(work_.main_kind(), work_, s);
-    const double seconds = simulate(plan, hw_).step_seconds;
-    if (best.fits && seconds >= best.predicted_seconds) return;
+    const Simulation predicted = simulate(plan, hw_);
+    if (best.fits && predicted.step_seconds > 0.998 * best.predicted_seconds) return;
     best.fits = true;
     best.schedule = s;
-    best.predicted_seconds = seconds;
+    best.ops = plan.ops.size();
+    best.predicted_seconds = predicted.step_seconds;
+    best.bound_seconds = predicted.bound_seconds;
   }
 
   const Workload& work_;

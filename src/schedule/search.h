@@ -32,7 +32,8 @@ struct SearchResult {
   bool fits = false;
   TierBytes needs;     ///< of the schedule, largest over the kinds of plan that training uses
   TierBytes smallest;  ///< of the most frugal schedule that the wish allows
-  double predicted_seconds = 0;
+  double predicted_seconds = 0, bound_seconds = 0;  ///< of the schedule's main plan
+  std::size_t ops = 0;
 };
 
 /// Budgets are those of the workload. Never fails: `fits` tells. Deterministic.

@@ -79,12 +79,16 @@ Status get_profile(Prepared& run, const Progress& progress) {
   if (path.empty()) {
     SLUICE_ASSIGN(path, default_profile_path());
   }
-  const bool exists = std::filesystem::exists(path);
-  if (exists) {
-    SLUICE_ASSIGN(run.profile, load_profile(path));
+  bool usable = std::filesystem::exists(path);
+  if (usable) {
+    Result<HardwareProfile> loaded = load_profile(path);
+    // The user's own file is not ours to replace; the default one may be of an older version.
+    if (!loaded.ok() && !c.profile.empty()) return loaded.error();
+    usable = loaded.ok() && profile_is_of_this_machine(*loaded);
+    if (usable) run.profile = *std::move(loaded);
   }
   bool changed = false;
-  if (!exists || !profile_is_of_this_machine(run.profile)) {
+  if (!usable) {
     if (progress) progress("measuring this machine (once, about half a minute)");
     MeasureOptions options;
     if (!c.nvme.empty()) {
