@@ -91,7 +91,7 @@ class Search {
  private:
   using Turn = std::function<void(UnitChoice&)>;
 
-  /// The most frugal schedule, one that fits if there is one; and the smallest budgets of any, device first.
+  /// The most frugal schedule, and the smallest budgets: of the first that fits, else of the smallest, device first.
   Schedule most_frugal(TierBytes& smallest) const {
     std::optional<Schedule> found;
     bool found_fits = false, first = true;
@@ -109,6 +109,7 @@ class Search {
         found_fits = fits_now;
       }
       first = false;
+      if (fits_now) break;
     }
     return *found;
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "offload/plan/finish.h"
 #include "random_schedule.h"
@@ -224,7 +225,6 @@ TEST(Arenas, AreTight) {
            c.saved = Saved::keep;
          });
        }}};
-  // Pages of 4096 bytes are coarse for the tiniest model.
   for (const auto& [preset, limit] : {std::pair("llama-tiny", 1.035), std::pair("llama-25m", 1.02)}) {
     const auto config = preset_config(preset);
     ASSERT_TRUE(config.ok());
@@ -242,6 +242,65 @@ TEST(Arenas, AreTight) {
         EXPECT_LE(ratio, limit) << preset << " " << a.name << (ahead ? " ahead" : " backward");
       }
     }
+  }
+}
+
+// What the search finds for a preset, with room, with little and with hardly any.
+TEST(Arenas, OfFoundSchedulesAreTight) {
+  ScheduleWish wish;
+  wish.update_ahead = true;
+  for (const char* preset : {"llama-tiny", "llama-25m", "llama-1b", "gpt2-124m"}) {
+    const auto config = preset_config(preset);
+    ASSERT_TRUE(config.ok());
+    const ModelSpec model = build_model(*config);
+    Workload w;
+    w.model = &model;
+    w.shape = {1, 512};
+    w.micro_batches = 2;
+    w.budget_bytes = {1, 1, 0};
+    const TierBytes least = search_schedule(w, wish, HardwareProfile{}).smallest;
+    for (const double room : {1.0, 1.5, 4.0}) {
+      const auto budget = [room](std::uint64_t bytes) {
+        return static_cast<std::uint64_t>(room * static_cast<double>(bytes));
+      };
+      w.budget_bytes = {budget(least.device), std::max(budget(least.host), std::uint64_t{64} << 20), 0};
+      const SearchResult found = search_schedule(w, wish, HardwareProfile{});
+      ASSERT_TRUE(found.fits) << preset << " " << room;
+      EXPECT_LE(arena_ratio(build_layout(PlanKind::train, w, found.schedule)), 1.025)
+          << preset << " with " << room << " of the smallest";
+    }
+  }
+}
+
+/// Bytes on the device that an op works on.
+std::uint64_t device_operands(const StepPlan& plan, const Op& op) {
+  std::set<BufferId> buffers;
+  for (const Access& a : op.accesses)
+    if (plan.buffers[a.buffer].tier == Tier::device) buffers.insert(a.buffer);
+  std::uint64_t bytes = 0;
+  for (const BufferId b : buffers) bytes += footprint_bytes(plan.buffers[b]);
+  return bytes;
+}
+
+// A device that holds one op's operands and one sublayer that is fetched meanwhile is nearly enough.
+TEST(Arenas, SmallestDeviceBudgetIsAboutOneOp) {
+  for (const std::string& preset : preset_names()) {
+    const auto config = preset_config(preset);
+    ASSERT_TRUE(config.ok());
+    const ModelSpec model = build_model(*config);
+    Workload w;
+    w.model = &model;
+    w.shape = {1, 512};
+    w.micro_batches = 2;
+    const Schedule frugal = frugal_schedule(w);
+    std::uint64_t largest_op = 0, largest_unit = 0;
+    const StepPlan plan = build_ops(PlanKind::train, w, frugal);
+    for (const Op& op : plan.ops) largest_op = std::max(largest_op, device_operands(plan, op));
+    for (UnitId u = 0; u < static_cast<UnitId>(model.units.size()); ++u)
+      largest_unit = std::max(largest_unit, w.full_numel(u) * dtype_bytes(w.dtype));
+    const std::uint64_t smallest = run_needs(w, frugal).device;
+    EXPECT_LE(static_cast<double>(smallest), 1.25 * static_cast<double>(largest_op + largest_unit)) << preset;
+    EXPECT_GE(smallest, largest_op) << preset;
   }
 }
 
