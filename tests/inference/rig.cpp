@@ -61,6 +61,7 @@ void InferenceTest::SetUpTestSuite() {
   ASSERT_NE(mkdtemp(pattern.data()), nullptr);
   folder_ = pattern;
   std::filesystem::create_directory(path("swap"));
+  setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
   std::ofstream(text()) << rhyme(20000);
   RunConfig c = config(Dtype::f32, 64);
   c.model = "llama-tiny";

@@ -73,6 +73,19 @@ TEST_F(TrainCommand, JsonOutputIsNothingButJson) {
   EXPECT_EQ(count, 3);
 }
 
+TEST_F(TrainCommand, TokensOfTextLieInTheRunDirectoryOrInTheUsersCache) {
+  const auto files = [&](const std::string& folder) {
+    std::error_code missing;
+    const std::filesystem::directory_iterator all(path(folder), missing);
+    return missing ? 0 : std::distance(all, {});
+  };
+  ASSERT_EQ(sluice("train" + tiny() + data() + "--steps 1 --run " + path("run")).status, 0);
+  EXPECT_EQ(files("run/tokens"), 1);
+  EXPECT_EQ(files("cache/sluice/tokens"), 0);
+  ASSERT_EQ(sluice("train" + tiny() + data() + "--steps 1").status, 0);
+  EXPECT_EQ(files("cache/sluice/tokens"), 1);
+}
+
 TEST_F(TrainCommand, PlanSaysWhatFits) {
   const Finished f = sluice("plan" + tiny() + budgets() + "--json");
   ASSERT_EQ(f.status, 0) << f.err;
