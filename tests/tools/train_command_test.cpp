@@ -144,6 +144,16 @@ TEST_F(TrainCommand, RefusesDataThatDoesNotServe) {
   refused(" --data " + path("wide"), "wide");
 }
 
+TEST_F(TrainCommand, RunsAreNotResumableYet) {
+  for (const std::string& command : {"plan" + tiny(), "train" + tiny() + data() + "--steps 1 --run " + path("run")}) {
+    expect_refused(command + " --durable on", "resumable runs are not in this version yet");
+    EXPECT_FALSE(std::filesystem::exists(path("run")));
+    expect_refused(command + " --durable perhaps", "perhaps");
+    const Finished f = sluice(command + " --durable off");
+    EXPECT_EQ(f.status, 0) << f.err;
+  }
+}
+
 TEST_F(TrainCommand, RefusesPlacesThatDoNotExist) {
   const Finished f =
       sluice("train" + tiny() + data() + "--steps 1 --device-memory 8MiB --host-memory 4MiB --nvme " + path("nowhere"));
