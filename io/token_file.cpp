@@ -71,6 +71,8 @@ Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& r
     wrong = "is not a regular file";
   } else if (static_cast<std::uint64_t>(st.st_size) < sizeof(TokenHeader)) {
     wrong = fmt::format("is not a token file: {} bytes are fewer than its header has", st.st_size);
+  } else if (requirements.own && (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+    wrong = "may have been written by another user";
   } else {
     file.map_bytes_ = static_cast<std::uint64_t>(st.st_size);
     void* map = mmap(nullptr, file.map_bytes_, PROT_READ, MAP_SHARED, fd, 0);

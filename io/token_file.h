@@ -22,6 +22,7 @@ class TokenFile {
   struct Requirements {
     std::uint64_t vocabulary_limit = 0;  ///< the model's; 0: no limit. The file's may not be larger.
     std::uint64_t tokens_min = 0;        ///< needed for one sequence
+    bool own = false;                    ///< this user's, and writable by nobody else
   };
   /// bad_request for everything that is wrong with the file.
   static Result<TokenFile> open(const std::string& path, const Requirements& requirements);
@@ -69,9 +70,9 @@ class TokenWriter {
 /// Text, plain or gzip-compatible (.gz, .dz), to a token file with bytes as tokens (vocabulary 256).
 Status tokenize_bytes(const std::string& text_path, const std::string& token_path);
 
-/// A token file as it is; anything else is taken as text and tokenized into `cache_dir` (made if missing; again only
-/// when the text's size or time has changed).
-Result<TokenFile> open_or_tokenize(const std::string& path, const std::string& cache_dir,
+/// A token file as it is; anything else is taken as text and tokenized into `cache_dir` (made if missing; empty: the
+/// user's cache), again only when its content is new there. What another user may have written there is not trusted.
+Result<TokenFile> open_or_tokenize(const std::string& path, std::string cache_dir,
                                    const TokenFile::Requirements& requirements);
 
 }  // namespace sluice

@@ -1,35 +1,39 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <vector>
 
 #include "io/checksum.h"
 #include "io/token_file.h"
 #include "io/token_header.h"
+#include "io/user_cache.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::size_t pending_bytes_max = 1u << 20;
+constexpr std::size_t chunk_bytes = 1u << 20;
 
-/// A name in the cache that changes when the text does.
+/// A name in the cache that stands for the content of the text and nothing else.
 Result<std::string> cache_name(const std::string& path) {
-  struct stat st {};
-  if (stat(path.c_str(), &st) != 0) return bad_request(fmt::format("can not open {}: {}", path, std::strerror(errno)));
-  if (!S_ISREG(st.st_mode)) return bad_request(fmt::format("{} is not a regular file", path));
-  std::error_code error;
-  const std::filesystem::path whole = std::filesystem::canonical(path, error);
-  if (error) return bad_request(fmt::format("can not open {}: {}", path, error.message()));
-  const std::string key = fmt::format("{}|{}|{}.{}|v{}", whole.string(), st.st_size, st.st_mtim.tv_sec,
-                                      st.st_mtim.tv_nsec, token_file_schema_version);
-  return fmt::format("{}.{:016x}.tokens", whole.filename().string(), checksum(std::as_bytes(std::span(key))));
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored))
+    return bad_request(fmt::format("{} is not a regular file", path));
+  std::ifstream text(path, std::ios::binary);
+  StreamingChecksum sum;
+  std::vector<char> chunk(chunk_bytes);
+  while (text) {
+    text.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+    sum.add(std::as_bytes(std::span(chunk)).first(static_cast<std::size_t>(text.gcount())));
+  }
+  if (!text.eof()) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(errno)));
+  return fmt::format("{:016x}.tokens", sum.value());
 }
 
 Result<bool> has_magic(const std::string& path) {
@@ -40,6 +44,27 @@ Result<bool> has_magic(const std::string& path) {
   close(fd);
   if (n < 0) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(errno)));
   return n == sizeof magic && std::memcmp(magic, token_magic, sizeof magic) == 0;
+}
+
+/// The whole text, not yet published.
+Result<TokenWriter> tokens_of(const std::string& text_path, const std::string& token_path) {
+  // zlib hands plain files through unchanged.
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> text(gzopen(text_path.c_str(), "rbe"), gzclose);
+  if (text == nullptr) return bad_request(fmt::format("can not open {}: {}", text_path, std::strerror(errno)));
+  gzbuffer(text.get(), 1u << 18);
+  SLUICE_ASSIGN(TokenWriter writer, TokenWriter::create(token_path, 256));
+  std::vector<std::byte> chunk(chunk_bytes);
+  for (;;) {
+    const int n = gzread(text.get(), chunk.data(), static_cast<unsigned>(chunk.size()));
+    if (n > 0) SLUICE_TRY(writer.append_bytes(std::span(chunk).first(static_cast<std::size_t>(n))));
+    int code = Z_OK;
+    const char* message = gzerror(text.get(), &code);
+    if (code == Z_ERRNO) message = std::strerror(errno);
+    // A compressed file that ends early is noticed as Z_BUF_ERROR after its last bytes have been handed out.
+    if (n < 0 || (code != Z_OK && code != Z_STREAM_END))
+      return bad_request(fmt::format("can not read {}: {}", text_path, message));
+    if (n == 0) return writer;
+  }
 }
 
 }  // namespace
@@ -63,7 +88,7 @@ Status TokenWriter::append(std::span<const std::int32_t> tokens) {
           fmt::format("token {} at position {} is not in the vocabulary of {}", token, count_, vocabulary_));
     pending_.append(reinterpret_cast<const char*>(&token), token_bytes_);
     ++count_;
-    if (pending_.size() >= pending_bytes_max) SLUICE_TRY(flush());
+    if (pending_.size() >= chunk_bytes) SLUICE_TRY(flush());
   }
   return success();
 }
@@ -102,38 +127,38 @@ Status TokenWriter::finish() {
 }
 
 Status tokenize_bytes(const std::string& text_path, const std::string& token_path) {
-  // zlib hands plain files through unchanged.
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> text(gzopen(text_path.c_str(), "rbe"), gzclose);
-  if (text == nullptr) return bad_request(fmt::format("can not open {}: {}", text_path, std::strerror(errno)));
-  gzbuffer(text.get(), 1u << 18);
-  SLUICE_ASSIGN(TokenWriter writer, TokenWriter::create(token_path, 256));
-  std::vector<std::byte> chunk(pending_bytes_max);
-  for (;;) {
-    const int n = gzread(text.get(), chunk.data(), static_cast<unsigned>(chunk.size()));
-    if (n > 0) SLUICE_TRY(writer.append_bytes(std::span(chunk).first(static_cast<std::size_t>(n))));
-    int code = Z_OK;
-    const char* message = gzerror(text.get(), &code);
-    if (code == Z_ERRNO) message = std::strerror(errno);
-    // A compressed file that ends early is noticed as Z_BUF_ERROR after its last bytes have been handed out.
-    if (n < 0 || (code != Z_OK && code != Z_STREAM_END))
-      return bad_request(fmt::format("can not read {}: {}", text_path, message));
-    if (n == 0) break;
-  }
+  SLUICE_ASSIGN(TokenWriter writer, tokens_of(text_path, token_path));
   return writer.finish();
 }
 
-Result<TokenFile> open_or_tokenize(const std::string& path, const std::string& cache_dir,
+Result<TokenFile> open_or_tokenize(const std::string& path, std::string cache_dir,
                                    const TokenFile::Requirements& requirements) {
   SLUICE_ASSIGN(const bool tokens, has_magic(path));
   if (tokens) return TokenFile::open(path, requirements);
+  if (cache_dir.empty()) {
+    const auto user = user_cache_directory();
+    if (!user.ok())
+      return bad_request(
+          fmt::format("no place for the tokens of {}: {}; give a token file that 'sluice data tokenize' "
+                      "makes of it",
+                      path, user.error().message));
+    cache_dir = *user + "/tokens";
+  }
   SLUICE_ASSIGN(const std::string name, cache_name(path));
   std::error_code error;
   std::filesystem::create_directories(cache_dir, error);
   if (error) return bad_request(fmt::format("can not make directory {}: {}", cache_dir, error.message()));
   const std::string cached = cache_dir + "/" + name;
-  // A damaged cache is made anew; what does not fit the model is wrong either way.
-  if (!TokenFile::open(cached).ok()) SLUICE_TRY(tokenize_bytes(path, cached));
-  return TokenFile::open(cached, requirements);
+  // A damaged or foreign entry is made anew; what does not fit the model is wrong either way.
+  if (!TokenFile::open(cached, {.own = true}).ok()) {
+    SLUICE_ASSIGN(TokenWriter writer, tokens_of(path, cached));
+    SLUICE_ASSIGN(const std::string still, cache_name(path));
+    if (still != name) return bad_request(fmt::format("{} changed while it was read; start again", path));
+    SLUICE_TRY(writer.finish());
+  }
+  auto file = TokenFile::open(cached, requirements);
+  if (!file.ok()) return file.error().in(path);
+  return file;
 }
 
 }  // namespace sluice

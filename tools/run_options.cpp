@@ -141,9 +141,15 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--prefetch", o->prefetch, "units fetched ahead")->check(CLI::Range(0, 64))->group("Schedule");
+  app->add_option("--durable", o->durable, "whether a run that was cut short can be resumed; this version has only off")
+      ->check(CLI::IsMember({"off", "on"}))
+      ->capture_default_str()
+      ->group("Schedule");
 }
 
 Result<RunConfig> resolve(const RunOptions& o) {
+  if (o.durable == "on")
+    return bad_request("--durable on: resumable runs are not in this version yet; use --durable off");
   RunConfig c = o.config;
   c.dtype = o.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   c.optimizer.schedule = o.lr_schedule == "cosine"   ? LrSchedule::cosine

@@ -13,12 +13,12 @@ namespace sluice::tools {
 struct RunOptions {
   RunConfig config;
   std::string dtype = "bf16", schedule = "auto", update = "auto", recompute = "auto", activations = "auto",
-              states = "auto", residency = "auto", lr_schedule = "cosine", nvme;
+              states = "auto", residency = "auto", lr_schedule = "cosine", durable = "off", nvme;
   int group = 0, prefetch = -1;
 };
 
-void add_model_options(CLI::App* app, RunOptions* options);   ///< model, precision, budgets, drive, threads, profile
-void add_batch_options(CLI::App* app, RunOptions* options);   ///< sequence, batch
+void add_model_options(CLI::App* app, RunOptions* options);     ///< model, precision, budgets, drive, threads, profile
+void add_batch_options(CLI::App* app, RunOptions* options);     ///< sequence, batch
 void add_training_options(CLI::App* app, RunOptions* options);  ///< steps, optimizer, schedule
 Result<RunConfig> resolve(const RunOptions& options);
 

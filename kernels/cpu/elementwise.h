@@ -46,7 +46,8 @@ template <class T>
 void rope(T* x, std::int64_t stride, std::int64_t tokens, std::int64_t sequence, std::int64_t position0,
           std::int64_t heads, std::int64_t head_dim, const float* cos, const float* sin, bool inverse);
 
-/// out[t, :] = table[tokens[t], :] (+ positions[t % sequence + position0, :] if positions != nullptr)
+/// out[t, :] = table[tokens[t], :] (+ positions[t % sequence + position0, :] if positions != nullptr). A negative token
+/// is padding: its row of the table is zero, and has no gradient.
 template <class T>
 void embed_forward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, std::int64_t position0,
                    const T* table, const T* positions, std::int64_t width, T* out);

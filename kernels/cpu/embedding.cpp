@@ -1,4 +1,4 @@
-#include <cstring>
+#include <algorithm>
 
 #include "kernels/cpu/elementwise.h"
 
@@ -68,11 +68,15 @@ void embed_forward(const std::int32_t* tokens, std::int64_t count, std::int64_t 
   const auto add_row = simd<T>().add;
   for_rows(count, width, [=](std::int64_t a, std::int64_t b) {
     for (std::int64_t t = a; t < b; ++t) {
-      const T* word = table + tokens[t] * width;
-      if (positions == nullptr)
-        std::memcpy(out + t * width, word, static_cast<std::size_t>(width) * sizeof(T));
+      const T* word = tokens[t] < 0 ? nullptr : table + tokens[t] * width;
+      const T* place = positions == nullptr ? nullptr : positions + (position0 + t % sequence) * width;
+      T* row = out + t * width;
+      if (word != nullptr && place != nullptr)
+        add_row(word, place, row, width);
+      else if (const T* one = word != nullptr ? word : place; one != nullptr)
+        std::copy_n(one, width, row);
       else
-        add_row(word, positions + (position0 + t % sequence) * width, out + t * width, width);
+        std::fill_n(row, width, T{});
     }
   });
 }
@@ -86,7 +90,7 @@ void embed_backward(const std::int32_t* tokens, std::int64_t count, std::int64_t
   for_pieces(width, columns, [=](std::int64_t a, std::int64_t b) {
     for (std::int64_t t = 0; t < count; ++t) {
       const T* row = d_out + t * width + a;
-      accumulate(row, d_table + tokens[t] * width + a, b - a);
+      if (tokens[t] >= 0) accumulate(row, d_table + tokens[t] * width + a, b - a);
       if (d_positions != nullptr) accumulate(row, d_positions + t % sequence * width + a, b - a);
     }
   });

@@ -21,6 +21,7 @@ namespace {
 constexpr std::uint64_t eviction_bytes = 64u << 20;
 constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
 constexpr int repeats = 7;
+constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -73,6 +74,7 @@ struct Bench {
   SublayerArgs args;
   std::vector<Pages> owned;
   std::vector<std::int32_t> tokens;
+  std::vector<float> logits;
   double loss = 0;
 
   Result<std::byte*> pages(std::uint64_t bytes, Dtype dtype, float scale) {
@@ -83,9 +85,11 @@ struct Bench {
   }
 };
 
-Result<std::unique_ptr<Bench>> make_bench(const ModelSpec& model, const UnitSpec& unit, const RopeTable& rope,
-                                          BatchShape shape, Dtype dtype) {
+Result<std::unique_ptr<Bench>> make_bench(const Workload& workload, const UnitSpec& unit, const RopeTable& rope) {
   auto bench = std::make_unique<Bench>();
+  const ModelSpec& model = *workload.model;
+  const BatchShape shape = workload.shape;
+  const Dtype dtype = workload.dtype;
   SublayerArgs& a = bench->args;
   const SublayerCost cost = sublayer_cost(model, unit, shape, dtype);
   const UnitSpec& embed = model.units.front();
@@ -117,6 +121,8 @@ Result<std::unique_ptr<Bench>> make_bench(const ModelSpec& model, const UnitSpec
         static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
   a.tokens = bench->tokens.data();
   a.loss = &bench->loss;
+  bench->logits.resize(static_cast<std::size_t>(model.config.vocabulary));
+  a.logits = bench->logits.data();
   a.loss_scale = 1.0 / static_cast<double>(shape.tokens());
   return bench;
 }
@@ -131,17 +137,8 @@ void run_op(SublayerArgs args, OpKind kind) {
     case OpKind::backward: sublayer_backward(args); break;
     case OpKind::forward_backward: head_forward_backward(args); break;
     case OpKind::loss: head_loss(args); break;
+    case OpKind::logits: head_logits(args); break;
     default: SLUICE_CHECK(false, "%s is no sublayer op", op_names[static_cast<std::size_t>(kind)]);
-  }
-}
-
-double op_flop(const SublayerCost& cost, Sublayer sublayer, OpKind kind) {
-  switch (kind) {
-    case OpKind::forward:
-    case OpKind::loss: return cost.forward_flop;
-    case OpKind::recompute: return cost.recompute_flop;
-    case OpKind::forward_backward: return sublayer == Sublayer::head ? cost.backward_flop : 0;
-    default: return cost.backward_flop;
   }
 }
 
@@ -153,25 +150,28 @@ struct Task {
   double flop;
 };
 
-std::vector<OpKind> ops_of(Sublayer sublayer) {
-  switch (sublayer) {
-    case Sublayer::embed: return {OpKind::forward, OpKind::backward};
-    case Sublayer::head: return {OpKind::loss, OpKind::forward_backward};
-    default: return {OpKind::forward, OpKind::recompute, OpKind::backward};
+/// The sublayer's ops in the plans of a run: training evaluates too.
+std::vector<OpKind> ops_of(Sublayer sublayer, PlanKind main) {
+  if (sublayer == Sublayer::head) {
+    if (main == PlanKind::decode) return {OpKind::logits};
+    if (main == PlanKind::evaluate) return {OpKind::loss};
+    return {OpKind::loss, OpKind::forward_backward};
   }
+  if (main != PlanKind::train) return {OpKind::forward};
+  if (sublayer == Sublayer::embed) return {OpKind::forward, OpKind::backward};
+  return {OpKind::forward, OpKind::recompute, OpKind::backward};
 }
 
-std::vector<Task> missing_tasks(const ModelSpec& model, BatchShape shape, Dtype dtype, int threads,
-                                const HardwareProfile& profile) {
+std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profile) {
   std::vector<Task> tasks;
   for (const Sublayer sublayer : {Sublayer::embed, Sublayer::attention, Sublayer::mlp, Sublayer::head}) {
-    const auto unit = std::find_if(model.units.begin(), model.units.end(),
+    const auto unit = std::find_if(w.model->units.begin(), w.model->units.end(),
                                    [sublayer](const UnitSpec& u) { return u.kind == sublayer; });
-    if (unit == model.units.end()) continue;
-    const SublayerCost cost = sublayer_cost(model, *unit, shape, dtype);
-    for (const OpKind kind : ops_of(sublayer)) {
-      std::string key = cost_key(model, sublayer, kind, shape, dtype, threads);
-      if (profile.op_seconds.count(key) == 0) tasks.push_back({&*unit, kind, key, op_flop(cost, sublayer, kind)});
+    if (unit == w.model->units.end()) continue;
+    const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype);
+    for (const OpKind kind : ops_of(sublayer, w.main_kind())) {
+      std::string key = cost_key(*w.model, sublayer, kind, w.shape, w.dtype, w.threads);
+      if (profile.op_seconds.count(key) == 0) tasks.push_back({&*unit, kind, key, op_flop(cost, kind)});
     }
   }
   return tasks;
@@ -212,14 +212,13 @@ class Stopwatch {
 
 }  // namespace
 
-Status calibrate(const ModelSpec& model, BatchShape shape, Dtype dtype, int threads, HardwareProfile& profile,
-                 double budget_seconds, bool* changed) {
+Status calibrate(const Workload& workload, HardwareProfile& profile, double budget_seconds, bool* changed) {
   *changed = false;
-  std::vector<Task> tasks = missing_tasks(model, shape, dtype, threads, profile);
+  const std::vector<Task> tasks = missing_tasks(workload, profile);
   if (tasks.empty()) return success();
   *changed = true;
-  kernels::set_compute_threads(threads);
-  const RopeTable rope = make_rope_table(model.config, shape.sequence);
+  kernels::set_compute_threads(workload.threads);
+  const RopeTable rope = make_rope_table(workload.model->config, workload.shape.sequence);
   SLUICE_ASSIGN(Pages eviction, Pages::make(eviction_bytes));
   Stopwatch stopwatch(std::move(eviction));
 
@@ -230,21 +229,21 @@ Status calibrate(const ModelSpec& model, BatchShape shape, Dtype dtype, int thre
   for (const Task& task : tasks) {
     const double rate = seconds_done > 0 && flop_done > 0
                             ? flop_done / seconds_done
-                            : (dtype == Dtype::bf16 ? profile.gemm_flops_bf16 : profile.gemm_flops_f32);
+                            : (workload.dtype == Dtype::bf16 ? profile.gemm_flops_bf16 : profile.gemm_flops_f32);
     if (now_seconds() - started + task.flop / rate > budget_seconds) {
-      profile.op_seconds[task.key] = task.flop / rate;
+      profile.op_seconds[task.key] = std::max(task.flop / rate, shortest_seconds);
       continue;
     }
     if (made_for != task.unit) {
       bench.reset();
-      SLUICE_ASSIGN(bench, make_bench(model, *task.unit, rope, shape, dtype));
+      SLUICE_ASSIGN(bench, make_bench(workload, *task.unit, rope));
       made_for = task.unit;
       // What backward reads must be what forward saves: statistics of noise would be infinite.
       if (task.kind == OpKind::backward && task.unit->kind != Sublayer::embed) run_op(bench->args, OpKind::recompute);
     }
-    const SublayerCost cost = sublayer_cost(model, *task.unit, shape, dtype);
+    const SublayerCost cost = sublayer_cost(*workload.model, *task.unit, workload.shape, workload.dtype);
     const double seconds = stopwatch.run(bench->args, task.kind, cost.boundary_bytes);
-    profile.op_seconds[task.key] = std::max(seconds, 1e-9);
+    profile.op_seconds[task.key] = std::max(seconds, shortest_seconds);
     flop_done += task.flop;
     if (task.flop > 0) seconds_done += seconds;
   }

@@ -6,7 +6,7 @@
 #include "sluice/plan.h"
 #include "sluice/profile.h"
 #include "sluice/status.h"
-#include "src/model/model.h"
+#include "src/schedule/schedule.h"
 
 namespace sluice {
 
@@ -15,11 +15,10 @@ namespace sluice {
 std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype,
                      int threads);
 
-/// Measure every distinct sublayer op of a training step of this shape that profile.op_seconds does not have yet, on
-/// random data in memory of its own (lower quartile of a few runs), and add it. When `budget_seconds` are spent, the
+/// Measure every distinct sublayer op in the plans of a run of this workload that profile.op_seconds does not have yet,
+/// on random data in memory of its own (lower quartile of a few runs), and add it. When `budget_seconds` are spent, the
 /// rest is extrapolated from FLOP at the rate of what ran. *changed tells whether anything was added. Sets the calling
-/// thread's OpenMP team to `threads`.
-Status calibrate(const ModelSpec& model, BatchShape shape, Dtype dtype, int threads, HardwareProfile& profile,
-                 double budget_seconds, bool* changed);
+/// thread's OpenMP team to workload.threads.
+Status calibrate(const Workload& workload, HardwareProfile& profile, double budget_seconds, bool* changed);
 
 }  // namespace sluice

@@ -5,13 +5,13 @@
 #include <sys/utsname.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "io/json_guard.h"
 #include "io/publish.h"
+#include "io/user_cache.h"
 
 namespace sluice {
 namespace {
@@ -105,11 +105,9 @@ std::string machine_id() {
 }
 
 Result<std::string> default_profile_path() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/sluice/profile.json";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/sluice/profile.json";
-  return bad_request("neither XDG_CACHE_HOME nor HOME is set; name the hardware profile with --profile FILE");
+  const auto cache = user_cache_directory();
+  if (!cache.ok()) return bad_request(cache.error().message + "; name the hardware profile with --profile FILE");
+  return *cache + "/profile.json";
 }
 
 Result<HardwareProfile> load_profile(const std::string& path) {

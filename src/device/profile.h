@@ -12,7 +12,7 @@ namespace sluice {
 /// "AMD EPYC 7763, 2 cores, Linux 6.1.0-18-amd64": a profile is worth something on the machine that it names.
 std::string machine_id();
 
-/// $XDG_CACHE_HOME/sluice/profile.json, or ~/.cache/sluice/profile.json. bad_request where neither is known.
+/// profile.json in the user's cache. bad_request where that is not known.
 Result<std::string> default_profile_path();
 
 /// Errors: bad_request where the file is missing, is not a profile, has another schema version, or holds a rate that is

@@ -48,6 +48,7 @@ void head_cost(const Dims& d, SublayerCost* cost) {
   cost->backward_workspace_bytes = HeadSpace(Carver(nullptr), d, true).bytes;
   cost->forward_flop = matmul_flop(d.tokens, d.hidden, d.vocabulary);
   cost->backward_flop = 2 * cost->forward_flop;
+  cost->logits_flop = matmul_flop(1, d.hidden, d.vocabulary);
 }
 
 }  // namespace
@@ -64,6 +65,18 @@ SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchSh
     case Sublayer::head: head_cost(d, &cost); break;
   }
   return cost;
+}
+
+double op_flop(const SublayerCost& cost, OpKind kind) {
+  switch (kind) {
+    case OpKind::forward:
+    case OpKind::loss: return cost.forward_flop;
+    case OpKind::recompute: return cost.recompute_flop;
+    case OpKind::backward: return cost.backward_flop;
+    case OpKind::forward_backward: return cost.forward_flop + cost.backward_flop;
+    case OpKind::logits: return cost.logits_flop;
+    default: return 0;
+  }
 }
 
 std::uint64_t kv_cache_bytes(const ModelSpec& model, const UnitSpec& unit, std::int64_t capacity, Dtype dtype) {

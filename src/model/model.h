@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sluice/dtype.h"
+#include "sluice/plan.h"
 #include "sluice/status.h"
 
 namespace sluice {
@@ -93,9 +94,12 @@ struct SublayerCost {
   std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward
   double recompute_flop = 0;                   ///< forward without what only x_out needs
   double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; the head's forward_backward costs their sum
+  double logits_flop = 0;                      ///< head: forward of one token
 };
 /// `kv_capacity`: positions of the cache that decoding attends to; it sizes the forward workspace of attention.
 SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype,
                            std::int64_t kv_capacity = 0);
+/// FLOP of one compute op of the unit with this cost.
+double op_flop(const SublayerCost& cost, OpKind kind);
 
 }  // namespace sluice

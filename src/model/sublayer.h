@@ -41,11 +41,12 @@ struct SublayerArgs {
   std::byte* d_in = nullptr;
   std::span<std::byte> workspace;
 
-  const std::int32_t* tokens =
-      nullptr;              ///< [batch, sequence + 1]: inputs are columns 0..s-1, targets 1..s; -1 target = ignored
-  double loss_scale = 1;    ///< gradient scale: 1 / target tokens of the global batch
-  double* loss = nullptr;   ///< sum of nats over the micro-batch's targets, set
-  float* logits = nullptr;  ///< decode: [vocabulary] of the last token
+  /// [batch, sequence + 1]: inputs are columns 0..s-1, targets 1..s. -1 is padding: ignored as a target, a row of zeros
+  /// as an input.
+  const std::int32_t* tokens = nullptr;
+  double loss_scale = 1;          ///< gradient scale: 1 / target tokens of the global batch
+  double* loss = nullptr;         ///< sum of nats over the micro-batch's targets, set
+  float* logits = nullptr;        ///< decode: [vocabulary] of the last token
   std::byte* kv_cache = nullptr;  ///< decode: [2, kv_capacity, kv_heads, head_dim] of run dtype, k then v
   std::int64_t kv_capacity = 0;
 };

@@ -76,7 +76,7 @@ void RankBuilder::bring_inputs(UnitId u, int mb, bool backward) {
   }
 }
 
-Op& RankBuilder::compute(OpKind kind, UnitId u, int mb, double flop) {
+Op& RankBuilder::compute(OpKind kind, UnitId u, int mb) {
   StepPlan& plan = emit_.plan();
   const std::string key = cost_key(*work_.model, spec(u).kind, kind, work_.shape, work_.dtype, work_.threads);
   auto at = std::find(plan.cost_keys.begin(), plan.cost_keys.end(), key);
@@ -84,7 +84,7 @@ Op& RankBuilder::compute(OpKind kind, UnitId u, int mb, double flop) {
   const auto index = static_cast<std::int32_t>(at - plan.cost_keys.begin());
   Op& op = emit_.op(kind, LaneKind::compute, rank_, u);
   op.micro_batch = mb;
-  op.flop = flop;
+  op.flop = op_flop(costs_[static_cast<std::size_t>(u)], kind);
   op.cost = index;
   return op;
 }
@@ -111,7 +111,7 @@ void RankBuilder::forward(UnitId u, int mb) {
   if (saves) m.saved = device(label(u, "saved", mb), cost.saved_bytes, Life::lasting);
   const Part out = device(label(u + 1, "x", mb), cost.boundary_bytes, Life::lasting);
   micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
-  Op& op = compute(OpKind::forward, u, mb, cost.forward_flop);
+  Op& op = compute(OpKind::forward, u, mb);
   touch_parameters(op, u);
   if (u == 0) Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
   if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
@@ -131,7 +131,7 @@ void RankBuilder::recompute(UnitId u, int mb) {
   Part workspace;
   touch_workspace(OpKind::recompute, u, workspace);
   m.saved = device(label(u, "saved", mb), cost.saved_bytes);
-  Op& op = compute(OpKind::recompute, u, mb, cost.recompute_flop);
+  Op& op = compute(OpKind::recompute, u, mb);
   touch_parameters(op, u);
   Emitter::touch(op, m.x, Role::x_in, Mode::read);
   Emitter::touch(op, m.saved, Role::saved, Mode::write);
@@ -145,7 +145,7 @@ void RankBuilder::backward(UnitId u, int mb, bool accumulate) {
   Part workspace;
   touch_workspace(OpKind::backward, u, workspace);
   if (u > 0) m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
-  Op& op = compute(OpKind::backward, u, mb, cost.backward_flop);
+  Op& op = compute(OpKind::backward, u, mb);
   op.accumulate = accumulate;
   if (u > 0) touch_parameters(op, u);
   if (u == 0) Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
@@ -166,7 +166,7 @@ void RankBuilder::head(int mb, bool accumulate) {
   Part workspace;
   touch_workspace(OpKind::forward_backward, u, workspace);
   m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
-  Op& op = compute(OpKind::forward_backward, u, mb, cost.forward_flop + cost.backward_flop);
+  Op& op = compute(OpKind::forward_backward, u, mb);
   op.accumulate = accumulate;
   touch_parameters(op, u);
   Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
@@ -185,7 +185,7 @@ void RankBuilder::evaluate_head(int mb) {
   const UnitId u = head_unit();
   Part workspace;
   touch_workspace(OpKind::loss, u, workspace);
-  Op& op = compute(OpKind::loss, u, mb, costs_[static_cast<std::size_t>(u)].forward_flop);
+  Op& op = compute(OpKind::loss, u, mb);
   touch_parameters(op, u);
   Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
   Emitter::touch(op, micro(u, mb).x, Role::x_in, Mode::read);
@@ -199,7 +199,7 @@ void RankBuilder::decode_head() {
   Part workspace;
   touch_workspace(OpKind::logits, u, workspace);
   const Part out = device("logits.device", logits_.bytes);
-  Op& op = compute(OpKind::logits, u, 0, 0);
+  Op& op = compute(OpKind::logits, u, 0);
   touch_parameters(op, u);
   Emitter::touch(op, micro(u, 0).x, Role::x_in, Mode::read);
   Emitter::touch(op, out, Role::logits, Mode::write);

@@ -118,7 +118,7 @@ class RankBuilder {
   Parked park(const Part& device_part, Place place, const std::string& name, UnitId u, int mb);
   Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life);
   bool travels(UnitId u) const;  ///< activations between passes do not stay on the device
-  Op& compute(OpKind kind, UnitId u, int mb, double flop);
+  Op& compute(OpKind kind, UnitId u, int mb);
   void touch_parameters(Op& op, UnitId u);
   void touch_workspace(OpKind kind, UnitId u, Part& out);
 

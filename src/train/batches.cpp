@@ -23,6 +23,13 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t k
   return index;
 }
 
+Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model) {
+  TokenFile::Requirements requirements;
+  requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
+  requirements.tokens_min = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence)) + 1;
+  return open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements);
+}
+
 Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed) {
   Batches b;
   b.tokens_ = &tokens;

@@ -6,8 +6,13 @@
 
 #include "io/token_file.h"
 #include "sluice/status.h"
+#include "src/model/model.h"
+#include "src/train/run_config.h"
 
 namespace sluice {
+
+/// config.data as tokens. bad_request when it has less than one window, or a larger vocabulary than the model.
+Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model);
 
 /// Cuts a token file into windows of sequence + 1 tokens, `sequence` apart. The last part of the file is held out for
 /// evaluation (one window in twenty, at least one). Every epoch visits every training window once, in an order of its

@@ -119,11 +119,7 @@ Status Generator::step_end(RankId, const StepParams&, const ControlBlock&, std::
 
 Result<TokenFile> open_text(const RunConfig& config) {
   SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
-  TokenFile::Requirements requirements;
-  requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
-  requirements.tokens_min = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence)) + 1;
-  return open_or_tokenize(config.data, std::filesystem::temp_directory_path().string() + "/sluice-tokens",
-                          requirements);
+  return open_data(config, model);
 }
 
 Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, TokenFile text, const Options& options) {

@@ -101,8 +101,7 @@ Status get_profile(Prepared& run, const Progress& progress) {
     changed = true;
   }
   bool added = false;
-  SLUICE_TRY(
-      calibrate(run.model, run.workload.shape, run.workload.dtype, run.workload.threads, run.profile, 20, &added));
+  SLUICE_TRY(calibrate(run.workload, run.profile, 20, &added));
   if (changed || added) SLUICE_TRY(save_profile(path, run.profile));
   return success();
 }

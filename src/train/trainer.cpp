@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "offload/plan/timeline.h"
 #include "src/train/export.h"
@@ -13,12 +12,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   if (!run.search.fits) return does_not_fit(run);
   const RunConfig& c = run.config;
   std::unique_ptr<Trainer> t(new Trainer(run, observer));
-  TokenFile::Requirements requirements;
-  requirements.vocabulary_limit = static_cast<std::uint64_t>(run.model.config.vocabulary);
-  requirements.tokens_min = static_cast<std::uint64_t>(c.sequence) + 1;
-  const std::string cache =
-      c.run.empty() ? std::filesystem::temp_directory_path().string() + "/sluice-tokens" : c.run + "/tokens";
-  SLUICE_ASSIGN(t->tokens_, open_or_tokenize(c.data, cache, requirements));
+  SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config));
   SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed));
   observer.note("reserving " + std::to_string(run.workload.ranks) + " x device and host arenas, and the swap file");
   SLUICE_ASSIGN(t->engine_, Engine::create(run, *t, !c.trace.empty()));

@@ -35,6 +35,7 @@ class Bench {
     std::string pattern = std::filesystem::exists("/var/tmp") ? "/var/tmp/sluice-equal-XXXXXX" : "sluice-equal-XXXXXX";
     SLUICE_CHECK(mkdtemp(pattern.data()) != nullptr, "%s", pattern.c_str());
     folder_ = pattern;
+    setenv("XDG_CACHE_HOME", (std::filesystem::absolute(folder_) / "cache").c_str(), 1);
     std::filesystem::create_directory(folder_ / "drive");
     std::ofstream text(folder_ / "text.txt");
     for (int i = 0; i < 6000; ++i) text << static_cast<char>('a' + (i * i + i / 7) % 26) << (i % 11 == 0 ? " " : "");

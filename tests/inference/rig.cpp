@@ -26,7 +26,7 @@ void InferenceTest::write_profile(const std::string& path, const std::string& mo
   const ModelSpec spec = build_model(expect_ok(load_config(model)));
   for (const Sublayer s : {Sublayer::embed, Sublayer::attention, Sublayer::mlp, Sublayer::head})
     for (const OpKind k :
-         {OpKind::forward, OpKind::recompute, OpKind::backward, OpKind::forward_backward, OpKind::loss})
+         {OpKind::forward, OpKind::recompute, OpKind::backward, OpKind::forward_backward, OpKind::loss, OpKind::logits})
       profile.op_seconds[cost_key(spec, s, k, shape, dtype, 1)] = 1e-4;
   const Status saved = save_profile(path, profile);
   ASSERT_TRUE(saved.ok()) << saved.error().message;
@@ -61,6 +61,7 @@ void InferenceTest::SetUpTestSuite() {
   ASSERT_NE(mkdtemp(pattern.data()), nullptr);
   folder_ = pattern;
   std::filesystem::create_directory(path("swap"));
+  setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
   std::ofstream(text()) << rhyme(20000);
   RunConfig c = config(Dtype::f32, 64);
   c.model = "llama-tiny";

@@ -1,5 +1,8 @@
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <zlib.h>
+
+#include <optional>
 
 #include "io/token_file.h"
 #include "support.h"
@@ -200,6 +203,87 @@ TEST(OpenOrTokenize, TakesTextAndTokenFilesAndRemembers) {
   expect_refused(open_or_tokenize(dir / "missing", cache, {}), "No such file");
   expect_refused(open_or_tokenize(dir.path(), cache, {}), "can not read");
   expect_refused(open_or_tokenize(dir / "a.txt", dir / "a.txt", {}), "can not make directory");
+}
+
+TEST(OpenOrTokenize, KnowsTextByItsContent) {
+  const ScratchDir dir;
+  const std::string cache = dir / "cache";
+  const std::string one(1000, '1'), two(1000, '2');
+  write_text(dir / "a.txt", one);
+  auto file = open_or_tokenize(dir / "a.txt", cache, {});
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  const std::string cached = file->path();
+  const auto written = std::filesystem::last_write_time(cached);
+  std::filesystem::copy(dir / "a.txt", dir / "copy.txt");
+  file = open_or_tokenize(dir / "copy.txt", cache, {});
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file->path(), cached);
+  EXPECT_EQ(std::filesystem::last_write_time(cached), written) << "not made again";
+
+  const auto as_old = std::filesystem::last_write_time(dir / "a.txt");
+  write_text(dir / "a.txt", two);
+  std::filesystem::last_write_time(dir / "a.txt", as_old);
+  file = open_or_tokenize(dir / "a.txt", cache, {});
+  ASSERT_TRUE(file.ok());
+  expect_text(*file, two);
+}
+
+/// The entry for `text` in `cache`, replaced by the tokens of another one.
+std::string forged_entry(const ScratchDir& dir, const std::string& text, const std::string& cache) {
+  const auto file = open_or_tokenize(text, cache, {});
+  EXPECT_TRUE(file.ok()) << file.error().message;
+  write_text(dir / "other.txt", "something else");
+  EXPECT_TRUE(tokenize_bytes(dir / "other.txt", file->path()).ok());
+  return file->path();
+}
+
+TEST(OpenOrTokenize, TrustsNoEntryThatOthersCanWrite) {
+  const ScratchDir dir;
+  write_text(dir / "a.txt", "the text");
+  const std::string entry = forged_entry(dir, dir / "a.txt", dir / "cache");
+  chmod(entry.c_str(), 0666);
+  const auto file = open_or_tokenize(dir / "a.txt", dir / "cache", {});
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  expect_text(*file, "the text");
+}
+
+TEST(OpenOrTokenize, TrustsNoEntryOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const ScratchDir dir;
+  write_text(dir / "a.txt", "the text");
+  const std::string entry = forged_entry(dir, dir / "a.txt", dir / "cache");
+  ASSERT_EQ(chown(entry.c_str(), 65534, 65534), 0);
+  const auto file = open_or_tokenize(dir / "a.txt", dir / "cache", {});
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  expect_text(*file, "the text");
+}
+
+/// The environment as it was, when the test is over.
+class KeptVariable {
+ public:
+  explicit KeptVariable(const char* name) : name_(name) {
+    if (const char* value = std::getenv(name)) value_ = value;
+  }
+  ~KeptVariable() { value_ ? setenv(name_, value_->c_str(), 1) : unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> value_;
+};
+
+TEST(OpenOrTokenize, KeepsTokensInTheUsersCache) {
+  const KeptVariable cache("XDG_CACHE_HOME"), home("HOME");
+  const ScratchDir dir;
+  write_text(dir / "a.txt", "the text");
+  setenv("XDG_CACHE_HOME", (dir / "cache").c_str(), 1);
+  auto file = open_or_tokenize(dir / "a.txt", "", {});
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_EQ(std::filesystem::path(file->path()).parent_path(), dir / "cache/sluice/tokens");
+
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  expect_refused(open_or_tokenize(dir / "a.txt", "", {}), "neither XDG_CACHE_HOME nor HOME is set");
+  EXPECT_TRUE(open_or_tokenize(file->path(), "", {}).ok()) << "a token file needs no cache";
 }
 
 }  // namespace

@@ -239,5 +239,40 @@ TYPED_TEST(Elementwise, EmbeddingGathersAndScatters) {
   }
 }
 
+/// Before the table lies what a row -1 would be: not a number to read, and not to be written.
+TYPED_TEST(Elementwise, EmbeddingOfPaddingIsZeroAndLearnsNothing) {
+  using T = TypeParam;
+  const std::int64_t words = 3, count = 6, sequence = 3;
+  const std::vector<std::int32_t> tokens{2, -1, 0, -1, -1, 1};
+  const auto row = [](auto& all, std::int64_t r, std::int64_t width) { return all.data() + r * width; };
+  for (std::int64_t width : {1, 7, 700}) {
+    auto rows = normal<T>((1 + words) * width, 1);
+    std::fill_n(rows.data(), width, stored<T>(std::nan("")));
+    const auto positions = normal<T>(sequence * width, 2), d_out = normal<T>(count * width, 3);
+    std::vector<T> out(static_cast<std::size_t>(count * width));
+    for (const T* where : {static_cast<const T*>(nullptr), positions.data()}) {
+      kernels::embed_forward(tokens.data(), count, sequence, 0, row(rows, 1, width), where, width, out.data());
+      for (std::int64_t t = 0; t < count; ++t)
+        for (std::int64_t c = 0; c < width; ++c) {
+          const double word = tokens[t] < 0 ? 0 : value(row(rows, 1 + tokens[t], width)[c]);
+          const double p = where == nullptr ? 0 : value(where[t % sequence * width + c]);
+          expect_near(word + p, out[t * width + c], 0, 1e-30, "embed", c);
+        }
+    }
+    auto d_rows = normal<float>((1 + words) * width, 4), d_positions = normal<float>(sequence * width, 5);
+    auto want_rows = d_rows, want_positions = d_positions;
+    for (std::int64_t t = 0; t < count; ++t)
+      for (std::int64_t c = 0; c < width; ++c) {
+        const auto d = static_cast<float>(value(d_out[t * width + c]));
+        if (tokens[t] >= 0) row(want_rows, 1 + tokens[t], width)[c] += d;
+        row(want_positions, t % sequence, width)[c] += d;
+      }
+    kernels::embed_backward(tokens.data(), count, sequence, d_out.data(), width, row(d_rows, 1, width),
+                            d_positions.data());
+    EXPECT_TRUE(same_bytes(want_rows, d_rows));
+    EXPECT_TRUE(same_bytes(want_positions, d_positions));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test

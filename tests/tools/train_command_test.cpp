@@ -73,6 +73,19 @@ TEST_F(TrainCommand, JsonOutputIsNothingButJson) {
   EXPECT_EQ(count, 3);
 }
 
+TEST_F(TrainCommand, TokensOfTextLieInTheRunDirectoryOrInTheUsersCache) {
+  const auto files = [&](const std::string& folder) {
+    std::error_code missing;
+    const std::filesystem::directory_iterator all(path(folder), missing);
+    return missing ? 0 : std::distance(all, {});
+  };
+  ASSERT_EQ(sluice("train" + tiny() + data() + "--steps 1 --run " + path("run")).status, 0);
+  EXPECT_EQ(files("run/tokens"), 1);
+  EXPECT_EQ(files("cache/sluice/tokens"), 0);
+  ASSERT_EQ(sluice("train" + tiny() + data() + "--steps 1").status, 0);
+  EXPECT_EQ(files("cache/sluice/tokens"), 1);
+}
+
 TEST_F(TrainCommand, PlanSaysWhatFits) {
   const Finished f = sluice("plan" + tiny() + budgets() + "--json");
   ASSERT_EQ(f.status, 0) << f.err;
@@ -129,6 +142,16 @@ TEST_F(TrainCommand, RefusesDataThatDoesNotServe) {
   ASSERT_TRUE(writer->append(tokens).ok());
   ASSERT_TRUE(writer->finish().ok());
   refused(" --data " + path("wide"), "wide");
+}
+
+TEST_F(TrainCommand, RunsAreNotResumableYet) {
+  for (const std::string& command : {"plan" + tiny(), "train" + tiny() + data() + "--steps 1 --run " + path("run")}) {
+    expect_refused(command + " --durable on", "resumable runs are not in this version yet");
+    EXPECT_FALSE(std::filesystem::exists(path("run")));
+    expect_refused(command + " --durable perhaps", "perhaps");
+    const Finished f = sluice(command + " --durable off");
+    EXPECT_EQ(f.status, 0) << f.err;
+  }
 }
 
 TEST_F(TrainCommand, RefusesPlacesThatDoNotExist) {
