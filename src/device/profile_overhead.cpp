@@ -1,6 +1,5 @@
 // What the executor costs per op: a plan of copies of one cache line, streamed through two lanes as units are.
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "offload/plan/finish.h"
@@ -13,10 +12,6 @@ namespace {
 constexpr std::uint64_t line_bytes = 64;
 constexpr int ring = 8;       ///< buffers in flight between the lanes
 constexpr int rounds = 1000;  ///< copies down, and as many up
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 StepPlan copies() {
   StepPlan plan;
