@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/gemm_peak.h"
+#include "src/device/profile_measure.h"
 
 namespace sluice {
 namespace {
@@ -30,16 +30,6 @@ using kernels::Matrix;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double measure_peak(std::int64_t rounds) {
-  double best = 0;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    const double flop = kernels::multiply_add_burst(rounds);
-    best = std::max(best, flop / seconds_since(start));
-  }
-  return best;
 }
 
 struct Shape {
@@ -147,7 +137,7 @@ int run(int argc, char** argv) {
     }
   }
   kernels::set_compute_threads(threads);
-  const double peak = measure_peak(smoke ? 1'000'000 : 20'000'000);
+  const double peak = measure_peak_flops_f32(threads, smoke ? 0.01 : 0.5);
   const std::span<const Shape> shapes = smoke ? std::span<const Shape>(smoke_shapes) : full_shapes;
   std::vector<Row> rows;
   for (const Shape& s : shapes)

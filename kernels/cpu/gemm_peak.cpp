@@ -1,7 +1,5 @@
 #include "kernels/cpu/gemm_peak.h"
 
-#include <omp.h>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_peak.cpp"
 #include <hwy/foreach_target.h>
@@ -38,13 +36,9 @@ HWY_EXPORT(multiply_add_chains);
 HWY_EXPORT(flop_per_round);
 
 double multiply_add_burst(std::int64_t rounds) {
-  double unused = 0, flop = 0;
-#pragma omp parallel reduction(+ : unused, flop)
-  {
-    unused += HWY_DYNAMIC_DISPATCH(multiply_add_chains)(rounds, static_cast<float>(omp_get_thread_num()));
-    flop += static_cast<double>(rounds) * HWY_DYNAMIC_DISPATCH(flop_per_round)();
-  }
-  return unused < 0 ? 0 : flop;  // sums of non-negative numbers: the comparison keeps them from being optimised away
+  const float unused = HWY_DYNAMIC_DISPATCH(multiply_add_chains)(rounds, 1.0f);
+  const double flop = static_cast<double>(rounds) * HWY_DYNAMIC_DISPATCH(flop_per_round)();
+  return unused < 0 ? 0 : flop;  // a sum of positive numbers: the comparison keeps it from being optimised away
 }
 
 }  // namespace sluice::kernels

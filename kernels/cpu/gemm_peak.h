@@ -5,8 +5,8 @@
 
 namespace sluice::kernels {
 
-/// Issues chains of fused multiply-adds on the widest registers, in all threads of the calling thread's OpenMP team,
-/// and touches no memory. Returns the FLOP done; the caller takes the time.
+/// Issues chains of fused multiply-adds on the widest registers, on the calling thread alone, and touches no memory.
+/// Returns the FLOP done; the caller takes the time.
 double multiply_add_burst(std::int64_t rounds);
 
 }  // namespace sluice::kernels

@@ -51,8 +51,11 @@ class StepSource {
   virtual Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                              std::span<std::int32_t> dst) = 0;
   /// On the optimizer lane, after `control`. unit_norm_sq and losses are the rank's own; `control` is of all ranks.
-  virtual Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
-                          std::span<const double> unit_norm_sq, std::span<const double> losses) = 0;
+  /// Plans of decoding have no such op.
+  virtual Status step_end(RankId, const StepParams&, const ControlBlock&, std::span<const double> /*unit_norm_sq*/,
+                          std::span<const double> /*losses*/) {
+    return success();
+  }
 };
 
 /// Makes a step durable: writes the commit record and syncs it. On the nvme_write lane, after everything the lane was

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -52,6 +53,23 @@ Result<std::byte*> map_pages(std::uint64_t bytes) {
 }
 
 void unmap_pages(std::byte* address, std::uint64_t bytes) { munmap(address, rounded(bytes)); }
+
+Result<Pages> Pages::make(std::uint64_t bytes) {
+  Pages pages;
+  pages.bytes_ = std::max<std::uint64_t>(bytes, 1);
+  SLUICE_ASSIGN(pages.data_, map_pages(pages.bytes_));
+  return pages;
+}
+
+Pages& Pages::operator=(Pages&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Pages::~Pages() {
+  if (data_ != nullptr) unmap_pages(data_, bytes_);
+}
 
 Result<std::byte*> HostDevice::allocate(std::uint64_t bytes) { return map_pages(bytes); }
 void HostDevice::free(std::byte* address, std::uint64_t bytes) { unmap_pages(address, bytes); }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sluice/plan.h"
@@ -40,6 +41,22 @@ class HostDevice final : public DeviceMemory {
 /// Anonymous pages, aligned to 2 MiB, huge pages advised, every page present. bad_request if they cannot be had.
 Result<std::byte*> map_pages(std::uint64_t bytes);
 void unmap_pages(std::byte* address, std::uint64_t bytes);
+
+/// Owner of mapped pages. Move-only; unmaps on destruction.
+class Pages {
+ public:
+  static Result<Pages> make(std::uint64_t bytes);  ///< at least one byte
+  Pages() = default;
+  Pages(Pages&& other) noexcept { *this = std::move(other); }
+  Pages& operator=(Pages&& other) noexcept;
+  ~Pages();
+  std::byte* data() const { return data_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
 
 struct ArenaSpec {
   Tier tier = Tier::host;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "kernels/cpu/gemm.h"
 #include "offload/run/memory.h"
 #include "sluice/random.h"
+#include "src/device/profile_measure.h"
 #include "src/model/init.h"
 #include "src/model/sublayer.h"
 
@@ -22,37 +22,6 @@ constexpr std::uint64_t eviction_bytes = 64u << 20;
 constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
 constexpr int repeats = 7;
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// Pages like those of the arenas, so that the same huge pages and no page faults are timed.
-class Pages {
- public:
-  static Result<Pages> make(std::uint64_t bytes) {
-    Pages pages;
-    pages.bytes_ = std::max<std::uint64_t>(bytes, 1);
-    SLUICE_ASSIGN(pages.data_, map_pages(pages.bytes_));
-    return pages;
-  }
-  Pages() = default;
-  Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
-  Pages& operator=(Pages&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~Pages() {
-    if (data_ != nullptr) unmap_pages(data_, bytes_);
-  }
-  std::byte* data() const { return data_; }
-  std::uint64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::uint64_t bytes_ = 0;
-};
 
 /// Random values of about the given size: arithmetic on zeros or on denormals would take other times.
 void fill_random(Pages& pages, Dtype dtype, float scale) {

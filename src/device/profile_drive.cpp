@@ -1,6 +1,5 @@
 // Drive streams: a window of block-sized O_DIRECT requests over a temporary file.
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "io/queue.h"
@@ -10,10 +9,6 @@
 
 namespace sluice {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 constexpr std::uint64_t small_bytes = 64u << 10;
 
@@ -87,19 +82,13 @@ Result<DriveRates> measure_drive(const DriveOptions& options) {
   swap.directories = {options.directory};
   swap.bytes = options.file_bytes / options.block_bytes * options.block_bytes;
   SLUICE_ASSIGN(SwapFile file, SwapFile::create(swap));
-  const std::uint64_t memory_bytes = options.block_bytes * options.depth;
-  SLUICE_ASSIGN(std::byte * memory, map_pages(memory_bytes));
-  struct Unmap {
-    std::byte* data;
-    std::uint64_t bytes;
-    ~Unmap() { unmap_pages(data, bytes); }
-  } const unmap{memory, memory_bytes};
+  SLUICE_ASSIGN(const Pages memory, Pages::make(options.block_bytes * options.depth));
   QueueOptions queue_options;
   queue_options.depth = options.depth;
   queue_options.files = file.files();
-  queue_options.buffers = {{memory, memory_bytes}};
+  queue_options.buffers = {{memory.data(), memory.bytes()}};
   SLUICE_ASSIGN(const std::unique_ptr<IoQueue> queue, make_queue(queue_options));
-  Stream stream(*queue, memory, options);
+  Stream stream(*queue, memory.data(), options);
   // Blocks that were never written are not read from the drive, and first writes change the file's extents.
   SLUICE_TRY(stream.run(only_write, 0, swap.bytes));
   DriveRates rates;

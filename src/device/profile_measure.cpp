@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -26,17 +24,13 @@ std::uint64_t beyond_cache_bytes() {
   return std::max<std::uint64_t>(64u << 20, cache > 0 ? 4 * static_cast<std::uint64_t>(cache) : 0);
 }
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// Memory as the arenas have it. Without it nothing can be measured, so that not having it ends the program.
-std::shared_ptr<std::byte> pages(std::uint64_t bytes) {
-  auto made = map_pages(bytes);
+Pages pages(std::uint64_t bytes) {
+  auto made = Pages::make(bytes);
   SLUICE_CHECK(made.ok(), "%s", made.error().message.c_str());
-  return {*made, [bytes](std::byte* p) { unmap_pages(p, bytes); }};
+  return std::move(*made);
 }
-float* floats(const std::shared_ptr<std::byte>& p) { return reinterpret_cast<float*>(p.get()); }
+float* floats(const Pages& p) { return reinterpret_cast<float*>(p.data()); }
 
 /// Seconds of the quickest pass: at least two, then as many as the time allows.
 double quickest(double seconds, const std::function<void()>& pass) {
@@ -63,6 +57,17 @@ double quickest_on(int threads, double seconds, std::int64_t numel,
   });
 }
 
+/// Bytes per second of `pass` over floats beyond caches.
+double float_bytes_per_second(int threads, double seconds, const std::function<void(std::span<float>)>& pass) {
+  const std::uint64_t bytes = beyond_cache_bytes();
+  const Pages memory = pages(bytes);
+  const double took =
+      quickest_on(threads, seconds, static_cast<std::int64_t>(bytes / 4), [&](std::int64_t first, std::int64_t n) {
+        pass({floats(memory) + first, static_cast<std::size_t>(n)});
+      });
+  return static_cast<double>(bytes) / took;
+}
+
 constexpr GemmShape usual_shapes[] = {
     {2048, 2048, 2048, false, true}, {2048, 2048, 2048, false, false}, {2048, 2048, 2048, true, false},
     {1024, 3072, 768, false, true},  {1024, 768, 3072, false, false},  {3072, 768, 1024, true, false},
@@ -87,15 +92,15 @@ double measure_gemm_flops(std::span<const GemmShape> shapes, Dtype dtype, double
                         b_bytes = elements(s.k, s.n) * dtype_bytes(dtype);
     const std::uint64_t workspace_bytes = kernels::gemm_workspace_bytes(s.m, s.n, s.k, dtype, Dtype::f32);
     const auto a = pages(a_bytes), b = pages(b_bytes), c = pages(elements(s.m, s.n) * 4);
-    const auto workspace = pages(std::max<std::uint64_t>(workspace_bytes, 64));
+    const auto workspace = pages(workspace_bytes);
     // 0x3c3c is a small positive number in bf16, and twice that in one fp32.
-    std::memset(a.get(), 0x3c, a_bytes);
-    std::memset(b.get(), 0x3c, b_bytes);
-    const kernels::ConstMatrix ma{a.get(), dtype, s.a_transposed ? s.m : s.k, s.a_transposed};
-    const kernels::ConstMatrix mb{b.get(), dtype, s.b_transposed ? s.k : s.n, s.b_transposed};
-    const kernels::Matrix mc{c.get(), Dtype::f32, s.n};
+    std::memset(a.data(), 0x3c, a_bytes);
+    std::memset(b.data(), 0x3c, b_bytes);
+    const kernels::ConstMatrix ma{a.data(), dtype, s.a_transposed ? s.m : s.k, s.a_transposed};
+    const kernels::ConstMatrix mb{b.data(), dtype, s.b_transposed ? s.k : s.n, s.b_transposed};
+    const kernels::Matrix mc{c.data(), Dtype::f32, s.n};
     const double took = quickest(seconds / static_cast<double>(shapes.size()), [&] {
-      kernels::gemm(ma, mb, mc, s.m, s.n, s.k, false, {workspace.get(), workspace_bytes});
+      kernels::gemm(ma, mb, mc, s.m, s.n, s.k, false, {workspace.data(), workspace_bytes});
     });
     best = std::max(best, 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / took);
   }
@@ -107,19 +112,13 @@ double measure_copy_bytes_per_second(int threads, double seconds) {
   const auto from = pages(bytes), to = pages(bytes);
   const double took =
       quickest_on(threads, seconds, static_cast<std::int64_t>(bytes), [&](std::int64_t first, std::int64_t n) {
-        std::memcpy(to.get() + first, from.get() + first, static_cast<std::size_t>(n));
+        std::memcpy(to.data() + first, from.data() + first, static_cast<std::size_t>(n));
       });
   return static_cast<double>(bytes) / took;
 }
 
 double measure_stream_bytes_per_second(int threads, double seconds) {
-  const std::uint64_t bytes = beyond_cache_bytes();
-  const auto memory = pages(bytes);
-  const double took =
-      quickest_on(threads, seconds, static_cast<std::int64_t>(bytes / 4), [&](std::int64_t first, std::int64_t n) {
-        kernels::stream_update({floats(memory) + first, static_cast<std::size_t>(n)});
-      });
-  return static_cast<double>(bytes) / took;
+  return float_bytes_per_second(threads, seconds, [](std::span<float> part) { kernels::stream_update(part); });
 }
 
 double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seconds) {
@@ -131,8 +130,8 @@ double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seco
   const AdamwStep step;
   const double took = quickest_on(threads, seconds, numel, [&](std::int64_t first, std::int64_t n) {
     if (dtype == Dtype::bf16)
-      adamw_bf16(step, reinterpret_cast<bf16*>(parameter.get()) + first,
-                 reinterpret_cast<std::int16_t*>(remainder.get()) + first, floats(exp_avg) + first,
+      adamw_bf16(step, reinterpret_cast<bf16*>(parameter.data()) + first,
+                 reinterpret_cast<std::int16_t*>(remainder.data()) + first, floats(exp_avg) + first,
                  floats(exp_avg_sq) + first, floats(gradient) + first, n);
     else
       adamw_f32(step, floats(parameter) + first, floats(exp_avg) + first, floats(exp_avg_sq) + first,
@@ -142,21 +141,17 @@ double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seco
 }
 
 double measure_norm_bytes_per_second(int threads, double seconds) {
-  const std::uint64_t bytes = beyond_cache_bytes();
-  const auto memory = pages(bytes);
-  const double took =
-      quickest_on(threads, seconds, static_cast<std::int64_t>(bytes / 4), [&](std::int64_t first, std::int64_t n) {
-        double sum = 0;
-        add_squared_norm(floats(memory) + first, n, &sum);
-      });
-  return static_cast<double>(bytes) / took;
+  return float_bytes_per_second(threads, seconds, [](std::span<float> part) {
+    double sum = 0;
+    add_squared_norm(part.data(), static_cast<std::int64_t>(part.size()), &sum);
+  });
 }
 
 double measure_checksum_bytes_per_second(double seconds) {
   const std::uint64_t bytes = beyond_cache_bytes();
   const auto memory = pages(bytes);
   volatile std::uint64_t sink = 0;
-  const double took = quickest(seconds, [&] { sink = checksum({memory.get(), bytes}); });
+  const double took = quickest(seconds, [&] { sink = checksum({memory.data(), bytes}); });
   return static_cast<double>(bytes) / took;
 }
 

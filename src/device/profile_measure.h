@@ -3,6 +3,7 @@
 // only ever makes it slower.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,6 +12,11 @@
 #include "sluice/status.h"
 
 namespace sluice {
+
+/// Of a clock that only goes forward.
+inline double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 /// Cores that this process may run on.
 int usable_cores();

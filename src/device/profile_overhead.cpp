@@ -2,7 +2,6 @@
 // per handoff, where each of two lanes sleeps until the other has copied.
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -13,10 +12,6 @@
 
 namespace sluice {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// `rounds` copies of `bytes` down to the device and as many up again, over `ring` pairs of buffers.
 StepPlan copies(std::uint64_t bytes, int ring, int rounds, bool one_lane) {

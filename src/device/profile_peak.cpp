@@ -1,11 +1,11 @@
-// Peak arithmetic: independent chains of fused multiply-adds on registers, per instruction set, chosen at run time.
+// Peak arithmetic: independent chains of multiply-adds on registers, on the widest units that the CPU has.
 #include <immintrin.h>
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu/gemm_peak.h"
 #include "src/device/profile_measure.h"
 
 namespace sluice {
@@ -14,48 +14,9 @@ namespace {
 constexpr int chains = 10;  ///< at least latency (4-5) times units (2)
 constexpr int rounds = 20000;
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double multiply_add_f32() { return kernels::multiply_add_burst(rounds); }
 
-// Each returns the FLOP it did. The empty asm keeps the compiler from folding the chains away.
-double fma_scalar() {
-  float x[chains];
-  std::fill_n(x, chains, 1.0f);
-  for (int i = 0; i < rounds; ++i)
-    for (float& v : x) {
-      v = v * 0.999f + 1e-3f;
-      asm volatile("" : "+x"(v));
-    }
-  return 2.0 * chains * rounds;
-}
-
-__attribute__((target("avx2,fma"))) double fma_avx2() {
-  __m256 x[chains];
-  for (__m256& v : x) v = _mm256_set1_ps(1.0f);
-  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
-  for (int i = 0; i < rounds; ++i)
-#pragma GCC unroll 10
-    for (__m256& v : x) {
-      v = _mm256_fmadd_ps(v, a, b);
-      asm volatile("" : "+x"(v));
-    }
-  return 2.0 * 8 * chains * rounds;
-}
-
-__attribute__((target("avx512f"))) double fma_avx512() {
-  __m512 x[chains];
-  for (__m512& v : x) v = _mm512_set1_ps(1.0f);
-  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
-  for (int i = 0; i < rounds; ++i)
-#pragma GCC unroll 10
-    for (__m512& v : x) {
-      v = _mm512_fmadd_ps(v, a, b);
-      asm volatile("" : "+v"(v));
-    }
-  return 2.0 * 16 * chains * rounds;
-}
-
+/// The FLOP it did. The empty asm keeps the compiler from folding the chains away.
 __attribute__((target("avx512f,avx512bf16"))) double dot_avx512_bf16() {
   __m512 x[chains];
   for (__m512& v : x) v = _mm512_set1_ps(0.0f);
@@ -99,11 +60,7 @@ double best_rate(double (*kernel)(), int threads, double seconds) {
 
 }  // namespace
 
-double measure_peak_flops_f32(int threads, double seconds) {
-  if (__builtin_cpu_supports("avx512f")) return best_rate(fma_avx512, threads, seconds);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return best_rate(fma_avx2, threads, seconds);
-  return best_rate(fma_scalar, threads, seconds);
-}
+double measure_peak_flops_f32(int threads, double seconds) { return best_rate(multiply_add_f32, threads, seconds); }
 
 double measure_peak_flops_bf16(int threads, double seconds) {
   // One tile product is 16 x 16 x 32 multiply-adds in 16 cycles (Intel's optimization manual, chapter on AMX).

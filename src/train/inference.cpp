@@ -112,11 +112,6 @@ Status Generator::load_tokens(RankId, std::int32_t, const StepParams&, std::span
   return success();
 }
 
-Status Generator::step_end(RankId, const StepParams&, const ControlBlock&, std::span<const double>,
-                           std::span<const double>) {
-  return success();  // decode plans end with their logits
-}
-
 Result<TokenFile> open_text(const RunConfig& config) {
   SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
   return open_data(config, model);

@@ -46,8 +46,6 @@ class Generator final : public StepSource {
 
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                      std::span<std::int32_t> dst) override;
-  Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
-                  std::span<const double> unit_norm_sq, std::span<const double> losses) override;
 
  private:
   explicit Generator(const Prepared& run) : run_(run) {}
