@@ -1,6 +1,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/gemm_team.h"
 
@@ -34,7 +35,7 @@ struct Scratch {
   }
 };
 
-/// One head: where its rows begin and the sums of dk and dv over it ([keys, head_dim] each).
+/// One head: where its rows begin and the sums of dk and dv over it ([keys, head_dim] each, rows padded_head apart).
 template <class T>
 struct Head {
   const T *q, *k, *v, *d_out;
@@ -81,18 +82,19 @@ void block_backward(const AttentionShape& s, const Head<T>& h, std::int64_t quer
     softmax_row_backward(x.probabilities + r * score_ld, x.d_scores + r * score_ld, range,
                          visible_in_block(s, query0 + r, query0 + r + 1, key0, key1), h.lse[query0 + r],
                          x.delta[query0 + r]);
-  const std::int64_t first = (key0 + range.first) * dim;
+  const std::int64_t padded = padded_head(s), first = (key0 + range.first) * padded;
   multiply_add({x.probabilities + range.first, 1, score_ld}, seen, {x.d_out_packed, dim, rows}, 0, rows, h.dv + first,
-               dim);
-  multiply_add({x.d_scores + range.first, 1, score_ld}, seen, {x.q_packed, dim, rows}, 0, rows, h.dk + first, dim);
+               padded);
+  multiply_add({x.d_scores + range.first, 1, score_ld}, seen, {x.q_packed, dim, rows}, 0, rows, h.dk + first, padded);
   multiply_add({x.d_scores + range.first, score_ld, 1}, rows, {x.keys, dim, keys}, range.first, seen,
                x.dq + query0 * dim, dim);
 }
 
 template <class T>
 void head_backward(const AttentionCall<T>& call, std::int64_t batch, std::int64_t head, float* dk, float* dv,
-                   const Scratch& x) {
+                   float* scratch) {
   const AttentionShape& s = call.shape;
+  const Scratch x(scratch, s);
   const std::int64_t dim = s.head_dim, row0 = batch * s.queries, key_row0 = batch * s.keys;
   const std::int64_t kv_offset = head / (s.heads / s.kv_heads) * dim;
   const Head<T> h{call.q + row0 * s.q_stride + head * dim,
@@ -106,8 +108,8 @@ void head_backward(const AttentionCall<T>& call, std::int64_t batch, std::int64_
   for (std::int64_t i = 0; i < s.queries; ++i)
     x.delta[i] = dot(out + i * s.out_stride, h.d_out + i * s.out_stride, dim);
   std::fill(x.dq, x.dq + s.queries * dim, 0.0f);
-  std::fill(dk, dk + s.keys * dim, 0.0f);
-  std::fill(dv, dv + s.keys * dim, 0.0f);
+  std::fill(dk, dk + s.keys * padded_head(s), 0.0f);
+  std::fill(dv, dv + s.keys * padded_head(s), 0.0f);
   const PackSource<T> keys_t{h.k, s.k_stride, true, s.keys}, keys{h.k, s.k_stride, false, dim};
   const PackSource<T> values_t{h.v, s.v_stride, true, s.keys};
   for (std::int64_t key0 = 0; key0 < s.keys; key0 += key_block) {
@@ -138,38 +140,44 @@ HWY_INLINE void sum_heads(float* sums, std::int64_t heads, std::int64_t head_ste
   }
 }
 
-template <class T>
-void backward(const AttentionCall<T>& call) {
+/// one_head(call, batch, head, dk, dv, scratch of this thread) sets dq, and the sums of dk and dv over one head.
+template <class T, class OneHead>
+void backward(const AttentionCall<T>& call, const OneHead& one_head) {
   const AttentionShape& s = call.shape;
   const AttentionWorkspace& w = call.layout;
   const std::int64_t pairs = s.batch * s.kv_heads, group = s.heads / s.kv_heads, dim = s.head_dim;
-  const std::int64_t head_floats = s.keys * padded_head(s);
+  const std::int64_t padded = padded_head(s), head_floats = s.keys * padded;
   constexpr std::int64_t key_strip = 64;
   const std::int64_t strips = (s.keys + key_strip - 1) / key_strip;
   with_team(call.threads, [&](const Team& team) {
-    const Scratch scratch(call.workspace + w.shared_floats() + team.thread() * w.thread_floats, s);
+    float* scratch = call.workspace + w.shared_floats() + team.thread() * w.thread_floats;
     for (std::int64_t first = 0; first < pairs; first += w.pairs) {
       const std::int64_t count = std::min(w.pairs, pairs - first);
       team.share(count * group, [&](std::int64_t i) {
         const std::int64_t pair = first + i / group;
         float* dk = call.workspace + i * 2 * head_floats;
-        head_backward(call, pair / s.kv_heads, pair % s.kv_heads * group + i % group, dk, dk + head_floats, scratch);
+        one_head(call, pair / s.kv_heads, pair % s.kv_heads * group + i % group, dk, dk + head_floats, scratch);
       });
       team.share(count * strips, [&](std::int64_t i) {
         const std::int64_t slot = i / strips, pair = first + slot, key0 = i % strips * key_strip;
         float* dk = call.workspace + slot * w.pair_floats;
         for (std::int64_t key = key0; key < std::min(key0 + key_strip, s.keys); ++key) {
           const std::int64_t row = pair / s.kv_heads * s.keys + key, column = pair % s.kv_heads * dim;
-          sum_heads(dk + key * dim, group, 2 * head_floats, dim, call.dk + row * s.k_stride + column);
-          sum_heads(dk + head_floats + key * dim, group, 2 * head_floats, dim, call.dv + row * s.v_stride + column);
+          sum_heads(dk + key * padded, group, 2 * head_floats, dim, call.dk + row * s.k_stride + column);
+          sum_heads(dk + head_floats + key * padded, group, 2 * head_floats, dim, call.dv + row * s.v_stride + column);
         }
       });
     }
   });
 }
 
-void backward_f32(const AttentionCall<float>& call) { backward(call); }
-void backward_bf16(const AttentionCall<bf16>& call) { backward(call); }
+void backward_f32(const AttentionCall<float>& call) { backward(call, head_backward<float>); }
+void backward_bf16(const AttentionCall<bf16>& call) {
+#if HWY_TARGET <= HWY_AVX3
+  if (bf16_units::available()) return backward(call, bf16_units::head_backward);
+#endif
+  backward(call, head_backward<bf16>);
+}
 
 }  // namespace sluice::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/gemm_team.h"
 
@@ -21,7 +22,7 @@ constexpr std::int64_t score_ld = forward_key_block + score_padding;
 /// Packed keys and values of one pair of (batch, kv head).
 struct PackedPair {
   float* data;
-  std::int64_t head, padded;  // elements of a row: as multiplied, and as packed
+  std::int64_t padded;  // elements of a row
   float* keys(std::int64_t block) const { return data + block * key_block * 2 * padded; }
   float* values(std::int64_t block) const { return keys(block) + key_block * padded; }
 };
@@ -37,8 +38,9 @@ struct Scratch {
 };
 
 template <class T>
-void pack_key_block(const AttentionCall<T>& call, std::int64_t pair, std::int64_t block, const PackedPair& packed) {
+void pack_key_block(const AttentionCall<T>& call, std::int64_t pair, std::int64_t block, float* packed_pair) {
   const AttentionShape& s = call.shape;
+  const PackedPair packed{packed_pair, padded_head(s)};
   const std::int64_t batch = pair / s.kv_heads, head = pair % s.kv_heads;
   const std::int64_t key0 = block * key_block, count = std::min(key_block, s.keys - key0);
   const PackSource<T> keys{call.k + batch * s.keys * s.k_stride + head * s.head_dim, s.k_stride, true, s.keys};
@@ -78,8 +80,10 @@ HWY_INLINE void softmax_row(float* row, const KeyRange& block, const KeyRange& v
 
 template <class T>
 void query_block_forward(const AttentionCall<T>& call, std::int64_t batch, std::int64_t head, std::int64_t query0,
-                         const PackedPair& packed, const Scratch& x) {
+                         float* packed_pair, float* scratch) {
   const AttentionShape& s = call.shape;
+  const PackedPair packed{packed_pair, padded_head(s)};
+  const Scratch x(scratch, padded_head(s));
   const std::int64_t query1 = std::min(query0 + query_block, s.queries), rows = query1 - query0;
   const std::int64_t dim = s.head_dim, first_row = batch * s.queries + query0;
   widen_rows(call.q + first_row * s.q_stride + head * dim, s.q_stride, rows, dim, s.scale, x.queries);
@@ -104,36 +108,40 @@ void query_block_forward(const AttentionCall<T>& call, std::int64_t batch, std::
   }
 }
 
-template <class T>
-void forward(const AttentionCall<T>& call) {
+/// pack(call, pair, key block, packed pair) for every block of a wave, then attend(call, batch, head, first query,
+/// packed pair, scratch of this thread) for every block of queries.
+template <class T, class Pack, class Attend>
+void forward(const AttentionCall<T>& call, const Pack& pack, const Attend& attend) {
   const AttentionShape& s = call.shape;
   const AttentionWorkspace& w = call.layout;
   const std::int64_t pairs = s.batch * s.kv_heads, group = s.heads / s.kv_heads;
   const std::int64_t key_blocks = (s.keys + key_block - 1) / key_block;
   const std::int64_t query_blocks = (s.queries + query_block - 1) / query_block;
   with_team(call.threads, [&](const Team& team) {
-    const Scratch scratch(call.workspace + w.shared_floats() + team.thread() * w.thread_floats, padded_head(s));
-    const auto packed = [&](std::int64_t slot) {
-      return PackedPair{call.workspace + slot * w.pair_floats, s.head_dim, padded_head(s)};
-    };
+    float* scratch = call.workspace + w.shared_floats() + team.thread() * w.thread_floats;
+    const auto packed = [&](std::int64_t slot) { return call.workspace + slot * w.pair_floats; };
     for (std::int64_t first = 0; first < pairs; first += w.pairs) {
       const std::int64_t count = std::min(w.pairs, pairs - first);
-      team.share(count * key_blocks, [&](std::int64_t i) {
-        pack_key_block(call, first + i / key_blocks, i % key_blocks, packed(i / key_blocks));
-      });
+      team.share(count * key_blocks,
+                 [&](std::int64_t i) { pack(call, first + i / key_blocks, i % key_blocks, packed(i / key_blocks)); });
       // Causal: the last blocks of queries see most keys, so they are handed out first.
       team.share(count * group * query_blocks, [&](std::int64_t i) {
         const std::int64_t slot = i % (count * group) / group, pair = first + slot;
         const std::int64_t head = pair % s.kv_heads * group + i % group;
         const std::int64_t block = query_blocks - 1 - i / (count * group);
-        query_block_forward(call, pair / s.kv_heads, head, block * query_block, packed(slot), scratch);
+        attend(call, pair / s.kv_heads, head, block * query_block, packed(slot), scratch);
       });
     }
   });
 }
 
-void forward_f32(const AttentionCall<float>& call) { forward(call); }
-void forward_bf16(const AttentionCall<bf16>& call) { forward(call); }
+void forward_f32(const AttentionCall<float>& call) { forward(call, pack_key_block<float>, query_block_forward<float>); }
+void forward_bf16(const AttentionCall<bf16>& call) {
+#if HWY_TARGET <= HWY_AVX3
+  if (bf16_units::available()) return forward(call, bf16_units::pack_key_block, bf16_units::query_block_forward);
+#endif
+  forward(call, pack_key_block<bf16>, query_block_forward<bf16>);
+}
 
 }  // namespace sluice::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

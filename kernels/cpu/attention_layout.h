@@ -20,8 +20,8 @@ constexpr std::int64_t score_padding = 16;
 constexpr std::int64_t wave_floats = (8 << 20) / 4;
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
-/// Row of a head, as packed operand or accumulator: whole vectors of any target.
-constexpr std::int64_t padded_head(const AttentionShape& s) { return round_up(s.head_dim, 16); }
+/// Row of a head, as packed operand or accumulator: whole vectors of any target, whole tiles of the bf16 units.
+constexpr std::int64_t padded_head(const AttentionShape& s) { return round_up(s.head_dim, 32); }
 
 /// Floats of workspace: `shared` (of one wave of `pairs` pairs), then `per_thread` for each thread.
 struct AttentionWorkspace {
@@ -37,22 +37,23 @@ inline AttentionWorkspace make_workspace(const AttentionShape& s, std::int64_t t
   return {std::clamp<std::int64_t>(wanted, 1, s.batch * s.kv_heads), pair_floats, thread_floats};
 }
 
-/// Pair: keys and values packed. Thread: queries, scores, output, maximum and sum of a block of queries.
+/// Pair: keys and values packed. Thread, for a block of queries: queries, output, scores, the same as bf16, and of each
+/// row up to 18 floats.
 inline AttentionWorkspace forward_workspace(const AttentionShape& s, std::int64_t threads) {
   const std::int64_t key_blocks = (s.keys + forward_key_block - 1) / forward_key_block;
-  const std::int64_t packed = key_blocks * forward_key_block * (round_up(s.head_dim, 16) + padded_head(s));
+  const std::int64_t packed = key_blocks * forward_key_block * 2 * padded_head(s);
   const std::int64_t scores = query_block * (forward_key_block + score_padding);
   const std::int64_t query_blocks = (s.queries + query_block - 1) / query_block;
   return make_workspace(s, threads, s.heads / s.kv_heads * query_blocks, packed,
-                        query_block * (2 * padded_head(s) + 2) + scores);
+                        query_block * (2 * padded_head(s) + 18) + scores + scores / 2);
 }
 
 /// Pair: per head of the group, sums of dk and dv. Thread: a sum of dq, the rows' dot products of output and its
 /// gradient, packed keys (twice) and values, queries and output gradients (twice), two blocks of scores.
 inline AttentionWorkspace backward_workspace(const AttentionShape& s, std::int64_t threads) {
   const std::int64_t group = s.heads / s.kv_heads;
-  const std::int64_t scores = 2 * query_block * (backward_key_block + score_padding);
-  const std::int64_t operands = (3 * backward_key_block + 4 * query_block) * padded_head(s);
+  const std::int64_t scores = 4 * query_block * (8 * backward_key_block + score_padding);
+  const std::int64_t operands = (8 * backward_key_block + 4 * query_block) * padded_head(s);
   return make_workspace(s, threads, group, 2 * group * s.keys * padded_head(s),
                         round_up(s.queries, 16) * (padded_head(s) + 1) + operands + scores);
 }
