@@ -41,6 +41,54 @@ class SharedResource {
   std::vector<std::pair<double, double>> demands_;
 };
 
+/// Who works on which core. A team, as compute ops have, holds a core per thread and is as slow as the most crowded of
+/// them, since its parts are equal and end together; work of one thread goes to the emptiest core.
+class Cores {
+ public:
+  explicit Cores(int cores) : load_(static_cast<std::size_t>(std::max(1, cores))), level_(load_.size()) {}
+
+  void clear() {
+    std::fill(load_.begin(), load_.end(), Core{});
+    next_ = 0;
+  }
+  /// Threads that each ask for `use` of a core. Teams come first. Returns a place to ask `level` for.
+  std::size_t add(std::size_t threads, double use) {
+    if (threads > 1) {
+      const std::size_t first = next_;
+      for (std::size_t i = 0; i < threads; ++i) load_[(first + i) % load_.size()].add(use);
+      next_ = (first + threads) % load_.size();
+      return first;
+    }
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < load_.size(); ++i)
+      if (load_[i].asked < load_[best].asked) best = i;
+    load_[best].add(use);
+    return best;
+  }
+  void settle() {
+    for (std::size_t i = 0; i < load_.size(); ++i) level_[i] = load_[i].shared.level(1);
+  }
+  /// What each of the threads that were added at this place can have at most.
+  double level(std::size_t place, std::size_t threads) const {
+    double least = 1;
+    for (std::size_t i = 0; i < threads; ++i) least = std::min(least, level_[(place + i) % level_.size()]);
+    return least;
+  }
+
+ private:
+  struct Core {
+    SharedResource shared;
+    double asked = 0;
+    void add(double use) {
+      shared.demand(1, use);
+      asked += use;
+    }
+  };
+  std::vector<Core> load_;
+  std::vector<double> level_;
+  std::size_t next_ = 0;
+};
+
 /// Lanes as servers of one op at a time; running ops progress as a fluid at rates that follow from who else runs. On a
 /// windowed lane an op that has been transferred lands a latency later, while the next one is transferred.
 class Simulator {
@@ -51,7 +99,8 @@ class Simulator {
         mixed_(mixed_rates(hw)),
         program_(plan, iterations),
         lanes_(program_.lanes()),
-        arrived_(std::size_t{program_.meetings()} * iterations) {
+        arrived_(std::size_t{program_.meetings()} * iterations),
+        cores_(hw.cores) {
     const CostModel model(plan, hw);
     for (const Op& op : plan.ops) costs_.push_back(model.cost(op));
   }
@@ -109,6 +158,7 @@ class Simulator {
     double slowdown = 1;
     NodeId blocked_on = no_node;
     const OpCost* cost = nullptr;  ///< of the running op
+    std::size_t core = 0;          ///< where it runs
   };
 
   void record(Outcome& out, NodeId n, const Flight& flight) const {
@@ -179,21 +229,29 @@ class Simulator {
     }
   }
 
+  /// Of a core, by each of an op's threads.
+  static double core_use(const OpCost& c) { return c.core_seconds / c.seconds / c.threads; }
+
   void set_slowdowns() {
-    SharedResource cores, memory, down, up;
+    SharedResource memory, down, up;
     int reads = 0, writes = 0;
+    cores_.clear();
+    for (const bool teams : {true, false})
+      for (Server& s : lanes_)
+        if (s.running && s.cost->seconds > 0 && (s.cost->threads > 1) == teams)
+          s.core = cores_.add(static_cast<std::size_t>(s.cost->threads), core_use(*s.cost));
+    cores_.settle();
     for (Server& s : lanes_) {
       if (!s.running) continue;
       const OpCost& c = *s.cost;
       reads += c.drive == DriveUse::read;
       writes += c.drive == DriveUse::write;
       if (c.seconds <= 0) continue;
-      cores.demand(c.threads, c.core_seconds / c.seconds / c.threads);
       memory.demand(1, c.memory_seconds / c.seconds);
       down.demand(1, c.link_down_seconds / c.seconds);
       up.demand(1, c.link_up_seconds / c.seconds);
     }
-    const double core_level = cores.level(hw_.cores), memory_level = memory.level(1);
+    const double memory_level = memory.level(1);
     const double down_level = down.level(1), up_level = up.level(1);
     const double read_slow = reads * (writes > 0 ? hw_.nvme_read_bytes_per_second / mixed_.read : 1);
     const double write_slow = writes * (reads > 0 ? hw_.nvme_write_bytes_per_second / mixed_.write : 1);
@@ -202,7 +260,7 @@ class Simulator {
       const OpCost& c = *s.cost;
       double slow = c.drive == DriveUse::read ? read_slow : c.drive == DriveUse::write ? write_slow : 1;
       if (c.seconds > 0)
-        slow = std::max({slow, c.core_seconds / c.seconds / c.threads / core_level,
+        slow = std::max({slow, core_use(c) / cores_.level(s.core, static_cast<std::size_t>(c.threads)),
                          c.memory_seconds / c.seconds / memory_level, c.link_down_seconds / c.seconds / down_level,
                          c.link_up_seconds / c.seconds / up_level});
       s.slowdown = std::max(1.0, slow);
@@ -216,6 +274,7 @@ class Simulator {
   std::vector<Server> lanes_;
   std::vector<std::uint32_t> arrived_;
   std::vector<OpCost> costs_;
+  Cores cores_;
   double now_ = 0;
   int running_ = 0;  ///< begun and not landed
 };

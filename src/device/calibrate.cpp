@@ -164,9 +164,9 @@ class Stopwatch {
     } while (static_cast<int>(seconds.size()) <= repeats && spent < repeat_below_seconds * repeats);
     // The first run pays for threads and libraries that wake up; it counts only where it is the only one.
     if (seconds.size() > 1) seconds.erase(seconds.begin());
-    // What else runs on the machine only ever adds: the lower quartile says what the op takes alone.
+    // The median: a step will meet the same clock and the same neighbours.
     std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 4];
+    return seconds[seconds.size() / 2];
   }
 
  private:

@@ -125,6 +125,26 @@ TEST(Simulate, CoresAreShared) {
   EXPECT_NEAR(simulate(plan, hw).timeline[2].end, 1, 1e-9);
 }
 
+// Parts of a compute op end together: a copy on one of its two cores holds up both.
+TEST(Simulate, ATeamIsAsSlowAsItsMostCrowdedCore) {
+  StepPlan plan = lanes_only();
+  compute(plan, 100);                // 1 s, 2 threads
+  moved(plan, OpKind::copy, 1, 10);  // 1 s, 1 thread
+  HardwareProfile hw = simple_machine();
+  hw.cores = 3;
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 1);
+  hw.cores = 2;
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 2);
+  // Another one works on the other core, and costs the team nothing more.
+  Op norm;
+  norm.kind = OpKind::grad_norm;
+  norm.lane = 4;
+  norm.bytes = 40;  // 1 s
+  hw.optimizer_threads = 1;
+  plan.ops.push_back(norm);
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 2);
+}
+
 TEST(Simulate, MemoryIsShared) {
   StepPlan plan = lanes_only();
   HardwareProfile hw = simple_machine();
