@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sluice/random.h"
+#include "kernels/cpu/random.h"
 
 namespace sluice {
 namespace {
@@ -14,9 +14,7 @@ void fill(const TensorSpec& tensor, std::uint64_t seed, std::uint64_t first, std
     case TensorSpec::Init::zeros: std::fill(out.begin(), out.end(), 0.0f); return;
     case TensorSpec::Init::normal: break;
   }
-#pragma omp parallel for schedule(static)
-  for (std::size_t i = 0; i < out.size(); ++i)
-    out[i] = static_cast<float>(tensor.init_std * philox_normal(seed, first + i, tensor.index));
+  kernels::fill_normal(seed, tensor.index, first, static_cast<float>(tensor.init_std), out);
 }
 
 }  // namespace
