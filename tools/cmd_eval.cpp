@@ -45,7 +45,9 @@ Status eval(const RunOptions& options, const Evaluator::Options& what) {
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !config.json);
   SLUICE_ASSIGN(auto run, prepare(config, Purpose::evaluate, [&](const std::string& note) { line.note(note); }));
-  SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, std::move(text), what));
+  SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, std::move(text), what, [&](double fraction) {
+                  line.task("reading weights from " + config.init, fraction);
+                }));
   const auto result = evaluator->evaluate(stop, [&](double fraction, double loss) {
     char shown[64];
     std::snprintf(shown, sizeof shown, "loss %.4f", loss);

@@ -125,8 +125,10 @@ Status generate(const RunOptions& options, const Request& request) {
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !config.json);
   SLUICE_ASSIGN(auto run, prepare(config, Purpose::decode, [&](const std::string& text) { line.note(text); }));
+  SLUICE_ASSIGN(auto generator, Generator::create(*run, [&](double fraction) {
+                  line.task("reading weights from " + config.init, fraction);
+                }));
   line.finish();
-  SLUICE_ASSIGN(auto generator, Generator::create(*run));
   const bool text = request.prompt_tokens.empty();
   Printer printer(!config.json, text);
   if (text)

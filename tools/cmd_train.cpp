@@ -20,6 +20,7 @@ class Screen final : public TrainObserver {
   Screen(const RunConfig& config) : config_(config), line_(10, !config.json) {}
 
   void note(const std::string& text) override { line_.note(text); }
+  void progress(const std::string& what, double fraction) override { line_.task(what, fraction); }
   void step(const StepRecord& r) override {
     if (config_.json) {
       std::printf("%s\n", to_json_line(r).c_str());
@@ -63,24 +64,26 @@ std::string summary(const Prepared& run) {
   return text;
 }
 
-void report(const RunConfig& config, const TrainResult& result) {
+Status report(const RunConfig& config, const TrainResult& result, Engine& engine) {
   if (config.json) {
+    SLUICE_ASSIGN(const std::uint64_t state_hash, engine.state_hash());
     nlohmann::ordered_json j;
     j["done"] = !result.interrupted;
     j["steps"] = result.steps;
     j["loss"] = result.loss;
     j["eval_loss"] = result.eval_loss;
     char hash[32];
-    std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(result.state_hash));
+    std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(state_hash));
     j["state_hash"] = hash;
     std::printf("%s\n", j.dump().c_str());
-    return;
+    return success();
   }
   std::printf("validation loss %.4f nats/token (perplexity %.3f) after %lld steps\n", result.eval_loss,
               std::exp(result.eval_loss), static_cast<long long>(result.steps));
   if (!config.run.empty()) std::printf("model    %s/model.safetensors\n", config.run.c_str());
   if (!config.metrics.empty()) std::printf("metrics  %s\n", config.metrics.c_str());
   if (!config.trace.empty()) std::printf("trace    %s (open in ui.perfetto.dev)\n", config.trace.c_str());
+  return success();
 }
 
 Status train(const RunOptions& options) {
@@ -94,7 +97,7 @@ Status train(const RunOptions& options) {
   auto result = trainer->run(stop);
   screen.finish();
   if (!result.ok()) return result.error();
-  report(config, *result);
+  SLUICE_TRY(report(config, *result, trainer->engine()));
   if (result->interrupted)
     return Error{ErrorCode::cancelled, "stopped by a signal after step " + std::to_string(result->steps) + " of " +
                                            std::to_string(config.steps)};

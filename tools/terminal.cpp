@@ -54,10 +54,17 @@ void ProgressLine::update(const std::string& text, double fraction) {
   }
 }
 
+void ProgressLine::task(const std::string& what, double fraction) {
+  char percent[16];
+  std::snprintf(percent, sizeof percent, ", %.0f%%", 100 * fraction);
+  update(what + percent, fraction);
+}
+
 void ProgressLine::note(const std::string& text) {
   if (!enabled_) return;
   std::fprintf(stderr, terminal_ ? "\r\x1b[2K%s\n" : "%s\n", text.c_str());
   last_drawn_ = -1e300;
+  last_plain_ = now_seconds();
 }
 
 void ProgressLine::finish() {

@@ -11,7 +11,7 @@ namespace sluice::tools {
 bool stderr_is_terminal();
 
 /// One line on standard error that is rewritten in place; where standard error is not a terminal, a plain line every
-/// `plain_seconds` and one at the end.
+/// `plain_seconds` after the one before it, and one at the end.
 class ProgressLine {
  public:
   explicit ProgressLine(double plain_seconds = 20, bool enabled = true);
@@ -21,6 +21,8 @@ class ProgressLine {
 
   /// Show `text` (cut to the width of the terminal), after a bar that is `fraction` full if that is in [0, 1].
   void update(const std::string& text, double fraction = -1);
+  /// Show how far something is that ends before the work itself begins.
+  void task(const std::string& what, double fraction);
   /// A line that stays, above the progress line.
   void note(const std::string& text);
   /// Leave the last state on a line of its own.

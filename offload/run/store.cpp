@@ -1,6 +1,7 @@
 #include "offload/run/store.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace sluice {
@@ -108,46 +109,102 @@ std::uint64_t SwapStore::file_offset(BufferId buffer, std::uint8_t physical_slot
   return rank_at(b.rank).base + b.offset + physical_slot * padded_bytes(b.bytes) + offset_bytes;
 }
 
+std::uint8_t SwapStore::physical_slot(BufferId buffer, Slot slot) const {
+  const Buffer& b = plan_->buffers[buffer];
+  if (b.slots == 1) return 0;
+  return slot == Slot::current ? parity(b.rank) : static_cast<std::uint8_t>(1 - parity(b.rank));
+}
+
 Status SwapStore::read(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data) {
-  return transfer(IoOp::read, buffer, slot, offset_bytes, data);
+  SwapTransfer transfer;
+  SLUICE_TRY(start(IoOp::read, buffer, slot, offset_bytes, data, transfer));
+  return finish(transfer);
 }
 
 Status SwapStore::write(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<const std::byte> data) {
   // The queue's requests carry one kind of pointer; a write does not change what it points to.
-  return transfer(IoOp::write, buffer, slot, offset_bytes, {const_cast<std::byte*>(data.data()), data.size()});
+  const std::span<std::byte> from(const_cast<std::byte*>(data.data()), data.size());
+  SwapTransfer transfer;
+  SLUICE_TRY(start(IoOp::write, buffer, slot, offset_bytes, from, transfer));
+  return finish(transfer);
 }
 
-Status SwapStore::transfer(IoOp op, BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data) {
+Status SwapStore::start(IoOp op, BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data,
+                        SwapTransfer& t) {
   BufferSums& table = sums(buffer);
   const Buffer& b = plan_->buffers[buffer];
   const std::uint64_t end = offset_bytes + data.size();
   SLUICE_CHECK(offset_bytes % b.block_bytes == 0 && end <= b.bytes && (end == b.bytes || end % b.block_bytes == 0),
                "(%s: %llu bytes at %llu)", b.name.c_str(), static_cast<unsigned long long>(data.size()),
                static_cast<unsigned long long>(offset_bytes));
-  const std::uint8_t current = b.slots == 2 ? parity(b.rank) : 0;
-  const auto physical = static_cast<std::uint8_t>(slot == Slot::current || b.slots == 1 ? current : 1 - current);
-  BlockChecksums& checks = table.slots[physical];
-  const auto each_block = [&](auto&& visit) -> Status {
-    for (std::uint64_t at = 0; at < data.size(); at += b.block_bytes)
-      SLUICE_TRY(visit((offset_bytes + at) / b.block_bytes,
-                       data.subspan(at, std::min<std::uint64_t>(b.block_bytes, data.size() - at))));
-    return success();
-  };
-  if (op == IoOp::write)
-    SLUICE_TRY(each_block([&](std::uint64_t block, std::span<const std::byte> bytes) {
-      checks.set(block, bytes);
-      return success();
-    }));
+  SLUICE_CHECK(t.in_flight_ == 0, "(%s: %zu requests in flight)", b.name.c_str(), t.in_flight_);
+  t.op_ = op;
+  t.buffer_ = buffer;
+  t.physical_slot_ = physical_slot(buffer, slot);
+  t.offset_bytes_ = offset_bytes;
+  t.data_ = data;
+  t.status_ = success();
+  t.requests_.clear();
   const std::uint64_t padded = padded_bytes(data.size());
-  for (std::uint64_t at = 0; at < padded;) {
-    const SwapPiece piece = file_.piece(file_offset(buffer, physical, offset_bytes) + at, padded - at);
-    SLUICE_TRY(transfer_now(queue(b.rank, op), op, piece.file, piece.offset, {data.data() + at, piece.bytes}));
-    at += piece.bytes;
+  for (std::uint64_t at = 0; at < padded; at += t.requests_.back().bytes) {
+    const SwapPiece piece = file_.piece(file_offset(buffer, t.physical_slot_, offset_bytes) + at, padded - at);
+    IoRequest& request = t.requests_.emplace_back();
+    request.op = op;
+    request.file = piece.file;
+    request.offset = piece.offset;
+    request.bytes = piece.bytes;
+    request.data = data.data() + at;
+    request.user = &t;
   }
-  if (op == IoOp::write) return success();
-  return each_block([&](std::uint64_t block, std::span<const std::byte> bytes) {
-    return checks.verify(block, bytes, b.name.c_str());
-  });
+  for (std::uint64_t at = 0; op == IoOp::write && at < data.size(); at += b.block_bytes)
+    table.slots[t.physical_slot_].set((offset_bytes + at) / b.block_bytes,
+                                      data.subspan(at, std::min<std::uint64_t>(b.block_bytes, data.size() - at)));
+  for (IoRequest& request : t.requests_) {
+    while (!queue(b.rank, op).submit(&request)) SLUICE_TRY(reap(queue(b.rank, op)));
+    ++t.in_flight_;
+  }
+  return success();
+}
+
+Status SwapStore::finish(SwapTransfer& t) {
+  if (t.data_.empty()) return success();
+  const Buffer& b = plan_->buffers[t.buffer_];
+  while (t.in_flight_ > 0) SLUICE_TRY(reap(queue(b.rank, t.op_)));
+  const std::span<std::byte> data = std::exchange(t.data_, {});
+  SLUICE_TRY(t.status_);
+  const BlockChecksums& checks = sums(t.buffer_).slots[t.physical_slot_];
+  for (std::uint64_t at = 0; t.op_ == IoOp::read && at < data.size(); at += b.block_bytes)
+    SLUICE_TRY(checks.verify((t.offset_bytes_ + at) / b.block_bytes,
+                             data.subspan(at, std::min<std::uint64_t>(b.block_bytes, data.size() - at)),
+                             b.name.c_str()));
+  return success();
+}
+
+Status SwapStore::reap(IoQueue& queue) {
+  std::array<IoRequest*, 16> done;
+  SLUICE_ASSIGN(const std::size_t count, queue.wait(1, done));
+  for (IoRequest* request : std::span(done).first(count)) {
+    auto* const transfer = static_cast<SwapTransfer*>(request->user);
+    --transfer->in_flight_;
+    if (transfer->status_.ok()) transfer->status_ = queue.status(*request);
+  }
+  return success();
+}
+
+void SwapStore::drain() {
+  // Nobody wants what is dropped here, nor its failures.
+  for (const auto& rank : ranks_)
+    for (IoQueue* each : {rank->reads.get(), rank->writes.get()}) static_cast<void>(each->drain());
+}
+
+void SwapStore::assume_zero(BufferId buffer, Slot slot) {
+  const Buffer& b = plan_->buffers[buffer];
+  BlockChecksums& checks = sums(buffer).slots[physical_slot(buffer, slot)];
+  const std::vector<std::byte> zeros(std::min<std::uint64_t>(b.block_bytes, b.bytes));
+  checks.set(0, zeros);
+  std::fill(checks.values().begin(), checks.values().end(), checks.values()[0]);
+  if (const std::uint64_t rest = b.bytes % zeros.size(); rest > 0)
+    checks.set(checks.values().size() - 1, std::span(zeros).first(rest));
 }
 
 Status SwapStore::sync() { return file_.sync(); }

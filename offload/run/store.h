@@ -30,7 +30,26 @@ struct BufferSums {
   std::vector<BlockChecksums> slots;
 };
 
-/// Threads: bind, read, write and sync are for one thread while no executor runs a plan on the store. An executor's
+/// A transfer between SwapStore::start and finish: it and its memory stay where they are in between.
+class SwapTransfer {
+ public:
+  SwapTransfer() = default;
+  SwapTransfer(const SwapTransfer&) = delete;
+  SwapTransfer& operator=(const SwapTransfer&) = delete;
+
+ private:
+  friend class SwapStore;
+  IoOp op_ = IoOp::read;
+  BufferId buffer_ = 0;
+  std::uint8_t physical_slot_ = 0;
+  std::uint64_t offset_bytes_ = 0;
+  std::span<std::byte> data_;
+  std::vector<IoRequest> requests_;
+  std::size_t in_flight_ = 0;
+  Status status_;  ///< the first failure
+};
+
+/// Threads: bind, transfers and sync are for one thread while no executor runs a plan on the store. An executor's
 /// drive lanes use sums and queues as the plan's waits order them.
 class SwapStore {
  public:
@@ -56,6 +75,14 @@ class SwapStore {
   /// too. Reads are verified.
   Status read(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data);
   Status write(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<const std::byte> data);
+  /// The same with others in flight: `transfer` has finished, or is new. finish waits for it and tells how it went;
+  /// after an error of start, and to give up, drain waits for all of them.
+  Status start(IoOp op, BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data,
+               SwapTransfer& transfer);
+  Status finish(SwapTransfer& transfer);
+  void drain();
+  /// Take the slot for written with zeros, which is what a new swap file reads as: nothing may have been written there.
+  void assume_zero(BufferId buffer, Slot slot);
   Status sync();  ///< fdatasync
 
   /// Which physical slot is `current` for the next iteration: flipped by commit ops.
@@ -85,7 +112,8 @@ class SwapStore {
   explicit SwapStore(SwapFile& file) : file_(file) {}
   RankStore& rank_at(RankId rank) const;
   RankStore* find(RankId rank) const;
-  Status transfer(IoOp op, BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data);
+  std::uint8_t physical_slot(BufferId buffer, Slot slot) const;
+  Status reap(IoQueue& queue);  ///< waits for a completion
   Status learn(const Buffer& buffer, BufferSums** sums);
 
   SwapFile& file_;

@@ -1,6 +1,7 @@
 #include "src/train/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "io/checksum.h"
@@ -66,7 +67,6 @@ Status Engine::reserve() {
     SLUICE_TRY(store_->bind(run_.main));
   }
   piece_numel_ = std::min(run_.search.schedule.tile_numel, piece_numel_max);
-  bounce_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, piece_numel_ * 4)));
   return success();
 }
 
@@ -125,40 +125,54 @@ std::uint64_t Engine::state_element_bytes(StateKind kind) const {
   return 4;
 }
 
-Status Engine::visit_state(UnitId unit, StateKind kind, const Visit& visit) {
+Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit) {
   const Workload& w = run_.workload;
-  const std::uint64_t numel = w.model->units[static_cast<std::size_t>(unit)].numel;
-  const std::uint64_t shard = w.shard_numel(unit), size = state_element_bytes(kind);
-  for (RankId r = 0; r < w.ranks; ++r) {
-    const BufferId id = home(unit, kind, r);
-    const Buffer& b = run_.main.buffers[id];
-    for (std::uint64_t at = 0; at < shard && r * shard + at < numel; at += piece_numel_) {
-      const std::uint64_t n = std::min(piece_numel_, shard - at);
-      std::span<std::byte> data(bounce_.get(), n * size);
-      if (b.tier == Tier::host) {
-        data = {host(r, b) + at * size, n * size};
-      } else {
-        SLUICE_TRY(store_->read(id, Slot::current, at * size, data));
-      }
-      const std::uint64_t first = r * shard + at;
-      SLUICE_TRY(visit(first, data.first(std::min(n, numel - first) * size)));
-    }
-  }
+  SwapWindow window(store_.get(), piece_numel_ * 4);
+  for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
+    for (const StateKind kind : kinds)
+      for (RankId r = 0; r < w.ranks; ++r)
+        if (home(u, kind, r) != none) SLUICE_TRY(visit_shard(u, kind, r, visit, window));
   return success();
 }
 
-Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first,
-                           std::span<const std::byte> data) {
+Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window) {
+  const Workload& w = run_.workload;
+  const BufferId id = home(unit, kind, rank);
+  const Buffer& b = run_.main.buffers[id];
+  const std::uint64_t size = state_element_bytes(kind), first = rank * w.shard_numel(unit);
+  const std::uint64_t numel = w.model->units[static_cast<std::size_t>(unit)].numel;
+  const std::uint64_t bytes = first < numel ? std::min(w.shard_numel(unit), numel - first) * size : 0;
+  const auto without_padding = [&](std::uint64_t offset, std::span<const std::byte> data) {
+    if (offset >= bytes) return success();
+    return visit(unit, first + offset / size, data.first(std::min(data.size(), bytes - offset)));
+  };
+  if (b.tier == Tier::host) return without_padding(0, {host(rank, b), b.bytes});
+  return window.scan(id, Slot::current, without_padding);
+}
+
+Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
+                           SwapWindow::Piece& piece, SwapWindow& window) {
   const BufferId id = home(unit, kind, rank);
   if (id == none) return success();
   const Buffer& b = run_.main.buffers[id];
-  const std::uint64_t at = first * state_element_bytes(kind);
-  if (b.tier == Tier::host) {
-    std::memcpy(host(rank, b) + at, data.data(), data.size());
-    return success();
+  const std::uint64_t at = first * state_element_bytes(kind), bytes = numel * state_element_bytes(kind);
+  if (b.tier == Tier::nvme) return window.write(piece, id, Slot::current, at, bytes);
+  std::memcpy(host(rank, b) + at, piece.data(), bytes);
+  return success();
+}
+
+/// The moments, and the gradient that would wait for its update: the first step reads it, though nothing is pending.
+void Engine::clear_states() {
+  for (const BufferId id : homes_) {
+    if (id == none) continue;
+    const Buffer& b = run_.main.buffers[id];
+    if (b.state == StateKind::parameter || b.state == StateKind::remainder) continue;
+    if (b.tier == Tier::host) {
+      std::memset(host(b.rank, b), 0, b.bytes);
+    } else {
+      store_->assume_zero(id, Slot::current);
+    }
   }
-  std::memcpy(bounce_.get(), data.data(), data.size());
-  return store_->write(id, Slot::current, at, {bounce_.get(), data.size()});
 }
 
 void Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
@@ -170,35 +184,36 @@ void Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const
   }
 }
 
-/// Split fp32 weights into parameter and remainder, clear the moments. `first` is within the rank's shard.
-Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std::span<const float> weights) {
+/// Split fp32 weights into parameter and remainder. `first` is within the rank's shard.
+Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std::span<const float> weights,
+                             SwapWindow& window) {
   const Workload& w = run_.workload;
-  const std::uint64_t logical = rank * w.shard_numel(unit) + first;
+  const std::uint64_t n = weights.size();
+  SLUICE_ASSIGN(SwapWindow::Piece * parameter, window.take());
   if (w.dtype == Dtype::bf16) {
-    std::vector<bf16> parameter(weights.size());
-    std::vector<std::int16_t> remainder(weights.size());
-    split_master(weights.data(), parameter.data(), remainder.data(), static_cast<std::int64_t>(weights.size()));
-    SLUICE_TRY(write_state(unit, StateKind::parameter, rank, first, std::as_bytes(std::span(parameter))));
-    SLUICE_TRY(write_state(unit, StateKind::remainder, rank, first, std::as_bytes(std::span(remainder))));
-    copy_to_residents(unit, logical, std::as_bytes(std::span(parameter)));
+    SLUICE_ASSIGN(SwapWindow::Piece * remainder, window.take());
+    split_master(weights.data(), reinterpret_cast<bf16*>(parameter->data()),
+                 reinterpret_cast<std::int16_t*>(remainder->data()), static_cast<std::int64_t>(n));
+    SLUICE_TRY(write_state(unit, StateKind::remainder, rank, first, n, *remainder, window));
   } else {
-    SLUICE_TRY(write_state(unit, StateKind::parameter, rank, first, std::as_bytes(weights)));
-    copy_to_residents(unit, logical, std::as_bytes(weights));
+    std::memcpy(parameter->data(), weights.data(), weights.size_bytes());
   }
-  const std::vector<float> zero(weights.size(), 0.0f);
-  SLUICE_TRY(write_state(unit, StateKind::exp_avg, rank, first, std::as_bytes(std::span(zero))));
-  SLUICE_TRY(write_state(unit, StateKind::exp_avg_sq, rank, first, std::as_bytes(std::span(zero))));
-  // The first step reads the gradient that would wait for its update, though nothing is pending.
-  return write_state(unit, StateKind::gradient, rank, first, std::as_bytes(std::span(zero)));
+  copy_to_residents(unit, rank * w.shard_numel(unit) + first,
+                    {parameter->data(), n * state_element_bytes(StateKind::parameter)});
+  return write_state(unit, StateKind::parameter, rank, first, n, *parameter, window);
 }
 
-Status Engine::initialize(const std::string& init, std::uint64_t seed) {
+Status Engine::initialize(const std::string& init, std::uint64_t seed, const Watch& watch) {
   const Workload& w = run_.workload;
   HuggingFaceWeights source;
   if (!init.empty()) {
     SLUICE_ASSIGN(source, HuggingFaceWeights::open(init, *w.model));
   }
+  clear_states();
+  SwapWindow window(store_.get(), piece_numel_ * 4);
   std::vector<float> weights;
+  std::uint64_t done = 0, total = 0;
+  for (const UnitSpec& spec : w.model->units) total += spec.numel;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u) {
     const UnitSpec& spec = w.model->units[static_cast<std::size_t>(u)];
     for (RankId r = 0; r < w.ranks; ++r) {
@@ -212,24 +227,22 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed) {
         } else {
           SLUICE_TRY(source.read(spec, first, part));
         }
-        SLUICE_TRY(store_weights(u, r, at, weights));
+        SLUICE_TRY(store_weights(u, r, at, weights, window));
+        done += n;
+        if (watch) watch(static_cast<double>(done) / static_cast<double>(total));
       }
     }
   }
-  return success();
+  return window.finish();
 }
 
 Result<std::uint64_t> Engine::state_hash() {
+  constexpr std::array kinds{StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
   StreamingChecksum sum;
-  for (UnitId u = 0; u < static_cast<UnitId>(run_.workload.model->units.size()); ++u) {
-    for (StateKind k : {StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq}) {
-      if (home(u, k, 0) == none) continue;
-      SLUICE_TRY(visit_state(u, k, [&](std::uint64_t, std::span<const std::byte> data) {
-        sum.add(data);
-        return success();
-      }));
-    }
-  }
+  SLUICE_TRY(visit_states(kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
+    sum.add(data);
+    return success();
+  }));
   return sum.value();
 }
 

@@ -1,5 +1,6 @@
 #include "src/train/export.h"
 
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -97,21 +98,18 @@ Status export_model(Engine& engine, const Prepared& run, const std::string& dire
   SLUICE_ASSIGN(SafeTensorsWriter writer,
                 SafeTensorsWriter::create(directory + "/model.safetensors", tensors, {{"format", "pt"}}));
   const std::uint64_t size = dtype_bytes(run.workload.dtype);
-  for (std::size_t u = 0; u < run.model.units.size(); ++u) {
-    const UnitSpec& spec = run.model.units[u];
-    // A piece of the flat buffer may cover the ends of several tensors.
-    const auto write_piece = [&](std::uint64_t first, std::span<const std::byte> data) -> Status {
-      for (const TensorSpec& t : spec.tensors) {
-        const std::uint64_t begin = std::max(first, t.offset);
-        const std::uint64_t end = std::min(first + data.size() / size, t.offset + t.numel);
-        if (begin >= end) continue;
-        SLUICE_TRY(writer.write(t.name, (begin - t.offset) * size,
-                                data.subspan((begin - first) * size, (end - begin) * size)));
-      }
-      return success();
-    };
-    SLUICE_TRY(engine.visit_state(static_cast<UnitId>(u), StateKind::parameter, write_piece));
-  }
+  // A piece of the flat buffer may cover the ends of several tensors.
+  const auto write_piece = [&](UnitId unit, std::uint64_t first, std::span<const std::byte> data) -> Status {
+    for (const TensorSpec& t : run.model.units[static_cast<std::size_t>(unit)].tensors) {
+      const std::uint64_t begin = std::max(first, t.offset);
+      const std::uint64_t end = std::min(first + data.size() / size, t.offset + t.numel);
+      if (begin >= end) continue;
+      SLUICE_TRY(
+          writer.write(t.name, (begin - t.offset) * size, data.subspan((begin - first) * size, (end - begin) * size)));
+    }
+    return success();
+  };
+  SLUICE_TRY(engine.visit_states(std::array{StateKind::parameter}, write_piece));
   SLUICE_TRY(writer.finish());
   return publish_file(directory + "/config.json", hf_config_json(run.model.config, run.workload.dtype));
 }

@@ -66,11 +66,11 @@ Result<std::int32_t> sample_token(std::span<const float> logits, const Sampling&
   return order[static_cast<std::size_t>(at - until.begin())];
 }
 
-Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run) {
+Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run, const Engine::Watch& watch) {
   if (!run.search.fits) return does_not_fit(run);
   std::unique_ptr<Generator> g(new Generator(run));
   SLUICE_ASSIGN(g->engine_, Engine::create(run, *g, false));
-  SLUICE_TRY(g->engine_->initialize(run.config.init, run.config.seed));
+  SLUICE_TRY(g->engine_->initialize(run.config.init, run.config.seed, watch));
   g->logits_ = logits_of(run, *g->engine_);
   SLUICE_TRY(g->engine_->executor().begin(run.main));
   return g;
@@ -117,13 +117,14 @@ Result<TokenFile> open_text(const RunConfig& config) {
   return open_data(config, model);
 }
 
-Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, TokenFile text, const Options& options) {
+Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, TokenFile text, const Options& options,
+                                                     const Engine::Watch& watch) {
   if (!run.search.fits) return does_not_fit(run);
   std::unique_ptr<Evaluator> e(new Evaluator(run));
   e->tokens_ = std::move(text);
   SLUICE_TRY(e->choose_windows(options));
   SLUICE_ASSIGN(e->engine_, Engine::create(run, *e, false));
-  SLUICE_TRY(e->engine_->initialize(run.config.init, run.config.seed));
+  SLUICE_TRY(e->engine_->initialize(run.config.init, run.config.seed, watch));
   return e;
 }
 

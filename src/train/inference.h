@@ -34,8 +34,8 @@ Result<std::int32_t> sample_token(std::span<const float> logits, const Sampling&
 /// Purpose::decode: config.sequence tokens at most in one pass over the model, config.steps in all.
 class Generator final : public StepSource {
  public:
-  /// Reads the weights of config.init. `run` must outlive it.
-  static Result<std::unique_ptr<Generator>> create(const Prepared& run);
+  /// Reads the weights of config.init; `watch` may be empty. `run` must outlive it.
+  static Result<std::unique_ptr<Generator>> create(const Prepared& run, const Engine::Watch& watch = {});
 
   /// Appends tokens to the sequence. The logits, [vocabulary], of what follows them are valid until the next call.
   /// Errors: bad_request when the cache is full, or a token is not in the vocabulary.
@@ -75,8 +75,10 @@ class Evaluator final : public StepSource {
     int batches = 4;        ///< of config.batch held-out windows; fewer where the file has fewer
     bool all_text = false;  ///< instead, every whole window from the start of the file
   };
-  /// Reads the weights of config.init. `run` must outlive it. bad_request when the text has no held-out window.
-  static Result<std::unique_ptr<Evaluator>> create(const Prepared& run, TokenFile text, const Options& options);
+  /// Reads the weights of config.init; `watch` may be empty. `run` must outlive it. bad_request when the text has no
+  /// held-out window.
+  static Result<std::unique_ptr<Evaluator>> create(const Prepared& run, TokenFile text, const Options& options,
+                                                   const Engine::Watch& watch = {});
 
   using Watch = std::function<void(double fraction, double loss)>;
   /// `watch` hears the loss so far after every pass over the model. Errors: cancelled once `stop` is true.

@@ -19,8 +19,9 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   if (!c.metrics.empty()) {
     SLUICE_ASSIGN(t->metrics_, LineWriter::open(c.metrics, false));
   }
-  observer.note(c.init.empty() ? "initialising random weights" : "reading weights from " + c.init);
-  SLUICE_TRY(t->engine_->initialize(c.init, c.seed));
+  const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
+  observer.note(what);
+  SLUICE_TRY(t->engine_->initialize(c.init, c.seed, [&](double fraction) { observer.progress(what, fraction); }));
   return t;
 }
 
@@ -195,7 +196,6 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (last) break;
   }
   result.interrupted = result.steps < c.steps;
-  SLUICE_ASSIGN(result.state_hash, engine_->state_hash());
   if (!c.run.empty()) {
     observer_.note("saving the model to " + c.run);
     SLUICE_TRY(export_model(*engine_, run_, c.run));

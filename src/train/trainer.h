@@ -35,6 +35,7 @@ class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
   virtual void note(const std::string&) {}
+  virtual void progress(const std::string&, double) {}  ///< fraction of what takes long before the first step
   virtual void step(const StepRecord&) {}
   virtual void evaluated(std::int64_t, double) {}
 };
@@ -43,7 +44,6 @@ struct TrainResult {
   std::int64_t steps = 0;
   double loss = 0;       ///< of the last step
   double eval_loss = 0;  ///< held-out, after the last step
-  std::uint64_t state_hash = 0;
   bool interrupted = false;
 };
 

@@ -110,7 +110,10 @@ inline Outcome run(const Prepared& prepared) {
   const auto result = (*trainer)->run(stop);
   EXPECT_TRUE(result.ok()) << result.error().message;
   if (!result.ok()) return out;
-  out.state_hash = result->state_hash;
+  const auto hash = (*trainer)->engine().state_hash();
+  EXPECT_TRUE(hash.ok()) << hash.error().message;
+  if (!hash.ok()) return out;
+  out.state_hash = *hash;
   out.eval_loss = result->eval_loss;
   out.moved = (*trainer)->engine().executor().moved();
   return out;

@@ -223,7 +223,12 @@ TEST_F(InferenceTest, HeldOutLossIsTheOneThatTrainingReports) {
   const auto run = evaluate(c);
   Evaluator::Options options;
   options.batches = 3;
-  const auto evaluator = expect_ok(Evaluator::create(*run, expect_ok(open_text(run->config)), options));
+  double weights_read = 0;
+  const auto evaluator = expect_ok(Evaluator::create(*run, expect_ok(open_text(run->config)), options, [&](double f) {
+    EXPECT_GE(f, weights_read);
+    weights_read = f;
+  }));
+  EXPECT_EQ(weights_read, 1.0);
   double last = 0, fraction = 0;
   const EvaluateResult result = expect_ok(evaluator->evaluate(never, [&](double f, double loss) {
     EXPECT_GT(f, fraction);
