@@ -4,7 +4,10 @@
     python3 bench/predict.py --sluice build/release/bin/sluice --data TEXT --nvme DIR [--presets llama-25m,llama-125m]
 
 First every configuration is planned, which measures what the hardware profile lacks; from then on the profile is not
-changed. Then the runs are made, and the median of their steps (the first left out) is held against the prediction.
+changed. Then the runs are made, and the median of their steps (the first left out) is held against the prediction. On a
+machine whose speed drifts (other tenants), --fresh measures a profile right before each run, which then uses it
+unchanged.
+
 Prints a table in Markdown; exit status 1 if a run fails. Needs Python 3.9 and nothing else.
 """
 import argparse
@@ -52,20 +55,24 @@ def main():
     parser.add_argument("--nvme", required=True)
     parser.add_argument("--presets", default="llama-25m,llama-125m")
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--fresh", action="store_true", help="a new profile before each run")
     arguments = parser.parse_args()
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        profile = str(pathlib.Path(folder) / "profile.json")
+        profile = pathlib.Path(folder) / "profile.json"
         for preset in arguments.presets.split(","):
             sequence, batch, micro_batch, budgets = CONFIGURATIONS[preset]
             for name, options in budgets:
                 common = ["--model", preset, "--seq", str(sequence), "--batch", str(batch), "--micro-batch", str(micro_batch),
-                          "--nvme", arguments.nvme, "--profile", profile, "--json", *options]
-                rows.append((preset, name, common, call([arguments.sluice, "plan", *common])[-1]))
+                          "--nvme", arguments.nvme, "--profile", str(profile), "--json", *options]
+                rows.append((preset, name, common, None if arguments.fresh else call([arguments.sluice, "plan", *common])[-1]))
         print("| preset | budgets | predicted s | measured s | measured / predicted | bound / measured | bottleneck |")
         print("|---|---|---|---|---|---|---|", flush=True)
         for preset, name, common, plan in rows:
+            if plan is None:
+                profile.unlink(missing_ok=True)
+                plan = call([arguments.sluice, "plan", *common])[-1]
             steps = [line for line in call([arguments.sluice, "train", *common, "--data", arguments.data, "--steps",
                                             str(arguments.steps), "--eval-batches", "1"]) if "step_seconds" in line]
             measured = statistics.median(line["step_seconds"] for line in steps[1:])
