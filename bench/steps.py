@@ -36,7 +36,7 @@ RUNS = {
                   "--host-memory", "1GiB", "--states", "nvme"])],
     "3b": [("llama-3b, 1,024 tokens, 4 GiB + 4 GiB", 3, None,
             ["--model", "llama-3b", "--seq", "512", "--batch", "2", "--micro-batch", "1", "--device-memory", "4GiB",
-             "--host-memory", "4GiB", "--clip", "0", "--update", "backward", "--warmup", "1", "--lr", "1e-5"])],
+             "--host-memory", "4GiB", "--clip", "0", "--update", "backward", "--warmup", "1", "--lr", "2e-6"])],
 }
 
 

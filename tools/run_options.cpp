@@ -89,9 +89,8 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group("Optimizer");
-  app->add_option("--lr-end", a.lr_end, "learning rate at the last step")
+  app->add_option("--lr-end", o->lr_end, "learning rate at the last step (default: a tenth of --lr)")
       ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
       ->group("Optimizer");
   app->add_option("--lr-schedule", o->lr_schedule, "decay after warm-up")
       ->check(CLI::IsMember({"cosine", "linear", "constant"}))
@@ -155,6 +154,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
   c.optimizer.schedule = o.lr_schedule == "cosine"   ? LrSchedule::cosine
                          : o.lr_schedule == "linear" ? LrSchedule::linear
                                                      : LrSchedule::constant;
+  c.optimizer.lr_end = o.lr_end.value_or(c.optimizer.lr / 10);
   std::stringstream list(o.nvme);
   for (std::string directory; std::getline(list, directory, ',');)
     if (!directory.empty()) c.nvme.push_back(directory);

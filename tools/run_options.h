@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 
 #include "src/train/prepare.h"
@@ -15,6 +16,7 @@ struct RunOptions {
   std::string dtype = "bf16", schedule = "auto", update = "auto", recompute = "auto", activations = "auto",
               states = "auto", residency = "auto", lr_schedule = "cosine", durable = "off", nvme;
   int group = 0, prefetch = -1;
+  std::optional<double> lr_end;
 };
 
 void add_model_options(CLI::App* app, RunOptions* options);     ///< model, precision, budgets, drive, threads, profile

@@ -86,6 +86,16 @@ TEST_F(TrainCommand, TokensOfTextLieInTheRunDirectoryOrInTheUsersCache) {
   EXPECT_EQ(files("cache/sluice/tokens"), 1);
 }
 
+TEST_F(TrainCommand, ASmallLearningRateDecaysToo) {
+  const Finished f =
+      sluice("train" + tiny() + data() + budgets() + "--steps 4 --warmup 1 --lr 1e-5 --metrics " + path("lr.jsonl"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  const std::vector<json> steps = lines("lr.jsonl");
+  ASSERT_EQ(steps.size(), 4u);
+  for (std::size_t i = 1; i < steps.size(); ++i) EXPECT_LT(steps[i]["lr"], steps[i - 1]["lr"]);
+  EXPECT_NEAR(steps[3]["lr"], 1e-6, 1e-12);
+}
+
 TEST_F(TrainCommand, PlanSaysWhatFits) {
   const Finished f = sluice("plan" + tiny() + budgets() + "--json");
   ASSERT_EQ(f.status, 0) << f.err;
