@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "kernels/cpu/gemm.h"
+#include "offload/run/memory.h"
+#include "sluice/random.h"
 #include "src/device/profile_measure.h"
 
 namespace sluice {
@@ -47,36 +49,47 @@ constexpr Shape full_shapes[] = {
 enum class Layout { forward, input, weight };
 constexpr const char* layout_names[] = {"forward NT", "input NN", "weight TN"};
 
-/// Storage large enough for every operand of a shape in either dtype; values are small and not zero.
+/// Room for every operand of a shape in either dtype, in huge pages as a run's arenas are. Values are random: the units
+/// run slower on them than on equal ones, which draw less power.
 struct Operands {
-  std::vector<float> x, w, y;
-  std::vector<bf16> x16, w16, y16;
-  std::vector<float> workspace;
-  explicit Operands(const Shape& s)
-      : x(s.m * s.k, 0.5f),
-        w(s.n * s.k, 0.25f),
-        y(std::max(s.m * s.n, s.n * s.k), 0.125f),
-        x16(s.m * s.k, to_bf16(0.5f)),
-        w16(s.n * s.k, to_bf16(0.25f)),
-        y16(s.m * s.n, to_bf16(0.125f)) {
+  Pages x, w, y, x16, w16, y16, workspace;
+  explicit Operands(const Shape& s) {
+    const auto x_numel = s.m * s.k, w_numel = s.n * s.k, y_numel = std::max(s.m * s.n, s.n * s.k);
+    x = random(x_numel, Dtype::f32, 1), x16 = random(x_numel, Dtype::bf16, 1);
+    w = random(w_numel, Dtype::f32, 2), w16 = random(w_numel, Dtype::bf16, 2);
+    y = random(y_numel, Dtype::f32, 3), y16 = random(y_numel, Dtype::bf16, 3);
     std::uint64_t bytes = 0;
     for (const auto& [m, n, k] : {std::array{s.m, s.n, s.k}, {s.m, s.k, s.n}, {s.n, s.k, s.m}})
       bytes = std::max(bytes, kernels::gemm_workspace_bytes(m, n, k, Dtype::bf16, Dtype::bf16));
-    workspace.resize(bytes / sizeof(float) + 16);
+    workspace = pages(bytes);
   }
-  std::span<std::byte> scratch() {
-    void* at = workspace.data();
-    std::size_t space = workspace.size() * sizeof(float);
-    std::align(64, space - 64, at, space);
-    return {static_cast<std::byte*>(at), space};
+  static Pages pages(std::uint64_t bytes) {
+    Result<Pages> made = Pages::make(bytes);
+    if (!made.ok()) {
+      std::fprintf(stderr, "bench_matmul: %s\n", made.error().message.c_str());
+      std::exit(1);
+    }
+    return std::move(*made);
   }
+  static Pages random(std::int64_t numel, Dtype dtype, std::uint64_t seed) {
+    Pages made = pages(static_cast<std::uint64_t>(numel) * dtype_bytes(dtype));
+    for (std::int64_t i = 0; i < numel; ++i) {
+      const float x = philox_uniform(seed, static_cast<std::uint64_t>(i) % 65536, 0) - 0.5f;
+      if (dtype == Dtype::f32)
+        reinterpret_cast<float*>(made.data())[i] = x;
+      else
+        reinterpret_cast<bf16*>(made.data())[i] = to_bf16(x);
+    }
+    return made;
+  }
+  std::span<std::byte> scratch() { return {workspace.data(), workspace.bytes()}; }
 };
 
 void multiply(const Shape& s, Layout layout, Dtype dtype, Operands& o) {
   const bool f32 = dtype == Dtype::f32;
-  void* x = f32 ? static_cast<void*>(o.x.data()) : o.x16.data();
-  void* w = f32 ? static_cast<void*>(o.w.data()) : o.w16.data();
-  void* y = f32 ? static_cast<void*>(o.y.data()) : o.y16.data();
+  void* x = f32 ? o.x.data() : o.x16.data();
+  void* w = f32 ? o.w.data() : o.w16.data();
+  void* y = f32 ? o.y.data() : o.y16.data();
   if (layout == Layout::forward)
     kernels::gemm({x, dtype, s.k, false}, {w, dtype, s.k, true}, {y, dtype, s.n}, s.m, s.n, s.k, false, o.scratch());
   else if (layout == Layout::input)

@@ -3,11 +3,9 @@
 #pragma once
 
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/bf16_pairs.h"
 
 namespace sluice::kernels::bf16_units {
-
-/// True if the CPU multiplies pairs of bf16 (AVX512_BF16; it then has the rest of AVX-512 that is used with it).
-inline bool available() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
 /// Keys and values of one block of a pair of (batch, kv head), to its place in `packed_pair`.
 void pack_key_block(const AttentionCall<bf16>& call, std::int64_t pair, std::int64_t block, float* packed_pair);

@@ -4,7 +4,7 @@
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_bf16_tile.h"
 
-HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+HWY_PUSH_ATTRIBUTES(SLUICE_BF16_UNITS)
 namespace sluice::kernels::bf16_units {
 namespace {
 
@@ -118,9 +118,9 @@ void head_backward(const AttentionCall<bf16>& call, std::int64_t batch, std::int
   std::fill(x.dq, x.dq + s.queries * padded, 0.0f);
   for (std::int64_t key0 = 0; key0 < s.keys; key0 += key_block) {
     const std::int64_t keys = std::min(key_block, s.keys - key0);
-    pack_across(k.part(key0, keys), x.keys_t);
-    pack_across(v.part(key0, keys), x.values_t);
-    pack_down(k.part(key0, keys), x.keys);
+    pack_across(k.part(key0, keys), pairs_of(dim), x.keys_t);
+    pack_across(v.part(key0, keys), pairs_of(dim), x.values_t);
+    pack_down(k.part(key0, keys), pairs_of(keys), x.keys);
     float *block_dk = dk + key0 * padded, *block_dv = dv + key0 * padded;
     std::fill(block_dk, block_dk + keys * padded, 0.0f);
     std::fill(block_dv, block_dv + keys * padded, 0.0f);
@@ -130,8 +130,8 @@ void head_backward(const AttentionCall<bf16>& call, std::int64_t batch, std::int
       if (seen.first >= seen.last) continue;
       copy_rows(q.part(query0, b.rows), x.q, padded / 2);
       copy_rows(d_out.part(query0, b.rows), x.d_out, padded / 2);
-      pack_down(q.part(query0, b.rows), x.q_down);
-      pack_down(d_out.part(query0, b.rows), x.d_out_down);
+      pack_down(q.part(query0, b.rows), pairs_of(b.rows), x.q_down);
+      pack_down(d_out.part(query0, b.rows), pairs_of(b.rows), x.d_out_down);
       for (std::int64_t key = 0; key < keys; key += tile_columns)
         for (std::int64_t r = 0; r < b.rows; r += tile_rows)
           if (b.sees(r, tile_rows, key, tile_columns)) tile_of_scores(b, r, key, lse + query0, x);

@@ -5,7 +5,7 @@
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_bf16_tile.h"
 
-HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+HWY_PUSH_ATTRIBUTES(SLUICE_BF16_UNITS)
 namespace sluice::kernels::bf16_units {
 namespace {
 
@@ -101,8 +101,8 @@ void pack_key_block(const AttentionCall<bf16>& call, std::int64_t pair, std::int
   const std::int64_t batch = pair / s.kv_heads, column = pair % s.kv_heads * s.head_dim;
   const std::int64_t key0 = block * key_block, count = std::min(key_block, s.keys - key0);
   const std::int64_t row0 = batch * s.keys + key0;
-  pack_across({call.k + row0 * s.k_stride + column, s.k_stride, count, s.head_dim}, packed.keys(block));
-  pack_down({call.v + row0 * s.v_stride + column, s.v_stride, count, s.head_dim}, packed.values(block));
+  pack_across({call.k + row0 * s.k_stride + column, s.k_stride, count, s.head_dim}, pairs_of(s.head_dim), packed.keys(block));
+  pack_down({call.v + row0 * s.v_stride + column, s.v_stride, count, s.head_dim}, pairs_of(count), packed.values(block));
 }
 
 void query_block_forward(const AttentionCall<bf16>& call, std::int64_t batch, std::int64_t head, std::int64_t query0,

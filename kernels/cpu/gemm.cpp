@@ -4,11 +4,23 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_blocked.h"
 #include "kernels/cpu/gemm_native.h"
 #include "sluice/status.h"
 
 namespace sluice::kernels {
+namespace {
+
+/// Fewer rows do not repay packing the other operand for the tiles.
+constexpr std::int64_t least_amx_rows = 32;
+
+bool runs_on_amx(std::int64_t m, Dtype operands) {
+  return operands == Dtype::bf16 && m >= least_amx_rows && amx::available();
+}
+
+}  // namespace
 
 void gemm(ConstMatrix a, ConstMatrix b, Matrix c, std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate,
           std::span<std::byte> workspace) {
@@ -22,6 +34,8 @@ void gemm(ConstMatrix a, ConstMatrix b, Matrix c, std::int64_t m, std::int64_t n
   // Cut to what was asked for: which path runs must not depend on a workspace that is larger.
   const std::span<std::byte> used =
       workspace.first(std::min<std::uint64_t>(workspace.size(), gemm_workspace_bytes(m, n, k, a.dtype, c.dtype)));
+  if (runs_on_amx(m, a.dtype) && used.size() >= amx_gemm_workspace_bytes(m, n, k, c.dtype))
+    return amx_gemm(a, b, c, m, n, k, accumulate, used);
   if (a.dtype == Dtype::bf16 && gemm_bf16_is_native() && native_gemm(a, b, c, m, n, k, accumulate, used)) return;
   blocked_gemm(a, b, c, m, n, k, accumulate, used);
 }
@@ -29,6 +43,7 @@ void gemm(ConstMatrix a, ConstMatrix b, Matrix c, std::int64_t m, std::int64_t n
 std::uint64_t gemm_workspace_bytes(std::int64_t m, std::int64_t n, std::int64_t k, Dtype operands, Dtype result) {
   if (m <= 0 || n <= 0 || k <= 0) return 0;
   const std::uint64_t blocked_bytes = blocked_gemm_workspace_bytes(m, n, k, result);
+  if (runs_on_amx(m, operands)) return std::max(blocked_bytes, amx_gemm_workspace_bytes(m, n, k, result));
   if (operands != Dtype::bf16 || !gemm_bf16_is_native()) return blocked_bytes;
   // Where oneDNN asks for far more than that, fp32 in panels is the better use of the budget.
   const std::uint64_t native_bytes = native_scratchpad_bytes(m, n, k, result);

@@ -1,7 +1,7 @@
 // Row-major matrix multiply with fp32 accumulation, in all threads of the calling thread's OpenMP team.
 //
-// bf16 operands run on the CPU's bf16 units (AMX, AVX512_BF16) through oneDNN where it has them; elsewhere panels of
-// them are widened to fp32 in the workspace and multiplied in fp32. For one machine, thread count and leading dimensions
+// bf16 operands run on the CPU's bf16 units where it has them: AMX tiles, or AVX512_BF16 through oneDNN; elsewhere panels
+// of them are widened to fp32 in the workspace and multiplied in fp32. For one machine, thread count and leading dimensions
 // the result is a pure function of the operands' values and of the shape: not of addresses, nor of more workspace than
 // was asked for.
 #pragma once

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gemm.h"
 #include "offload/run/memory.h"
 #include "sluice/random.h"
@@ -17,26 +16,9 @@
 namespace sluice {
 namespace {
 
-/// Larger than last-level caches: reading it between runs makes parameters as cold as they are in a step.
-constexpr std::uint64_t eviction_bytes = 64u << 20;
 constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
 constexpr int repeats = 7;
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
-
-/// Random values of about the given size: arithmetic on zeros or on denormals would take other times.
-void fill_random(Pages& pages, Dtype dtype, float scale) {
-  constexpr std::uint64_t period = 65536;  // repetition does not matter to the clock
-  std::vector<float> values(period);
-  for (std::uint64_t i = 0; i < period; ++i) values[i] = scale * static_cast<float>(philox_uniform(1, i, 0) - 0.5);
-  const std::uint64_t numel = pages.bytes() / dtype_bytes(dtype);
-  for (std::uint64_t at = 0; at < numel; at += period) {
-    const auto n = static_cast<std::int64_t>(std::min(period, numel - at));
-    if (dtype == Dtype::bf16)
-      kernels::narrow(values.data(), reinterpret_cast<bf16*>(pages.data()) + at, n);
-    else
-      std::copy_n(values.data(), n, reinterpret_cast<float*>(pages.data()) + at);
-  }
-}
 
 /// Memory and arguments to run every op of one unit.
 struct Bench {
@@ -188,7 +170,7 @@ Status calibrate(const Workload& workload, HardwareProfile& profile, double budg
   *changed = true;
   kernels::set_compute_threads(workload.threads);
   const RopeTable rope = make_rope_table(workload.model->config, workload.shape.sequence);
-  SLUICE_ASSIGN(Pages eviction, Pages::make(eviction_bytes));
+  SLUICE_ASSIGN(Pages eviction, Pages::make(beyond_cache_bytes() / 2));
   Stopwatch stopwatch(std::move(eviction));
 
   const double started = now_seconds();

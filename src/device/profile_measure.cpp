@@ -10,19 +10,14 @@
 #include <vector>
 
 #include "io/checksum.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/stream.h"
-#include "offload/run/memory.h"
 #include "sluice/adamw.h"
+#include "sluice/random.h"
 
 namespace sluice {
 namespace {
-
-/// Four times the last-level cache, so that what is streamed comes from memory.
-std::uint64_t beyond_cache_bytes() {
-  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return std::max<std::uint64_t>(64u << 20, cache > 0 ? 4 * static_cast<std::uint64_t>(cache) : 0);
-}
 
 /// Memory as the arenas have it. Without it nothing can be measured, so that not having it ends the program.
 Pages pages(std::uint64_t bytes) {
@@ -76,6 +71,11 @@ constexpr GemmShape usual_shapes[] = {
 
 }  // namespace
 
+std::uint64_t beyond_cache_bytes() {
+  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return std::max<std::uint64_t>(64u << 20, cache > 0 ? 4 * static_cast<std::uint64_t>(cache) : 0);
+}
+
 int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -83,6 +83,20 @@ int usable_cores() {
 }
 
 std::span<const GemmShape> usual_gemm_shapes() { return usual_shapes; }
+
+void fill_random(const Pages& pages, Dtype dtype, float scale) {
+  constexpr std::uint64_t period = 65536;  // repetition does not matter to the clock
+  std::vector<float> values(period);
+  for (std::uint64_t i = 0; i < period; ++i) values[i] = scale * static_cast<float>(philox_uniform(1, i, 0) - 0.5);
+  const std::uint64_t numel = pages.bytes() / dtype_bytes(dtype);
+  for (std::uint64_t at = 0; at < numel; at += period) {
+    const auto n = static_cast<std::int64_t>(std::min(period, numel - at));
+    if (dtype == Dtype::bf16)
+      kernels::narrow(values.data(), reinterpret_cast<bf16*>(pages.data()) + at, n);
+    else
+      std::copy_n(values.data(), n, reinterpret_cast<float*>(pages.data()) + at);
+  }
+}
 
 double measure_gemm_flops(std::span<const GemmShape> shapes, Dtype dtype, double seconds) {
   double best = 0;
@@ -93,9 +107,8 @@ double measure_gemm_flops(std::span<const GemmShape> shapes, Dtype dtype, double
     const std::uint64_t workspace_bytes = kernels::gemm_workspace_bytes(s.m, s.n, s.k, dtype, Dtype::f32);
     const auto a = pages(a_bytes), b = pages(b_bytes), c = pages(elements(s.m, s.n) * 4);
     const auto workspace = pages(workspace_bytes);
-    // 0x3c3c is a small positive number in bf16, and twice that in one fp32.
-    std::memset(a.data(), 0x3c, a_bytes);
-    std::memset(b.data(), 0x3c, b_bytes);
+    fill_random(a, dtype, 1);
+    fill_random(b, dtype, 1);
     const kernels::ConstMatrix ma{a.data(), dtype, s.a_transposed ? s.m : s.k, s.a_transposed};
     const kernels::ConstMatrix mb{b.data(), dtype, s.b_transposed ? s.k : s.n, s.b_transposed};
     const kernels::Matrix mc{c.data(), Dtype::f32, s.n};

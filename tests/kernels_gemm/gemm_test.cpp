@@ -131,6 +131,13 @@ TEST(gemm, crosses_block_borders) {
       run.multiply();
       EXPECT_LE(run.worst(7), 1.0) << run.c.name();
     }
+  // More than one block of rows, columns and depth of the AMX tiles', with tails in all three.
+  for (const int transposes : {0, 1, 2})
+    for (const Dtype result : {Dtype::f32, Dtype::bf16}) {
+      Trial run({290, 2085, 2090, Dtype::bf16, result, transposes == 1, transposes == 2});
+      run.multiply();
+      EXPECT_LE(run.worst(97), 1.0) << run.c.name();
+    }
 }
 
 TEST(gemm, oracle_notices_one_wrong_element) {

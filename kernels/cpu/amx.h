@@ -1,0 +1,110 @@
+// The CPU's AMX tiles (internal to matmul and attention): a tile is 16 rows of 64 bytes; one instruction adds the
+// product of a tile of 16 x 32 bf16 and one of 16 pair rows x 16 columns to a tile of 16 x 16 fp32.
+#pragma once
+
+#include "kernels/cpu/bf16_pairs.h"
+
+#define SLUICE_AMX SLUICE_BF16_UNITS ",amx-tile,amx-bf16"
+
+namespace sluice::kernels::amx {
+
+/// True if the CPU has AMX for bf16 and the kernel lets this process use it (asked once; Linux 5.16 and later).
+bool available();
+
+/// Depth that one instruction multiplies, in elements and in pairs.
+constexpr std::int64_t step_depth = 32, step_pairs = step_depth / 2;
+/// A block of the result: 2 x 2 tiles. Each tile of an operand is then used twice from its register.
+constexpr std::int64_t block_rows = 32, block_columns = bf16_units::panel_columns;
+
+}  // namespace sluice::kernels::amx
+
+HWY_PUSH_ATTRIBUTES(SLUICE_AMX)
+namespace sluice::kernels::amx {
+
+/// All eight tiles of the calling thread at their full size, for as long as this lives.
+class Tiles {
+ public:
+  Tiles() {
+    struct alignas(64) Configuration {
+      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    };
+    static constexpr Configuration full{};
+    _tile_loadconfig(&full);
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+/// 32 rows of a left operand: rows `row_pairs` apart, the next step `step_pairs` on.
+struct Left {
+  const bf16_units::Pair* data;
+  std::int64_t row_pairs, step_pairs;
+};
+
+/// Memory that a multiplication brings near in passing: at each step four lines from `data` on, and two rows of up to
+/// two lines from `rows` on.
+struct Ahead {
+  const char *data, *rows;
+  std::int64_t row_bytes;
+  HWY_INLINE void fetch() {
+    _mm_prefetch(data, _MM_HINT_T1);
+    _mm_prefetch(data + 64, _MM_HINT_T1);
+    _mm_prefetch(data + 128, _MM_HINT_T1);
+    _mm_prefetch(data + 192, _MM_HINT_T1);
+    data += 256;
+  }
+  HWY_INLINE void fetch_rows() {
+    _mm_prefetch(rows, _MM_HINT_T1);
+    _mm_prefetch(rows + 64, _MM_HINT_T1);
+    _mm_prefetch(rows + row_bytes, _MM_HINT_T1);
+    _mm_prefetch(rows + row_bytes + 64, _MM_HINT_T1);
+    rows += 2 * row_bytes;
+  }
+};
+
+/// sum = left x right over `steps` steps, or sum += . right: a panel of 32 columns. sum: 32 rows, `ld` floats apart.
+/// Left operands pass by the L1 cache: the panel of the right one, used again and again, stays in it.
+template <bool add, bool rows_ahead>
+HWY_INLINE void multiply(const Left& left, const bf16_units::Pair* right, std::int64_t steps, float* sum,
+                         std::int64_t ld, Ahead ahead) {
+  asm volatile("" ::: "memory");  // g++ 12's tile loads do not say that they read memory
+  const std::int64_t sum_bytes = ld * 4, row_bytes = left.row_pairs * 4;
+  float* lower_sum = sum + 16 * ld;
+  if constexpr (add) {
+    _tile_loadd(0, sum, sum_bytes);
+    _tile_loadd(1, sum + 16, sum_bytes);
+    _tile_loadd(2, lower_sum, sum_bytes);
+    _tile_loadd(3, lower_sum + 16, sum_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  const bf16_units::Pair *upper = left.data, *lower = left.data + 16 * left.row_pairs;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    _tile_stream_loadd(4, upper, row_bytes);
+    _tile_loadd(6, right, bf16_units::panel_columns * 4);
+    _tile_dpbf16ps(0, 4, 6);
+    ahead.fetch();
+    _tile_loadd(7, right + 16, bf16_units::panel_columns * 4);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_stream_loadd(5, lower, row_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (rows_ahead) ahead.fetch_rows();
+    _tile_dpbf16ps(3, 5, 7);
+    upper += left.step_pairs;
+    lower += left.step_pairs;
+    right += step_pairs * bf16_units::panel_columns;
+  }
+  _tile_stored(0, sum, sum_bytes);
+  _tile_stored(1, sum + 16, sum_bytes);
+  _tile_stored(2, lower_sum, sum_bytes);
+  _tile_stored(3, lower_sum + 16, sum_bytes);
+}
+
+}  // namespace sluice::kernels::amx
+HWY_POP_ATTRIBUTES
