@@ -43,18 +43,20 @@ struct Left {
   const bf16_units::Pair* data;
   std::int64_t row_pairs, step_pairs;
 };
+/// 32 columns of a right operand, rows of pairs `row_pairs` apart: a panel, or part of a wider block.
+struct Right {
+  const bf16_units::Pair* data;
+  std::int64_t row_pairs = bf16_units::panel_columns;
+};
 
-/// Memory that a multiplication brings near in passing: at each step four lines from `data` on, and two rows of up to
-/// two lines from `rows` on.
+/// Memory that a multiplication brings near in passing: at each step four lines from `data` on, and two rows of two
+/// lines from `rows` on.
 struct Ahead {
   const char *data, *rows;
   std::int64_t row_bytes;
-  HWY_INLINE void fetch() {
-    _mm_prefetch(data, _MM_HINT_T1);
-    _mm_prefetch(data + 64, _MM_HINT_T1);
-    _mm_prefetch(data + 128, _MM_HINT_T1);
-    _mm_prefetch(data + 192, _MM_HINT_T1);
-    data += 256;
+  HWY_INLINE void fetch_data() {
+    for (int line = 0; line < 4; ++line) _mm_prefetch(data + 64 * line, _MM_HINT_T1);
+    data += 4 * 64;
   }
   HWY_INLINE void fetch_rows() {
     _mm_prefetch(rows, _MM_HINT_T1);
@@ -64,14 +66,15 @@ struct Ahead {
     rows += 2 * row_bytes;
   }
 };
+enum class Fetch { nothing, data, data_and_rows };
 
-/// sum = left x right over `steps` steps, or sum += . right: a panel of 32 columns. sum: 32 rows, `ld` floats apart.
+/// sum = left x right over `steps` steps, or sum += . `sum`: 32 rows, `ld` floats apart.
 /// Left operands pass by the L1 cache: the panel of the right one, used again and again, stays in it.
-template <bool add, bool rows_ahead>
-HWY_INLINE void multiply(const Left& left, const bf16_units::Pair* right, std::int64_t steps, float* sum,
-                         std::int64_t ld, Ahead ahead) {
+template <bool add, Fetch fetch = Fetch::nothing>
+HWY_INLINE void multiply(const Left& left, const Right& right, std::int64_t steps, float* sum, std::int64_t ld,
+                         Ahead ahead = {}) {
   asm volatile("" ::: "memory");  // g++ 12's tile loads do not say that they read memory
-  const std::int64_t sum_bytes = ld * 4, row_bytes = left.row_pairs * 4;
+  const std::int64_t sum_bytes = ld * 4, left_bytes = left.row_pairs * 4, right_bytes = right.row_pairs * 4;
   float* lower_sum = sum + 16 * ld;
   if constexpr (add) {
     _tile_loadd(0, sum, sum_bytes);
@@ -84,21 +87,21 @@ HWY_INLINE void multiply(const Left& left, const bf16_units::Pair* right, std::i
     _tile_zero(2);
     _tile_zero(3);
   }
-  const bf16_units::Pair *upper = left.data, *lower = left.data + 16 * left.row_pairs;
+  const bf16_units::Pair *upper = left.data, *lower = left.data + 16 * left.row_pairs, *panel = right.data;
   for (std::int64_t i = 0; i < steps; ++i) {
-    _tile_stream_loadd(4, upper, row_bytes);
-    _tile_loadd(6, right, bf16_units::panel_columns * 4);
+    _tile_stream_loadd(4, upper, left_bytes);
+    _tile_loadd(6, panel, right_bytes);
     _tile_dpbf16ps(0, 4, 6);
-    ahead.fetch();
-    _tile_loadd(7, right + 16, bf16_units::panel_columns * 4);
+    if constexpr (fetch != Fetch::nothing) ahead.fetch_data();
+    _tile_loadd(7, panel + 16, right_bytes);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_stream_loadd(5, lower, row_bytes);
+    _tile_stream_loadd(5, lower, left_bytes);
     _tile_dpbf16ps(2, 5, 6);
-    if constexpr (rows_ahead) ahead.fetch_rows();
+    if constexpr (fetch == Fetch::data_and_rows) ahead.fetch_rows();
     _tile_dpbf16ps(3, 5, 7);
     upper += left.step_pairs;
     lower += left.step_pairs;
-    right += step_pairs * bf16_units::panel_columns;
+    panel += step_pairs * right.row_pairs;
   }
   _tile_stored(0, sum, sum_bytes);
   _tile_stored(1, sum + 16, sum_bytes);

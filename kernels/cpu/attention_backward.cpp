@@ -1,6 +1,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/gemm_team.h"
@@ -174,6 +175,7 @@ void backward(const AttentionCall<T>& call, const OneHead& one_head) {
 void backward_f32(const AttentionCall<float>& call) { backward(call, head_backward<float>); }
 void backward_bf16(const AttentionCall<bf16>& call) {
 #if HWY_TARGET <= HWY_AVX3
+  if (amx::pays_for(call.shape)) return backward(call, amx::head_backward);
   if (bf16_units::available()) return backward(call, bf16_units::head_backward);
 #endif
   backward(call, head_backward<bf16>);

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/gemm_team.h"
@@ -138,6 +139,7 @@ void forward(const AttentionCall<T>& call, const Pack& pack, const Attend& atten
 void forward_f32(const AttentionCall<float>& call) { forward(call, pack_key_block<float>, query_block_forward<float>); }
 void forward_bf16(const AttentionCall<bf16>& call) {
 #if HWY_TARGET <= HWY_AVX3
+  if (amx::pays_for(call.shape)) return forward(call, amx::pack_key_block, amx::query_block_forward);
   if (bf16_units::available()) return forward(call, bf16_units::pack_key_block, bf16_units::query_block_forward);
 #endif
   forward(call, pack_key_block<bf16>, query_block_forward<bf16>);

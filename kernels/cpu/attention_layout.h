@@ -49,13 +49,14 @@ inline AttentionWorkspace forward_workspace(const AttentionShape& s, std::int64_
 }
 
 /// Pair: per head of the group, sums of dk and dv. Thread: a sum of dq, the rows' dot products of output and its
-/// gradient, packed keys (twice) and values, queries and output gradients (twice), two blocks of scores.
+/// gradient, packed keys (twice) and values, queries and output gradients (twice), two blocks of scores; room for what
+/// any of the paths makes of these.
 inline AttentionWorkspace backward_workspace(const AttentionShape& s, std::int64_t threads) {
   const std::int64_t group = s.heads / s.kv_heads;
   const std::int64_t scores = 4 * query_block * (8 * backward_key_block + score_padding);
   const std::int64_t operands = (8 * backward_key_block + 4 * query_block) * padded_head(s);
   return make_workspace(s, threads, group, 2 * group * s.keys * padded_head(s),
-                        round_up(s.queries, 16) * (padded_head(s) + 1) + operands + scores);
+                        round_up(s.queries, 32) * (padded_head(s) + 1) + operands + scores);
 }
 
 inline std::uint64_t workspace_bytes(const AttentionWorkspace& w, std::int64_t threads) {

@@ -142,5 +142,17 @@ HWY_INLINE void copy_block_transposed(const Rows& rows, Pair* dst) {
   }
 }
 
+/// A left operand in such blocks: those of 32 rows one after the other, each with its blocks along the depth.
+HWY_INLINE void pack_left(const Rows& rows, Pair* dst) {
+  for (std::int64_t r = 0; r < rows.count; r += 2 * lanes)
+    for (std::int64_t j = 0; j < rows.n; j += 2 * lanes, dst += 2 * lanes * lanes)
+      copy_block({rows.row(r) + j, rows.ld, rows.count - r, rows.n - j}, dst);
+}
+HWY_INLINE void pack_left_transposed(const Rows& rows, Pair* dst) {
+  for (std::int64_t j = 0; j < rows.n; j += 2 * lanes)
+    for (std::int64_t r = 0; r < rows.count; r += 2 * lanes, dst += 2 * lanes * lanes)
+      copy_block_transposed({rows.row(r) + j, rows.ld, rows.count - r, rows.n - j}, dst);
+}
+
 }  // namespace sluice::kernels::bf16_units
 HWY_POP_ATTRIBUTES

@@ -11,7 +11,7 @@ HWY_PUSH_ATTRIBUTES(SLUICE_AMX)
 namespace sluice::kernels {
 namespace {
 
-using amx::step_depth, amx::step_pairs, bf16_units::Pair, bf16_units::panel_columns;
+using amx::Fetch, amx::step_depth, amx::step_pairs, bf16_units::Pair, bf16_units::panel_columns;
 
 /// What a thread works on: the rows of a task over a block of depth stay in its L2 cache.
 constexpr std::int64_t task_rows = 256, max_depth = 2048;
@@ -85,15 +85,9 @@ void pack_b_panel(const Problem& g, const Block& s, std::int64_t panel) {
 /// Rows of the left operand over the block's depth, packed in blocks of 32 rows and of a step of depth. Reading them as
 /// they lie would save this copy, but rows that lie a power of two apart share few sets of the cache.
 void pack_a_rows(const Problem& g, const Block& s, std::int64_t row, std::int64_t rows, Pair* out) {
-  for (std::int64_t r = 0; r < rows; r += amx::block_rows)
-    for (std::int64_t d = 0; d < s.depth; d += step_depth, out += amx::block_rows * step_pairs) {
-      const std::int64_t count = std::min(amx::block_rows, rows - r), depth = std::min(step_depth, s.depth - d);
-      const bf16* data = g.a_at(row + r, s.depth0 + d);
-      if (g.a.transposed)
-        bf16_units::copy_block_transposed({data, g.a.ld, depth, count}, out);
-      else
-        bf16_units::copy_block({data, g.a.ld, count, depth}, out);
-    }
+  const bf16* data = g.a_at(row, s.depth0);
+  if (!g.a.transposed) return bf16_units::pack_left({data, g.a.ld, rows, s.depth}, out);
+  bf16_units::pack_left_transposed({data, g.a.ld, s.depth, rows}, out);
 }
 
 /// Sums of 32 rows or fewer of one panel over the block's depth go where the block's result goes.
@@ -159,13 +153,13 @@ void multiply_rows(const Problem& g, const Block& s, std::int64_t row, std::int6
         const amx::Ahead ahead{next + r / amx::block_rows * count * 256, out + r * out_row_bytes, out_row_bytes};
         const amx::Left block{left, step_pairs, amx::block_rows * step_pairs};
         if (step > 0 && is_last)
-          amx::multiply<true, true>(block, right, count, sum, panel_columns, ahead);
+          amx::multiply<true, Fetch::data_and_rows>(block, {right}, count, sum, panel_columns, ahead);
         else if (step > 0)
-          amx::multiply<true, false>(block, right, count, sum, panel_columns, ahead);
+          amx::multiply<true, Fetch::data>(block, {right}, count, sum, panel_columns, ahead);
         else if (is_last)
-          amx::multiply<false, true>(block, right, count, sum, panel_columns, ahead);
+          amx::multiply<false, Fetch::data_and_rows>(block, {right}, count, sum, panel_columns, ahead);
         else
-          amx::multiply<false, false>(block, right, count, sum, panel_columns, ahead);
+          amx::multiply<false, Fetch::data>(block, {right}, count, sum, panel_columns, ahead);
         if (is_last) finish_rows<Out>(g, s, row + r, std::min(amx::block_rows, rows - r), column, sum);
       }
     }
