@@ -16,6 +16,8 @@
 namespace sluice {
 namespace {
 
+/// Read between runs, so that parameters are no nearer than they are in a step.
+constexpr std::uint64_t eviction_bytes = 64u << 20;
 constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
 constexpr int repeats = 7;
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
@@ -170,7 +172,7 @@ Status calibrate(const Workload& workload, HardwareProfile& profile, double budg
   *changed = true;
   kernels::set_compute_threads(workload.threads);
   const RopeTable rope = make_rope_table(workload.model->config, workload.shape.sequence);
-  SLUICE_ASSIGN(Pages eviction, Pages::make(beyond_cache_bytes() / 2));
+  SLUICE_ASSIGN(Pages eviction, Pages::make(eviction_bytes));
   Stopwatch stopwatch(std::move(eviction));
 
   const double started = now_seconds();
