@@ -3,6 +3,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/cpu/gemm_peak.h"
+
 namespace sluice::kernels::amx {
 
 bool available() {
@@ -15,3 +17,32 @@ bool available() {
 }
 
 }  // namespace sluice::kernels::amx
+
+HWY_PUSH_ATTRIBUTES(SLUICE_AMX)
+namespace sluice::kernels {
+
+double tile_multiply_burst() {
+  using namespace amx;  // NOLINT(google-build-using-namespace)
+  if (!available()) return 0;
+  constexpr int rounds = 4096;
+  const Tiles tiles;
+  alignas(64) bf16 operand[16 * step_depth];
+  for (std::int64_t i = 0; i < 16 * step_depth; ++i) operand[i] = to_bf16(static_cast<float>(i % 37) / 64 - 0.25f);
+  asm volatile("" ::: "memory");
+  _tile_loadd(4, operand, 64);
+  _tile_loadd(5, operand, 64);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int i = 0; i < rounds; ++i) {
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_dpbf16ps(1, 4, 5);
+    _tile_dpbf16ps(2, 4, 5);
+    _tile_dpbf16ps(3, 4, 5);
+  }
+  return 4.0 * rounds * 2 * 16 * 16 * step_depth;
+}
+
+}  // namespace sluice::kernels
+HWY_POP_ATTRIBUTES

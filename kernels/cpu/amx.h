@@ -49,30 +49,18 @@ struct Right {
   std::int64_t row_pairs = bf16_units::panel_columns;
 };
 
-/// Memory that a multiplication brings near in passing: at each step four lines from `data` on, and two rows of two
-/// lines from `rows` on.
-struct Ahead {
-  const char *data, *rows;
-  std::int64_t row_bytes;
-  HWY_INLINE void fetch_data() {
-    for (int line = 0; line < 4; ++line) _mm_prefetch(data + 64 * line, _MM_HINT_T1);
-    data += 4 * 64;
-  }
-  HWY_INLINE void fetch_rows() {
-    _mm_prefetch(rows, _MM_HINT_T1);
-    _mm_prefetch(rows + 64, _MM_HINT_T1);
-    _mm_prefetch(rows + row_bytes, _MM_HINT_T1);
-    _mm_prefetch(rows + row_bytes + 64, _MM_HINT_T1);
-    rows += 2 * row_bytes;
-  }
+/// Work done beside a multiplication, whose tiles leave the rest of the core idle: step() at each step, rest() before
+/// the sums are stored.
+struct NoErrand {
+  void step() {}
+  void rest() {}
 };
-enum class Fetch { nothing, data, data_and_rows };
 
 /// sum = left x right over `steps` steps, or sum += . `sum`: 32 rows, `ld` floats apart.
 /// Left operands pass by the L1 cache: the panel of the right one, used again and again, stays in it.
-template <bool add, Fetch fetch = Fetch::nothing>
+template <bool add, class Errand = NoErrand>
 HWY_INLINE void multiply(const Left& left, const Right& right, std::int64_t steps, float* sum, std::int64_t ld,
-                         Ahead ahead = {}) {
+                         Errand errand = {}) {
   asm volatile("" ::: "memory");  // g++ 12's tile loads do not say that they read memory
   const std::int64_t sum_bytes = ld * 4, left_bytes = left.row_pairs * 4, right_bytes = right.row_pairs * 4;
   float* lower_sum = sum + 16 * ld;
@@ -92,17 +80,17 @@ HWY_INLINE void multiply(const Left& left, const Right& right, std::int64_t step
     _tile_stream_loadd(4, upper, left_bytes);
     _tile_loadd(6, panel, right_bytes);
     _tile_dpbf16ps(0, 4, 6);
-    if constexpr (fetch != Fetch::nothing) ahead.fetch_data();
+    errand.step();
     _tile_loadd(7, panel + 16, right_bytes);
     _tile_dpbf16ps(1, 4, 7);
     _tile_stream_loadd(5, lower, left_bytes);
     _tile_dpbf16ps(2, 5, 6);
-    if constexpr (fetch == Fetch::data_and_rows) ahead.fetch_rows();
     _tile_dpbf16ps(3, 5, 7);
     upper += left.step_pairs;
     lower += left.step_pairs;
     panel += step_pairs * right.row_pairs;
   }
+  errand.rest();
   _tile_stored(0, sum, sum_bytes);
   _tile_stored(1, sum + 16, sum_bytes);
   _tile_stored(2, lower_sum, sum_bytes);

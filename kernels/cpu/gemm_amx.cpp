@@ -11,7 +11,7 @@ HWY_PUSH_ATTRIBUTES(SLUICE_AMX)
 namespace sluice::kernels {
 namespace {
 
-using amx::Fetch, amx::step_depth, amx::step_pairs, bf16_units::Pair, bf16_units::panel_columns;
+using amx::step_depth, amx::step_pairs, bf16_units::Pair, bf16_units::panel_columns;
 
 /// What a thread works on: the rows of a task over a block of depth stay in its L2 cache.
 constexpr std::int64_t task_rows = 256, max_depth = 2048;
@@ -90,45 +90,70 @@ void pack_a_rows(const Problem& g, const Block& s, std::int64_t row, std::int64_
   bf16_units::pack_left_transposed({data, g.a.ld, s.depth, rows}, out);
 }
 
-/// Sums of 32 rows or fewer of one panel over the block's depth go where the block's result goes.
+/// The way of a finished block's sums, 32 rows or fewer of a panel, to the result or to the sums that wait.
 template <class Out>
-void finish_rows(const Problem& g, const Block& s, std::int64_t row, std::int64_t rows, std::int64_t column,
-                 const float* sums) {
-  const std::int64_t columns = std::min(panel_columns, s.columns - column), ld = g.c.ld;
-  const auto low = static_cast<__mmask16>(bf16_units::first_lanes(columns));
-  const auto high = static_cast<__mmask16>(bf16_units::first_lanes(columns - 16));
-  Out* out = static_cast<Out*>(g.c.data) + row * ld + s.column0 + column;
-  if constexpr (std::is_same_v<Out, float>) {
-    const bool add = g.accumulate || !s.first;
-    for (std::int64_t r = 0; r < rows; ++r, out += ld, sums += panel_columns) {
-      __m512 x = _mm512_load_ps(sums), y = _mm512_load_ps(sums + 16);
+struct Finish {
+  std::int64_t rows = 0;  ///< left to do
+  const float* sums = nullptr;
+  Out* out = nullptr;
+  float* partial = nullptr;
+  std::int64_t ld = 0, partial_ld = 0;
+  __mmask32 mask = 0;
+  bool add = false;   ///< to what is there: the result, or the sums that wait
+  bool last = false;  ///< of the blocks of depth
+
+  HWY_INLINE void row() {
+    __m512 x = _mm512_load_ps(sums), y = _mm512_load_ps(sums + 16);
+    const auto low = static_cast<__mmask16>(mask), high = static_cast<__mmask16>(mask >> 16);
+    if constexpr (std::is_same_v<Out, float>) {
       if (add) {
         x = _mm512_add_ps(_mm512_maskz_loadu_ps(low, out), x);
         y = _mm512_add_ps(_mm512_maskz_loadu_ps(high, out + 16), y);
       }
       _mm512_mask_storeu_ps(out, low, x);
       _mm512_mask_storeu_ps(out + 16, high, y);
-    }
-  } else {
-    const std::int64_t partial_ld = round_up(s.columns, panel_columns);
-    float* partial = g.partial + (row - s.row0) * partial_ld + column;
-    const bool first = s.first, last = s.last;
-    for (std::int64_t r = 0; r < rows; ++r, out += ld, sums += panel_columns, partial += partial_ld) {
-      __m512 x = _mm512_load_ps(sums), y = _mm512_load_ps(sums + 16);
-      if (!first) {
+    } else {
+      if (add) {
         x = _mm512_add_ps(_mm512_load_ps(partial), x);
         y = _mm512_add_ps(_mm512_load_ps(partial + 16), y);
       }
       if (last) {
-        const auto mask = bf16_units::first_lanes(columns);
         _mm512_mask_storeu_epi16(out, mask, (__m512i)_mm512_cvtne2ps_pbh(y, x));
       } else {
         _mm512_store_ps(partial, x);
         _mm512_store_ps(partial + 16, y);
       }
+      partial += partial_ld;
     }
+    sums += panel_columns;
+    out += ld;
+    --rows;
   }
-}
+};
+
+/// Beside the multiplication of one block: finishing the one before, and bringing near its share of the next part of
+/// the panel and, where it will be finished itself, the rows that it goes to.
+template <class Out>
+struct Errands {
+  Finish<Out>& finish;
+  const char *data, *rows;  ///< rows: null where it will not be
+  std::int64_t row_bytes;
+
+  HWY_INLINE void step() {
+    for (int line = 0; line < 4; ++line) _mm_prefetch(data + 64 * line, _MM_HINT_T1);
+    data += 4 * 64;
+    if (rows != nullptr)
+      for (int row = 0; row < 2; ++row, rows += row_bytes) {
+        _mm_prefetch(rows, _MM_HINT_T1);
+        if constexpr (sizeof(Out) == 4) _mm_prefetch(rows + 64, _MM_HINT_T1);
+      }
+    if (finish.rows > 0) finish.row();
+    if (finish.rows > 0) finish.row();
+  }
+  HWY_INLINE void rest() {
+    while (finish.rows > 0) finish.row();
+  }
+};
 
 template <class Out>
 void multiply_rows(const Problem& g, const Block& s, std::int64_t row, std::int64_t rows, float* scratch) {
@@ -136,10 +161,12 @@ void multiply_rows(const Problem& g, const Block& s, std::int64_t row, std::int6
   auto* packed = reinterpret_cast<Pair*>(scratch + round_up(rows, amx::block_rows) * panel_columns);
   pack_a_rows(g, s, row, rows, packed);
   const std::int64_t steps = s.steps(), block_pairs = steps * amx::block_rows * step_pairs;
-  const std::int64_t out_row_bytes = g.c.ld * static_cast<std::int64_t>(sizeof(Out));
+  const std::int64_t partial_ld = round_up(s.columns, panel_columns);
+  Out* const out = static_cast<Out*>(g.c.data) + row * g.c.ld + s.column0;
+  float* const partial = g.partial + (row - s.row0) * partial_ld;
+  Finish<Out> finish;
   for (std::int64_t column = 0; column < s.columns; column += panel_columns) {
     const Pair* panel = g.packed_b + column / panel_columns * s.panel_pairs();
-    const char* out = reinterpret_cast<const char*>(static_cast<Out*>(g.c.data) + row * g.c.ld + s.column0 + column);
     for (std::int64_t step = 0; step < steps; step += panel_steps) {
       const std::int64_t count = std::min(panel_steps, steps - step);
       const Pair* right = panel + step * step_pairs * panel_columns;
@@ -148,22 +175,29 @@ void multiply_rows(const Problem& g, const Block& s, std::int64_t row, std::int6
       for (std::int64_t r = 0; r < rows; r += amx::block_rows) {
         const Pair* left = packed + r / amx::block_rows * block_pairs + step * amx::block_rows * step_pairs;
         float* sum = sums + r * panel_columns;
-        // While a block is multiplied, its share of the next part of the panel comes nearer, and in the last part
-        // the rows of the result that it will go to.
-        const amx::Ahead ahead{next + r / amx::block_rows * count * 256, out + r * out_row_bytes, out_row_bytes};
         const amx::Left block{left, step_pairs, amx::block_rows * step_pairs};
-        if (step > 0 && is_last)
-          amx::multiply<true, Fetch::data_and_rows>(block, {right}, count, sum, panel_columns, ahead);
-        else if (step > 0)
-          amx::multiply<true, Fetch::data>(block, {right}, count, sum, panel_columns, ahead);
-        else if (is_last)
-          amx::multiply<false, Fetch::data_and_rows>(block, {right}, count, sum, panel_columns, ahead);
+        const Out* rows_ahead = is_last ? out + r * g.c.ld + column : nullptr;
+        const Errands<Out> errands{finish, next + r / amx::block_rows * count * 256,
+                                   reinterpret_cast<const char*>(rows_ahead),
+                                   g.c.ld * static_cast<std::int64_t>(sizeof(Out))};
+        if (step == 0)
+          amx::multiply<false>(block, {right}, count, sum, panel_columns, errands);
         else
-          amx::multiply<false, Fetch::data>(block, {right}, count, sum, panel_columns, ahead);
-        if (is_last) finish_rows<Out>(g, s, row + r, std::min(amx::block_rows, rows - r), column, sum);
+          amx::multiply<true>(block, {right}, count, sum, panel_columns, errands);
+        if (is_last)
+          finish = {std::min(amx::block_rows, rows - r),
+                    sum,
+                    out + r * g.c.ld + column,
+                    partial + r * partial_ld + column,
+                    g.c.ld,
+                    partial_ld,
+                    bf16_units::first_lanes(s.columns - column),
+                    std::is_same_v<Out, float> ? g.accumulate || !s.first : !s.first,
+                    s.last};
       }
     }
   }
+  while (finish.rows > 0) finish.row();
 }
 
 template <class Out>

@@ -41,10 +41,8 @@ std::span<const GemmShape> usual_gemm_shapes();
 
 /// FLOP per second of the widest fused multiply-add instruction on registers alone, on all `threads`.
 double measure_peak_flops_f32(int threads, double seconds);
-/// The same for bf16 units (AVX512_BF16 measured, AMX by its width and the measured clock); 0 where there are none.
+/// The same for bf16 units (AMX, AVX512_BF16); 0 where there are none.
 double measure_peak_flops_bf16(int threads, double seconds);
-/// Cycles per second of one core under load.
-double measure_clock_hz(double seconds);
 
 double measure_copy_bytes_per_second(int threads, double seconds);    ///< memcpy beyond caches; n copied bytes are n
 double measure_stream_bytes_per_second(int threads, double seconds);  ///< in place; n bytes read and written are n

@@ -30,12 +30,6 @@ __attribute__((target("avx512f,avx512bf16"))) double dot_avx512_bf16() {
   return 2.0 * 32 * chains * rounds;
 }
 
-bool has_amx_bf16() {
-  unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
-  asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  return (edx >> 22 & 1) != 0;
-}
-
 /// Best rate over passes that all threads make side by side.
 double best_rate(double (*kernel)(), int threads, double seconds) {
   double best = 0;
@@ -63,25 +57,9 @@ double best_rate(double (*kernel)(), int threads, double seconds) {
 double measure_peak_flops_f32(int threads, double seconds) { return best_rate(multiply_add_f32, threads, seconds); }
 
 double measure_peak_flops_bf16(int threads, double seconds) {
-  // One tile product is 16 x 16 x 32 multiply-adds in 16 cycles (Intel's optimization manual, chapter on AMX).
-  if (has_amx_bf16()) return measure_clock_hz(seconds) * 1024.0 * threads;
+  if (kernels::tile_multiply_burst() > 0) return best_rate(kernels::tile_multiply_burst, threads, seconds);
   if (__builtin_cpu_supports("avx512bf16")) return best_rate(dot_avx512_bf16, threads, seconds);
   return 0;
-}
-
-double measure_clock_hz(double seconds) {
-  constexpr std::uint64_t adds = 1u << 20;  // one after the other: a cycle each
-  double best = 0;
-  for (const double end = now_seconds() + seconds; now_seconds() < end;) {
-    std::uint64_t x = 1;
-    const double start = now_seconds();
-    for (std::uint64_t i = 0; i < adds / 16; ++i) {
-#pragma GCC unroll 16
-      for (int j = 0; j < 16; ++j) asm volatile("addq $1, %0" : "+r"(x));
-    }
-    best = std::max(best, static_cast<double>(adds) / (now_seconds() - start));
-  }
-  return best;
 }
 
 }  // namespace sluice

@@ -83,8 +83,9 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type) {
   mlp_chunk = even_chunk(tokens, most);
   attention_chunk_sequences = std::clamp<std::int64_t>(most / sequence, 1, batch);
   attention_chunk = attention_chunk_sequences * sequence;
-  // Logits of a chunk take up to 16 MiB or a quarter of the head's gradient, whichever is more.
-  const std::int64_t logits = std::max((std::int64_t{4} << 20) / vocabulary, hidden / 4) / 64 * 64;
+  // Logits of a chunk and their gradient take up to 24 MiB or as much as the head's gradient, whichever is more.
+  std::int64_t logits = std::max((std::int64_t{4} << 20) / vocabulary, 2 * hidden / 3);
+  logits -= logits % (logits < 512 ? 64 : 512);
   head_chunk = even_chunk(tokens, std::clamp<std::int64_t>(logits, 64, 2048));
 }
 
