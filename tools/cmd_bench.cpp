@@ -19,8 +19,8 @@ namespace {
 
 struct Options {
   std::string nvme, profile;
-  std::uint64_t file_bytes = 1u << 30, block_bytes = 1u << 20;
-  std::size_t depth = 16;
+  std::uint64_t file_bytes = 1u << 30, block_bytes = drive_block_bytes;
+  std::size_t depth = drive_window;
   int threads = 0;
   double seconds = 1;
   bool json = false;

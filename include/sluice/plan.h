@@ -112,6 +112,12 @@ struct Access {
 /// Long-lived and short-lived transients lie apart (ZeRO-R): the packer keeps `lasting` low, `brief` high.
 enum class Life : std::uint8_t { persistent, lasting, brief };
 
+/// What one request to a drive moves and one checksum covers, unless the buffer's tiles are smaller; and how many
+/// requests a drive's lane keeps in flight. 8 MiB are 2 ms of a drive at 4 GB/s, longer than a lane waits for a core;
+/// more only stand in line, and slow some drives down.
+constexpr std::uint32_t drive_block_bytes = 512u << 10;
+constexpr std::uint32_t drive_window = 16;
+
 struct Buffer {
   std::string name;  ///< "L3.mlp.parameters", "x.L3.mlp.mb2": names the thing, not the place
   Tier tier = Tier::device;
@@ -124,7 +130,7 @@ struct Buffer {
   UnitId unit = -1;
   /// nvme only: requests and checksums are per block of this size from the start of the buffer (multiple of 4096; the
   /// last block may be shorter). Drive accesses start and end at block borders or at the buffer's end.
-  std::uint32_t block_bytes = 1u << 20;
+  std::uint32_t block_bytes = drive_block_bytes;
 };
 
 constexpr std::uint64_t padded_bytes(std::uint64_t bytes) {

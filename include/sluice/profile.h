@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-constexpr std::uint32_t profile_schema_version = 2;
+constexpr std::uint32_t profile_schema_version = 3;
 
 /// Rates of one machine. Bytes per second count bytes moved once (a copy of n bytes is n).
 struct HardwareProfile {

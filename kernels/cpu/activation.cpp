@@ -15,9 +15,9 @@ namespace sluice::kernels {
 template <class T>
 struct ActivationLoops {
   void (*swiglu_forward)(const T* gate, const T* up, std::int64_t n, T* h);
-  void (*swiglu_backward)(const T* gate, const T* up, const T* dh, std::int64_t n, T* d_gate, T* d_up);
+  void (*swiglu_backward)(const T* gate, const T* up, T* dh, std::int64_t n, T* d_gate, T* d_up);
   void (*gelu_forward)(const T* x, T* y, std::int64_t n);
-  void (*gelu_backward)(const T* x, const T* dy, T* dx, std::int64_t n);
+  void (*gelu_backward)(const T* x, T* dy, T* dx, std::int64_t n);
 };
 #endif
 }  // namespace sluice::kernels
@@ -60,13 +60,14 @@ void swiglu_forward_row(const T* gate, const T* up, std::int64_t n, T* h) {
 }
 
 template <class T>
-void swiglu_backward_row(const T* gate, const T* up, const T* dh, std::int64_t n, T* d_gate, T* d_up) {
+void swiglu_backward_row(const T* gate, const T* up, T* dh, std::int64_t n, T* d_gate, T* d_up) {
   for_vectors(n, [=](std::int64_t i, auto io) HWY_ATTR {
     const Vec g = io.load(gate + i), u = io.load(up + i), d = io.load(dh + i);
     const Vec s = logistic(g), silu = hn::Mul(g, s);
     const Vec slope = hn::MulAdd(silu, hn::Sub(set(1.0f), s), s);
     io.store(hn::Mul(hn::Mul(d, u), slope), d_gate + i);
     io.store(hn::Mul(d, silu), d_up + i);
+    io.store(hn::Mul(silu, u), dh + i);
   });
 }
 
@@ -83,14 +84,16 @@ void gelu_forward_range(const T* x, T* y, std::int64_t n) {
 }
 
 template <class T>
-void gelu_backward_range(const T* x, const T* dy, T* dx, std::int64_t n) {
+void gelu_backward_range(const T* x, T* dy, T* dx, std::int64_t n) {
   for_vectors(n, [=](std::int64_t i, auto io) HWY_ATTR {
     const Vec v = io.load(x + i), square = hn::Mul(v, v);
     const Vec s = logistic(hn::Mul(set(gelu_scale), hn::MulAdd(hn::Mul(set(gelu_cubic), square), v, v)));
     const Vec inner_slope = hn::Mul(set(gelu_scale), hn::MulAdd(set(3 * gelu_cubic), square, set(1.0f)));
     // s (1 - s) vanishes where v and inner_slope are large: multiply it first, so that nothing overflows
     const Vec bend = hn::Mul(hn::Mul(hn::Mul(s, hn::Sub(set(1.0f), s)), v), inner_slope);
-    io.store(hn::Mul(io.load(dy + i), hn::Add(s, bend)), dx + i);
+    const Vec slope = hn::Mul(io.load(dy + i), hn::Add(s, bend));
+    io.store(hn::Mul(v, s), dy + i);
+    io.store(slope, dx + i);
   });
 }
 
@@ -137,7 +140,7 @@ void swiglu_forward(const T* gate, const T* up, std::int64_t ld, std::int64_t ro
 }
 
 template <class T>
-void swiglu_backward(const T* gate, const T* up, std::int64_t ld, const T* dh, std::int64_t dh_ld, std::int64_t rows,
+void swiglu_backward(const T* gate, const T* up, std::int64_t ld, T* dh, std::int64_t dh_ld, std::int64_t rows,
                      std::int64_t width, T* d_gate, T* d_up, std::int64_t d_ld) {
   const auto row = simd<T>().swiglu_backward;
   for_rows(rows, 4 * width, [=](std::int64_t a, std::int64_t b) {
@@ -153,17 +156,17 @@ void gelu_forward(const T* x, T* y, std::int64_t n) {
 }
 
 template <class T>
-void gelu_backward(const T* x, const T* dy, T* dx, std::int64_t n) {
+void gelu_backward(const T* x, T* dy, T* dx, std::int64_t n) {
   const auto loop = simd<T>().gelu_backward;
   for_pieces(n, activation_grain, [=](std::int64_t a, std::int64_t b) { loop(x + a, dy + a, dx + a, b - a); });
 }
 
 #define SLUICE_INSTANTIATE(T)                                                                                      \
   template void swiglu_forward<T>(const T*, const T*, std::int64_t, std::int64_t, std::int64_t, T*, std::int64_t); \
-  template void swiglu_backward<T>(const T*, const T*, std::int64_t, const T*, std::int64_t, std::int64_t,         \
+  template void swiglu_backward<T>(const T*, const T*, std::int64_t, T*, std::int64_t, std::int64_t,         \
                                    std::int64_t, T*, T*, std::int64_t);                                            \
   template void gelu_forward<T>(const T*, T*, std::int64_t);                                                       \
-  template void gelu_backward<T>(const T*, const T*, T*, std::int64_t);
+  template void gelu_backward<T>(const T*, T*, T*, std::int64_t);
 SLUICE_INSTANTIATE(float)
 SLUICE_INSTANTIATE(bf16)
 #undef SLUICE_INSTANTIATE

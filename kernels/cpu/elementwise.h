@@ -29,15 +29,15 @@ void bias_gradient(const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t
 template <class T>
 void swiglu_forward(const T* gate, const T* up, std::int64_t ld, std::int64_t rows, std::int64_t width, T* h,
                     std::int64_t h_ld);
-/// d_gate, d_up from dh; may overwrite gate and up in place
+/// d_gate, d_up from dh, which becomes h: the gradient of the weights that h meets needs it. May overwrite gate and up.
 template <class T>
-void swiglu_backward(const T* gate, const T* up, std::int64_t ld, const T* dh, std::int64_t dh_ld, std::int64_t rows,
+void swiglu_backward(const T* gate, const T* up, std::int64_t ld, T* dh, std::int64_t dh_ld, std::int64_t rows,
                      std::int64_t width, T* d_gate, T* d_up, std::int64_t d_ld);
 /// GELU, tanh form as GPT-2 has it ("gelu_new")
 template <class T>
 void gelu_forward(const T* x, T* y, std::int64_t n);
 template <class T>
-void gelu_backward(const T* x, const T* dy, T* dx, std::int64_t n);
+void gelu_backward(const T* x, T* dy, T* dx, std::int64_t n);  ///< dy becomes y
 
 /// Rotary embedding in the half-split layout of Hugging Face ("rotate_half"), in place on [tokens, heads, head_dim]
 /// with token stride `stride`. cos, sin: [positions, head_dim/2] fp32. Position of token t is position0 + t % sequence.

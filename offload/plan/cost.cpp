@@ -6,9 +6,6 @@
 namespace sluice::planning {
 namespace {
 
-/// Of the blocks that the drive lanes move (Buffer::block_bytes), at most.
-constexpr double request_bytes = 1u << 20;
-
 bool names_bf16(const std::string& key) { return key.find("bf16") != std::string::npos; }
 
 /// DRAM traffic of an op that streams its operands: (read + written) / 2, so that a copy of n bytes counts n.
@@ -65,7 +62,7 @@ OpCost CostModel::cost(const Op& op) const {
       c.drive = read ? DriveUse::read : DriveUse::write;
       c.drive_bytes = bytes;
       c.seconds = bytes / (read ? hw_.nvme_read_bytes_per_second : hw_.nvme_write_bytes_per_second) +
-                  std::ceil(bytes / request_bytes) * hw_.nvme_request_seconds;
+                  std::ceil(bytes / drive_block_bytes) * hw_.nvme_request_seconds;
       // Requests in flight side by side hide each other's overhead.
       c.latency_seconds = read ? hw_.nvme_read_latency_seconds : hw_.nvme_write_latency_seconds;
       if (!plan_.lanes[op.lane].windowed) {

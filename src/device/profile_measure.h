@@ -10,6 +10,7 @@
 
 #include "offload/run/memory.h"
 #include "sluice/dtype.h"
+#include "sluice/plan.h"
 #include "sluice/status.h"
 
 namespace sluice {
@@ -67,8 +68,8 @@ struct DriveRates {
 };
 struct DriveOptions {
   std::string directory;
-  std::uint64_t file_bytes = 2ull << 30, block_bytes = 1u << 20;
-  std::size_t depth = 32;
+  std::uint64_t file_bytes = 2ull << 30, block_bytes = drive_block_bytes;
+  std::size_t depth = drive_window;  ///< each, of reads and of writes
   double seconds = 2;  ///< per direction
 };
 /// O_DIRECT streams over a temporary file through the I/O queue.

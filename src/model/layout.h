@@ -89,8 +89,8 @@ std::uint64_t mlp_saved_bytes(const Dims& d);
 
 struct MlpSpace {
   MlpSpace(Carver carver, const Dims& d, bool backward);
-  std::byte* wide;    ///< [chunk, pre]: pre-activations where the caller keeps none; backward: h, then d_pre
-  std::byte* middle;  ///< [chunk, max(ffn, hidden)]: normed x, then h; backward: dh, then normed x, then its gradient
+  std::byte* wide;    ///< [chunk, pre]: pre-activations where the caller keeps none; backward: d_pre
+  std::byte* middle;  ///< [chunk, max(ffn, hidden)]: normed x, h; backward: dh, h, normed x, then its gradient
   float* statistics;
   std::span<std::byte> scratch;
   std::uint64_t bytes;

@@ -33,7 +33,8 @@ struct Mlp {
     else
       kernels::swiglu_forward(pre, pre + d.ffn, d.pre, rows, d.ffn, h, d.ffn);
   }
-  void activate_backward(const T* pre, const T* dh, std::int64_t rows, T* d_pre) const {
+  /// dh becomes h.
+  void activate_backward(const T* pre, T* dh, std::int64_t rows, T* d_pre) const {
     if (d.gpt2)
       kernels::gelu_backward(pre, dh, d_pre, rows * d.ffn);
     else
@@ -66,11 +67,10 @@ struct Mlp {
     T* d_in = reinterpret_cast<T*>(args.d_in) + first * d.hidden;
     T* wide = reinterpret_cast<T*>(space.wide);
     T* middle = reinterpret_cast<T*>(space.middle);
-    activate(pre, rows, wide);
-    back.weight_gradient(wide, d_out, rows, accumulate, space.scratch);
-    bias_gradient(back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
     back.input_gradient(d_out, rows, middle, space.scratch);
     activate_backward(pre, middle, rows, wide);
+    back.weight_gradient(middle, d_out, rows, accumulate, space.scratch);
+    bias_gradient(back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
     norm.forward(x, rows, middle, space.statistics);
     into.weight_gradient(middle, wide, rows, accumulate, space.scratch);
     bias_gradient(into_bias, wide, d.pre, rows, d.pre, space.scratch);

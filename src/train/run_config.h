@@ -44,7 +44,7 @@ struct RunConfig {
   std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
   std::vector<std::string> nvme;
   std::string io_backend = "auto";
-  int queue_depth = 16;
+  int queue_depth = static_cast<int>(drive_window);
   int threads = 0;  ///< compute threads per rank; 0: cores / ranks
   int optimizer_threads = 0;
   ScheduleWish wish;

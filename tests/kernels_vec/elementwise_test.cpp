@@ -108,8 +108,9 @@ TYPED_TEST(Elementwise, SwigluForwardAndBackward) {
       const auto dh = normal<T>(rows * h_ld, 2);
       std::vector<T> h(static_cast<std::size_t>(rows * h_ld)), d_packed(packed.size());
       kernels::swiglu_forward(packed.data(), packed.data() + width, ld, rows, width, h.data(), h_ld);
-      kernels::swiglu_backward(packed.data(), packed.data() + width, ld, dh.data(), h_ld, rows, width, d_packed.data(),
-                               d_packed.data() + width, ld);
+      auto turned = dh;
+      kernels::swiglu_backward(packed.data(), packed.data() + width, ld, turned.data(), h_ld, rows, width,
+                               d_packed.data(), d_packed.data() + width, ld);
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t c = 0; c < width; ++c) {
           const double g = value(packed[r * ld + c]), u = value(packed[r * ld + width + c]), s = logistic(g);
@@ -118,9 +119,11 @@ TYPED_TEST(Elementwise, SwigluForwardAndBackward) {
           expect_near(d * g * s, d_packed[r * ld + width + c], 5e-7, 1e-30, "d_up", c);
           expect_near(d * u * s * (1 + g * (1 - s)), d_packed[r * ld + c], 1e-6, std::abs(d * u) * 1e-6, "d_gate", c);
         }
+        ASSERT_EQ(std::memcmp(&turned[r * h_ld], &h[r * h_ld], width * sizeof(T)), 0);
       }
       auto in_place = packed;
-      kernels::swiglu_backward(in_place.data(), in_place.data() + width, ld, dh.data(), h_ld, rows, width,
+      turned = dh;
+      kernels::swiglu_backward(in_place.data(), in_place.data() + width, ld, turned.data(), h_ld, rows, width,
                                in_place.data(), in_place.data() + width, ld);
       for (std::int64_t r = 0; r < rows; ++r)
         ASSERT_EQ(std::memcmp(&in_place[r * ld], &d_packed[r * ld], 2 * width * sizeof(T)), 0);
@@ -135,7 +138,9 @@ TYPED_TEST(Elementwise, GeluForwardAndBackward) {
       const auto x = normal<T>(n, 1, 3), dy = normal<T>(n, 2);
       std::vector<T> y(x.size()), dx(x.size());
       kernels::gelu_forward(x.data(), y.data(), n);
-      kernels::gelu_backward(x.data(), dy.data(), dx.data(), n);
+      auto turned = dy;
+      kernels::gelu_backward(x.data(), turned.data(), dx.data(), n);
+      ASSERT_TRUE(same_bytes(turned, y));
       for (std::int64_t i = 0; i < n; ++i) {
         const double v = value(x[i]), step = 1e-5;
         // The exponent's own rounding grows with its size: relative error where exp(-2u) is large.
@@ -157,9 +162,10 @@ TYPED_TEST(Elementwise, ActivationsAtTheEdges) {
   const auto n = static_cast<std::int64_t>(x.size());
   std::vector<T> silu(x.size()), d_gate(x.size()), d_up(x.size()), y(x.size()), dx(x.size());
   kernels::swiglu_forward(x.data(), one.data(), n, 1, n, silu.data(), n);
-  kernels::swiglu_backward(x.data(), one.data(), n, one.data(), n, 1, n, d_gate.data(), d_up.data(), n);
+  auto dh = one, dy = one;
+  kernels::swiglu_backward(x.data(), one.data(), n, dh.data(), n, 1, n, d_gate.data(), d_up.data(), n);
   kernels::gelu_forward(x.data(), y.data(), n);
-  kernels::gelu_backward(x.data(), one.data(), dx.data(), n);
+  kernels::gelu_backward(x.data(), dy.data(), dx.data(), n);
   for (std::int64_t i = 0; i < n; ++i) {
     const double v = value(x[i]);
     const double want = v > 0 ? v : 0, slope = v > 0 ? 1 : v < 0 ? 0 : 0.5;
