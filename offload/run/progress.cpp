@@ -25,14 +25,15 @@ Progress::Progress(std::size_t sources, std::size_t waiters)
 }
 
 void Progress::set_waker(std::size_t waiter, Waker waker, void* context) {
-  waiters_[waiter].wake = waker;
+  // Sequentially consistent like halt: it sees the waker, or the waiter sees that it is halted.
   waiters_[waiter].context = context;
+  waiters_[waiter].wake.store(waker, std::memory_order_seq_cst);
 }
 
 void Progress::wake(Waiter& waiter) {
   waiter.signal.fetch_add(1, std::memory_order_acq_rel);
-  if (waiter.wake != nullptr)
-    waiter.wake(waiter.context);
+  if (const Waker how = waiter.wake.load(std::memory_order_seq_cst); how != nullptr)
+    how(waiter.context);
   else
     waiter.signal.notify_one();
 }

@@ -29,10 +29,10 @@ class Progress {
   /// waker is called once when it is. Arming again replaces the earlier threshold.
   bool arm(std::size_t waiter, std::size_t source, std::uint64_t threshold);
   using Waker = void (*)(void*);
-  void set_waker(std::size_t waiter, Waker waker, void* context);  ///< before any thread runs
+  void set_waker(std::size_t waiter, Waker waker, void* context);  ///< once, before that waiter runs
 
   void halt();  ///< wakes every waiter, now and for good; any thread
-  bool halted() const { return halted_.load(std::memory_order_acquire); }
+  bool halted() const { return halted_.load(std::memory_order_seq_cst); }
 
  private:
   static constexpr std::uint64_t not_waiting = std::numeric_limits<std::uint64_t>::max();
@@ -42,7 +42,7 @@ class Progress {
   struct alignas(64) Waiter {
     std::atomic<std::uint32_t> signal{0};
     std::size_t armed = 0;  ///< the source
-    Waker wake = nullptr;
+    std::atomic<Waker> wake{nullptr};
     void* context = nullptr;
   };
   std::atomic<std::uint64_t>& wanted(std::size_t source, std::size_t waiter) {
