@@ -21,7 +21,6 @@
 
 #include "kernels/cpu/gemm.h"
 #include "offload/run/memory.h"
-#include "sluice/random.h"
 #include "src/device/profile_measure.h"
 
 namespace sluice {
@@ -55,9 +54,9 @@ struct Operands {
   Pages x, w, y, x16, w16, y16, workspace;
   explicit Operands(const Shape& s) {
     const auto x_numel = s.m * s.k, w_numel = s.n * s.k, y_numel = std::max(s.m * s.n, s.n * s.k);
-    x = random(x_numel, Dtype::f32, 1), x16 = random(x_numel, Dtype::bf16, 1);
-    w = random(w_numel, Dtype::f32, 2), w16 = random(w_numel, Dtype::bf16, 2);
-    y = random(y_numel, Dtype::f32, 3), y16 = random(y_numel, Dtype::bf16, 3);
+    x = random(x_numel, Dtype::f32), x16 = random(x_numel, Dtype::bf16);
+    w = random(w_numel, Dtype::f32), w16 = random(w_numel, Dtype::bf16);
+    y = random(y_numel, Dtype::f32), y16 = random(y_numel, Dtype::bf16);
     std::uint64_t bytes = 0;
     for (const auto& [m, n, k] : {std::array{s.m, s.n, s.k}, {s.m, s.k, s.n}, {s.n, s.k, s.m}})
       bytes = std::max(bytes, kernels::gemm_workspace_bytes(m, n, k, Dtype::bf16, Dtype::bf16));
@@ -71,15 +70,9 @@ struct Operands {
     }
     return std::move(*made);
   }
-  static Pages random(std::int64_t numel, Dtype dtype, std::uint64_t seed) {
+  static Pages random(std::int64_t numel, Dtype dtype) {
     Pages made = pages(static_cast<std::uint64_t>(numel) * dtype_bytes(dtype));
-    for (std::int64_t i = 0; i < numel; ++i) {
-      const float x = philox_uniform(seed, static_cast<std::uint64_t>(i) % 65536, 0) - 0.5f;
-      if (dtype == Dtype::f32)
-        reinterpret_cast<float*>(made.data())[i] = x;
-      else
-        reinterpret_cast<bf16*>(made.data())[i] = to_bf16(x);
-    }
+    fill_random(made, dtype, 1);
     return made;
   }
   std::span<std::byte> scratch() { return {workspace.data(), workspace.bytes()}; }

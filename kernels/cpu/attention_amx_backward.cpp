@@ -135,12 +135,8 @@ void head_backward(const AttentionCall<bf16>& call, std::int64_t batch, std::int
   const AttentionShape& s = call.shape;
   const Scratch x(scratch, s);
   const std::int64_t dim = s.head_dim, padded = padded_head(s), column = head * dim;
-  const std::int64_t row0 = batch * s.queries, kv_column = head / (s.heads / s.kv_heads) * dim;
-  const Rows q{call.q + row0 * s.q_stride + column, s.q_stride, s.queries, dim};
-  const Rows out{call.out + row0 * s.out_stride + column, s.out_stride, s.queries, dim};
-  const Rows d_out{call.d_out + row0 * s.out_stride + column, s.out_stride, s.queries, dim};
-  const Rows k{call.k + batch * s.keys * s.k_stride + kv_column, s.k_stride, s.keys, dim};
-  const Rows v{call.v + batch * s.keys * s.v_stride + kv_column, s.v_stride, s.keys, dim};
+  const std::int64_t row0 = batch * s.queries;
+  const auto [q, out, d_out, k, v] = operands_of(call, batch, head);
   const float* lse = call.lse + (batch * s.heads + head) * s.queries;
   for (std::int64_t i = 0; i < s.queries; ++i) x.delta[i] = s.scale * dot(out, d_out, i);
   std::fill(x.dq, x.dq + round_up(s.queries, block_rows) * padded, 0.0f);

@@ -14,14 +14,6 @@ using namespace bf16_units;  // NOLINT(google-build-using-namespace): the other 
 constexpr std::int64_t key_block = forward_key_block;
 constexpr std::int64_t score_ld = forward_key_block + score_padding, probability_ld = score_ld / 2;
 
-/// Packed keys and values of one pair of (batch, kv head).
-struct PackedPair {
-  float* data;
-  std::int64_t padded;  // elements of a row
-  Pair* keys(std::int64_t block) const { return reinterpret_cast<Pair*>(data) + block * key_block * padded; }
-  Pair* values(std::int64_t block) const { return keys(block) + key_block * padded / 2; }
-};
-
 /// One thread's part of the workspace, for one block of queries.
 struct Scratch {
   float *output, *scores;
@@ -125,12 +117,7 @@ void query_block_forward(const AttentionCall<bf16>& call, std::int64_t batch, st
     attend({s, query0, rows, key0, std::min(key_block, s.keys - key0)}, packed.keys(block), packed.values(block), x,
            padded);
   }
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const float sum = _mm512_reduce_add_ps(_mm512_loadu_ps(x.sum + r * lanes));
-    narrow_row(x.output + r * padded, 1.0f / sum, dim, call.out_mutable + (row0 + r) * s.out_stride + head * dim);
-    call.lse_mutable[(batch * s.heads + head) * s.queries + query0 + r] =
-        x.maximum[r] * std::numbers::ln2_v<float> + std::log(sum);
-  }
+  write_queries(call, batch, head, query0, rows, x.output, x.sum, x.maximum);
 }
 
 }  // namespace sluice::kernels::amx

@@ -12,14 +12,6 @@ namespace {
 constexpr std::int64_t key_block = forward_key_block;
 constexpr std::int64_t score_ld = forward_key_block + score_padding, probability_ld = score_ld / 2;
 
-/// Packed keys and values of one pair of (batch, kv head).
-struct PackedPair {
-  float* data;
-  std::int64_t padded;  // elements of a row
-  Pair* keys(std::int64_t block) const { return reinterpret_cast<Pair*>(data) + block * key_block * padded; }
-  Pair* values(std::int64_t block) const { return keys(block) + key_block * padded / 2; }
-};
-
 /// One thread's part of the workspace, for one block of queries.
 struct Scratch {
   float *output, *scores;         // scores are scaled, and exponents of 2
@@ -101,8 +93,10 @@ void pack_key_block(const AttentionCall<bf16>& call, std::int64_t pair, std::int
   const std::int64_t batch = pair / s.kv_heads, column = pair % s.kv_heads * s.head_dim;
   const std::int64_t key0 = block * key_block, count = std::min(key_block, s.keys - key0);
   const std::int64_t row0 = batch * s.keys + key0;
-  pack_across({call.k + row0 * s.k_stride + column, s.k_stride, count, s.head_dim}, pairs_of(s.head_dim), packed.keys(block));
-  pack_down({call.v + row0 * s.v_stride + column, s.v_stride, count, s.head_dim}, pairs_of(count), packed.values(block));
+  pack_across({call.k + row0 * s.k_stride + column, s.k_stride, count, s.head_dim}, pairs_of(s.head_dim),
+              packed.keys(block));
+  pack_down({call.v + row0 * s.v_stride + column, s.v_stride, count, s.head_dim}, pairs_of(count),
+            packed.values(block));
 }
 
 void query_block_forward(const AttentionCall<bf16>& call, std::int64_t batch, std::int64_t head, std::int64_t query0,
@@ -124,12 +118,7 @@ void query_block_forward(const AttentionCall<bf16>& call, std::int64_t batch, st
       softmax_row(b.visible(r / tile_rows * tile_rows, tile_rows), b.visible(r, 1), r, x);
     add_values(b, packed.values(key0 / key_block), x, padded);
   }
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const float sum = _mm512_reduce_add_ps(_mm512_loadu_ps(x.sum + r * lanes));
-    narrow_row(x.output + r * padded, 1.0f / sum, dim, call.out_mutable + (row0 + r) * s.out_stride + head * dim);
-    call.lse_mutable[(batch * s.heads + head) * s.queries + query0 + r] =
-        x.maximum[r] * std::numbers::ln2_v<float> + std::log(sum);
-  }
+  write_queries(call, batch, head, query0, rows, x.output, x.sum, x.maximum);
 }
 
 }  // namespace sluice::kernels::bf16_units

@@ -1,6 +1,9 @@
 // Pieces that attention's forward and backward on the CPU's bf16 units (AVX512_BF16) share.
 #pragma once
 
+#include <cmath>
+#include <numbers>
+
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/bf16_pairs.h"
 
@@ -35,6 +38,43 @@ HWY_INLINE void narrow_row(const float* src, float factor, std::int64_t n, bf16*
     const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(src + j), _mm512_set1_ps(factor));
     _mm256_mask_storeu_epi16(dst + j, lanes_in({0, n}, j), (__m256i)_mm512_cvtneps_pbh(x));
   }
+}
+
+/// Packed keys and values of one pair of (batch, kv head), in the forward pass.
+struct PackedPair {
+  float* data;
+  std::int64_t padded;  ///< elements of a row
+  Pair* keys(std::int64_t block) const { return reinterpret_cast<Pair*>(data) + block * forward_key_block * padded; }
+  Pair* values(std::int64_t block) const { return keys(block) + forward_key_block * padded / 2; }
+};
+
+/// out and lse of a block of queries. `sum`: 16 lanes a row; `maximum`: of scores as exponents of 2.
+HWY_INLINE void write_queries(const AttentionCall<bf16>& call, std::int64_t batch, std::int64_t head,
+                              std::int64_t query0, std::int64_t rows, const float* output, const float* sum,
+                              const float* maximum) {
+  const AttentionShape& s = call.shape;
+  bf16* out = call.out_mutable + (batch * s.queries + query0) * s.out_stride + head * s.head_dim;
+  float* lse = call.lse_mutable + (batch * s.heads + head) * s.queries + query0;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float total = _mm512_reduce_add_ps(_mm512_loadu_ps(sum + r * lanes));
+    narrow_row(output + r * padded_head(s), 1.0f / total, s.head_dim, out + r * s.out_stride);
+    lse[r] = maximum[r] * std::numbers::ln2_v<float> + std::log(total);
+  }
+}
+
+/// What the backward pass of one head reads.
+struct HeadOperands {
+  Rows q, out, d_out, k, v;
+};
+HWY_INLINE HeadOperands operands_of(const AttentionCall<bf16>& call, std::int64_t batch, std::int64_t head) {
+  const AttentionShape& s = call.shape;
+  const std::int64_t dim = s.head_dim, column = head * dim, kv_column = head / (s.heads / s.kv_heads) * dim;
+  const std::int64_t row0 = batch * s.queries, key0 = batch * s.keys;
+  return {{call.q + row0 * s.q_stride + column, s.q_stride, s.queries, dim},
+          {call.out + row0 * s.out_stride + column, s.out_stride, s.queries, dim},
+          {call.d_out + row0 * s.out_stride + column, s.out_stride, s.queries, dim},
+          {call.k + key0 * s.k_stride + kv_column, s.k_stride, s.keys, dim},
+          {call.v + key0 * s.v_stride + kv_column, s.v_stride, s.keys, dim}};
 }
 
 /// One block of queries against one block of keys.

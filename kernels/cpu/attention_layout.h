@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/parallel.h"
 
 namespace sluice::kernels {
 
@@ -19,7 +20,6 @@ constexpr std::int64_t score_padding = 16;
 /// evenly.
 constexpr std::int64_t wave_floats = (8 << 20) / 4;
 
-constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
 /// Row of a head, as packed operand or accumulator: whole vectors of any target, whole tiles of the bf16 units.
 constexpr std::int64_t padded_head(const AttentionShape& s) { return round_up(s.head_dim, 32); }
 

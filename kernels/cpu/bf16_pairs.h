@@ -53,8 +53,6 @@ struct Rows {
   std::int64_t ld, count, n;
   const bf16* row(std::int64_t r) const { return data + r * ld; }
   Rows part(std::int64_t first, std::int64_t rows) const { return {row(first), ld, rows, n}; }
-  /// Rows lie far apart, which no hardware prefetcher follows.
-  HWY_INLINE void prefetch(std::int64_t r, std::int64_t j) const { _mm_prefetch(row(r) + j, _MM_HINT_T0); }
   /// Elements j .. j + 31 of row r; zeros beyond the row and beyond the last row.
   HWY_INLINE __m512i load(std::int64_t r, std::int64_t j) const {
     return _mm512_maskz_loadu_epi16(r < count ? first_lanes(n - j) : 0, row(r) + j);
@@ -73,8 +71,6 @@ HWY_INLINE void pack_down(const Rows& rows, std::int64_t pairs, Pair* dst) {
   const __m512i lower = pairing(32), upper = _mm512_add_epi16(lower, _mm512_set1_epi16(16));
   for (std::int64_t j = 0; j < rows.n; j += panel_columns)
     for (std::int64_t r = 0; r < 2 * pairs; r += 2, dst += panel_columns) {
-      rows.prefetch(r + 24, j);
-      rows.prefetch(r + 25, j);
       const __m512i a = rows.load(r, j), b = rows.load(r + 1, j);
       _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(a, lower, b));
       _mm512_storeu_si512(dst + lanes, _mm512_permutex2var_epi16(a, upper, b));
@@ -128,8 +124,6 @@ HWY_INLINE void copy_block_transposed(const Rows& rows, Pair* dst) {
   const __m512i lower = pairing(32), upper = _mm512_add_epi16(lower, _mm512_set1_epi16(16));
   __m512i x[lanes], y[lanes];
   for (std::int64_t p = 0; p < lanes; ++p) {
-    rows.prefetch(2 * (p + lanes), 0);
-    rows.prefetch(2 * (p + lanes) + 1, 0);
     const __m512i a = rows.load(2 * p, 0), b = rows.load(2 * p + 1, 0);
     x[p] = _mm512_permutex2var_epi16(a, lower, b);
     y[p] = _mm512_permutex2var_epi16(a, upper, b);

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_team.h"
+#include "kernels/cpu/parallel.h"
 
 HWY_PUSH_ATTRIBUTES(SLUICE_AMX)
 namespace sluice::kernels {
@@ -22,13 +23,6 @@ constexpr std::int64_t panel_depth = 512, panel_steps = panel_depth / step_depth
 constexpr std::int64_t max_columns = 2048, max_partial_rows = 2048;
 /// Below this many products, waking the team costs more than it saves.
 constexpr std::int64_t parallel_products = 1 << 22;
-
-constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
-/// Size of equal pieces of at most `largest`, in multiples of `step`.
-constexpr std::int64_t piece(std::int64_t total, std::int64_t largest, std::int64_t step) {
-  const std::int64_t pieces = (total + largest - 1) / largest;
-  return round_up((total + pieces - 1) / pieces, step);
-}
 
 /// Elements and floats of the workspace; no smaller for a larger problem.
 struct Layout {
@@ -202,9 +196,10 @@ void multiply_rows(const Problem& g, const Block& s, std::int64_t row, std::int6
 
 template <class Out>
 void multiply_all(const Problem& g, int threads) {
-  const std::int64_t columns = piece(g.n, max_columns, panel_columns), depth = piece(g.k, max_depth, panel_depth);
+  const std::int64_t columns = even_piece(g.n, max_columns, panel_columns),
+                     depth = even_piece(g.k, max_depth, panel_depth);
   const bool sums_wait = std::is_same_v<Out, bf16> && g.k > depth;
-  const std::int64_t rows = sums_wait ? piece(g.m, max_partial_rows, amx::block_rows) : g.m;
+  const std::int64_t rows = sums_wait ? even_piece(g.m, max_partial_rows, amx::block_rows) : g.m;
   // As many tasks for each thread: the others would wait for the odd one.
   const std::int64_t tasks = round_up((rows + task_rows - 1) / task_rows, threads);
   const std::int64_t task = round_up((rows + tasks - 1) / tasks, amx::block_rows);

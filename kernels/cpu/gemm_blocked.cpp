@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include "kernels/cpu/gemm_team.h"
+#include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_blocked.cpp"
@@ -26,13 +27,6 @@ constexpr std::int64_t task_rows = 128, task_panels = 8;
 /// Below this many products, waking the team costs more than it saves.
 constexpr std::int64_t parallel_products = 1 << 20;
 
-constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
-/// Size of equal pieces of at most `largest`, in multiples of `step`.
-constexpr std::int64_t piece(std::int64_t total, std::int64_t largest, std::int64_t step) {
-  const std::int64_t pieces = (total + largest - 1) / largest;
-  return round_up((total + pieces - 1) / pieces, step);
-}
-
 /// The widest register tile of any target (AVX-512): 8 rows, 3 vectors of 16. Blocks are multiples of it on every
 /// target, so that the workspace does not depend on the target.
 constexpr std::int64_t row_step = 8, column_step = 48, depth_step = 8;
@@ -40,9 +34,9 @@ constexpr std::int64_t row_step = 8, column_step = 48, depth_step = 8;
 struct Blocking {
   std::int64_t rows, columns, depth;
   Blocking(std::int64_t m, std::int64_t n, std::int64_t k)
-      : rows(piece(m, max_rows, row_step)),
-        columns(piece(n, max_columns, column_step)),
-        depth(piece(k, max_depth, depth_step)) {}
+      : rows(even_piece(m, max_rows, row_step)),
+        columns(even_piece(n, max_columns, column_step)),
+        depth(even_piece(k, max_depth, depth_step)) {}
   /// Blocks at least as large as those of any problem up to this size.
   static Blocking largest(std::int64_t m, std::int64_t n, std::int64_t k) {
     return {std::min(round_up(m, row_step), max_rows), std::min(round_up(n, column_step), max_columns),

@@ -12,6 +12,11 @@ constexpr std::int64_t block_rows = 64;
 constexpr std::int64_t parallel_grain = 1 << 14;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return divide_up(x, step) * step; }
+/// Size of equal pieces of at most `largest`, in multiples of `step`.
+constexpr std::int64_t even_piece(std::int64_t total, std::int64_t largest, std::int64_t step) {
+  return round_up(divide_up(total, divide_up(total, largest)), step);
+}
 
 /// f(begin, end) for every piece of `piece` elements of [0, n).
 template <class F>

@@ -23,11 +23,8 @@ inline double now_seconds() {
 /// Cores that this process may run on.
 int usable_cores();
 
-/// Four times the last-level cache, so that what is streamed comes from memory.
-std::uint64_t beyond_cache_bytes();
-
-/// Random values between -scale/2 and scale/2. Arithmetic on zeros, denormals or equal numbers takes other times: matrix
-/// units run slower on data that makes them draw more power.
+/// Random values between -scale/2 and scale/2. Arithmetic on zeros, denormals or equal numbers takes other times:
+/// matrix units run slower on data that makes them draw more power.
 void fill_random(const Pages& pages, Dtype dtype, float scale);
 
 /// A matrix multiply as a step does it: y = x w^T, dx = dy w, dw = dy^T x.
@@ -70,7 +67,7 @@ struct DriveOptions {
   std::string directory;
   std::uint64_t file_bytes = 2ull << 30, block_bytes = drive_block_bytes;
   std::size_t depth = drive_window;  ///< each, of reads and of writes
-  double seconds = 2;  ///< per direction
+  double seconds = 2;                ///< per direction
 };
 /// O_DIRECT streams over a temporary file through the I/O queue.
 Result<DriveRates> measure_drive(const DriveOptions& options);
