@@ -36,11 +36,15 @@ class FaultBackend final : public IoBackend {
     return true;
   }
 
-  Result<Reaped> reap(std::span<IoTransfer*> out, bool block, Deadline deadline) override {
+  void flush() override { inner_->flush(); }
+  void cancel() override { inner_->cancel(); }
+
+  Result<Reaped> reap(std::span<IoTransfer*> out, std::size_t min_completions, Deadline deadline) override {
+    const bool block = min_completions > 0;
     for (;;) {
       const bool block_inner = block && (held_.empty() || (!running_.empty() && !any_ripe()));
       const auto room = std::span(from_inner_);
-      SLUICE_ASSIGN(Reaped arrived, inner_->reap(room, block_inner, deadline));
+      SLUICE_ASSIGN(Reaped arrived, inner_->reap(room, block_inner ? 1 : 0, deadline));
       for (std::size_t i = 0; i < arrived.count; ++i) arrive(from_inner_[i]);
       if (!held_.empty() && running_.empty() && !any_ripe()) held_[random_() % held_.size()].hold = 0;
       Reaped reaped{0, arrived.woken};

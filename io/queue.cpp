@@ -17,16 +17,7 @@ constexpr std::uint64_t transfer_bytes_max = 1u << 30;
 /// Attempts without progress after which EINTR or EAGAIN counts as a failure.
 constexpr std::uint32_t retries_max = 10000;
 
-void push(IoTransfer*& list, IoTransfer* transfer) {
-  transfer->next = list;
-  list = transfer;
-}
-
-IoTransfer* pop(IoTransfer*& list) {
-  IoTransfer* first = list;
-  list = first->next;
-  return first;
-}
+std::size_t direction_of(IoOp op) { return op == IoOp::read ? 0 : 1; }
 
 }  // namespace
 
@@ -45,7 +36,8 @@ IoQueue::IoQueue(std::unique_ptr<IoBackend> backend, std::vector<IoFile> files, 
       files_(std::move(files)),
       depth_(depth),
       description_(std::move(description)),
-      reaped_(depth) {}
+      windows_(files_.size() * 2),
+      reaped_(depth * files_.size() * 2) {}
 
 IoQueue::~IoQueue() { static_cast<void>(drain()); }
 
@@ -58,21 +50,41 @@ int IoQueue::refuse_reason(const IoRequest& request) const {
   return aligned ? 0 : EINVAL;
 }
 
+IoQueue::Window& IoQueue::window_of(const IoRequest& request) {
+  return windows_[request.file * 2 + direction_of(request.op)];
+}
+
 bool IoQueue::submit(IoRequest* request) {
-  if (in_flight_ >= depth_) return false;
-  ++in_flight_;
-  if (in_flight_ > in_flight_max_.load(std::memory_order_relaxed))
-    in_flight_max_.store(in_flight_, std::memory_order_relaxed);
+  std::size_t& taken = taken_[direction_of(request->op)];
+  if (taken >= capacity()) return false;
+  ++taken;
+  if (in_flight() > in_flight_max_.load(std::memory_order_relaxed))
+    in_flight_max_.store(in_flight(), std::memory_order_relaxed);
   request->done_bytes = 0;
   request->retries = 0;
+  request->number = ++submitted_;
   request->transfer.request = request;
   request->error = refuse_reason(*request);
   if (request->error != 0 || (request->bytes == 0 && request->op != IoOp::sync)) {
-    push(completed_, &request->transfer);
-  } else {
-    start_rest(request);
+    completed_.push(&request->transfer);
+    return true;
   }
+  Window& window = window_of(*request);
+  window.line.push(&request->transfer);
+  start_line(window);
   return true;
+}
+
+void IoQueue::flush() {
+  start_pending();
+  backend_->flush();
+}
+
+void IoQueue::start_line(Window& window) {
+  while (window.running < depth_ && !window.line.empty()) {
+    ++window.running;
+    start_rest(window.line.pop()->request);
+  }
 }
 
 void IoQueue::start_rest(IoRequest* request) {
@@ -84,22 +96,38 @@ void IoQueue::start_rest(IoRequest* request) {
   t.data = request->data + request->done_bytes;
   t.result = 0;
   if (!backend_->start(&t)) {
-    push(pending_, &t);
+    pending_.push(&t);
     return;
   }
   transfers_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void IoQueue::start_pending() {
-  IoTransfer* waiting = std::exchange(pending_, nullptr);
-  while (waiting != nullptr) start_rest(pop(waiting)->request);
+  IoTransferList waiting = std::exchange(pending_, {});
+  while (!waiting.empty()) start_rest(waiting.pop()->request);
+}
+
+void IoQueue::cancel() {
+  cancelled_ = submitted_;
+  const auto give_up = [this](IoTransferList& list, bool running) {
+    while (!list.empty()) {
+      IoRequest* request = list.pop()->request;
+      request->error = ECANCELED;
+      if (running) --window_of(*request).running;
+      completed_.push(&request->transfer);
+    }
+  };
+  for (Window& window : windows_) give_up(window.line, false);
+  give_up(pending_, true);
+  backend_->cancel();
 }
 
 /// Whether the request is complete now; if not, its rest has been started.
 bool IoQueue::finish_transfer(IoTransfer* transfer) {
   IoRequest* request = transfer->request;
   const std::int64_t result = transfer->result;
-  if (result == -EINTR || result == -EAGAIN) {
+  const bool cancelled = request->number <= cancelled_;
+  if ((result == -EINTR || result == -EAGAIN) && !cancelled) {
     if (++request->retries < retries_max) {
       start_rest(request);
       return false;
@@ -120,6 +148,10 @@ bool IoQueue::finish_transfer(IoTransfer* transfer) {
     request->error = request->op == IoOp::read ? ENODATA : EIO;
     return true;
   }
+  if (cancelled) {
+    request->error = ECANCELED;
+    return true;
+  }
   request->retries = 0;
   start_rest(request);
   return false;
@@ -131,18 +163,24 @@ Result<std::size_t> IoQueue::wait(std::size_t min_completions, std::span<IoReque
   if (timeout != forever) deadline = std::chrono::steady_clock::now() + timeout;
   std::size_t count = 0;
   const auto hand_back = [&](IoRequest* request) {
-    --in_flight_;
+    --taken_[direction_of(request->op)];
     requests_.fetch_add(1, std::memory_order_relaxed);
     out[count++] = request;
   };
-  while (completed_ != nullptr && count < out.size()) hand_back(pop(completed_)->request);
+  while (!completed_.empty() && count < out.size()) hand_back(completed_.pop()->request);
   while (count < out.size()) {
     start_pending();
     const auto room = std::span(reaped_).first(std::min(out.size() - count, reaped_.size()));
-    auto reaped = backend_->reap(room, count < min_completions, deadline);
+    auto reaped = backend_->reap(room, min_completions - std::min(count, min_completions), deadline);
     if (!reaped) return reaped.error();
-    for (std::size_t i = 0; i < reaped->count; ++i)
-      if (finish_transfer(reaped_[i])) hand_back(reaped_[i]->request);
+    for (std::size_t i = 0; i < reaped->count; ++i) {
+      IoRequest* request = reaped_[i]->request;
+      if (!finish_transfer(reaped_[i])) continue;
+      Window& window = window_of(*request);
+      --window.running;
+      start_line(window);
+      hand_back(request);
+    }
     if (reaped->woken || count >= min_completions) break;
     if (deadline != IoBackend::no_deadline && std::chrono::steady_clock::now() >= deadline) break;
   }
@@ -154,7 +192,7 @@ void IoQueue::wake() { backend_->wake(); }
 Status IoQueue::drain() {
   Status first;
   std::array<IoRequest*, 16> done;
-  while (in_flight_ > 0) {
+  while (in_flight() > 0) {
     auto count = wait(1, done);
     if (!count) return count.error();
     for (std::size_t i = 0; i < *count; ++i)

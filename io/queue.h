@@ -1,15 +1,20 @@
 // Asynchronous reads and writes on a few files, with a sliding window of requests.
 //
-//     IoQueue (window, continuation of short transfers, retries, counters)
-//         -> IoBackend: io_uring | threads | injected faults around either (io/backend.h)
+//     IoQueue (windows, continuation of short transfers, retries, counters)
+//         -> IoBackend: io_uring | libaio | threads | injected faults around any of them (io/backend.h)
+//
+// Each file has a window for reads and one for writes: `depth` requests are in flight in each. What is submitted beyond
+// that waits in its own line, so that neither a slow drive nor a stream of writes keeps the others from working.
 //
 // Use: make_queue, then submit() until it refuses, wait() for completions, submit more. Requests belong to the caller
-// and must stay where they are until wait() has handed them back. Nothing allocates after make_queue.
+// and must stay where they are until wait() has handed them back. Nothing allocates after make_queue. A submitted
+// request begins at the latest with the next wait() or flush(): many begin with one system call.
 //
-// Threads: one thread at a time owns the queue and calls submit, wait and drain; it may differ from the one that made
-// the queue. wake() and counters() may be called from any thread.
+// Threads: one thread at a time owns the queue and calls submit, flush, wait, cancel and drain; it may differ from the
+// one that made the queue. wake() and counters() may be called from any thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -54,6 +59,26 @@ struct IoTransfer {
   IoRequest* request = nullptr;
 };
 
+/// First in, first out, through IoTransfer::next.
+class IoTransferList {
+ public:
+  bool empty() const { return first_ == nullptr; }
+  void push(IoTransfer* t) {
+    t->next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = t;
+    last_ = t;
+  }
+  IoTransfer* pop() {
+    IoTransfer* t = first_;
+    first_ = t->next;
+    return t;
+  }
+
+ private:
+  IoTransfer* first_ = nullptr;
+  IoTransfer* last_ = nullptr;
+};
+
 /// Filled by the caller, completed by the queue.
 struct IoRequest {
   IoOp op = IoOp::read;
@@ -68,7 +93,8 @@ struct IoRequest {
   std::uint64_t done_bytes = 0;
   int error = 0;
 
-  IoTransfer transfer;  ///< the queue's
+  IoTransfer transfer;  ///< the queue's, as are these
+  std::uint64_t number = 0;
   std::uint32_t retries = 0;
 };
 
@@ -89,20 +115,28 @@ class IoQueue {
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  /// Start a request. False when `depth` requests are in flight: wait first. A request that can not be started
+  /// Take a request. False when capacity() of its direction are taken: wait first. A request that can not be started
   /// (misaligned, bad file index) completes with an error.
   [[nodiscard]] bool submit(IoRequest* request);
+
+  /// Begin what was submitted now: for callers that do something else before they wait.
+  void flush();
 
   using Duration = std::chrono::nanoseconds;
   static constexpr Duration forever = Duration::max();
   /// Completed requests into `out`, failed ones too: look at IoRequest::error or status(). Blocks until
   /// `min_completions` (at most out.size()) are there, wake() is called or `timeout` is over, and returns how many
   /// there are. With 0 it polls. Asking for more than are in flight is how a lane waits for new work: then only wake()
-  /// or the timeout ends it. Error: the backend itself broke.
+  /// or the timeout ends it. wake() ends a wait for one completion at once, and one for several at the latest when
+  /// they are there. Error: the backend itself broke.
   Result<std::size_t> wait(std::size_t min_completions, std::span<IoRequest*> out, Duration timeout = forever);
 
   /// Make the wait() in progress, or else the next one, return early. Any thread.
   void wake();
+
+  /// Give up what has not begun, as far as the kernel lets it: such requests complete with ECANCELED, others as they
+  /// would have. wait() hands all of them back as usual.
+  void cancel();
 
   /// Wait until nothing is in flight; completions are dropped, but the first failure is returned.
   Status drain();
@@ -110,13 +144,22 @@ class IoQueue {
   /// Success, or one line with operation, path, offset, bytes and cause. Allocates: not for the hot path.
   Status status(const IoRequest& request) const;
 
-  std::size_t in_flight() const { return in_flight_; }
-  std::size_t depth() const { return depth_; }
+  std::size_t in_flight() const { return taken_[0] + taken_[1]; }
+  std::size_t depth() const { return depth_; }  ///< of each window
+  /// Requests of one direction (reads; or writes and syncs) that submit takes.
+  std::size_t capacity() const { return depth_ * files_.size(); }
   IoCounters counters() const;
   const std::string& description() const { return description_; }  ///< "io_uring, depth 32, fixed buffers 2/2, ..."
 
  private:
+  /// Of one file and direction.
+  struct Window {
+    std::size_t running = 0;  ///< at the backend
+    IoTransferList line;      ///< not yet
+  };
+  Window& window_of(const IoRequest& request);
   void start_rest(IoRequest* request);
+  void start_line(Window& window);
   void start_pending();
   bool finish_transfer(IoTransfer* transfer);
   int refuse_reason(const IoRequest& request) const;
@@ -125,28 +168,34 @@ class IoQueue {
   std::vector<IoFile> files_;
   std::size_t depth_;
   std::string description_;
-  std::size_t in_flight_ = 0;
-  IoTransfer* completed_ = nullptr;  ///< without having reached the backend
-  IoTransfer* pending_ = nullptr;    ///< the backend could not take them yet
+  std::vector<Window> windows_;                  ///< [file * 2 + direction]
+  std::array<std::size_t, 2> taken_{};           ///< by direction
+  std::uint64_t submitted_ = 0, cancelled_ = 0;  ///< requests so far; those that cancel() met
+  IoTransferList completed_;                     ///< without having reached the backend
+  IoTransferList pending_;                       ///< the backend could not take them yet
   std::vector<IoTransfer*> reaped_;
   std::atomic<std::uint64_t> read_bytes_{0}, write_bytes_{0}, requests_{0}, transfers_{0}, in_flight_max_{0};
 };
 
-enum class IoBackendKind : std::uint8_t { automatic, io_uring, threads };
-constexpr const char* io_backend_names[] = {"auto", "io_uring", "threads"};
+enum class IoBackendKind : std::uint8_t { automatic, io_uring, libaio, threads };
+constexpr const char* io_backend_names[] = {"auto", "io_uring", "libaio", "threads"};
 Result<IoBackendKind> parse_io_backend(const std::string& name);
 
 struct QueueOptions {
-  IoBackendKind backend = IoBackendKind::automatic;  ///< automatic: io_uring where the kernel allows it
-  std::size_t depth = 32;                            ///< requests in flight at most
-  std::size_t threads = 4;                           ///< of the threads backend
+  /// automatic: io_uring where the kernel allows it, else libaio where all files are O_DIRECT (it blocks on others),
+  /// else threads
+  IoBackendKind backend = IoBackendKind::automatic;
+  std::size_t depth = 32;   ///< requests in flight at most, of each file, of reads and of writes
+  std::size_t threads = 4;  ///< of the threads backend
+  bool sqpoll = false;      ///< io_uring: a kernel thread submits, which costs a core while there is work
+  bool iopoll = false;      ///< io_uring: completions are polled for; O_DIRECT on drives with poll queues only
   std::vector<IoFile> files;
   /// Memory that requests will use (arenas). Registered with the kernel where possible; other memory works too.
   std::vector<std::span<std::byte>> buffers;
   std::optional<FaultOptions> faults;
 };
 
-/// bad_request when the backend asked for by name is not available, with the kernel's reason.
+/// bad_request when the backend asked for by name, sqpoll or iopoll is not available, with the kernel's reason.
 Result<std::unique_ptr<IoQueue>> make_queue(const QueueOptions& options);
 
 /// One request from start to end on an otherwise idle queue: for set-up, commit records and tests.

@@ -14,26 +14,6 @@
 namespace sluice {
 namespace {
 
-/// First in, first out, through IoTransfer::next.
-class TransferList {
- public:
-  bool empty() const { return first_ == nullptr; }
-  void push(IoTransfer* t) {
-    t->next = nullptr;
-    (first_ == nullptr ? first_ : last_->next) = t;
-    last_ = t;
-  }
-  IoTransfer* pop() {
-    IoTransfer* t = first_;
-    first_ = t->next;
-    return t;
-  }
-
- private:
-  IoTransfer* first_ = nullptr;
-  IoTransfer* last_ = nullptr;
-};
-
 std::int64_t perform(int fd, const IoTransfer& t) {
   const auto offset = static_cast<off_t>(t.offset);
   ssize_t result = -1;
@@ -49,6 +29,7 @@ class ThreadsBackend final : public IoBackend {
  public:
   explicit ThreadsBackend(std::span<const IoFile> files) {
     for (const IoFile& file : files) fds_.push_back(file.fd);
+    lines_.resize(files.size() * 2);
   }
   ~ThreadsBackend() override {
     {
@@ -73,21 +54,41 @@ class ThreadsBackend final : public IoBackend {
   bool start(IoTransfer* t) override {
     {
       const std::lock_guard lock(mutex_);
-      waiting_.push(t);
+      lines_[t->file * 2 + (t->op == IoOp::read ? 0 : 1)].push(t);
+      ++waiting_;
+      ++running_;
     }
     work_there_.notify_one();
     return true;
   }
 
-  Result<Reaped> reap(std::span<IoTransfer*> out, bool block, Deadline deadline) override {
+  void flush() override {}
+
+  Result<Reaped> reap(std::span<IoTransfer*> out, std::size_t min_completions, Deadline deadline) override {
     std::unique_lock lock(mutex_);
-    const auto something = [this] { return !done_.empty() || woken_; };
-    if (block && deadline == no_deadline) result_there_.wait(lock, something);
-    if (block && deadline != no_deadline) result_there_.wait_until(lock, deadline, something);
+    const std::size_t wanted = std::min(min_completions, std::max<std::size_t>(1, running_));
+    const auto enough = [this, wanted] { return done_count_ >= wanted || woken_; };
+    wanted_ = wanted;
+    if (deadline == no_deadline) {
+      result_there_.wait(lock, enough);
+    } else {
+      result_there_.wait_until(lock, deadline, enough);
+    }
     Reaped reaped;
     while (reaped.count < out.size() && !done_.empty()) out[reaped.count++] = done_.pop();
+    done_count_ -= reaped.count;
+    running_ -= reaped.count;
     reaped.woken = std::exchange(woken_, false);
     return reaped;
+  }
+
+  void cancel() override {
+    const std::lock_guard lock(mutex_);
+    while (waiting_ > 0) {
+      IoTransfer* t = next();
+      t->result = -ECANCELED;
+      finish(t);
+    }
   }
 
   void wake() override {
@@ -102,21 +103,38 @@ class ThreadsBackend final : public IoBackend {
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      work_there_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
-      if (waiting_.empty()) return;
-      IoTransfer* t = waiting_.pop();
+      work_there_.wait(lock, [this] { return stop_ || waiting_ > 0; });
+      if (waiting_ == 0) return;
+      IoTransfer* t = next();
       lock.unlock();
       t->result = perform(fds_[t->file], *t);
       lock.lock();
-      done_.push(t);
-      result_there_.notify_one();
+      finish(t);
+      if (done_count_ >= wanted_) result_there_.notify_one();
     }
+  }
+
+  /// From the lines in turn, so that many writes do not keep a read waiting, nor one drive another.
+  IoTransfer* next() {
+    while (lines_[turn_].empty()) turn_ = (turn_ + 1) % lines_.size();
+    IoTransfer* t = lines_[turn_].pop();
+    turn_ = (turn_ + 1) % lines_.size();
+    --waiting_;
+    return t;
+  }
+
+  void finish(IoTransfer* t) {
+    done_.push(t);
+    ++done_count_;
   }
 
   std::vector<int> fds_;
   std::mutex mutex_;
   std::condition_variable work_there_, result_there_;
-  TransferList waiting_, done_;
+  std::vector<IoTransferList> lines_;  ///< [file * 2 + direction]
+  IoTransferList done_;
+  std::size_t turn_ = 0, waiting_ = 0, done_count_ = 0, running_ = 0;
+  std::size_t wanted_ = 1;  ///< completions that whoever reaps waits for
   bool stop_ = false, woken_ = false;
   std::vector<std::thread> threads_;
 };
@@ -124,7 +142,7 @@ class ThreadsBackend final : public IoBackend {
 }  // namespace
 
 Result<MadeBackend> make_threads_backend(const BackendOptions& options) {
-  const std::size_t threads = std::clamp<std::size_t>(options.threads, 1, options.depth);
+  const std::size_t threads = std::clamp<std::size_t>(options.threads, 1, options.capacity);
   auto backend = std::make_unique<ThreadsBackend>(options.files);
   SLUICE_TRY(backend->open(threads));
   return MadeBackend{std::move(backend), fmt::format("{} threads", threads)};

@@ -27,9 +27,9 @@ DriveLane::DriveLane(RunState& run, LaneId lane, SwapStore& store, CommitSink* s
       ops_(run.bound().lanes[lane].ops),
       first_parity_(store.parity(rank_)),
       flips_(rank_commits(run.plan(), rank_)),
-      requests_(queue_.depth()),
-      finished_(queue_.depth()),
-      window_(run.plan().lanes[lane].windowed ? queue_.depth() : 1) {
+      requests_(queue_.capacity()),
+      finished_(queue_.capacity()),
+      window_(run.plan().lanes[lane].windowed ? queue_.capacity() : 1) {
   for (Request& request : requests_) free_.push_back(&request);
   run_.progress().set_waker(
       lane_, [](void* queue) { static_cast<IoQueue*>(queue)->wake(); }, &queue_);
@@ -40,6 +40,7 @@ void DriveLane::run() {
     if (!step()) sleep();
   }
   // The first error is known already; what this drain would add is its echo. Memory is safe once nothing is in flight.
+  queue_.cancel();
   if (Status drained = queue_.drain(); !drained.ok() && !run_.first_error()) run_.stop(drained.error());
 }
 
@@ -53,6 +54,7 @@ bool DriveLane::step() {
     if (!submit()) break;
     moved = true;
   }
+  queue_.flush();  // before the checksums of what has arrived
   while (!run_.progress().halted() && retire()) moved = true;
   return moved;
 }
@@ -191,11 +193,18 @@ std::uint8_t DriveLane::physical_slot(const BoundTransfer& transfer, std::uint64
   return transfer.slot == Slot::current ? current : static_cast<std::uint8_t>(1 - current);
 }
 
-// Until a request finishes or what the cursor waits for has happened: the waker interrupts the queue's wait.
+// Nothing becomes visible before the oldest op's requests are done, and a window is better refilled in batches: each
+// sleep and each submission is a system call. Where the cursor waits for another lane, its wake-up comes first.
+std::size_t DriveLane::wanted_completions() const {
+  if (blocked_ || started_ == 0) return 1;
+  return std::clamp<std::size_t>(window_[oldest_].in_flight, 1, std::max<std::size_t>(1, queue_.in_flight() / 2));
+}
+
+// Until requests finish or what the cursor waits for has happened: the waker interrupts the queue's wait.
 void DriveLane::sleep() {
   if (blocked_ && run_.progress().arm(lane_, blocked_source_, blocked_threshold_)) return;
   if (run_.progress().halted()) return;
-  Result<std::size_t> got = queue_.wait(1, finished_);
+  Result<std::size_t> got = queue_.wait(wanted_completions(), finished_);
   if (!got.ok()) {
     run_.stop(got.error());
     return;

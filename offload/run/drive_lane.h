@@ -40,6 +40,7 @@ class DriveLane {
   bool retire();  ///< the oldest started op, if it has finished
   Status verify(const Started& started) const;
   Status commit(const Started& started);
+  std::size_t wanted_completions() const;
   void sleep();
   void complete(std::span<IoRequest*> finished);
   void fail(const BoundOp& op, const Error& error);

@@ -163,6 +163,7 @@ Status SwapStore::start(IoOp op, BufferId buffer, Slot slot, std::uint64_t offse
     while (!queue(b.rank, op).submit(&request)) SLUICE_TRY(reap(queue(b.rank, op)));
     ++t.in_flight_;
   }
+  queue(b.rank, op).flush();
   return success();
 }
 

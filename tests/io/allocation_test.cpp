@@ -44,7 +44,8 @@ TEST_P(AllocationTest, HotPathHasNone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, AllocationTest,
-                         testing::Combine(testing::Values(IoBackendKind::io_uring, IoBackendKind::threads),
+                         testing::Combine(testing::Values(IoBackendKind::io_uring, IoBackendKind::libaio,
+                                                          IoBackendKind::threads),
                                           testing::Bool()));
 
 }  // namespace

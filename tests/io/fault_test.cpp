@@ -190,7 +190,8 @@ TEST_P(FaultTest, SameSeedSameFaults) {
   EXPECT_EQ(transfers[0], transfers[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, FaultTest, testing::Values(IoBackendKind::io_uring, IoBackendKind::threads),
+INSTANTIATE_TEST_SUITE_P(Backends, FaultTest,
+                         testing::Values(IoBackendKind::io_uring, IoBackendKind::libaio, IoBackendKind::threads),
                          [](const auto& kind) { return io_backend_names[static_cast<int>(kind.param)]; });
 
 TEST(Checksums, EveryFlippedBitIsFound) {

@@ -133,6 +133,80 @@ TEST_P(QueueTest, WindowRefusesBeyondDepth) {
   EXPECT_EQ(queue->in_flight(), 0u);
 }
 
+TEST_P(QueueTest, ReadsAndWritesHaveAWindowEach) {
+  const ScratchDir dir(GetParam().directory);
+  SwapFile swap = make_swap({dir.path()}, 1 << 16, GetParam().direct);
+  const AlignedBytes memory(1 << 16);
+  auto queue = open(swap, memory.span(), 2);
+  std::array<IoRequest, 6> requests;
+  for (std::size_t i = 0; i < 6; ++i) {
+    const IoOp op = i < 3 ? IoOp::write : IoOp::read;
+    requests[i] = request_of(op, i * 4096, memory.span().subspan(i * 4096, 4096));
+    EXPECT_EQ(queue->submit(&requests[i]), i % 3 < 2) << i;
+  }
+  EXPECT_EQ(queue->in_flight(), 4u);
+  EXPECT_TRUE(queue->drain().ok());
+}
+
+// More than one file's window is taken and waits its turn, whichever file it is for.
+TEST_P(QueueTest, SeveralFilesHaveAWindowEach) {
+  const ScratchDir dir(GetParam().directory), other(GetParam().directory);
+  SwapFile swap = make_swap({dir.path(), other.path()}, 1 << 20, GetParam().direct);
+  const AlignedBytes memory(1 << 17);
+  auto queue = open(swap, memory.span(), 4);
+  ASSERT_EQ(queue->capacity(), 8u);
+  fill(memory.span(), 9);
+  std::array<IoRequest, 9> requests;
+  for (std::size_t i = 0; i < 9; ++i) {
+    requests[i] = request_of(IoOp::write, i * 4096, memory.span().subspan(i * 4096, 4096), i < 7 ? 0 : 1);
+    EXPECT_EQ(queue->submit(&requests[i]), i < 8);
+  }
+  std::array<IoRequest*, 8> done;
+  ASSERT_EQ(*queue->wait(8, done), 8u);
+  for (const IoRequest* r : done) EXPECT_TRUE(queue->status(*r).ok());
+  const AlignedBytes back(4096 * 7);
+  ASSERT_TRUE(transfer_now(*queue, IoOp::read, 0, 0, back.span()).ok());
+  EXPECT_EQ(std::memcmp(back.data(), memory.data(), 4096 * 7), 0);
+  EXPECT_EQ(queue->counters().in_flight_max, 8u);
+}
+
+// Each of the requests ends, as done or as cancelled, and no memory is touched afterwards.
+TEST_P(QueueTest, CancelEndsEveryRequest) {
+  const ScratchDir dir(GetParam().directory);
+  constexpr std::size_t count = 64, block = 1 << 18;
+  SwapFile swap = make_swap({dir.path(), dir.path()}, 2 * count * block, GetParam().direct);
+  const AlignedBytes memory(count * block);
+  auto queue = open(swap, memory.span(), count / 2);
+  std::array<IoRequest, count> requests;
+  std::array<IoRequest*, count> done;
+  for (int round = 0; round < 8; ++round) {
+    for (std::size_t i = 0; i < count; ++i) {
+      requests[i] = request_of(round % 2 ? IoOp::read : IoOp::write, i * block, memory.span().subspan(i * block, block),
+                               round < 4 ? 0 : 1);
+      ASSERT_TRUE(queue->submit(&requests[i]));
+    }
+    if (round % 4 > 1) queue->flush();
+    queue->cancel();
+    std::size_t ended = 0;
+    while (ended < count) {
+      const auto got = queue->wait(1, done);
+      ASSERT_TRUE(got.ok());
+      for (std::size_t i = 0; i < *got; ++i) {
+        if (done[i]->error == 0) {
+          EXPECT_EQ(done[i]->done_bytes, block);
+        } else {
+          EXPECT_EQ(done[i]->error, ECANCELED);
+        }
+      }
+      ended += *got;
+    }
+    EXPECT_EQ(ended, count);
+    EXPECT_EQ(queue->in_flight(), 0u);
+  }
+  // Half of them waited for the window: those at least were given up. The queue is of use afterwards.
+  EXPECT_TRUE(transfer_now(*queue, IoOp::write, 1, 0, memory.span().first(block)).ok());
+}
+
 TEST_P(QueueTest, FailuresNamePathOperationAndCause) {
   const ScratchDir dir(GetParam().directory);
   SwapFile swap = make_swap({dir.path()}, 1 << 16, GetParam().direct);
@@ -195,15 +269,15 @@ TEST_P(QueueTest, ClosesWithRequestsInFlight) {
   EXPECT_EQ(0, memcmp(memory.data(), back.data(), 8 << 20));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, QueueTest,
-                         testing::Values(Kind{IoBackendKind::io_uring, true, true, "."},
-                                         Kind{IoBackendKind::io_uring, true, false, "."},
-                                         Kind{IoBackendKind::io_uring, false, true, "."},
-                                         Kind{IoBackendKind::io_uring, false, false, "/dev/shm"},
-                                         Kind{IoBackendKind::threads, true, false, "."},
-                                         Kind{IoBackendKind::threads, false, false, "."},
-                                         Kind{IoBackendKind::threads, true, false, "/dev/shm"}),
-                         kind_name);
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, QueueTest,
+    testing::Values(Kind{IoBackendKind::io_uring, true, true, "."}, Kind{IoBackendKind::io_uring, true, false, "."},
+                    Kind{IoBackendKind::io_uring, false, true, "."},
+                    Kind{IoBackendKind::io_uring, false, false, "/dev/shm"},
+                    Kind{IoBackendKind::libaio, true, false, "."}, Kind{IoBackendKind::libaio, false, false, "."},
+                    Kind{IoBackendKind::threads, true, false, "."}, Kind{IoBackendKind::threads, false, false, "."},
+                    Kind{IoBackendKind::threads, true, false, "/dev/shm"}),
+    kind_name);
 
 std::uint64_t proc_io(const std::string& key) {
   std::ifstream in("/proc/self/io");
@@ -217,7 +291,7 @@ std::uint64_t proc_io(const std::string& key) {
 // With O_DIRECT the kernel's own count of this process is exact.
 TEST(QueueCounters, AgreeWithTheKernels) {
   const ScratchDir dir;
-  for (const IoBackendKind kind : {IoBackendKind::io_uring, IoBackendKind::threads}) {
+  for (const IoBackendKind kind : {IoBackendKind::io_uring, IoBackendKind::libaio, IoBackendKind::threads}) {
     SwapFile swap = make_swap({dir.path()}, 16 << 20);
     if (swap.files()[0].alignment_bytes == 1) GTEST_SKIP() << "no O_DIRECT in the build folder";
     const AlignedBytes memory(16 << 20);
@@ -247,7 +321,38 @@ TEST(MakeQueue, SaysWhatItChoseAndRefusesNonsense) {
   options.threads = 2;
   EXPECT_EQ(open_queue(options)->description(), "2 threads, depth 8");
   EXPECT_EQ(*parse_io_backend("io_uring"), IoBackendKind::io_uring);
+  EXPECT_EQ(*parse_io_backend("libaio"), IoBackendKind::libaio);
   EXPECT_FALSE(parse_io_backend("aio").ok());
+}
+
+TEST(MakeQueue, PollingIsOfIoUringAndOfDrivesThatHaveIt) {
+  const ScratchDir dir;
+  SwapFile swap = make_swap({dir.path()}, 1 << 20);
+  QueueOptions options;
+  options.files = swap.files();
+  options.backend = IoBackendKind::threads;
+  options.sqpoll = true;
+  EXPECT_EQ(make_queue(options).error().code, ErrorCode::bad_request);
+  options.backend = IoBackendKind::automatic;
+  const AlignedBytes memory(1 << 20);
+  fill(memory.span(), 5);
+  auto queue = open_queue(options);
+  EXPECT_NE(queue->description().find("sqpoll"), std::string::npos);
+  ASSERT_TRUE(transfer_now(*queue, IoOp::write, 0, 0, memory.span()).ok());
+  const AlignedBytes back(1 << 20);
+  ASSERT_TRUE(transfer_now(*queue, IoOp::read, 0, 0, back.span()).ok());
+  EXPECT_EQ(std::memcmp(back.data(), memory.data(), back.span().size()), 0);
+  // Few machines have queues for polled I/O: either it works or it is refused with the reason.
+  options.sqpoll = false;
+  options.iopoll = true;
+  auto polled = make_queue(options);
+  if (!polled.ok()) {
+    EXPECT_EQ(polled.error().code, ErrorCode::bad_request);
+    EXPECT_NE(polled.error().message.find("no queues for polled I/O"), std::string::npos) << polled.error().message;
+    return;
+  }
+  ASSERT_TRUE(transfer_now(**polled, IoOp::write, 0, 0, memory.span()).ok());
+  ASSERT_TRUE(transfer_now(**polled, IoOp::sync, 0, 0, {}).ok());
 }
 
 }  // namespace
