@@ -11,11 +11,13 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -25,17 +27,37 @@ namespace sluice {
 namespace {
 
 constexpr std::uint64_t swap_alignment_bytes = 4096;
+/// Of stripes that are not tiny, so that the requests at their ends are not either.
+constexpr std::uint64_t stripe_unit_bytes = 64u << 10;
 constexpr const char* temporary_prefix = "sluice-swap.";
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 std::string mib(std::uint64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
-/// Bytes of the file in each directory.
-std::uint64_t file_bytes(const SwapOptions& options) {
-  const std::uint64_t count = options.directories.size();
-  if (count == 1) return round_up(options.bytes, swap_alignment_bytes);
-  return round_up(options.bytes, options.stripe_bytes * count) / count;
+/// Where in a turn each directory's stripe ends. Every stripe is a multiple of the alignment and not empty.
+std::vector<std::uint64_t> stripe_ends(const SwapOptions& options) {
+  const std::size_t count = options.directories.size();
+  const double sum = std::accumulate(options.weights.begin(), options.weights.end(), 0.0);
+  const std::uint64_t unit = options.stripe_bytes % stripe_unit_bytes == 0 ? stripe_unit_bytes : swap_alignment_bytes;
+  const double units = static_cast<double>(count * options.stripe_bytes / unit);
+  std::vector<std::uint64_t> ends;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double share = options.weights.empty() ? 1.0 / static_cast<double>(count) : options.weights[i] / sum;
+    const auto stripe = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::lround(units * share)));
+    ends.push_back((ends.empty() ? 0 : ends.back()) + stripe * unit);
+  }
+  return ends;
+}
+
+/// Bytes of the file in each directory: whole turns.
+std::vector<std::uint64_t> file_bytes(const SwapOptions& options) {
+  if (options.directories.size() == 1) return {round_up(options.bytes, swap_alignment_bytes)};
+  const std::vector<std::uint64_t> ends = stripe_ends(options);
+  const std::uint64_t turns = round_up(options.bytes, ends.back()) / ends.back();
+  std::vector<std::uint64_t> bytes;
+  for (std::size_t i = 0; i < ends.size(); ++i) bytes.push_back(turns * (ends[i] - (i == 0 ? 0 : ends[i - 1])));
+  return bytes;
 }
 
 Status validate(const SwapOptions& options) {
@@ -43,6 +65,11 @@ Status validate(const SwapOptions& options) {
   if (options.bytes == 0) return bad_request("a swap file of 0 bytes was asked for");
   if (options.stripe_bytes == 0 || options.stripe_bytes % swap_alignment_bytes != 0)
     return bad_request(fmt::format("stripe of {} bytes is not a multiple of 4096", options.stripe_bytes));
+  const bool bad_weight = std::any_of(options.weights.begin(), options.weights.end(),
+                                      [](double weight) { return !(weight > 0) || !std::isfinite(weight); });
+  if (bad_weight || (!options.weights.empty() && options.weights.size() != options.directories.size()))
+    return bad_request(fmt::format("{} stripe weights for {} swap directories: give each one that is above 0",
+                                   options.weights.size(), options.directories.size()));
   if (options.name.find('/') != std::string::npos || options.name.starts_with(temporary_prefix))
     return bad_request(fmt::format("'{}' can not be the name of a swap file", options.name));
   for (const std::string& directory : options.directories) {
@@ -95,14 +122,16 @@ Status check_space(const SwapOptions& options) {
     std::uint64_t needed = 0, free = 0;
   };
   std::map<dev_t, Need> needs;
-  for (const std::string& directory : options.directories) {
+  const std::vector<std::uint64_t> bytes = file_bytes(options);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const std::string& directory = options.directories[i];
     struct stat st {};
     struct statvfs space {};
     if (stat(directory.c_str(), &st) != 0 || statvfs(directory.c_str(), &space) != 0)
       return bad_request(fmt::format("swap directory {}: {}", directory, std::strerror(errno)));
     Need& need = needs[st.st_dev];
     if (need.directory.empty()) need.directory = directory;
-    need.needed += file_bytes(options);
+    need.needed += bytes[i];
     need.free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   }
   for (const auto& [device, need] : needs) {
@@ -134,7 +163,7 @@ Result<IoFile> create_file(const SwapOptions& options, const std::string& direct
   }
 }
 
-Result<IoFile> open_file(const SwapOptions& options, const std::string& directory) {
+Result<IoFile> open_file(const SwapOptions& options, const std::string& directory, std::uint64_t bytes) {
   IoFile file;
   file.path = directory + "/" + options.name;
   file.fd = open(file.path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -145,9 +174,8 @@ Result<IoFile> open_file(const SwapOptions& options, const std::string& director
   std::string wrong;
   if (!is_file) {
     wrong = "is not a regular file";
-  } else if (size != file_bytes(options)) {
-    wrong =
-        fmt::format("has {} bytes, {} expected: it belongs to another plan or is damaged", size, file_bytes(options));
+  } else if (size != bytes) {
+    wrong = fmt::format("has {} bytes, {} expected: it belongs to another plan or is damaged", size, bytes);
   } else if (!lock_patiently(file.fd)) {
     wrong = "is used by another run";
   }
@@ -182,15 +210,17 @@ std::string set_direct(IoFile& file, bool wanted) {
 Result<SwapFile> SwapFile::open_files(const SwapOptions& options, bool create) {
   SwapFile swap;
   swap.bytes_ = round_up(options.bytes, swap_alignment_bytes);
-  swap.stripe_bytes_ = options.stripe_bytes;
+  swap.stripe_ends_ = stripe_ends(options);
+  const std::vector<std::uint64_t> bytes = file_bytes(options);
   swap.remove_on_close_ = create;  // also when a later directory fails
-  for (const std::string& directory : options.directories) {
-    SLUICE_ASSIGN(IoFile file, create ? create_file(options, directory) : open_file(options, directory));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const std::string& directory = options.directories[i];
+    SLUICE_ASSIGN(IoFile file, create ? create_file(options, directory) : open_file(options, directory, bytes[i]));
     swap.files_.push_back(std::move(file));
-    if (create) SLUICE_TRY(preallocate(swap.files_.back(), file_bytes(options)));
+    if (create) SLUICE_TRY(preallocate(swap.files_.back(), bytes[i]));
     const std::string how = set_direct(swap.files_.back(), options.direct);
     swap.description_ +=
-        fmt::format("{}{}: {} {}", swap.description_.empty() ? "" : ", ", directory, mib(file_bytes(options)), how);
+        fmt::format("{}{}: {} {}", swap.description_.empty() ? "" : ", ", directory, mib(bytes[i]), how);
   }
   if (create && !options.name.empty())
     for (const std::string& directory : options.directories) SLUICE_TRY(sync_directory(directory));
@@ -227,7 +257,7 @@ SwapFile& SwapFile::operator=(SwapFile&& other) noexcept {
   close();
   files_ = std::exchange(other.files_, {});
   bytes_ = std::exchange(other.bytes_, 0);
-  stripe_bytes_ = other.stripe_bytes_;
+  stripe_ends_ = std::move(other.stripe_ends_);
   remove_on_close_ = other.remove_on_close_;
   description_ = std::move(other.description_);
   return *this;
@@ -246,9 +276,11 @@ SwapPiece SwapFile::piece(std::uint64_t offset, std::uint64_t bytes) const {
   SLUICE_CHECK(offset <= bytes_ && bytes <= bytes_ - offset, "[%llu, +%llu) of %llu", (unsigned long long)offset,
                (unsigned long long)bytes, (unsigned long long)bytes_);
   if (files_.size() == 1) return {0, offset, bytes};
-  const std::uint64_t stripe = offset / stripe_bytes_, within = offset % stripe_bytes_;
-  return {static_cast<std::uint32_t>(stripe % files_.size()), stripe / files_.size() * stripe_bytes_ + within,
-          std::min(bytes, stripe_bytes_ - within)};
+  const std::uint64_t turn = offset / stripe_ends_.back(), within = offset % stripe_ends_.back();
+  const auto end = std::upper_bound(stripe_ends_.begin(), stripe_ends_.end(), within);
+  const std::uint64_t begin = end == stripe_ends_.begin() ? 0 : *(end - 1);
+  return {static_cast<std::uint32_t>(end - stripe_ends_.begin()), turn * (*end - begin) + within - begin,
+          std::min(bytes, *end - within)};
 }
 
 Status SwapFile::sync() {

@@ -14,11 +14,14 @@ namespace sluice {
 struct SwapOptions {
   std::vector<std::string> directories;
   std::uint64_t bytes = 0;                ///< logical size; rounded up to 4096
-  std::uint64_t stripe_bytes = 1u << 20;  ///< multiple of 4096; matters with several directories only
+  std::uint64_t stripe_bytes = 2u << 20;  ///< multiple of 4096: the mean stripe, where there are several directories
   /// Empty: a temporary file "sluice-swap.<pid>.<n>", removed on close; files of that kind that a killed run left in
   /// the directories are removed first. Otherwise the kept file "<name>" in each directory.
   std::string name;
   bool direct = true;  ///< O_DIRECT where the file system has it
+  /// Relative bandwidth of each directory's drive, which its stripes are as large as: all drives then take the same
+  /// time for their part. Empty: equal.
+  std::vector<double> weights;
 };
 
 /// Where a part of the logical space lies.
@@ -61,7 +64,7 @@ class SwapFile {
 
   std::vector<IoFile> files_;
   std::uint64_t bytes_ = 0;
-  std::uint64_t stripe_bytes_ = 0;
+  std::vector<std::uint64_t> stripe_ends_;  ///< a turn is one stripe of each file: where in the turn each one ends
   bool remove_on_close_ = false;
   std::string description_;
 };

@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "io/swap_file.h"
@@ -57,6 +59,52 @@ TEST(SwapFile, StripesCoverEveryByteOnce) {
     }
   }
   EXPECT_EQ(total, swap.bytes());
+}
+
+// A drive of three times the bandwidth holds three times the bytes of every turn.
+TEST(SwapFile, StripesFollowTheWeights) {
+  const ScratchDir a, b, c;
+  SwapOptions options;
+  options.directories = {a.path(), b.path(), c.path()};
+  options.bytes = 24 << 20;
+  options.stripe_bytes = 1 << 20;
+  options.weights = {1.5e9, 4.5e9, 3e9};
+  auto swap = SwapFile::create(options);
+  ASSERT_TRUE(swap.ok()) << swap.error().message;
+  std::array<std::uint64_t, 3> bytes{}, ends{};
+  for (std::uint64_t at = 0; at < swap->bytes();) {
+    const SwapPiece piece = swap->piece(at, std::min<std::uint64_t>(swap->bytes() - at, 100 * 4096));
+    ASSERT_GT(piece.bytes, 0u);
+    EXPECT_EQ(piece.offset, bytes[piece.file]) << "each file is filled in order, without gaps";
+    bytes[piece.file] += piece.bytes;
+    ends[piece.file] = std::max(ends[piece.file], piece.offset + piece.bytes);
+    at += piece.bytes;
+  }
+  for (std::size_t f = 0; f < 3; ++f) {
+    EXPECT_NEAR(static_cast<double>(bytes[f]), options.weights[f] / 9e9 * (24 << 20), 3 * (64 << 10)) << f;
+    struct stat st {};
+    ASSERT_EQ(fstat(swap->files()[f].fd, &st), 0);
+    EXPECT_LE(ends[f], static_cast<std::uint64_t>(st.st_size));
+  }
+  // What is written comes back, across stripes and turns.
+  const AlignedBytes out(9 << 20), in(9 << 20);
+  fill(out.span(), 11);
+  QueueOptions queue_options;
+  queue_options.files = swap->files();
+  auto queue = open_queue(queue_options);
+  for (const IoOp op : {IoOp::write, IoOp::read}) {
+    const AlignedBytes& memory = op == IoOp::write ? out : in;
+    for (std::uint64_t at = 0; at < memory.span().size();) {
+      const SwapPiece piece = swap->piece((5 << 20) + at, memory.span().size() - at);
+      ASSERT_TRUE(transfer_now(*queue, op, piece.file, piece.offset, memory.span().subspan(at, piece.bytes)).ok());
+      at += piece.bytes;
+    }
+  }
+  EXPECT_EQ(std::memcmp(out.data(), in.data(), 9 << 20), 0);
+  options.weights = {1, 2};
+  EXPECT_EQ(SwapFile::create(options).error().code, ErrorCode::bad_request);
+  options.weights = {1, 0, 2};
+  EXPECT_EQ(SwapFile::create(options).error().code, ErrorCode::bad_request);
 }
 
 TEST(SwapFile, DirectWhereTheFileSystemHasItAndSaysSo) {
