@@ -43,7 +43,7 @@ struct BackendOptions {
   std::span<const IoFile> files;
   std::span<const std::span<std::byte>> buffers;
   std::size_t capacity = 32;  ///< transfers at a time
-  std::size_t threads = 4;
+  std::size_t threads = 0;
   bool sqpoll = false, iopoll = false;
 };
 

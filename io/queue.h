@@ -149,7 +149,8 @@ class IoQueue {
   /// Requests of one direction (reads; or writes and syncs) that submit takes.
   std::size_t capacity() const { return depth_ * files_.size(); }
   IoCounters counters() const;
-  const std::string& description() const { return description_; }  ///< "io_uring, depth 32, fixed buffers 2/2, ..."
+  /// The backend's name, what it got, the depth: "io_uring, fixed files, 2 fixed buffers, depth 32".
+  const std::string& description() const { return description_; }
 
  private:
   /// Of one file and direction.
@@ -186,7 +187,7 @@ struct QueueOptions {
   /// else threads
   IoBackendKind backend = IoBackendKind::automatic;
   std::size_t depth = 32;   ///< requests in flight at most, of each file, of reads and of writes
-  std::size_t threads = 4;  ///< of the threads backend
+  std::size_t threads = 0;  ///< of the threads backend; 0: 16, or what can be in flight where that is less
   bool sqpoll = false;      ///< io_uring: a kernel thread submits, which costs a core while there is work
   bool iopoll = false;      ///< io_uring: completions are polled for; O_DIRECT on drives with poll queues only
   std::vector<IoFile> files;

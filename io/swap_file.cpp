@@ -218,13 +218,17 @@ Result<SwapFile> SwapFile::open_files(const SwapOptions& options, bool create) {
     SLUICE_ASSIGN(IoFile file, create ? create_file(options, directory) : open_file(options, directory, bytes[i]));
     swap.files_.push_back(std::move(file));
     if (create) SLUICE_TRY(preallocate(swap.files_.back(), bytes[i]));
+    if (create && options.anonymous) {
+      unlink(swap.files_.back().path.c_str());
+      swap.remove_on_close_ = false;
+    }
     const std::string how = set_direct(swap.files_.back(), options.direct);
     swap.description_ +=
         fmt::format("{}{}: {} {}", swap.description_.empty() ? "" : ", ", directory, mib(bytes[i]), how);
   }
   if (create && !options.name.empty())
     for (const std::string& directory : options.directories) SLUICE_TRY(sync_directory(directory));
-  swap.remove_on_close_ = create && options.name.empty();
+  swap.remove_on_close_ = create && options.name.empty() && !options.anonymous;
   return swap;
 }
 

@@ -18,7 +18,8 @@ struct SwapOptions {
   /// Empty: a temporary file "sluice-swap.<pid>.<n>", removed on close; files of that kind that a killed run left in
   /// the directories are removed first. Otherwise the kept file "<name>" in each directory.
   std::string name;
-  bool direct = true;  ///< O_DIRECT where the file system has it
+  bool direct = true;      ///< O_DIRECT where the file system has it
+  bool anonymous = false;  ///< a temporary file loses its name at once and goes with the process, however that ends
   /// Relative bandwidth of each directory's drive, which its stripes are as large as: all drives then take the same
   /// time for their part. Empty: equal.
   std::vector<double> weights;

@@ -14,6 +14,9 @@
 namespace sluice {
 namespace {
 
+/// Each has one transfer in flight.
+constexpr std::size_t threads_usual = 16;
+
 std::int64_t perform(int fd, const IoTransfer& t) {
   const auto offset = static_cast<off_t>(t.offset);
   ssize_t result = -1;
@@ -142,10 +145,11 @@ class ThreadsBackend final : public IoBackend {
 }  // namespace
 
 Result<MadeBackend> make_threads_backend(const BackendOptions& options) {
-  const std::size_t threads = std::clamp<std::size_t>(options.threads, 1, options.capacity);
+  const std::size_t wanted = options.threads > 0 ? options.threads : threads_usual;
+  const std::size_t threads = std::clamp<std::size_t>(wanted, 1, options.capacity);
   auto backend = std::make_unique<ThreadsBackend>(options.files);
   SLUICE_TRY(backend->open(threads));
-  return MadeBackend{std::move(backend), fmt::format("{} threads", threads)};
+  return MadeBackend{std::move(backend), fmt::format("threads, {} workers", threads)};
 }
 
 }  // namespace sluice

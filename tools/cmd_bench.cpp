@@ -19,8 +19,6 @@ namespace {
 
 struct Options {
   std::string nvme, profile;
-  std::uint64_t file_bytes = 1u << 30, block_bytes = drive_block_bytes;
-  std::size_t depth = drive_window;
   int threads = 0;
   double seconds = 1;
   bool json = false;
@@ -87,25 +85,6 @@ Status bench_copy(const Options& o, std::vector<Row>& rows) {
   return success();
 }
 
-Status bench_io(const Options& o, std::vector<Row>& rows) {
-  DriveOptions drive{o.nvme.empty() ? "." : o.nvme, o.file_bytes, o.block_bytes, o.depth, o.seconds};
-  SLUICE_ASSIGN(const DriveRates achieved, measure_drive(drive));
-  DriveRates best = achieved;
-  for (const std::uint64_t block : {std::uint64_t{256} << 10, std::uint64_t{4} << 20}) {
-    drive.block_bytes = block;
-    drive.depth = 64;
-    SLUICE_ASSIGN(const DriveRates rates, measure_drive(drive));
-    best.read_bytes_per_second = std::max(best.read_bytes_per_second, rates.read_bytes_per_second);
-    best.write_bytes_per_second = std::max(best.write_bytes_per_second, rates.write_bytes_per_second);
-    best.mixed_bytes_per_second = std::max(best.mixed_bytes_per_second, rates.mixed_bytes_per_second);
-  }
-  const std::string bound = "best of windows of 64 x 256 KiB and 64 x 4 MiB";
-  rows.push_back({"read", "B/s", achieved.read_bytes_per_second, best.read_bytes_per_second, bound});
-  rows.push_back({"write", "B/s", achieved.write_bytes_per_second, best.write_bytes_per_second, bound});
-  rows.push_back({"half and half", "B/s", achieved.mixed_bytes_per_second, best.mixed_bytes_per_second, bound});
-  return success();
-}
-
 nlohmann::json as_json(const HardwareProfile& p, const std::string& path) {
   return {{"profile", path},
           {"machine", p.machine},
@@ -123,12 +102,15 @@ nlohmann::json as_json(const HardwareProfile& p, const std::string& path) {
           {"checksum_bytes_per_second", p.checksum_bytes_per_second},
           {"op_overhead_seconds", p.op_overhead_seconds},
           {"handoff_seconds", p.handoff_seconds},
-          {"nvme_read_bytes_per_second", p.nvme_read_bytes_per_second},
-          {"nvme_write_bytes_per_second", p.nvme_write_bytes_per_second},
-          {"nvme_mixed_bytes_per_second", p.nvme_mixed_bytes_per_second},
-          {"nvme_request_seconds", p.nvme_request_seconds},
-          {"nvme_read_latency_seconds", p.nvme_read_latency_seconds},
-          {"nvme_write_latency_seconds", p.nvme_write_latency_seconds}};
+          {"nvme_block_bytes", p.drive.block_bytes},
+          {"nvme_depth", p.drive.depth},
+          {"nvme_backend", p.drive.backend},
+          {"nvme_read_bytes_per_second", p.drive.read_bytes_per_second},
+          {"nvme_write_bytes_per_second", p.drive.write_bytes_per_second},
+          {"nvme_mixed_bytes_per_second", p.drive.mixed_bytes_per_second},
+          {"nvme_request_seconds", p.drive.request_seconds},
+          {"nvme_read_latency_seconds", p.drive.read_latency_seconds},
+          {"nvme_write_latency_seconds", p.drive.write_latency_seconds}};
 }
 
 void print_profile(const HardwareProfile& p, const std::string& path) {
@@ -145,12 +127,14 @@ void print_profile(const HardwareProfile& p, const std::string& path) {
   table.add({"AdamW", format_count(p.adamw_parameters_per_second) + "parameters/s", ""});
   table.add({"gradient norm", format_rate(p.norm_bytes_per_second), ""});
   table.add({"checksum, one thread", format_rate(p.checksum_bytes_per_second), ""});
-  table.add({"drive, read", format_rate(p.nvme_read_bytes_per_second), ""});
-  table.add({"drive, write", format_rate(p.nvme_write_bytes_per_second), ""});
-  table.add({"drive, half and half", format_rate(p.nvme_mixed_bytes_per_second), ""});
-  table.add({"drive, one request more", format_seconds(p.nvme_request_seconds), ""});
-  table.add({"drive, latency of a read", format_seconds(p.nvme_read_latency_seconds), ""});
-  table.add({"drive, latency of a write", format_seconds(p.nvme_write_latency_seconds), ""});
+  table.add({"drive, read", format_rate(p.drive.read_bytes_per_second), ""});
+  table.add({"drive, write", format_rate(p.drive.write_bytes_per_second), ""});
+  table.add({"drive, half and half", format_rate(p.drive.mixed_bytes_per_second), ""});
+  table.add({"drive, requests", fmt::format("{} x {}", p.drive.depth, format_bytes(p.drive.block_bytes)),
+             "tuned by 'bench io --tune', or the usual"});
+  table.add({"drive, one request more", format_seconds(p.drive.request_seconds), ""});
+  table.add({"drive, latency of a read", format_seconds(p.drive.read_latency_seconds), ""});
+  table.add({"drive, latency of a write", format_seconds(p.drive.write_latency_seconds), ""});
   table.add({"executor, per op", format_seconds(p.op_overhead_seconds), ""});
   table.add({"executor, waking a lane", format_seconds(p.handoff_seconds), ""});
   fmt::print("{}written to {}\n", table.text(), path);
@@ -162,16 +146,29 @@ Status bench_all(const Options& o) {
     SLUICE_ASSIGN(path, default_profile_path());
   }
   ProgressLine progress(0, !o.json && stderr_is_terminal());
+  // What was measured earlier on this very machine stays: seconds of ops, other drives, and how drives were tuned.
+  HardwareProfile old;
+  if (std::filesystem::exists(path))
+    if (auto loaded = load_profile(path); loaded.ok() && loaded->machine == machine_id()) old = *std::move(loaded);
+  // The drive first: it is what can be refused.
+  const std::vector<std::string> directories = split_list(o.nvme.empty() ? "." : o.nvme);
+  progress.update("measuring: drive");
+  DriveOptions drive;
+  drive.directories = directories;
+  if (select_drive(old, directories)) {
+    drive.setting.block_bytes = old.drive.block_bytes;
+    drive.setting.depth = old.drive.depth;
+    SLUICE_ASSIGN(drive.setting.backend, parse_io_backend(old.drive.backend));
+  }
+  SLUICE_ASSIGN(old.drives[drive_key(directories)], measure_drive(drive));
   MeasureOptions options;
-  options.nvme_directory = o.nvme.empty() ? "." : o.nvme;
   options.compute_threads = o.threads;
   options.progress = [&progress](const std::string& what) { progress.update("measuring: " + what); };
   SLUICE_ASSIGN(HardwareProfile profile, measure_profile(options));
   progress.finish();
-  // Seconds of ops that were measured earlier on this very machine stay.
-  if (std::filesystem::exists(path))
-    if (auto old = load_profile(path); old.ok() && old->machine == profile.machine)
-      profile.op_seconds = old->op_seconds;
+  profile.op_seconds = old.op_seconds;
+  profile.drives = old.drives;
+  select_drive(profile, directories);
   SLUICE_TRY(save_profile(path, profile));
   if (o.json)
     fmt::print("{}\n", as_json(profile, path).dump());
@@ -201,7 +198,8 @@ void add_bench(CLI::App& app, Outcome& outcome) {
   CLI::App* all =
       add_bench_of(*bench, "all", "Measure everything and write the hardware profile (about 30 s)",
                    "  sluice bench all --nvme /nvme\n  sluice bench all --profile here.json --json", options);
-  all->add_option("--nvme", options->nvme, "directory on the drive to measure (default: the current one)");
+  all->add_option("--nvme", options->nvme,
+                  "directories of the swap file, separated by commas (default: the current one)");
   all->add_option("--profile", options->profile, "file to write (default: ~/.cache/sluice/profile.json)");
   all->callback([options, &outcome] { outcome.finish("bench all", bench_all(*options)); });
 
@@ -219,12 +217,7 @@ void add_bench(CLI::App& app, Outcome& outcome) {
   add("matmul", "Matrix multiplies against the arithmetic peak", "  sluice bench matmul --threads 1", bench_matmul);
   add("adamw", "AdamW against the memory's bandwidth", "  sluice bench adamw --json", bench_adamw);
   add("copy", "Copies and checksums against the memory's bandwidth", "  sluice bench copy", bench_copy);
-  CLI::App* io =
-      add("io", "Direct drive streams through the I/O queue", "  sluice bench io --nvme /nvme --depth 32", bench_io);
-  io->add_option("--nvme", options->nvme, "directory on the drive (default: the current one)");
-  add_size(io, "--size", &options->file_bytes, "temporary file to stream over");
-  add_size(io, "--block", &options->block_bytes, "bytes per request");
-  io->add_option("--depth", options->depth, "requests in flight")->check(CLI::Range(1, 1024));
+  add_bench_io(*bench, outcome);
 }
 
 }  // namespace sluice::tools

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 
 #include "sluice/size.h"
 
@@ -26,6 +27,14 @@ CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* byt
           },
           description)
       ->type_name("SIZE");
+}
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts;
+  std::stringstream list(text);
+  for (std::string part; std::getline(list, part, ',');)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
 }
 
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,

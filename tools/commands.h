@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "sluice/status.h"
 
@@ -27,11 +28,15 @@ CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* byt
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
                       const std::string& examples);
 
+/// The parts of a list separated by commas; empty ones are left out.
+std::vector<std::string> split_list(const std::string& text);
+
 void add_train(CLI::App& app, Outcome& outcome);
 void add_plan(CLI::App& app, Outcome& outcome);
 void add_generate(CLI::App& app, Outcome& outcome);
 void add_eval(CLI::App& app, Outcome& outcome);
 void add_data(CLI::App& app, Outcome& outcome);
 void add_bench(CLI::App& app, Outcome& outcome);
+void add_bench_io(CLI::App& bench, Outcome& outcome);
 
 }  // namespace sluice::tools

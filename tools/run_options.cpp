@@ -1,7 +1,6 @@
 #include "tools/run_options.h"
 
 #include <csignal>
-#include <sstream>
 
 namespace sluice::tools {
 namespace {
@@ -55,13 +54,12 @@ void add_model_options(CLI::App* app, RunOptions* o) {
   app->add_option("--optimizer-threads", c.optimizer_threads, "threads of the CPU optimizer")
       ->check(CLI::Range(0, 1024))
       ->group("Machine");
-  app->add_option("--io", c.io_backend, "how the drive is driven")
-      ->check(CLI::IsMember({"auto", "io_uring", "threads"}))
-      ->capture_default_str()
+  app->add_option("--io", c.io_backend, "how the drive is driven (default: as 'bench io --tune' found, else auto)")
+      ->check(CLI::IsMember({"auto", "io_uring", "libaio", "threads"}))
       ->group("Machine");
-  app->add_option("--queue-depth", c.queue_depth, "requests in flight per direction")
+  app->add_option("--queue-depth", c.queue_depth,
+                  "requests in flight per drive, of reads and of writes (default: as tuned, else 16)")
       ->check(CLI::Range(1, 1024))
-      ->capture_default_str()
       ->group("Machine");
   app->add_option("--profile", c.profile,
                   "hardware profile (default: ~/.cache/sluice/profile.json; measured if missing)")
@@ -155,9 +153,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
                          : o.lr_schedule == "linear" ? LrSchedule::linear
                                                      : LrSchedule::constant;
   c.optimizer.lr_end = o.lr_end.value_or(c.optimizer.lr / 10);
-  std::stringstream list(o.nvme);
-  for (std::string directory; std::getline(list, directory, ',');)
-    if (!directory.empty()) c.nvme.push_back(directory);
+  c.nvme = split_list(o.nvme);
   const int micro_batches = c.micro_batch > 0 && c.ranks > 0 ? c.batch / (c.micro_batch * c.ranks) : 1;
   if (o.group > 0 && o.schedule != "auto") return bad_request("give either --group or --schedule, not both");
   if (o.group > 0) c.wish.group = o.group;

@@ -40,7 +40,8 @@ constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_
 /// What works in order and beside the others. compute: the device. h2d, d2h: copies. nvme_read, nvme_write: the drive.
 /// optimizer: CPU AdamW, norms and step control. comm: collectives.
 enum class LaneKind : std::uint8_t { compute, h2d, d2h, nvme_read, nvme_write, optimizer, comm };
-constexpr std::array<const char*, 7> lane_names{"compute", "h2d", "d2h", "nvme_read", "nvme_write", "optimizer", "comm"};
+constexpr std::array<const char*, 7> lane_names{"compute",    "h2d",       "d2h", "nvme_read",
+                                                "nvme_write", "optimizer", "comm"};
 
 /// Order within a lane. Ops always start in order and their completions become visible in order. On a lane that is
 /// not `windowed`, an op starts only after the one before it has finished. On a windowed lane (a drive with many
@@ -78,20 +79,33 @@ enum class OpKind : std::uint8_t {
   all_gather,      ///< own part of dst is filled; the others' parts arrive
   reduce_scatter,  ///< full src on every rank -> own part, summed in rank order, in dst
 };
-constexpr std::array<const char*, 19> op_names{
-    "forward", "recompute", "backward", "forward_backward", "loss",   "logits",  "accumulate", "copy",       "load_tokens",   "read",
-    "write",   "sync",      "commit",   "grad_norm",        "update", "control", "step_end",   "all_gather", "reduce_scatter"};
+constexpr std::array<const char*, 19> op_names{"forward", "recompute",  "backward",   "forward_backward", "loss",
+                                               "logits",  "accumulate", "copy",       "load_tokens",      "read",
+                                               "write",   "sync",       "commit",     "grad_norm",        "update",
+                                               "control", "step_end",   "all_gather", "reduce_scatter"};
 
 /// What an access is to its op: the executor hands operands to kernels by role.
 enum class Role : std::uint8_t {
-  src, dst,                     // copies, collectives, drive
-  parameters, tied_parameters,  // flat parameter buffer of the unit; of the tied embedding
-  gradient,                     // fp32, flat like the unit's parameters
-  tied_gradient,                // fp32 gradient of the tied matrix made by the head
-  x_in, x_out, saved, d_out, d_in, workspace,
-  tokens, loss, logits, kv_cache,
-  remainder, exp_avg, exp_avg_sq,  // optimizer tile; with parameters and gradient
-  control,                         // the step's control block
+  src,
+  dst,  // copies, collectives, drive
+  parameters,
+  tied_parameters,  // flat parameter buffer of the unit; of the tied embedding
+  gradient,         // fp32, flat like the unit's parameters
+  tied_gradient,    // fp32 gradient of the tied matrix made by the head
+  x_in,
+  x_out,
+  saved,
+  d_out,
+  d_in,
+  workspace,
+  tokens,
+  loss,
+  logits,
+  kv_cache,
+  remainder,
+  exp_avg,
+  exp_avg_sq,  // optimizer tile; with parameters and gradient
+  control,     // the step's control block
 };
 
 enum class Mode : std::uint8_t { read, write, read_write };
@@ -112,11 +126,13 @@ struct Access {
 /// Long-lived and short-lived transients lie apart (ZeRO-R): the packer keeps `lasting` low, `brief` high.
 enum class Life : std::uint8_t { persistent, lasting, brief };
 
-/// What one request to a drive moves and one checksum covers, unless the buffer's tiles are smaller; and how many
-/// requests a drive's lane keeps in flight. 8 MiB are 2 ms of a drive at 4 GB/s, longer than a lane waits for a core;
-/// more only stand in line, and slow some drives down.
+/// Where a drive was not tuned: what one request moves and one checksum covers, unless the buffer's tiles are smaller;
+/// and how many requests a drive's lane keeps in flight. 8 MiB are 2 ms of a drive at 4 GB/s, longer than a lane waits
+/// for a core; more only stand in line, and slow some drives down.
 constexpr std::uint32_t drive_block_bytes = 512u << 10;
 constexpr std::uint32_t drive_window = 16;
+/// The most that a drive may be tuned to: transfers outside steps move whole blocks of every state.
+constexpr std::uint32_t drive_block_bytes_max = 1u << 20;
 
 struct Buffer {
   std::string name;  ///< "L3.mlp.parameters", "x.L3.mlp.mb2": names the thing, not the place
@@ -124,8 +140,8 @@ struct Buffer {
   RankId rank = 0;
   std::uint64_t bytes = 0;  ///< of one slot; its place is padded to buffer_alignment_bytes
   Life life = Life::brief;
-  std::uint8_t slots = 1;     ///< 2 for durable state on nvme
-  std::uint64_t offset = 0;   ///< in its arena; set by pack
+  std::uint8_t slots = 1;                  ///< 2 for durable state on nvme
+  std::uint64_t offset = 0;                ///< in its arena; set by pack
   StateKind state = StateKind::parameter;  ///< meaningful where unit >= 0 and the buffer is persistent state
   UnitId unit = -1;
   /// nvme only: requests and checksums are per block of this size from the start of the buffer (multiple of 4096; the
@@ -151,7 +167,7 @@ struct Op {
   LaneId lane = 0;
   UnitId unit = -1;
   std::int32_t micro_batch = -1;
-  std::int32_t tile = -1;    ///< which tile of the unit's shard (copies, drive, optimizer)
+  std::int32_t tile = -1;        ///< which tile of the unit's shard (copies, drive, optimizer)
   std::int32_t collective = -1;  ///< equal on the ranks that meet in one collective; unique per plan
   std::int32_t group = -1;       ///< index in StepPlan::groups for collectives
   bool accumulate = false;       ///< backward: add to the gradient instead of setting it
@@ -184,8 +200,8 @@ struct StepPlan {
   PlanKind kind = PlanKind::train;
   bool cyclic = false;  ///< iterations follow each other without a barrier
   RankId ranks = 1;
-  std::vector<std::string> units;               ///< names, "embed", "L0.attention", "L0.mlp", ..., "head"
-  std::vector<std::vector<RankId>> groups;      ///< of collectives
+  std::vector<std::string> units;           ///< names, "embed", "L0.attention", "L0.mlp", ..., "head"
+  std::vector<std::vector<RankId>> groups;  ///< of collectives
   std::vector<std::string> cost_keys;
   std::vector<Lane> lanes;
   std::vector<Buffer> buffers;
@@ -205,10 +221,10 @@ struct StepParams {
   /// The update that this iteration applies: of step `update_step` (equal to `step` with updates in the backward
   /// pass, step - 1 ahead of the forward); 0 means none is pending and update ops leave the state as it is.
   std::uint64_t update_step = 0;
-  float lr = 0;            ///< of update_step
+  float lr = 0;  ///< of update_step
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
-  float clip_norm = 0;     ///< 0: no clipping
-  double loss_scale = 1;   ///< 1 / (target tokens of the global batch)
+  float clip_norm = 0;        ///< 0: no clipping
+  double loss_scale = 1;      ///< 1 / (target tokens of the global batch)
   std::int64_t position = 0;  ///< decode: tokens already in the cache
   std::int64_t tokens = 0;    ///< decode: new tokens this call
 };

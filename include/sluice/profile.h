@@ -4,10 +4,27 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
+
+#include "sluice/plan.h"
 
 namespace sluice {
 
-constexpr std::uint32_t profile_schema_version = 3;
+constexpr std::uint32_t profile_schema_version = 4;
+
+/// A drive, or several with one swap file striped over them: the requests that suit it and what it does with those.
+struct DriveProfile {
+  std::string backend = "auto";  ///< as --io takes it
+  std::uint32_t block_bytes = drive_block_bytes;
+  std::uint32_t depth = drive_window;  ///< requests in flight per drive, each of reads and of writes
+  std::vector<double> stripe_weights;  ///< of several: relative bandwidths
+  double read_bytes_per_second = 1e9;
+  double write_bytes_per_second = 1e9;
+  double mixed_bytes_per_second = 1e9;  ///< reads plus writes when half and half
+  double request_seconds = 0;           ///< that one more request costs with many in flight
+  double read_latency_seconds = 0;      ///< of one request alone, beyond its bytes at the full rate
+  double write_latency_seconds = 0;
+};
 
 /// Rates of one machine. Bytes per second count bytes moved once (a copy of n bytes is n).
 struct HardwareProfile {
@@ -22,18 +39,15 @@ struct HardwareProfile {
   double peak_flops_bf16 = 0;
   double h2d_bytes_per_second = 1e10;
   double d2h_bytes_per_second = 1e10;
-  double nvme_read_bytes_per_second = 1e9;
-  double nvme_write_bytes_per_second = 1e9;
-  double nvme_mixed_bytes_per_second = 1e9;  ///< reads plus writes when half and half
-  double memory_bytes_per_second = 2e10;     ///< DRAM, in-place stream
+  double memory_bytes_per_second = 2e10;  ///< DRAM, in-place stream
   double adamw_parameters_per_second = 1e9;
   double norm_bytes_per_second = 1e10;  ///< grad_norm
   double checksum_bytes_per_second = 1e10;
   double op_overhead_seconds = 3e-6;
-  double handoff_seconds = 0;            ///< from the end of an op until a lane that slept for it works
-  double nvme_request_seconds = 0;       ///< that one more request costs a drive with many in flight
-  double nvme_read_latency_seconds = 0;  ///< of one request alone, beyond its bytes at the full rate
-  double nvme_write_latency_seconds = 0;
+  double handoff_seconds = 0;  ///< from the end of an op until a lane that slept for it works
+  DriveProfile drive;          ///< the one in use: a member of `drives`, or a guess
+  /// By what drive_key (src/device/profile.h) makes of directories.
+  std::map<std::string, DriveProfile> drives;
   /// Seconds that one compute op takes alone, by cost key ("attention.backward b1 s512 h768 ... bf16 t2").
   std::map<std::string, double> op_seconds;
 };

@@ -72,8 +72,8 @@ inline Status success() { return {}; }
 }  // namespace sluice
 
 /// Return the Error of `expr` from the calling function if it failed.
-#define SLUICE_TRY(expr)                                             \
-  do {                                                               \
+#define SLUICE_TRY(expr)                                                                   \
+  do {                                                                                     \
     if (auto sluice_status_ = (expr); !sluice_status_.ok()) return sluice_status_.error(); \
   } while (false)
 
@@ -88,12 +88,12 @@ inline Status success() { return {}; }
   target = std::move(tmp).value()
 
 /// Stop the program when an invariant of our own is broken: never for bad input.
-#define SLUICE_CHECK(cond, ...)                                                                  \
-  do {                                                                                           \
-    if (!(cond)) {                                                                               \
-      std::fprintf(stderr, "sluice: internal error at %s:%d: %s ", __FILE__, __LINE__, #cond);   \
-      std::fprintf(stderr, "" __VA_ARGS__);                                                      \
-      std::fputc('\n', stderr);                                                                  \
-      std::abort();                                                                              \
-    }                                                                                            \
+#define SLUICE_CHECK(cond, ...)                                                                \
+  do {                                                                                         \
+    if (!(cond)) {                                                                             \
+      std::fprintf(stderr, "sluice: internal error at %s:%d: %s ", __FILE__, __LINE__, #cond); \
+      std::fprintf(stderr, "" __VA_ARGS__);                                                    \
+      std::fputc('\n', stderr);                                                                \
+      std::abort();                                                                            \
+    }                                                                                          \
   } while (false)

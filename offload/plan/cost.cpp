@@ -61,10 +61,10 @@ OpCost CostModel::cost(const Op& op) const {
       const bool read = op.kind == OpKind::read;
       c.drive = read ? DriveUse::read : DriveUse::write;
       c.drive_bytes = bytes;
-      c.seconds = bytes / (read ? hw_.nvme_read_bytes_per_second : hw_.nvme_write_bytes_per_second) +
-                  std::ceil(bytes / drive_block_bytes) * hw_.nvme_request_seconds;
+      c.seconds = bytes / (read ? hw_.drive.read_bytes_per_second : hw_.drive.write_bytes_per_second) +
+                  std::ceil(bytes / hw_.drive.block_bytes) * hw_.drive.request_seconds;
       // Requests in flight side by side hide each other's overhead.
-      c.latency_seconds = read ? hw_.nvme_read_latency_seconds : hw_.nvme_write_latency_seconds;
+      c.latency_seconds = read ? hw_.drive.read_latency_seconds : hw_.drive.write_latency_seconds;
       if (!plan_.lanes[op.lane].windowed) {
         c.seconds += overhead + c.latency_seconds;
         c.latency_seconds = 0;
@@ -107,13 +107,13 @@ OpCost CostModel::cost(const Op& op) const {
 }
 
 MixedRates mixed_rates(const HardwareProfile& hw) {
-  const double read = hw.nvme_read_bytes_per_second, write = hw.nvme_write_bytes_per_second;
-  const double mixed = hw.nvme_mixed_bytes_per_second;
+  const double read = hw.drive.read_bytes_per_second, write = hw.drive.write_bytes_per_second;
+  const double mixed = hw.drive.mixed_bytes_per_second;
   return {std::min(read, mixed - std::min(mixed / 2, write)), std::min(write, mixed - std::min(mixed / 2, read))};
 }
 
 double drive_seconds(const HardwareProfile& hw, double read_bytes, double write_bytes) {
-  const double read = hw.nvme_read_bytes_per_second, write = hw.nvme_write_bytes_per_second;
+  const double read = hw.drive.read_bytes_per_second, write = hw.drive.write_bytes_per_second;
   const MixedRates mixed = mixed_rates(hw);
   const double both = std::min(read_bytes / mixed.read, write_bytes / mixed.write);
   const double together = both + (read_bytes - both * mixed.read) / read + (write_bytes - both * mixed.write) / write;

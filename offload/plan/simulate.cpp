@@ -253,8 +253,8 @@ class Simulator {
     }
     const double memory_level = memory.level(1);
     const double down_level = down.level(1), up_level = up.level(1);
-    const double read_slow = reads * (writes > 0 ? hw_.nvme_read_bytes_per_second / mixed_.read : 1);
-    const double write_slow = writes * (reads > 0 ? hw_.nvme_write_bytes_per_second / mixed_.write : 1);
+    const double read_slow = reads * (writes > 0 ? hw_.drive.read_bytes_per_second / mixed_.read : 1);
+    const double write_slow = writes * (reads > 0 ? hw_.drive.write_bytes_per_second / mixed_.write : 1);
     for (Server& s : lanes_) {
       if (!s.running) continue;
       const OpCost& c = *s.cost;

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/utsname.h>
 
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include "io/json_guard.h"
 #include "io/publish.h"
+#include "io/queue.h"
 #include "io/user_cache.h"
 
 namespace sluice {
@@ -20,30 +22,34 @@ using nlohmann::json;
 
 constexpr std::uint64_t largest_profile_bytes = 64u << 20;
 
+template <class Of>
 struct Rate {
   const char* name;
-  double HardwareProfile::*field;
+  double Of::*field;
   bool may_be_zero;  ///< unknown
 };
-constexpr Rate rates[] = {
+constexpr Rate<HardwareProfile> rates[] = {
     {"gemm_flops_f32", &HardwareProfile::gemm_flops_f32, false},
     {"gemm_flops_bf16", &HardwareProfile::gemm_flops_bf16, false},
     {"peak_flops_f32", &HardwareProfile::peak_flops_f32, true},
     {"peak_flops_bf16", &HardwareProfile::peak_flops_bf16, true},
     {"h2d_bytes_per_second", &HardwareProfile::h2d_bytes_per_second, false},
     {"d2h_bytes_per_second", &HardwareProfile::d2h_bytes_per_second, false},
-    {"nvme_read_bytes_per_second", &HardwareProfile::nvme_read_bytes_per_second, false},
-    {"nvme_write_bytes_per_second", &HardwareProfile::nvme_write_bytes_per_second, false},
-    {"nvme_mixed_bytes_per_second", &HardwareProfile::nvme_mixed_bytes_per_second, false},
     {"memory_bytes_per_second", &HardwareProfile::memory_bytes_per_second, false},
     {"adamw_parameters_per_second", &HardwareProfile::adamw_parameters_per_second, false},
     {"norm_bytes_per_second", &HardwareProfile::norm_bytes_per_second, false},
     {"checksum_bytes_per_second", &HardwareProfile::checksum_bytes_per_second, false},
     {"op_overhead_seconds", &HardwareProfile::op_overhead_seconds, false},
     {"handoff_seconds", &HardwareProfile::handoff_seconds, true},
-    {"nvme_request_seconds", &HardwareProfile::nvme_request_seconds, true},
-    {"nvme_read_latency_seconds", &HardwareProfile::nvme_read_latency_seconds, true},
-    {"nvme_write_latency_seconds", &HardwareProfile::nvme_write_latency_seconds, true},
+};
+
+constexpr Rate<DriveProfile> drive_rates[] = {
+    {"read_bytes_per_second", &DriveProfile::read_bytes_per_second, false},
+    {"write_bytes_per_second", &DriveProfile::write_bytes_per_second, false},
+    {"mixed_bytes_per_second", &DriveProfile::mixed_bytes_per_second, false},
+    {"request_seconds", &DriveProfile::request_seconds, true},
+    {"read_latency_seconds", &DriveProfile::read_latency_seconds, true},
+    {"write_latency_seconds", &DriveProfile::write_latency_seconds, true},
 };
 
 struct Count {
@@ -64,6 +70,40 @@ Status read_number(const json& object, const std::string& name, bool may_be_zero
   return success();
 }
 
+Status read_count(const json& object, const std::string& name, std::uint32_t largest, std::uint32_t& out) {
+  double value = 0;
+  SLUICE_TRY(read_number(object, name, false, value));
+  if (value != std::floor(value) || value > largest) return bad_request(fmt::format("'{}' is {}", name, value));
+  out = static_cast<std::uint32_t>(value);
+  return success();
+}
+
+Status read_drive(const json& object, DriveProfile& d) {
+  if (!object.is_object()) return bad_request("has a drive that is no object");
+  for (const Rate<DriveProfile>& r : drive_rates) SLUICE_TRY(read_number(object, r.name, r.may_be_zero, d.*r.field));
+  SLUICE_TRY(read_count(object, "depth", 4096, d.depth));
+  SLUICE_TRY(read_count(object, "block_bytes", drive_block_bytes_max, d.block_bytes));
+  if (d.block_bytes < 4096 || !std::has_single_bit(d.block_bytes))
+    return bad_request(fmt::format("'block_bytes' is {}, which is no power of two from 4096", d.block_bytes));
+  const auto backend = object.find("backend");
+  if (backend == object.end() || !backend->is_string()) return bad_request("has a drive without 'backend'");
+  d.backend = backend->get<std::string>();
+  SLUICE_TRY(parse_io_backend(d.backend));
+  const auto weights = object.find("stripe_weights");
+  if (weights == object.end() || !weights->is_array()) return bad_request("has a drive without 'stripe_weights'");
+  for (const json& weight : *weights) {
+    SLUICE_TRY(read_number({{"weight", weight}}, "weight", false, d.stripe_weights.emplace_back()));
+  }
+  return success();
+}
+
+json drive_json(const DriveProfile& d) {
+  json object{{"backend", d.backend}, {"block_bytes", d.block_bytes}, {"depth", d.depth}};
+  object["stripe_weights"] = d.stripe_weights;
+  for (const Rate<DriveProfile>& r : drive_rates) object[r.name] = d.*r.field;
+  return object;
+}
+
 Status read_profile(const json& object, HardwareProfile& p) {
   if (!object.is_object() || !object.contains("schema_version") || !object["schema_version"].is_number_unsigned())
     return bad_request("is not a sluice profile");
@@ -73,12 +113,14 @@ Status read_profile(const json& object, HardwareProfile& p) {
   if (!object.contains("machine") || !object["machine"].is_string()) return bad_request("does not name its machine");
   p.machine = object["machine"].get<std::string>();
   for (const Count& c : counts) {
-    double value = 0;
-    SLUICE_TRY(read_number(object, c.name, false, value));
-    if (value != std::floor(value) || value > 65536) return bad_request(fmt::format("'{}' is {}", c.name, value));
+    std::uint32_t value = 0;
+    SLUICE_TRY(read_count(object, c.name, 65536, value));
     p.*c.field = static_cast<int>(value);
   }
-  for (const Rate& r : rates) SLUICE_TRY(read_number(object, r.name, r.may_be_zero, p.*r.field));
+  for (const Rate<HardwareProfile>& r : rates) SLUICE_TRY(read_number(object, r.name, r.may_be_zero, p.*r.field));
+  const auto drives = object.find("drives");
+  if (drives == object.end() || !drives->is_object()) return bad_request("has no object 'drives'");
+  for (const auto& [key, drive] : drives->items()) SLUICE_TRY(read_drive(drive, p.drives[key]));
   const auto ops = object.find("op_seconds");
   if (ops == object.end() || !ops->is_object()) return bad_request("has no object 'op_seconds'");
   for (const auto& [key, unused] : ops->items()) SLUICE_TRY(read_number(*ops, key, false, p.op_seconds[key]));
@@ -123,10 +165,19 @@ Result<HardwareProfile> load_profile(const std::string& path) {
   return profile;
 }
 
+bool select_drive(HardwareProfile& profile, std::span<const std::string> directories) {
+  const auto found = profile.drives.find(drive_key(directories));
+  if (found == profile.drives.end()) return false;
+  profile.drive = found->second;
+  return true;
+}
+
 Status save_profile(const std::string& path, const HardwareProfile& profile) {
   json object{{"schema_version", profile.schema_version}, {"machine", profile.machine}};
   for (const Count& c : counts) object[c.name] = profile.*c.field;
-  for (const Rate& r : rates) object[r.name] = profile.*r.field;
+  for (const Rate<HardwareProfile>& r : rates) object[r.name] = profile.*r.field;
+  object["drives"] = json::object();
+  for (const auto& [key, drive] : profile.drives) object["drives"][key] = drive_json(drive);
   object["op_seconds"] = profile.op_seconds;
   if (profile.op_seconds.empty()) object["op_seconds"] = json::object();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();

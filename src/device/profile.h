@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 
 #include "sluice/profile.h"
@@ -23,14 +24,20 @@ Status save_profile(const std::string& path, const HardwareProfile& profile);
 
 inline bool profile_is_of_this_machine(const HardwareProfile& profile) { return profile.machine == machine_id(); }
 
+/// Names the drives under these directories, in the order of the stripes: "/dev/nvme0n1p2 ext4 + /dev/nvme1n1 xfs".
+std::string drive_key(std::span<const std::string> directories);
+
+/// Let the profile's `drive` be that of these directories. False, and unchanged, if it was never measured.
+bool select_drive(HardwareProfile& profile, std::span<const std::string> directories);
+
 struct MeasureOptions {
-  std::string nvme_directory;  ///< empty: drive rates stay at their defaults
-  int compute_threads = 0;     ///< 0: all cores that this process may use
+  int compute_threads = 0;  ///< 0: all cores that this process may use
   int optimizer_threads = 0;
   std::function<void(const std::string&)> progress;  ///< told what is measured next
 };
 
-/// Measure everything but op_seconds (see calibrate.h): about 20 seconds. Sets the calling thread's OpenMP team.
+/// Measure everything but drives (measure_drive) and op_seconds (calibrate.h): about 15 seconds. Sets the calling
+/// thread's OpenMP team.
 Result<HardwareProfile> measure_profile(const MeasureOptions& options);
 
 }  // namespace sluice

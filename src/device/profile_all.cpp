@@ -19,19 +19,6 @@ Result<HardwareProfile> measure_profile(const MeasureOptions& options) {
   p.optimizer_threads = options.optimizer_threads > 0 ? options.optimizer_threads : std::max(1, p.cores / 2);
   kernels::set_compute_threads(p.compute_threads);
 
-  // The drive first: it is what can be refused.
-  if (!options.nvme_directory.empty()) {
-    say("drive");
-    DriveOptions drive;
-    drive.directory = options.nvme_directory;
-    SLUICE_ASSIGN(const DriveRates rates, measure_drive(drive));
-    p.nvme_read_bytes_per_second = rates.read_bytes_per_second;
-    p.nvme_write_bytes_per_second = rates.write_bytes_per_second;
-    p.nvme_mixed_bytes_per_second = rates.mixed_bytes_per_second;
-    p.nvme_request_seconds = rates.request_seconds;
-    p.nvme_read_latency_seconds = rates.read_latency_seconds;
-    p.nvme_write_latency_seconds = rates.write_latency_seconds;
-  }
   say("matrix multiply, fp32");
   p.gemm_flops_f32 = measure_gemm_flops(usual_gemm_shapes(), Dtype::f32, 3);
   say("matrix multiply, bf16");

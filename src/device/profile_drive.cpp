@@ -1,115 +1,110 @@
-// Drive streams: a window of block-sized O_DIRECT requests over a temporary file.
-#include <algorithm>
-#include <vector>
+// What the planner wants to know of drives, from streams over temporary files.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
-#include "io/queue.h"
-#include "io/swap_file.h"
-#include "offload/run/memory.h"
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include "src/device/drive_bench.h"
 #include "src/device/profile_measure.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::uint64_t small_bytes = 64u << 10;
+/// Bandwidths closer than this are taken as equal.
+constexpr double weight_tolerance = 0.1;
 
-/// What the i-th request of a stream is.
-using Direction = IoOp (*)(std::uint64_t i);
-IoOp only_read(std::uint64_t) { return IoOp::read; }
-IoOp only_write(std::uint64_t) { return IoOp::write; }
-IoOp alternate(std::uint64_t i) { return i % 2 == 0 ? IoOp::read : IoOp::write; }
-
-class Stream {
- public:
-  Stream(IoQueue& queue, std::byte* memory, const DriveOptions& options)
-      : queue_(queue), memory_(memory), options_(options), requests_(queue.depth()), done_(queue.depth()) {}
-
-  /// Bytes per second, with `depth` requests of `block_bytes` kept in flight. Ends after `seconds` but not before
-  /// `bytes_min` were moved; what was written is made durable and that time counts.
-  Result<double> run(Direction direction, double seconds, std::uint64_t bytes_min, std::size_t depth,
-                     std::uint64_t block_bytes) {
-    const double start = now_seconds();
-    std::uint64_t moved = 0, issued = 0;
-    bool wrote = false;
-    std::vector<IoRequest*> idle;
-    for (IoRequest& r : requests_)
-      if (idle.size() < depth) idle.push_back(&r);
-    for (;;) {
-      const bool more = now_seconds() - start < seconds || moved < bytes_min;
-      if (!more && queue_.in_flight() == 0) break;
-      while (more && !idle.empty()) {
-        IoRequest* request = idle.back();
-        idle.pop_back();
-        prepare(*request, direction(issued), issued, block_bytes);
-        wrote = wrote || request->op == IoOp::write;
-        ++issued;
-        SLUICE_CHECK(queue_.submit(request), "window of %zu", queue_.depth());
-      }
-      SLUICE_ASSIGN(const std::size_t finished, queue_.wait(1, done_));
-      for (std::size_t i = 0; i < finished; ++i) {
-        SLUICE_TRY(queue_.status(*done_[i]));
-        moved += done_[i]->done_bytes;
-        idle.push_back(done_[i]);
-      }
+/// "/dev/nvme0n1p2 ext4" by /proc/self/mountinfo; for what is not there, its numbers.
+std::string device_of(const std::string& directory) {
+  struct stat st {};
+  if (stat(directory.empty() ? "." : directory.c_str(), &st) != 0) return directory;
+  const std::string numbers = fmt::format("{}:{}", major(st.st_dev), minor(st.st_dev));
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream fields(line);
+    std::string id, parent, device, field, type, source;
+    fields >> id >> parent >> device;
+    if (device != numbers) continue;
+    while (fields >> field && field != "-") {
     }
-    if (wrote) SLUICE_TRY(transfer_now(queue_, IoOp::sync, 0, 0, {}));
-    return static_cast<double>(moved) / (now_seconds() - start);
+    if (fields >> type >> source) return source + " " + type;
   }
+  return "device " + numbers;
+}
 
- private:
-  void prepare(IoRequest& request, IoOp op, std::uint64_t number, std::uint64_t block_bytes) {
-    const std::uint64_t slot = static_cast<std::uint64_t>(&request - requests_.data());
-    request = IoRequest{};
-    request.op = op;
-    request.offset = number % (options_.file_bytes / block_bytes) * block_bytes;
-    request.bytes = block_bytes;
-    request.data = memory_ + slot * options_.block_bytes;
-  }
-
-  IoQueue& queue_;
-  std::byte* memory_;
-  const DriveOptions& options_;
-  std::vector<IoRequest> requests_;
-  std::vector<IoRequest*> done_;
-};
+Result<double> mixed_rate(const std::string& directory, const DriveOptions& options) {
+  SLUICE_ASSIGN(DriveBench bench, DriveBench::create({{directory}, {}, options.file_bytes / 2, nullptr}));
+  SLUICE_TRY(bench.fill({}));
+  StreamSetting setting = options.setting;
+  setting.mode = StreamMode::mixed;
+  SLUICE_ASSIGN(const StreamResult result, bench.run(setting, options.seconds / 2));
+  return result.bytes_per_second();
+}
 
 }  // namespace
 
-Result<DriveRates> measure_drive(const DriveOptions& options) {
-  if (options.block_bytes < small_bytes || options.block_bytes % 4096 != 0 || options.file_bytes < options.block_bytes)
-    return bad_request("the block size must be a multiple of 4096, at least 64 KiB and no larger than the file");
-  SwapOptions swap;
-  swap.directories = {options.directory};
-  swap.bytes = options.file_bytes / options.block_bytes * options.block_bytes;
-  SLUICE_ASSIGN(SwapFile file, SwapFile::create(swap));
-  SLUICE_ASSIGN(const Pages memory, Pages::make(options.block_bytes * 2 * options.depth));
-  QueueOptions queue_options;
-  queue_options.depth = 2 * options.depth;  // reads and writes have a window each
-  queue_options.files = file.files();
-  queue_options.buffers = {{memory.data(), memory.bytes()}};
-  SLUICE_ASSIGN(const std::unique_ptr<IoQueue> queue, make_queue(queue_options));
-  Stream stream(*queue, memory.data(), options);
-  // Blocks that were never written are not read from the drive, and first writes change the file's extents.
-  const std::size_t depth = options.depth;
-  const std::uint64_t block = options.block_bytes;
-  SLUICE_TRY(stream.run(only_write, 0, swap.bytes, depth, block));
-  DriveRates rates;
-  SLUICE_ASSIGN(rates.write_bytes_per_second, stream.run(only_write, options.seconds, 0, depth, block));
-  SLUICE_ASSIGN(rates.read_bytes_per_second, stream.run(only_read, options.seconds, 0, depth, block));
-  SLUICE_ASSIGN(rates.mixed_bytes_per_second, stream.run(alternate, options.seconds, 0, 2 * depth, block));
-  // Small requests show what a request costs beside its bytes, alone and in a full window.
-  const auto seconds_of_small = [&](Direction direction, std::size_t window) -> Result<double> {
-    SLUICE_ASSIGN(const double rate, stream.run(direction, options.seconds / 4, 0, window, small_bytes));
-    return static_cast<double>(small_bytes) / rate;
-  };
-  const auto beyond = [](double seconds, double rate) { return std::max(0.0, seconds - small_bytes / rate); };
-  SLUICE_ASSIGN(const double dense, seconds_of_small(only_read, depth));
-  SLUICE_ASSIGN(const double read_alone, seconds_of_small(only_read, 1));
-  SLUICE_ASSIGN(const double write_alone, seconds_of_small(only_write, 1));
-  rates.request_seconds = beyond(dense, rates.read_bytes_per_second);
-  rates.read_latency_seconds = std::max(0.0, beyond(read_alone, rates.read_bytes_per_second) - rates.request_seconds);
-  rates.write_latency_seconds =
-      std::max(0.0, beyond(write_alone, rates.write_bytes_per_second) - rates.request_seconds);
+std::string drive_key(std::span<const std::string> directories) {
+  std::string key;
+  for (const std::string& directory : directories) key += (key.empty() ? "" : " + ") + device_of(directory);
+  return key;
+}
+
+Result<std::vector<double>> measure_stripe_weights(const DriveOptions& options) {
+  std::vector<double> rates;
+  for (const std::string& directory : options.directories) {
+    if (options.directories.size() == 1) return rates;
+    SLUICE_ASSIGN(const double rate, mixed_rate(directory, options));
+    rates.push_back(rate);
+  }
+  // Directories on one drive share it, and drives of one model differ by noise.
+  const double mean = std::accumulate(rates.begin(), rates.end(), 0.0) / static_cast<double>(rates.size());
+  const bool alike = std::all_of(rates.begin(), rates.end(),
+                                 [&](double rate) { return std::abs(rate - mean) < weight_tolerance * mean; });
+  for (double& rate : rates) rate = alike ? 1 : rate / mean;
   return rates;
+}
+
+Result<DriveProfile> measure_drive(const DriveOptions& options) {
+  DriveProfile p;
+  p.backend = io_backend_names[static_cast<std::size_t>(options.setting.backend)];
+  p.block_bytes = static_cast<std::uint32_t>(options.setting.block_bytes);
+  p.depth = static_cast<std::uint32_t>(options.setting.depth);
+  SLUICE_ASSIGN(p.stripe_weights, measure_stripe_weights(options));
+  SLUICE_ASSIGN(DriveBench bench,
+                DriveBench::create({options.directories, p.stripe_weights, options.file_bytes, nullptr}));
+  SLUICE_TRY(bench.fill({}));
+  const auto rate = [&](StreamMode mode) -> Result<double> {
+    StreamSetting setting = options.setting;
+    setting.mode = mode;
+    SLUICE_ASSIGN(const StreamResult result, bench.run(setting, options.seconds));
+    return result.bytes_per_second();
+  };
+  SLUICE_ASSIGN(p.write_bytes_per_second, rate(StreamMode::write));
+  SLUICE_ASSIGN(p.read_bytes_per_second, rate(StreamMode::read));
+  SLUICE_ASSIGN(p.mixed_bytes_per_second, rate(StreamMode::mixed));
+  // Small requests show what a request costs beside its bytes, alone and in a full window.
+  const auto seconds_of_small = [&](StreamMode mode, std::size_t depth) -> Result<double> {
+    StreamSetting setting = options.setting;
+    setting.mode = mode;
+    setting.block_bytes = small_bytes;
+    setting.depth = depth;
+    SLUICE_ASSIGN(const StreamResult result, bench.run(setting, options.seconds / 4));
+    return 1 / result.iops();
+  };
+  const auto beyond = [](double seconds, double bytes_per_second) {
+    return std::max(0.0, seconds - small_bytes / bytes_per_second);
+  };
+  SLUICE_ASSIGN(const double dense, seconds_of_small(StreamMode::read, options.setting.depth));
+  SLUICE_ASSIGN(const double read_alone, seconds_of_small(StreamMode::read, 1));
+  SLUICE_ASSIGN(const double write_alone, seconds_of_small(StreamMode::write, 1));
+  p.request_seconds = beyond(dense, p.read_bytes_per_second);
+  p.read_latency_seconds = std::max(0.0, beyond(read_alone, p.read_bytes_per_second) - p.request_seconds);
+  p.write_latency_seconds = std::max(0.0, beyond(write_alone, p.write_bytes_per_second) - p.request_seconds);
+  return p;
 }
 
 }  // namespace sluice

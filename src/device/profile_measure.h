@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "offload/run/memory.h"
 #include "sluice/dtype.h"
-#include "sluice/plan.h"
+#include "sluice/profile.h"
 #include "sluice/status.h"
+#include "src/device/drive_bench.h"
 
 namespace sluice {
 
@@ -57,19 +59,15 @@ Result<double> measure_op_overhead_seconds(double seconds);
 /// From the end of one lane's op until another lane, which slept for it, works; while other threads keep cores busy.
 Result<double> measure_handoff_seconds(int busy_threads, double seconds);
 
-struct DriveRates {
-  double read_bytes_per_second = 0, write_bytes_per_second = 0;
-  double mixed_bytes_per_second = 0;                           ///< reads plus writes, as many of each
-  double request_seconds = 0;                                  ///< that one more request costs with a full window
-  double read_latency_seconds = 0, write_latency_seconds = 0;  ///< of one request alone, beyond its bytes at the rate
-};
 struct DriveOptions {
-  std::string directory;
-  std::uint64_t file_bytes = 2ull << 30, block_bytes = drive_block_bytes;
-  std::size_t depth = drive_window;  ///< each, of reads and of writes
-  double seconds = 2;                ///< per direction
+  std::vector<std::string> directories;
+  std::uint64_t file_bytes = 2ull << 30;
+  StreamSetting setting;  ///< mode, order and threads are the measurement's own
+  double seconds = 2;     ///< per direction
 };
-/// O_DIRECT streams over a temporary file through the I/O queue.
-Result<DriveRates> measure_drive(const DriveOptions& options);
+/// Streams over temporary files, through the I/O queue and with these requests.
+Result<DriveProfile> measure_drive(const DriveOptions& options);
+/// Relative mixed bandwidth of each of several directories; empty for one.
+Result<std::vector<double>> measure_stripe_weights(const DriveOptions& options);
 
 }  // namespace sluice

@@ -20,7 +20,7 @@ RankBuilder::Parked RankBuilder::park(const Part& from, Place place, const std::
   }
   const Part drive = emit_.buffer(parked_name, Tier::nvme, rank_, from.bytes, Life::lasting);
   const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
-  emit_.at(drive).block_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(drive_block_bytes, chunk_bytes));
+  emit_.at(drive).block_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, chunk_bytes));
   for (std::uint64_t at = 0; at < from.bytes; at += chunk_bytes) {
     const std::uint64_t bytes = std::min(chunk_bytes, from.bytes - at);
     const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);

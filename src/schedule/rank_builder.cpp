@@ -76,7 +76,7 @@ void RankBuilder::declare_home(UnitId u) {
     b.state = k;
     b.unit = u;
     b.block_bytes =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(drive_block_bytes, schedule_.tile_numel * bytes_per_element));
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, schedule_.tile_numel * bytes_per_element));
     if (tier == Tier::nvme && work_.durable && k != StateKind::gradient) b.slots = 2;
     return p;
   };

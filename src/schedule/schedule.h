@@ -18,6 +18,7 @@ struct Workload {
   int micro_batches = 1;                        ///< per rank and step
   RankId ranks = 1;                             ///< ZeRO-3 data parallel
   Dtype dtype = Dtype::bf16;                    ///< of parameters and activations
+  std::uint32_t block_bytes = drive_block_bytes;  ///< of requests to drives
   bool durable = false;                         ///< two slots per shard on NVMe and a commit per step
   int threads = 1;                              ///< compute threads, part of the cost keys
   bool inference = false;                       ///< evaluate and decode only: no optimizer states

@@ -53,6 +53,7 @@ Status Engine::reserve() {
   if (needs.nvme > 0) {
     SwapOptions swap;
     swap.directories = run_.config.nvme;
+    swap.weights = run_.profile.drive.stripe_weights;
     swap.bytes = SwapStore::file_bytes(arenas);
     SLUICE_ASSIGN(swap_, SwapFile::create(swap));
     storage_ = swap_.description();
@@ -60,9 +61,11 @@ Status Engine::reserve() {
   SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device_));
   memory_ = std::make_unique<Memory>(std::move(memory));
   if (needs.nvme > 0) {
+    const DriveProfile& drive = run_.profile.drive;
+    const RunConfig& c = run_.config;
     QueueOptions queue;
-    SLUICE_ASSIGN(queue.backend, parse_io_backend(run_.config.io_backend));
-    queue.depth = static_cast<std::size_t>(run_.config.queue_depth);
+    SLUICE_ASSIGN(queue.backend, parse_io_backend(c.io_backend.empty() ? drive.backend : c.io_backend));
+    queue.depth = c.queue_depth > 0 ? static_cast<std::size_t>(c.queue_depth) : drive.depth;
     SLUICE_ASSIGN(store_, SwapStore::create(swap_, arenas, *memory_, queue));
     SLUICE_TRY(store_->bind(run_.main));
   }

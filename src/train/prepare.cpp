@@ -10,6 +10,7 @@
 #include "sluice/size.h"
 #include "src/device/calibrate.h"
 #include "src/device/profile.h"
+#include "src/device/profile_measure.h"
 #include "src/schedule/build.h"
 
 namespace sluice {
@@ -41,15 +42,24 @@ std::uint64_t available_memory_bytes() {
   return static_cast<std::uint64_t>(std::max(0L, pages)) * static_cast<std::uint64_t>(size);
 }
 
-Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
-  std::uint64_t least = ~0ull;
+/// Each directory, or where it does not exist the nearest one above: `plan` may speak of directories to come.
+std::vector<std::string> existing(const std::vector<std::string>& directories) {
+  std::vector<std::string> found;
   for (const std::string& d : directories) {
     std::filesystem::path at(d);
     std::error_code ignored;
     while (!std::filesystem::exists(at, ignored) && at.has_parent_path() && at != at.parent_path())
       at = at.parent_path();
+    found.push_back(at.empty() ? "." : at.string());
+  }
+  return found;
+}
+
+Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
+  std::uint64_t least = ~0ull;
+  for (const std::string& d : existing(directories)) {
     struct statvfs fs {};
-    if (statvfs(at.empty() ? "." : at.c_str(), &fs) != 0)
+    if (statvfs(d.c_str(), &fs) != 0)
       return bad_request("--nvme " + d + ": cannot read its free space; give a directory on a mounted drive");
     least = std::min<std::uint64_t>(least, fs.f_bavail * static_cast<std::uint64_t>(fs.f_frsize));
   }
@@ -73,6 +83,12 @@ Status set_budgets(const RunConfig& c, Workload& w) {
   return success();
 }
 
+/// A file that is large beside caches and small beside the room that there is.
+Result<std::uint64_t> measuring_bytes(const std::vector<std::string>& directories) {
+  SLUICE_ASSIGN(const std::uint64_t space, free_space(directories));
+  return std::clamp<std::uint64_t>(space / 4, 64u << 20, 2ull << 30) >> 20 << 20;
+}
+
 Status get_profile(Prepared& run, const Progress& progress) {
   const RunConfig& c = run.config;
   std::string path = c.profile;
@@ -91,15 +107,22 @@ Status get_profile(Prepared& run, const Progress& progress) {
   if (!usable) {
     if (progress) progress("measuring this machine (once, about half a minute)");
     MeasureOptions options;
-    if (!c.nvme.empty()) {
-      std::filesystem::path at(c.nvme.front());
-      while (!std::filesystem::exists(at) && at.has_parent_path() && at != at.parent_path()) at = at.parent_path();
-      options.nvme_directory = at.empty() ? "." : at.string();
-    }
     options.progress = progress;
     SLUICE_ASSIGN(run.profile, measure_profile(options));
     changed = true;
   }
+  const std::vector<std::string> drives = existing(c.nvme);
+  if (!drives.empty() && !select_drive(run.profile, drives)) {
+    const std::string key = drive_key(drives);
+    if (progress) progress("measuring " + key + " (once, about 10 seconds a drive)");
+    DriveOptions options;
+    options.directories = drives;
+    SLUICE_ASSIGN(options.file_bytes, measuring_bytes(drives));
+    SLUICE_ASSIGN(run.profile.drives[key], measure_drive(options));
+    select_drive(run.profile, drives);
+    changed = true;
+  }
+  run.workload.block_bytes = run.profile.drive.block_bytes;
   bool added = false;
   SLUICE_TRY(calibrate(run.workload, run.profile, 20, &added));
   if (changed || added) SLUICE_TRY(save_profile(path, run.profile));

@@ -43,8 +43,8 @@ struct RunConfig {
 
   std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
   std::vector<std::string> nvme;
-  std::string io_backend = "auto";
-  int queue_depth = static_cast<int>(drive_window);
+  std::string io_backend;  ///< empty: as the drive was tuned
+  int queue_depth = 0;     ///< requests in flight per drive and direction; 0: as the drive was tuned
   int threads = 0;  ///< compute threads per rank; 0: cores / ranks
   int optimizer_threads = 0;
   ScheduleWish wish;

@@ -43,6 +43,7 @@ class Bench {
     HardwareProfile profile;
     profile.machine = machine_id();
     profile.optimizer_threads = 1;
+    profile.drives[drive_key(std::vector<std::string>{folder_ / "drive"})] = {};
     const Status saved = save_profile(folder_ / "profile.json", profile);
     SLUICE_CHECK(saved.ok(), "(%s)", saved.error().message.c_str());
   }

@@ -23,6 +23,7 @@ void InferenceTest::write_profile(const std::string& path, const std::string& mo
   HardwareProfile profile;
   profile.machine = machine_id();
   if (std::filesystem::exists(path)) profile = expect_ok(load_profile(path));
+  profile.drives[drive_key(std::vector<std::string>{std::filesystem::path(path).parent_path()})] = {};
   const ModelSpec spec = build_model(expect_ok(load_config(model)));
   for (const Sublayer s : {Sublayer::embed, Sublayer::attention, Sublayer::mlp, Sublayer::head})
     for (const OpKind k :

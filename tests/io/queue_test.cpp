@@ -319,7 +319,7 @@ TEST(MakeQueue, SaysWhatItChoseAndRefusesNonsense) {
   EXPECT_NE(queue->description().find("depth 8"), std::string::npos);
   options.backend = IoBackendKind::threads;
   options.threads = 2;
-  EXPECT_EQ(open_queue(options)->description(), "2 threads, depth 8");
+  EXPECT_EQ(open_queue(options)->description(), "threads, 2 workers, depth 8");
   EXPECT_EQ(*parse_io_backend("io_uring"), IoBackendKind::io_uring);
   EXPECT_EQ(*parse_io_backend("libaio"), IoBackendKind::libaio);
   EXPECT_FALSE(parse_io_backend("aio").ok());

@@ -86,7 +86,7 @@ inline std::string read_text(const std::string& path) {
 
 inline SwapFile make_swap(const std::vector<std::string>& directories, std::uint64_t bytes, bool direct = true,
                           const std::string& name = {}, std::uint64_t stripe = 1u << 20) {
-  auto swap = SwapFile::create({directories, bytes, stripe, name, direct, {}});
+  auto swap = SwapFile::create({directories, bytes, stripe, name, direct, false, {}});
   EXPECT_TRUE(swap.ok()) << (swap.ok() ? "" : swap.error().message);
   return swap.ok() ? std::move(*swap) : SwapFile();
 }

@@ -19,9 +19,9 @@ HardwareProfile simple_machine() {
   hw.gemm_flops_f32 = 100;
   hw.gemm_flops_bf16 = 200;
   hw.h2d_bytes_per_second = hw.d2h_bytes_per_second = 10;
-  hw.nvme_read_bytes_per_second = 10;
-  hw.nvme_write_bytes_per_second = 5;
-  hw.nvme_mixed_bytes_per_second = 8;
+  hw.drive.read_bytes_per_second = 10;
+  hw.drive.write_bytes_per_second = 5;
+  hw.drive.mixed_bytes_per_second = 8;
   hw.memory_bytes_per_second = 100;
   hw.adamw_parameters_per_second = 10;
   hw.norm_bytes_per_second = 40;
@@ -221,11 +221,11 @@ TEST(Simulate, NoStepIsFasterThanItsBound) {
   HardwareProfile hw = simple_machine();
   hw.h2d_bytes_per_second = 80000;
   hw.memory_bytes_per_second = 200000;
-  hw.nvme_read_bytes_per_second = 60000;
-  hw.nvme_write_bytes_per_second = 20000;
+  hw.drive.read_bytes_per_second = 60000;
+  hw.drive.write_bytes_per_second = 20000;
   hw.cores = 3;
   for (const double mixed : {20000.0, 45000.0, 79000.0}) {
-    hw.nvme_mixed_bytes_per_second = mixed;
+    hw.drive.mixed_bytes_per_second = mixed;
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
       StepPlan plan = random_plan(seed, {30, static_cast<RankId>(1 + seed % 2), true, true});
       for (std::size_t i = 0; i < plan.ops.size(); ++i) {
@@ -253,10 +253,10 @@ TEST(Simulate, NoStepIsFasterThanItsBound) {
 TEST(Simulate, DriveBoundIsTheBestMixOfModes) {
   HardwareProfile hw = simple_machine();
   for (const double mixed : {6.0, 8.0, 12.0, 14.0}) {
-    hw.nvme_mixed_bytes_per_second = mixed;
+    hw.drive.mixed_bytes_per_second = mixed;
     const planning::MixedRates rates = planning::mixed_rates(hw);
-    EXPECT_LE(rates.read, hw.nvme_read_bytes_per_second);
-    EXPECT_LE(rates.write, hw.nvme_write_bytes_per_second);
+    EXPECT_LE(rates.read, hw.drive.read_bytes_per_second);
+    EXPECT_LE(rates.write, hw.drive.write_bytes_per_second);
     EXPECT_DOUBLE_EQ(rates.read + rates.write, mixed);
     for (const double reads : {0.0, 1.0, 40.0})
       for (const double writes : {0.0, 1.0, 40.0}) {
@@ -265,7 +265,7 @@ TEST(Simulate, DriveBoundIsTheBestMixOfModes) {
           const double both = i * 0.02;
           const double r = reads - both * rates.read, w = writes - both * rates.write;
           if (r >= 0 && w >= 0)
-            best = std::min(best, both + r / hw.nvme_read_bytes_per_second + w / hw.nvme_write_bytes_per_second);
+            best = std::min(best, both + r / hw.drive.read_bytes_per_second + w / hw.drive.write_bytes_per_second);
         }
         EXPECT_LE(planning::drive_seconds(hw, reads, writes), best + 1e-9);
         EXPECT_GE(planning::drive_seconds(hw, reads, writes), best - 0.021);

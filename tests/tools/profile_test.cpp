@@ -54,7 +54,12 @@ HardwareProfile sample() {
   p.machine = machine_id();
   p.cores = 3;
   p.gemm_flops_f32 = 1.0 / 3 * 1e11;
-  p.nvme_mixed_bytes_per_second = 1234567890.123456789;
+  p.drives["/dev/x ext4"].mixed_bytes_per_second = 1234567890.123456789;
+  p.drives["/dev/x ext4"].block_bytes = 256 << 10;
+  DriveProfile& pair = p.drives["/dev/x ext4 + /dev/y xfs"];
+  pair.backend = "libaio";
+  pair.depth = 32;
+  pair.stripe_weights = {0.5, 1.5};
   p.op_overhead_seconds = 0.1 * 3e-6;
   p.op_seconds["mlp.forward b1 s512 t2 bf16"] = 1.0 / 7;
   return p;
@@ -69,7 +74,12 @@ TEST_F(Profile, ReadsBackExactly) {
   EXPECT_TRUE(profile_is_of_this_machine(*q));
   EXPECT_EQ(q->cores, 3);
   EXPECT_EQ(q->gemm_flops_f32, p.gemm_flops_f32);
-  EXPECT_EQ(q->nvme_mixed_bytes_per_second, p.nvme_mixed_bytes_per_second);
+  EXPECT_EQ(q->drives.at("/dev/x ext4").mixed_bytes_per_second, 1234567890.123456789);
+  EXPECT_EQ(q->drives.at("/dev/x ext4").block_bytes, 256u << 10);
+  const DriveProfile& pair = q->drives.at("/dev/x ext4 + /dev/y xfs");
+  EXPECT_EQ(pair.backend, "libaio");
+  EXPECT_EQ(pair.depth, 32u);
+  EXPECT_EQ(pair.stripe_weights, (std::vector<double>{0.5, 1.5}));
   EXPECT_EQ(q->op_overhead_seconds, p.op_overhead_seconds);
   EXPECT_EQ(q->op_seconds, p.op_seconds);
 }
@@ -120,11 +130,42 @@ TEST_F(Profile, RefusesDamagedFields) {
   expect_refused("mlp.forward");
   with("cores", 1.5);
   expect_refused("cores");
+  const auto of_drive = [&](const char* name, const nlohmann::json& value) {
+    auto damaged = whole;
+    damaged["drives"]["/dev/x ext4"][name] = value;
+    write(damaged.dump());
+  };
+  for (const auto& [name, value] : whole["drives"]["/dev/x ext4"].items()) {
+    of_drive(name.c_str(), {{"a", 1}});
+    expect_refused(name);
+  }
+  of_drive("backend", "aio");
+  expect_refused("aio");
+  of_drive("block_bytes", 3000);
+  expect_refused("3000");
+  of_drive("depth", 1 << 20);
+  expect_refused("depth");
+  of_drive("stripe_weights", {1.0, 0.0});
+  expect_refused("weight");
   const std::string full = whole.dump();
   for (std::size_t n = 0; n < full.size(); n += 37) {
     write(full.substr(0, n));
     expect_refused("");
   }
+}
+
+TEST_F(Profile, DrivesAreKnownByTheirDevice) {
+  HardwareProfile p = sample();
+  const std::vector<std::string> here{folder_.string()}, twice{folder_.string(), folder_.string()};
+  EXPECT_FALSE(select_drive(p, here));
+  EXPECT_EQ(p.drive.depth, drive_window);
+  p.drives[drive_key(here)].depth = 5;
+  p.drives[drive_key(twice)].depth = 6;
+  fs::create_directory(folder_ / "sub");
+  EXPECT_TRUE(select_drive(p, std::vector<std::string>{(folder_ / "sub").string()})) << "of the same drive";
+  EXPECT_EQ(p.drive.depth, 5u);
+  EXPECT_TRUE(select_drive(p, twice));
+  EXPECT_EQ(p.drive.depth, 6u);
 }
 
 TEST_F(Profile, UnwritablePlaceIsOneLine) {

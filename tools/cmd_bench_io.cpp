@@ -1,0 +1,194 @@
+// sluice bench io: what drives reach, as training uses them.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "sluice/size.h"
+#include "src/device/profile_measure.h"
+#include "tools/bench_io.h"
+#include "tools/commands.h"
+#include "tools/run_options.h"
+
+namespace sluice::tools {
+namespace {
+
+struct Typed {
+  BenchIoOptions options;
+  std::vector<std::string> paths;
+  std::string mode, pattern = "sequential", backend = "auto", against;
+  bool sweep = false, tune = false;
+};
+
+Result<BenchIoOptions> resolve(const Typed& typed) {
+  BenchIoOptions o = typed.options;
+  for (const std::string& list : typed.paths)
+    for (const std::string& path : split_list(list)) o.paths.push_back(path);
+  if (o.paths.empty()) o.paths.emplace_back(".");
+  for (const StreamMode mode : {StreamMode::read, StreamMode::write, StreamMode::mixed})
+    if (typed.mode.empty() || typed.mode == stream_mode_names[static_cast<std::size_t>(mode)]) o.modes.push_back(mode);
+  o.setting.random = typed.pattern == "random";
+  SLUICE_ASSIGN(o.setting.backend, parse_io_backend(typed.backend));
+  if ((typed.sweep ? 1 : 0) + (typed.tune ? 1 : 0) + (typed.against.empty() ? 0 : 1) > 1)
+    return bad_request("--sweep, --tune and --against exclude each other: run them one after the other");
+  if (!o.svg.empty() && !typed.sweep) return bad_request("--svg draws a sweep: add --sweep");
+  if (!o.profile.empty() && !typed.tune) return bad_request("--profile is written by --tune: add it");
+  o.stop = &stop_on_signals();
+  return o;
+}
+
+Status bench_io(const BenchIoOptions& o) {
+  ProgressLine line(10, !o.json && stderr_is_terminal());
+  SLUICE_ASSIGN(DriveBench bench, open_drive_bench(o, line));
+  Table table({"", "rate", "IOPS", "latency p50", "p99", "p99.9", "max", "CPU s/GiB"});
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  std::string backend;
+  for (std::size_t i = 0; i < o.modes.size(); ++i) {
+    StreamSetting setting = o.setting;
+    setting.mode = o.modes[i];
+    const char* const name = stream_mode_names[static_cast<std::size_t>(setting.mode)];
+    line.update(fmt::format("measuring: {}", name), static_cast<double>(i) / static_cast<double>(o.modes.size()));
+    SLUICE_ASSIGN(const StreamResult r, bench.run(setting, o.seconds));
+    backend = r.backend;
+    all.push_back(to_json(setting, r));
+    table.add({name, format_rate(r.bytes_per_second()), format_count(r.iops()),
+               microseconds(r.latency.quantile_seconds(0.5)), microseconds(r.latency.quantile_seconds(0.99)),
+               microseconds(r.latency.quantile_seconds(0.999)), microseconds(r.latency.max_seconds()),
+               fmt::format("{:.3f}", r.cpu_seconds_per_gib())});
+  }
+  line.finish();
+  if (o.json) {
+    fmt::print("{}\n", all.size() == 1 ? all[0].dump() : nlohmann::ordered_json{{"results", all}}.dump());
+    return success();
+  }
+  fmt::print("{}\n{} x {}, {}{}\n{}", bench.file().description(), o.setting.depth, format_bytes(o.setting.block_bytes),
+             o.setting.random ? "random, " : "", backend, table.text());
+  return success();
+}
+
+Status run(const Typed& typed) {
+  SLUICE_ASSIGN(const BenchIoOptions o, resolve(typed));
+  if (typed.sweep) return bench_io_sweep(o);
+  if (typed.tune) return bench_io_tune(o);
+  if (!typed.against.empty()) return bench_io_against_fio(o);
+  return bench_io(o);
+}
+
+void add_stream_options(CLI::App* io, Typed* t) {
+  StreamSetting& s = t->options.setting;
+  io->add_option("--path,--nvme", t->paths,
+                 "directory on the drive (default: the current one); repeat it to stripe over several")
+      ->type_name("DIR");
+  add_size(io, "--size", &t->options.file_bytes, "of the temporary file, all paths together (default: 1GiB)");
+  add_size(io, "--block", &s.block_bytes, "bytes per request (default: 512KiB)");
+  io->add_option("--depth", s.depth, "requests in flight per path and thread; mixed: of reads and of writes each")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  io->add_option("--backend", t->backend, "how requests reach the kernel")
+      ->check(CLI::IsMember({"auto", "io_uring", "libaio", "threads"}))
+      ->capture_default_str();
+  io->add_option("--mode", t->mode, "read, write, or mixed as in training (default: all three)")
+      ->check(CLI::IsMember({"read", "write", "mixed"}));
+  io->add_option("--pattern", t->pattern, "order of the blocks")
+      ->check(CLI::IsMember({"sequential", "random"}))
+      ->capture_default_str();
+  io->add_option("--threads", s.threads, "threads, each with a queue and a part of the file of its own")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  io->add_flag("--sqpoll", s.sqpoll, "io_uring: a kernel thread submits (it takes a core)");
+  io->add_flag("--iopoll", s.iopoll, "io_uring: completions are polled for; needs a drive with poll queues");
+  io->add_option("--seconds", t->options.seconds, "per measurement (default: 2; sweep and tune 0.4)")
+      ->check(CLI::Range(0.01, 3600.0));
+  io->add_flag("--json", t->options.json, "print one JSON object");
+}
+
+void add_studies(CLI::App* io, Typed* t) {
+  io->add_flag("--sweep", t->sweep, "measure block x depth x backend; prints a table and draws a heat map")
+      ->group("Studies");
+  io->add_option("--svg", t->options.svg, "where the sweep's picture goes (default: io-sweep.svg, never an older file)")
+      ->group("Studies");
+  io->add_flag("--tune", t->tune,
+               "find the requests that cost the least CPU within 1% of the best rate, and write them into the hardware "
+               "profile, which train and plan use")
+      ->group("Studies");
+  io->add_option("--profile", t->options.profile, "profile to tune (default: ~/.cache/sluice/profile.json)")
+      ->group("Studies");
+  io->add_option("--against", t->against, "the same streams by a peer, interleaved: ratio and its 95% interval")
+      ->check(CLI::IsMember({"fio"}))
+      ->group("Studies");
+  io->add_option("--pairs", t->options.pairs, "of measurements for --against")
+      ->check(CLI::Range(3, 1000))
+      ->capture_default_str()
+      ->group("Studies");
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const StreamSetting& s, const StreamResult& r) {
+  const auto us = [](double seconds) { return seconds * 1e6; };
+  nlohmann::ordered_json j;
+  j["backend"] = backend_name(r);
+  j["mode"] = stream_mode_names[static_cast<std::size_t>(s.mode)];
+  j["pattern"] = s.random ? "random" : "sequential";
+  j["block_bytes"] = s.block_bytes;
+  j["depth"] = s.depth;
+  j["threads"] = s.threads;
+  j["bytes_per_second"] = r.bytes_per_second();
+  j["read_bytes_per_second"] = static_cast<double>(r.read_bytes) / r.seconds;
+  j["write_bytes_per_second"] = static_cast<double>(r.write_bytes) / r.seconds;
+  j["iops"] = r.iops();
+  j["latency_us"] = {{"p50", us(r.latency.quantile_seconds(0.5))},
+                     {"p99", us(r.latency.quantile_seconds(0.99))},
+                     {"p999", us(r.latency.quantile_seconds(0.999))},
+                     {"max", us(r.latency.max_seconds())}};
+  j["cpu_seconds_per_gib"] = r.cpu_seconds_per_gib();
+  j["sync_seconds"] = r.sync_seconds;
+  j["backend_detail"] = r.backend;
+  return j;
+}
+
+std::string backend_name(const StreamResult& result) { return result.backend.substr(0, result.backend.find(',')); }
+
+std::string microseconds(double seconds) { return fmt::format("{:.0f} us", seconds * 1e6); }
+
+Result<DriveBench> open_drive_bench(const BenchIoOptions& o, ProgressLine& line) {
+  DriveBench::Options options{o.paths, {}, o.file_bytes, o.stop};
+  {
+    // What can be refused is, before anything takes time.
+    SLUICE_ASSIGN(const DriveBench bench, DriveBench::create(options));
+    SLUICE_TRY(bench.check(o.setting));
+  }
+  if (o.paths.size() > 1) {
+    line.update("measuring each path for the stripes");
+    DriveOptions drive;
+    drive.directories = o.paths;
+    drive.file_bytes = o.file_bytes;
+    drive.setting = o.setting;
+    drive.seconds = 1;
+    SLUICE_ASSIGN(options.weights, measure_stripe_weights(drive));
+  }
+  SLUICE_ASSIGN(DriveBench bench, DriveBench::create(options));
+  SLUICE_TRY(bench.fill([&](double fraction) { line.task("writing the file once", fraction); }));
+  return bench;
+}
+
+void add_bench_io(CLI::App& bench, Outcome& outcome) {
+  auto typed = std::make_shared<Typed>();
+  CLI::App* io = add_command(
+      bench, "io", "Drives through the I/O queue: rates, latencies, CPU time; sweep, tune, compare with fio",
+      "  sluice bench io --path /nvme\n"
+      "  sluice bench io --path /nvme0 --path /nvme1 --mode mixed --block 256KiB --depth 32 --json\n"
+      "  sluice bench io --path /nvme --sweep --svg drive.svg\n"
+      "  sluice bench io --path /nvme --tune            # train and plan use what it finds\n"
+      "  sluice bench io --path /nvme --mode read --block 1MiB --against fio\n"
+      "Rates count bytes whose requests completed; with O_DIRECT where the file system has it. The temporary file has "
+      "no\n"
+      "name and is gone when the program ends, however it ends.");
+  add_stream_options(io, typed.get());
+  add_studies(io, typed.get());
+  io->callback([typed, io, &outcome] {
+    typed->options.seconds_given = io->count("--seconds") > 0;
+    outcome.finish("bench io", run(*typed));
+  });
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,95 @@
+#include "tools/heat_map.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace sluice::tools {
+namespace {
+
+constexpr double cell_width = 58, cell_height = 28, left = 76, top = 86, gap = 40, bottom = 66;
+
+struct Colour {
+  double r, g, b;
+};
+// From dark blue over green to yellow; its lightness rises all the way, so that it can be read in grey as well.
+constexpr std::array<Colour, 5> ramp{{{38, 30, 84}, {40, 92, 134}, {36, 144, 128}, {118, 196, 84}, {250, 228, 60}}};
+
+Colour colour_of(double share) {
+  const double at = std::clamp(share, 0.0, 1.0) * (ramp.size() - 1);
+  const std::size_t i = std::min(static_cast<std::size_t>(at), ramp.size() - 2);
+  const double f = at - static_cast<double>(i);
+  const auto mix = [f](double a, double b) { return std::round(a + f * (b - a)); };
+  return {mix(ramp[i].r, ramp[i + 1].r), mix(ramp[i].g, ramp[i + 1].g), mix(ramp[i].b, ramp[i + 1].b)};
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string text_at(double x, double y, const std::string& text, const std::string& style = "") {
+  return fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" {}>{}</text>\n", x, y, style, escaped(text));
+}
+
+std::string cell(double x, double y, double value, double largest) {
+  if (!(value > 0))
+    return fmt::format("<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"{}\" height=\"{}\" fill=\"#eee\"/>\n", x, y,
+                       cell_width - 2, cell_height - 2);
+  const Colour c = colour_of(value / largest);
+  const bool light = 0.3 * c.r + 0.6 * c.g + 0.1 * c.b > 130;
+  const std::string frame = value == largest ? " stroke=\"#d00\" stroke-width=\"3\"" : "";
+  return fmt::format(
+             "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"{}\" height=\"{}\" fill=\"rgb({:.0f},{:.0f},{:.0f})\"{}/>\n", x,
+             y, cell_width - 2, cell_height - 2, c.r, c.g, c.b, frame) +
+         text_at(x + cell_width / 2 - 1, y + cell_height / 2 + 3, fmt::format("{:.2f}", value),
+                 fmt::format("text-anchor=\"middle\" fill=\"{}\"", light ? "#000" : "#fff"));
+}
+
+}  // namespace
+
+std::string HeatMap::svg() const {
+  const double panel_width = cell_width * static_cast<double>(x.size());
+  const double panel_height = cell_height * static_cast<double>(y.size());
+  const double width = left + (panel_width + gap) * static_cast<double>(panels.size());
+  double largest = 0;
+  for (const Panel& p : panels)
+    for (const double v : p.values) largest = std::max(largest, v);
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\" font-family=\"sans-serif\" "
+      "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+      width, top + panel_height + bottom);
+  out += text_at(16, 26, title, "font-size=\"16\"");
+  out += text_at(16, 46, fmt::format("{}; best {:.2f}, framed", unit, largest), "fill=\"#555\"");
+  for (std::size_t r = 0; r < y.size(); ++r)
+    out += text_at(left - 8, top + cell_height * (static_cast<double>(r) + 0.5) + 3, y[r], "text-anchor=\"end\"");
+  out += text_at(16, top - 10, y_name, "fill=\"#555\"");
+  for (std::size_t p = 0; p < panels.size(); ++p) {
+    const double x0 = left + (panel_width + gap) * static_cast<double>(p);
+    out += text_at(x0 + panel_width / 2, top - 10, panels[p].name, "text-anchor=\"middle\" font-weight=\"bold\"");
+    for (std::size_t r = 0; r < y.size(); ++r)
+      for (std::size_t c = 0; c < x.size(); ++c)
+        out += cell(x0 + cell_width * static_cast<double>(c), top + cell_height * static_cast<double>(r),
+                    panels[p].values[r * x.size() + c], largest);
+    for (std::size_t c = 0; c < x.size(); ++c)
+      out += text_at(x0 + cell_width * (static_cast<double>(c) + 0.5), top + panel_height + 16, x[c],
+                     "text-anchor=\"middle\"");
+    out += text_at(x0 + panel_width / 2, top + panel_height + 36, x_name, "text-anchor=\"middle\" fill=\"#555\"");
+  }
+  return out + "</svg>\n";
+}
+
+}  // namespace sluice::tools
