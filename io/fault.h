@@ -1,4 +1,5 @@
-// Faults that drives and kernels really produce, injected from a seed below the queue's retry logic.
+// Faults that drives and kernels really produce, injected from a seed below the queue's retry logic. What happens to
+// the n-th transfer depends on seed and n alone, and not on when others complete.
 #pragma once
 
 #include <cerrno>
@@ -24,6 +25,14 @@ struct FaultOptions {
   std::uint64_t lost_write_nth = 0;       ///< reports success, writes nothing
   std::uint64_t torn_write_nth = 0;       ///< reports success, writes the first part only
   std::uint64_t misdirect_write_nth = 0;  ///< reports success, writes one alignment unit (at least 512) away
+
+  // How slow the drive is. From the start of a transfer to its completion there is at least the latency, and before it
+  // the time that a drive of this rate needs for what was started on the file earlier and for the transfer itself.
+  // Completions come in the order of these times. A rate is of each file, for this queue alone.
+  std::uint32_t latency_us = 0;         ///< of reads and writes
+  std::uint32_t latency_random_us = 0;  ///< up to this much more, uniformly
+  std::uint32_t sync_latency_us = 0;    ///< of syncs, instead
+  std::uint64_t bytes_per_second = 0;   ///< 0: no limit
 };
 
 }  // namespace sluice
