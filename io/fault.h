@@ -4,8 +4,11 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <memory>
 
 namespace sluice {
+
+class PowerCut;
 
 /// Counts are 1-based over the transfers of that kind that reach the backend; 0 means never.
 struct FaultOptions {
@@ -33,6 +36,8 @@ struct FaultOptions {
   std::uint32_t latency_random_us = 0;  ///< up to this much more, uniformly
   std::uint32_t sync_latency_us = 0;    ///< of syncs, instead
   std::uint64_t bytes_per_second = 0;   ///< 0: no limit
+
+  std::shared_ptr<PowerCut> power_cut = nullptr;  ///< shared by all queues that lose power together (io/power_cut.h)
 };
 
 }  // namespace sluice

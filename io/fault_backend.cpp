@@ -6,6 +6,7 @@
 
 #include "io/backend.h"
 #include "io/fault.h"
+#include "io/power_cut.h"
 
 namespace sluice {
 namespace {
@@ -52,6 +53,7 @@ class FaultBackend final : public IoBackend {
         drive_(faults_, files.size()),
         from_inner_(depth) {
     for (const IoFile& file : files) alignments_.push_back(file.alignment_bytes);
+    if (faults_.power_cut != nullptr) power_files_ = faults_.power_cut->attach(files);
     running_.reserve(depth);
     held_.reserve(depth);
   }
@@ -61,8 +63,14 @@ class FaultBackend final : public IoBackend {
     Running record;
     record.transfer = t;
     record.bytes = t->bytes;
-    const std::int64_t answer = decide(*t, record);
+    std::int64_t answer = decide(*t, record);
+    PowerCut* const power = faults_.power_cut.get();
+    if (power != nullptr) {
+      record.ticket = power->begin(power_files_[t->file], *t, answer == passes);
+      if (record.ticket < 0) answer = record.ticket;
+    }
     if (answer == passes && !inner_->start(t)) {
+      if (power != nullptr) power->withdraw(record.ticket);
       counts_ = before;
       return false;
     }
@@ -103,6 +111,7 @@ class FaultBackend final : public IoBackend {
     std::uint32_t hold = 0;              ///< completions still to come first
     Deadline due;                        ///< no sooner than this
     std::uint64_t flip = 0;              ///< which bit, of as many as there are
+    std::int64_t ticket = 0;             ///< of the power cut
   };
   struct Counts {
     std::uint64_t targets = 0, reads = 0, writes = 0;
@@ -134,10 +143,17 @@ class FaultBackend final : public IoBackend {
         ++it;
         continue;
       }
+      finish(*it);
       out[count++] = it->transfer;
       it = held_.erase(it);
     }
     return count;
+  }
+
+  void finish(const Running& record) {
+    if (faults_.power_cut == nullptr) return;
+    IoTransfer& t = *record.transfer;
+    if (!faults_.power_cut->finish(power_files_[t.file], t, record.ticket)) t.result = -EIO;
   }
 
   bool is_target(IoOp op) const {
@@ -190,6 +206,7 @@ class FaultBackend final : public IoBackend {
     const Running record = *it;
     *it = running_.back();
     running_.pop_back();
+    if (faults_.power_cut != nullptr) faults_.power_cut->landed(record.ticket);
     if (record.disguise == Disguise::flip && t->result > 0) {
       const std::uint64_t bit = record.flip % (static_cast<std::uint64_t>(t->result) * 8);
       t->data[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
@@ -212,6 +229,7 @@ class FaultBackend final : public IoBackend {
   DriveClock drive_;
   Counts counts_;
   std::vector<std::uint64_t> alignments_;
+  std::vector<std::uint32_t> power_files_;  ///< the power cut's number of each file
   std::vector<Running> running_;
   std::vector<Running> held_;  ///< finished inside, by due time
   std::vector<IoTransfer*> from_inner_;
