@@ -24,6 +24,8 @@ TEST_P(AllocationTest, HotPathHasNone) {
     options.faults->short_probability = 0.3;
     options.faults->hold_max = 4;
     options.faults->fail_nth = 5;
+    options.faults->latency_random_us = 20;
+    options.faults->bytes_per_second = 8ull << 30;
   }
   auto queue = open_queue(options);
   std::array<IoRequest, 8> requests;

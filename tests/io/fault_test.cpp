@@ -1,8 +1,13 @@
 // Everything that can go wrong below the queue is continued, retried, reported or found by checksums.
 #include "io/fault.h"
 
+#include <time.h>
+
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <thread>
+#include <tuple>
 
 #include "io/checksum.h"
 #include "support.h"
@@ -180,18 +185,190 @@ TEST_P(FaultTest, SameSeedSameFaults) {
   faults.seed = 99;
   faults.short_probability = 0.7;
   faults.interrupt_probability = 0.2;
-  std::uint64_t transfers[2];
-  for (std::uint64_t& t : transfers) {
+  faults.hold_max = 3;
+  faults.latency_random_us = 50;
+  faults.flip_read_nth = 7;
+  faults.torn_write_nth = 11;
+  faults.fail_nth = 50;
+  const auto outcome = [&] {
     auto queue = open(faults);
-    for (std::size_t i = 0; i < block_count; ++i)
-      ASSERT_TRUE(transfer_now(*queue, IoOp::write, 0, i * block_bytes, block(out_, i)).ok());
-    t = queue->counters().transfers;
-  }
-  EXPECT_EQ(transfers[0], transfers[1]);
+    std::vector<bool> went_well;
+    for (const IoOp op : {IoOp::write, IoOp::read})
+      for (std::size_t i = 0; i < block_count; ++i) {
+        const AlignedBytes& memory = op == IoOp::write ? out_ : in_;
+        went_well.push_back(transfer_now(*queue, op, 0, i * block_bytes, block(memory, i)).ok());
+      }
+    return std::tuple(queue->counters().transfers, went_well, checksum(in_.span()));
+  };
+  fill(in_.span(), 1);
+  const auto once = outcome();
+  fill(in_.span(), 1);
+  EXPECT_EQ(outcome(), once);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, FaultTest,
                          testing::Values(IoBackendKind::io_uring, IoBackendKind::libaio, IoBackendKind::threads),
+                         [](const auto& kind) { return io_backend_names[static_cast<int>(kind.param)]; });
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// In memory, so that what takes time is what was asked for.
+class SlowDriveTest : public testing::TestWithParam<IoBackendKind> {
+ protected:
+  static constexpr std::uint64_t request_bytes = 512 << 10;
+  static constexpr std::size_t in_flight = 16;
+
+  SlowDriveTest() : swap_(make_swap({dir_.path()}, request_bytes * in_flight, false)), memory_(swap_.bytes()) {}
+
+  std::unique_ptr<IoQueue> open(const FaultOptions& faults) const {
+    QueueOptions options;
+    options.backend = GetParam();
+    options.depth = in_flight;
+    options.files = swap_.files();
+    options.faults = faults;
+    return open_queue(options);
+  }
+
+  std::span<std::byte> part(std::size_t i) const { return memory_.span().subspan(i * 4096, 4096); }
+
+  /// `count` requests of request_bytes, all that fit in flight.
+  static void stream(IoQueue& queue, const AlignedBytes& memory, std::size_t count) {
+    std::array<IoRequest, in_flight> requests;
+    std::array<IoRequest*, in_flight> done;
+    std::vector<IoRequest*> free;
+    for (IoRequest& r : requests) free.push_back(&r);
+    for (std::size_t started = 0, completed = 0; completed < count;) {
+      for (; started < count && !free.empty(); ++started) {
+        const std::size_t i = static_cast<std::size_t>(free.back() - requests.data());
+        requests[i] = request_of(started % 2 == 0 ? IoOp::write : IoOp::read, i * request_bytes,
+                                 memory.span().subspan(i * request_bytes, request_bytes));
+        ASSERT_TRUE(queue.submit(free.back()));
+        free.pop_back();
+      }
+      const std::size_t got = *queue.wait(1, done);
+      completed += got;
+      free.insert(free.end(), done.begin(), done.begin() + static_cast<std::ptrdiff_t>(got));
+    }
+  }
+
+  template <class Work>
+  static Clock::duration time_of(const Work& work) {
+    const auto start = Clock::now();
+    work();
+    return Clock::now() - start;
+  }
+
+  ScratchDir dir_{"/dev/shm"};
+  SwapFile swap_;
+  AlignedBytes memory_;
+};
+
+TEST_P(SlowDriveTest, EveryTransferTakesItsLatency) {
+  auto queue = open({.latency_us = 3000, .latency_random_us = 500, .sync_latency_us = 9000});
+  for (const IoOp op : {IoOp::write, IoOp::read})
+    EXPECT_GE(time_of([&] { EXPECT_TRUE(transfer_now(*queue, op, 0, 0, part(0)).ok()); }), milliseconds(3));
+  EXPECT_GE(time_of([&] { EXPECT_TRUE(transfer_now(*queue, IoOp::sync, 0, 0, {}).ok()); }), milliseconds(9));
+  auto failing = open({.fail_nth = 1, .latency_us = 3000});
+  EXPECT_GE(time_of([&] { EXPECT_FALSE(transfer_now(*failing, IoOp::read, 0, 0, part(0)).ok()); }), milliseconds(3));
+}
+
+TEST_P(SlowDriveTest, CompletionsComeWhenTheyAreDue) {
+  // Of this seed, the four delays are 80 ms apart or more: 331, 78, 249, 164.
+  const FaultOptions faults{.seed = 370, .latency_random_us = 400'000};
+  std::vector<std::size_t> orders[2];
+  for (auto& order : orders) {
+    auto queue = open(faults);
+    std::array<IoRequest, 4> requests;
+    std::array<IoRequest*, 1> done;
+    for (std::size_t i = 0; i < 4; ++i) {
+      requests[i] = request_of(IoOp::read, i * 4096, part(i));
+      ASSERT_TRUE(queue->submit(&requests[i]));
+    }
+    while (order.size() < 4) {
+      ASSERT_EQ(*queue->wait(1, done), 1u);
+      order.push_back(static_cast<std::size_t>(done[0] - requests.data()));
+    }
+  }
+  EXPECT_EQ(orders[0], orders[1]);
+  EXPECT_FALSE(std::is_sorted(orders[0].begin(), orders[0].end()));
+}
+
+TEST_P(SlowDriveTest, ASyncIsOvertaken) {
+  auto queue = open({.latency_us = 100, .sync_latency_us = 300'000});
+  IoRequest sync = request_of(IoOp::sync, 0, {}), read = request_of(IoOp::read, 0, part(0));
+  ASSERT_TRUE(queue->submit(&sync));
+  ASSERT_TRUE(queue->submit(&read));
+  std::array<IoRequest*, 1> done;
+  ASSERT_EQ(*queue->wait(1, done), 1u);
+  EXPECT_EQ(done[0], &read);
+  ASSERT_EQ(*queue->wait(1, done), 1u);
+  EXPECT_EQ(done[0], &sync);
+}
+
+TEST_P(SlowDriveTest, WakeAndTimeoutEndTheSleep) {
+  auto queue = open({.latency_us = 1'000'000});
+  std::array<IoRequest*, 2> done;
+  const auto sleeps = [&] {
+    EXPECT_EQ(*queue->wait(1, done, milliseconds(2)), 0u);
+    EXPECT_EQ(*queue->wait(0, done), 0u);
+    queue->wake();
+    EXPECT_EQ(*queue->wait(1, done), 0u);
+    std::thread other([&] { queue->wake(); });
+    EXPECT_EQ(*queue->wait(1, done), 0u);
+    other.join();
+  };
+  sleeps();  // nothing in flight
+  IoRequest read = request_of(IoOp::read, 0, part(0));
+  ASSERT_TRUE(queue->submit(&read));
+  sleeps();
+  sleeps();  // the inner backend has nothing any more
+  // Asleep until then: a wait that polls would take most of a second of this thread.
+  timespec before{}, after{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+  EXPECT_EQ(*queue->wait(1, done), 1u);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+  EXPECT_LT((after.tv_sec - before.tv_sec) * 1'000'000'000 + after.tv_nsec - before.tv_nsec, 300'000'000);
+}
+
+TEST_P(SlowDriveTest, NoMoreThanTheRate) {
+  constexpr std::size_t count = 64;
+  const FaultOptions faults{.bytes_per_second = 512 << 20};
+  const auto least = std::chrono::microseconds(1'000'000 * count * request_bytes / faults.bytes_per_second);
+  auto queue = open(faults);
+  EXPECT_GE(time_of([&] { stream(*queue, memory_, count); }), least);
+  // What was not used while idle is gone.
+  std::this_thread::sleep_for(milliseconds(80));
+  EXPECT_GE(time_of([&] { stream(*queue, memory_, count); }), least);
+  FaultOptions far = faults;
+  far.latency_us = 30'000;
+  queue = open(far);
+  EXPECT_GE(time_of([&] { stream(*queue, memory_, count); }), least + milliseconds(30));
+}
+
+// Each file has a drive of its own.
+TEST_P(SlowDriveTest, TheRateIsOfEachFile) {
+  const ScratchDir a("/dev/shm"), b("/dev/shm");
+  SwapFile swap = make_swap({a.path(), b.path()}, 1 << 20);
+  QueueOptions options;
+  options.backend = GetParam();
+  options.files = swap.files();
+  options.faults = FaultOptions{.bytes_per_second = 16384};
+  auto queue = open_queue(options);
+  // A quarter of a second, and behind it on the same file another.
+  IoRequest first = request_of(IoOp::write, 0, part(0)), second = request_of(IoOp::write, 4096, part(0));
+  IoRequest other = request_of(IoOp::write, 0, part(0), 1);
+  std::array<IoRequest*, 3> done;
+  const auto start = Clock::now();
+  for (IoRequest* r : {&first, &second, &other}) ASSERT_TRUE(queue->submit(r));
+  ASSERT_EQ(*queue->wait(2, done), 2u);
+  EXPECT_GE(Clock::now() - start, milliseconds(250));
+  EXPECT_TRUE(done[0] != &second && done[1] != &second);
+  ASSERT_EQ(*queue->wait(1, done), 1u);
+  EXPECT_GE(Clock::now() - start, milliseconds(500));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SlowDriveTest, testing::Values(IoBackendKind::io_uring, IoBackendKind::threads),
                          [](const auto& kind) { return io_backend_names[static_cast<int>(kind.param)]; });
 
 TEST(Checksums, EveryFlippedBitIsFound) {
