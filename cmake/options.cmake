@@ -1,5 +1,6 @@
 option(SLUICE_TESTS "build tests and benches" ON)
 option(SLUICE_WERROR "warnings are errors" ON)
+option(SLUICE_CHECKSUMS "verify what comes back from drives; OFF is only for measuring what that costs" ON)
 set(SLUICE_SANITIZE "" CACHE STRING "address;undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -19,7 +20,8 @@ endif()
 
 add_library(sluice_flags INTERFACE)
 target_compile_options(sluice_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-  $<$<BOOL:${SLUICE_WERROR}>:-Werror> $<$<CONFIG:Debug>:-DSLUICE_POISON=1>
+  $<$<BOOL:${SLUICE_WERROR}>:-Werror> $<$<NOT:$<BOOL:${SLUICE_CHECKSUMS}>>:-DSLUICE_NO_CHECKSUMS>
+  $<$<CONFIG:Debug>:-DSLUICE_POISON=1>
   # IEEE arithmetic as written: a fused multiply-add happens where the code says fma and nowhere else.
   -ffp-contract=off
   # g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
