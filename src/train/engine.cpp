@@ -68,6 +68,7 @@ Status Engine::reserve() {
     queue.depth = c.queue_depth > 0 ? static_cast<std::size_t>(c.queue_depth) : drive.depth;
     SLUICE_ASSIGN(store_, SwapStore::create(swap_, arenas, *memory_, queue));
     SLUICE_TRY(store_->bind(run_.main));
+    storage_ += "; " + store_->queue(0, IoOp::read).description();
   }
   piece_numel_ = std::min(run_.search.schedule.tile_numel, piece_numel_max);
   return success();

@@ -45,7 +45,7 @@ struct RunConfig {
   std::vector<std::string> nvme;
   std::string io_backend;  ///< empty: as the drive was tuned
   int queue_depth = 0;     ///< requests in flight per drive and direction; 0: as the drive was tuned
-  int threads = 0;  ///< compute threads per rank; 0: cores / ranks
+  int threads = 0;         ///< compute threads per rank; 0: cores / ranks
   int optimizer_threads = 0;
   ScheduleWish wish;
   std::string profile;           ///< path; empty: the user's default

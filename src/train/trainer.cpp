@@ -4,9 +4,18 @@
 #include <cmath>
 
 #include "offload/plan/timeline.h"
+#include "sluice/size.h"
+#include "src/device/statistics.h"
 #include "src/train/export.h"
 
 namespace sluice {
+namespace {
+
+/// Of the predicted time: beyond what neighbours and noise do.
+constexpr double notable_delay = 1.25;
+constexpr std::size_t steady_steps_max = 1000;
+
+}  // namespace
 
 Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObserver& observer) {
   if (!run.search.fits) return does_not_fit(run);
@@ -16,6 +25,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed));
   observer.note("reserving " + std::to_string(run.workload.ranks) + " x device and host arenas, and the swap file");
   SLUICE_ASSIGN(t->engine_, Engine::create(run, *t, !c.trace.empty()));
+  if (!t->engine_->storage().empty()) observer.note("drive tier: " + t->engine_->storage());
   if (!c.metrics.empty()) {
     SLUICE_ASSIGN(t->metrics_, LineWriter::open(c.metrics, false));
   }
@@ -166,6 +176,22 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record, bool last) {
   return last ? success() : begin_training();
 }
 
+/// Where steps took clearly longer than predicted the machine is not as it was measured: say so, and what to do.
+void Trainer::compare_with_prediction(const std::vector<StepRecord>& steady) {
+  if (steady.size() < 3) return;
+  std::vector<double> seconds;
+  for (const StepRecord& r : steady) seconds.push_back(r.step_seconds);
+  const double measured = median(seconds), predicted = run_.predicted.step_seconds;
+  if (measured < notable_delay * predicted) return;
+  std::string text = "steps took " + format_seconds(measured) + ", predicted were " + format_seconds(predicted);
+  const auto moved = static_cast<double>(steady.back().moved.nvme_read + steady.back().moved.nvme_write);
+  if (moved > 0)
+    text += " (the drive moved " + format_rate(moved / measured) + "; the profile has " +
+            format_rate(run_.profile.drive.mixed_bytes_per_second) + " read and written at once)";
+  observer_.note(text +
+                 ": the machine is busier or slower than when it was measured; 'sluice bench all' measures it anew");
+}
+
 Status Trainer::write_trace_file() {
   if (run_.config.trace.empty()) return success();
   return write_trace(run_.config.trace, run_.main, {{"predicted", run_.predicted.timeline}, {"measured", timeline_}});
@@ -179,6 +205,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
            (c.hash_every > 0 && step % c.hash_every == 0);
   };
   SLUICE_TRY(begin_training());
+  std::vector<StepRecord> steady;  // steps that begin in the tail of the one before, as the prediction has it
   std::int64_t released = 0;
   for (std::int64_t step = 1; step <= c.steps; ++step) {
     // One step ahead, so that its first reads and updates overlap this step's tail.
@@ -187,6 +214,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     const bool last = step == c.steps || (stop.load() && released == step);
     if (released < step) break;
     SLUICE_ASSIGN(StepRecord record, collect(step));
+    if (step > first_ && steady.size() < steady_steps_max) steady.push_back(record);
     SLUICE_TRY(interlude(step, record, last));
     if (metrics_.is_open()) SLUICE_TRY(metrics_.write_line(to_json_line(record)));
     observer_.step(record);
@@ -196,6 +224,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (last) break;
   }
   result.interrupted = result.steps < c.steps;
+  compare_with_prediction(steady);
   if (!c.run.empty()) {
     observer_.note("saving the model to " + c.run);
     SLUICE_TRY(export_model(*engine_, run_, c.run));

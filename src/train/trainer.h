@@ -72,6 +72,7 @@ class Trainer final : public StepSource {
   Status begin_training();
   Status end_training();  ///< drains and applies what is pending
   Status interlude(std::int64_t step, StepRecord& record, bool last);
+  void compare_with_prediction(const std::vector<StepRecord>& steady);
   Status write_trace_file();
   double batch_tokens() const;
 
