@@ -43,6 +43,7 @@ struct RunConfig {
 
   std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
   std::vector<std::string> nvme;
+  std::uint64_t drive_tbw = 0;  ///< bytes written that the drives of `nvme` are rated for, together; 0: not known
   std::string io_backend = "auto";
   int queue_depth = static_cast<int>(drive_window);
   int threads = 0;  ///< compute threads per rank; 0: cores / ranks
