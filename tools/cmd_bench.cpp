@@ -77,16 +77,6 @@ Status bench_adamw(const Options& o, std::vector<Row>& rows) {
   return success();
 }
 
-Status bench_copy(const Options& o, std::vector<Row>& rows) {
-  for (const int threads : {1, o.team()})
-    rows.push_back({fmt::format("copy, {} thread{}", threads, threads > 1 ? "s" : ""), "B/s",
-                    2 * measure_copy_bytes_per_second(threads, o.seconds),
-                    2 * measure_stream_bytes_per_second(threads, o.seconds), "memory read and written in place"});
-  rows.push_back({"checksum, 1 thread", "B/s", measure_checksum_bytes_per_second(o.seconds),
-                  2 * measure_stream_bytes_per_second(1, o.seconds), "memory read and written in place"});
-  return success();
-}
-
 Status bench_io(const Options& o, std::vector<Row>& rows) {
   DriveOptions drive{o.nvme.empty() ? "." : o.nvme, o.file_bytes, o.block_bytes, o.depth, o.seconds};
   SLUICE_ASSIGN(const DriveRates achieved, measure_drive(drive));
@@ -218,7 +208,7 @@ void add_bench(CLI::App& app, Outcome& outcome) {
   };
   add("matmul", "Matrix multiplies against the arithmetic peak", "  sluice bench matmul --threads 1", bench_matmul);
   add("adamw", "AdamW against the memory's bandwidth", "  sluice bench adamw --json", bench_adamw);
-  add("copy", "Copies and checksums against the memory's bandwidth", "  sluice bench copy", bench_copy);
+  add_bench_copy(*bench, outcome);
   CLI::App* io =
       add("io", "Direct drive streams through the I/O queue", "  sluice bench io --nvme /nvme --depth 32", bench_io);
   io->add_option("--nvme", options->nvme, "directory on the drive (default: the current one)");
