@@ -72,8 +72,8 @@ inline Status success() { return {}; }
 }  // namespace sluice
 
 /// Return the Error of `expr` from the calling function if it failed.
-#define SLUICE_TRY(expr)                                             \
-  do {                                                               \
+#define SLUICE_TRY(expr)                                                                   \
+  do {                                                                                     \
     if (auto sluice_status_ = (expr); !sluice_status_.ok()) return sluice_status_.error(); \
   } while (false)
 
@@ -82,18 +82,20 @@ inline Status success() { return {}; }
 
 /// Declare `target` as the value of `expr`, or return its Error.
 #define SLUICE_ASSIGN(target, expr) SLUICE_ASSIGN_INNER(SLUICE_CONCAT(sluice_result_, __LINE__), target, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): tmp and target are declared here, where no parentheses may stand.
 #define SLUICE_ASSIGN_INNER(tmp, target, expr) \
   auto tmp = (expr);                           \
   if (!tmp.ok()) return tmp.error();           \
   target = std::move(tmp).value()
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// Stop the program when an invariant of our own is broken: never for bad input.
-#define SLUICE_CHECK(cond, ...)                                                                  \
-  do {                                                                                           \
-    if (!(cond)) {                                                                               \
-      std::fprintf(stderr, "sluice: internal error at %s:%d: %s ", __FILE__, __LINE__, #cond);   \
-      std::fprintf(stderr, "" __VA_ARGS__);                                                      \
-      std::fputc('\n', stderr);                                                                  \
-      std::abort();                                                                              \
-    }                                                                                            \
+#define SLUICE_CHECK(cond, ...)                                                                \
+  do {                                                                                         \
+    if (!(cond)) {                                                                             \
+      std::fprintf(stderr, "sluice: internal error at %s:%d: %s ", __FILE__, __LINE__, #cond); \
+      std::fprintf(stderr, "" __VA_ARGS__);                                                    \
+      std::fputc('\n', stderr);                                                                \
+      std::abort();                                                                            \
+    }                                                                                          \
   } while (false)

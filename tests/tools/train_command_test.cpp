@@ -116,7 +116,8 @@ TEST_F(TrainCommand, PlanSaysWhatFits) {
 TEST_F(TrainCommand, PlanTellsHowTheDriveWears) {
   const Finished f = sluice("plan" + tiny() + budgets() + "--states nvme --drive-tbw 600TB --json");
   ASSERT_EQ(f.status, 0) << f.err;
-  const json plan = json::parse(f.out), wear = plan["wear"];
+  const json plan = json::parse(f.out);
+  const json& wear = plan.at("wear");
   EXPECT_GT(wear["bytes_per_step"], 0);
   EXPECT_EQ(wear["bytes_per_step"], plan["bytes"]["nvme_write"]);
   const double steps_per_day = 86400 / plan["predicted"]["step_seconds"].get<double>();
@@ -133,7 +134,8 @@ TEST_F(TrainCommand, TrainTellsHowTheDriveWears) {
       "train" + tiny() + data() + budgets() + "--states nvme --steps 3 --metrics " + path("m.jsonl");
   const Finished f = sluice(run + " --json");
   ASSERT_EQ(f.status, 0) << f.err;
-  const json last = json::parse(f.out.substr(f.out.rfind('\n', f.out.size() - 2) + 1)), wear = last["wear"];
+  const json last = json::parse(f.out.substr(f.out.rfind('\n', f.out.size() - 2) + 1));
+  const json& wear = last.at("wear");
   double seconds = 0;
   std::uint64_t bytes = 0;
   for (const json& step : lines("m.jsonl")) {
