@@ -71,6 +71,7 @@ Times measure(const Case& c, int threads, std::int64_t numel, int passes, int ro
   std::barrier meet(threads);
   std::vector<Times> per_thread(static_cast<std::size_t>(threads));
   std::vector<std::thread> team;
+  team.reserve(static_cast<std::size_t>(threads));
   for (int t = 0; t < threads; ++t)
     team.emplace_back([&, t] {
       State state(numel / threads, c.bytes);  // touched first by the thread that uses it

@@ -231,10 +231,11 @@ Status SafeTensors::add_indexed(const std::string& index_path) {
   const std::string directory = slash == std::string::npos ? "." : index_path.substr(0, slash + 1);
   const int directory_fd = ::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (directory_fd < 0) return wrong_file(directory, std::strerror(errno));
+  const std::string prefix = directory + "/";
   Status status;
   for (const auto& [name, tensors] : shards) {
     auto fd = open_beneath(directory_fd, directory, name);
-    status = fd.ok() ? add_file(*fd, directory + "/" + name) : Status(fd.error());
+    status = fd.ok() ? add_file(*fd, prefix + name) : Status(fd.error());
     if (!status.ok()) break;
   }
   close(directory_fd);
@@ -242,7 +243,7 @@ Status SafeTensors::add_indexed(const std::string& index_path) {
   for (const auto& [name, tensors] : shards) {
     for (const std::string& tensor : tensors) {
       const TensorEntry* entry = find(tensor);
-      if (entry == nullptr || files_[entry->file].path != directory + "/" + name)
+      if (entry == nullptr || files_[entry->file].path != prefix + name)
         return wrong_file(index_path, fmt::format("tensor '{}' is not in {}", tensor, name));
     }
   }

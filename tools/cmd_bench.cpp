@@ -75,16 +75,6 @@ Status bench_adamw(const Options& o, std::vector<Row>& rows) {
   return success();
 }
 
-Status bench_copy(const Options& o, std::vector<Row>& rows) {
-  for (const int threads : {1, o.team()})
-    rows.push_back({fmt::format("copy, {} thread{}", threads, threads > 1 ? "s" : ""), "B/s",
-                    2 * measure_copy_bytes_per_second(threads, o.seconds),
-                    2 * measure_stream_bytes_per_second(threads, o.seconds), "memory read and written in place"});
-  rows.push_back({"checksum, 1 thread", "B/s", measure_checksum_bytes_per_second(o.seconds),
-                  2 * measure_stream_bytes_per_second(1, o.seconds), "memory read and written in place"});
-  return success();
-}
-
 nlohmann::json as_json(const HardwareProfile& p, const std::string& path) {
   return {{"profile", path},
           {"machine", p.machine},
@@ -216,7 +206,7 @@ void add_bench(CLI::App& app, Outcome& outcome) {
   };
   add("matmul", "Matrix multiplies against the arithmetic peak", "  sluice bench matmul --threads 1", bench_matmul);
   add("adamw", "AdamW against the memory's bandwidth", "  sluice bench adamw --json", bench_adamw);
-  add("copy", "Copies and checksums against the memory's bandwidth", "  sluice bench copy", bench_copy);
+  add_bench_copy(*bench, outcome);
   add_bench_io(*bench, outcome);
 }
 

@@ -9,6 +9,7 @@
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
+#include "tools/wear_report.h"
 
 namespace sluice::tools {
 namespace {
@@ -63,6 +64,7 @@ Json to_json(const Prepared& run) {
   j["smallest"] = {{"device", run.search.smallest.device},
                    {"host", run.search.smallest.host * ranks},
                    {"nvme", run.search.smallest.nvme * ranks}};
+  if (!run.config.nvme.empty()) j["wear"] = wear_json(predicted_wear(run));
   j["ops"] = run.main.ops.size();
   char hash[32];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(plan_hash(run.main)));
@@ -143,6 +145,8 @@ void print_time(const Prepared& run) {
               format_seconds(p.step_seconds).c_str(), format_seconds(p.bound_seconds).c_str(),
               resource_names[static_cast<std::size_t>(p.bottleneck)], format_seconds(p.pass_bound_seconds).c_str(),
               p.bound_seconds / p.step_seconds);
+  if (const std::size_t drives = run.config.nvme.size(); drives > 0)
+    std::printf("drive wear      %s\n", to_text(predicted_wear(run), predicted_rate, drives).c_str());
   std::printf("ops             %zu, waits proven by `check`\n", run.main.ops.size());
 }
 

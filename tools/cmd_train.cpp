@@ -10,6 +10,7 @@
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
+#include "tools/wear_report.h"
 
 namespace sluice::tools {
 namespace {
@@ -64,7 +65,13 @@ std::string summary(const Prepared& run) {
   return text;
 }
 
+Wear measured_wear(const RunConfig& config, const TrainResult& result) {
+  const auto steps = static_cast<std::uint64_t>(result.steps);
+  return drive_wear(result.nvme_write_bytes / steps, result.seconds / static_cast<double>(steps), config.drive_tbw);
+}
+
 Status report(const RunConfig& config, const TrainResult& result, Engine& engine) {
+  const std::size_t drives = result.steps > 0 ? config.nvme.size() : 0;
   if (config.json) {
     SLUICE_ASSIGN(const std::uint64_t state_hash, engine.state_hash());
     nlohmann::ordered_json j;
@@ -75,11 +82,14 @@ Status report(const RunConfig& config, const TrainResult& result, Engine& engine
     char hash[32];
     std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(state_hash));
     j["state_hash"] = hash;
+    if (drives > 0) j["wear"] = wear_json(measured_wear(config, result));
     std::printf("%s\n", j.dump().c_str());
     return success();
   }
   std::printf("validation loss %.4f nats/token (perplexity %.3f) after %lld steps\n", result.eval_loss,
               std::exp(result.eval_loss), static_cast<long long>(result.steps));
+  if (drives > 0)
+    std::printf("wear     %s\n", to_text(measured_wear(config, result), "at the measured rate", drives).c_str());
   if (!config.run.empty()) std::printf("model    %s/model.safetensors\n", config.run.c_str());
   if (!config.metrics.empty()) std::printf("metrics  %s\n", config.metrics.c_str());
   if (!config.trace.empty()) std::printf("trace    %s (open in ui.perfetto.dev)\n", config.trace.c_str());
@@ -93,6 +103,8 @@ Status train(const RunOptions& options) {
   SLUICE_ASSIGN(auto run, prepare(config, Purpose::train, [&](const std::string& text) { screen.note(text); }));
   if (!run->search.fits) return does_not_fit(*run);
   screen.note(summary(*run));
+  if (const std::size_t drives = config.nvme.size(); drives > 0)
+    screen.note("drive wear: " + to_text(predicted_wear(*run), predicted_rate, drives));
   SLUICE_ASSIGN(auto trainer, Trainer::create(*run, screen));
   auto result = trainer->run(stop);
   screen.finish();

@@ -46,10 +46,7 @@ void wait_passively(char** argv) {
   execv(self.c_str(), argv);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  wait_passively(argv);
+int run(int argc, char** argv) {
   CLI::App app{"sluice trains transformer models that do not fit in the memory of the machine.", "sluice"};
   app.set_version_flag("--version", "sluice " SLUICE_VERSION);
   app.require_subcommand(1);
@@ -69,9 +66,18 @@ int main(int argc, char** argv) {
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
     return refuse(app, error);
+  }
+  return outcome.status();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    wait_passively(argv);
+    return run(argc, argv);
   } catch (const std::exception& error) {  // out of memory and the like: nothing of ours throws
     std::fprintf(stderr, "sluice: %s\n", error.what());
     return 1;
   }
-  return outcome.status();
 }

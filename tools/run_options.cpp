@@ -2,6 +2,8 @@
 
 #include <csignal>
 
+#include "sluice/size.h"
+
 namespace sluice::tools {
 namespace {
 
@@ -19,6 +21,13 @@ Result<std::optional<Place>> parse_place(const std::string& text) {
   for (std::size_t i = 0; i < place_names.size(); ++i)
     if (text == place_names[i]) return std::optional<Place>(static_cast<Place>(i));
   return bad_request("'" + text + "' is not a tier");
+}
+
+/// No drive is rated for less than a gigabyte: that is a number whose unit was forgotten.
+std::string tbw_has_a_unit(const std::string& text) {
+  const auto size = parse_size(text);
+  if (!size.ok() || *size >= 1'000'000'000) return "";
+  return "'" + text + "' is less than a gigabyte; write what the data sheet says with its unit, like 600TB";
 }
 
 }  // namespace
@@ -82,6 +91,11 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process")
       ->capture_default_str()
       ->group("Batch");
+  add_size(app, "--drive-tbw", &c.drive_tbw,
+           "what the drive is rated to have written to it in its life, like 600TB: TBW in its data sheet; for several "
+           "directories in --nvme the sum over their drives (default: unknown, no life is predicted)")
+      ->check(tbw_has_a_unit)
+      ->group("Machine");
   app->add_option("--steps", c.steps, "optimizer steps")->capture_default_str()->group("Optimizer");
   app->add_option("--lr", a.lr, "peak learning rate")
       ->check(CLI::PositiveNumber)
@@ -154,6 +168,8 @@ Result<RunConfig> resolve(const RunOptions& o) {
                                                      : LrSchedule::constant;
   c.optimizer.lr_end = o.lr_end.value_or(c.optimizer.lr / 10);
   c.nvme = split_list(o.nvme);
+  if (c.drive_tbw > 0 && c.nvme.empty())
+    return bad_request("--drive-tbw is of the drives in --nvme, and there are none; add --nvme DIR or leave it out");
   const int micro_batches = c.micro_batch > 0 && c.ranks > 0 ? c.batch / (c.micro_batch * c.ranks) : 1;
   if (o.group > 0 && o.schedule != "auto") return bad_request("give either --group or --schedule, not both");
   if (o.group > 0) c.wish.group = o.group;

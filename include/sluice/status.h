@@ -82,10 +82,12 @@ inline Status success() { return {}; }
 
 /// Declare `target` as the value of `expr`, or return its Error.
 #define SLUICE_ASSIGN(target, expr) SLUICE_ASSIGN_INNER(SLUICE_CONCAT(sluice_result_, __LINE__), target, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): tmp and target are declared here, where no parentheses may stand.
 #define SLUICE_ASSIGN_INNER(tmp, target, expr) \
   auto tmp = (expr);                           \
   if (!tmp.ok()) return tmp.error();           \
   target = std::move(tmp).value()
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// Stop the program when an invariant of our own is broken: never for bad input.
 #define SLUICE_CHECK(cond, ...)                                                                \

@@ -161,12 +161,14 @@ void gelu_backward(const T* x, T* dy, T* dx, std::int64_t n) {
   for_pieces(n, activation_grain, [=](std::int64_t a, std::int64_t b) { loop(x + a, dy + a, dx + a, b - a); });
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
 #define SLUICE_INSTANTIATE(T)                                                                                          \
   template void swiglu_forward<T>(const T*, const T*, std::int64_t, std::int64_t, std::int64_t, T*, std::int64_t);     \
   template void swiglu_backward<T>(const T*, const T*, std::int64_t, T*, std::int64_t, std::int64_t, std::int64_t, T*, \
                                    T*, std::int64_t);                                                                  \
   template void gelu_forward<T>(const T*, T*, std::int64_t);                                                           \
   template void gelu_backward<T>(const T*, T*, T*, std::int64_t);
+// NOLINTEND(bugprone-macro-parentheses)
 SLUICE_INSTANTIATE(float)
 SLUICE_INSTANTIATE(bf16)
 #undef SLUICE_INSTANTIATE

@@ -105,6 +105,7 @@ HWY_INLINE void prefetch_strip(const T* p) {
   constexpr std::uintptr_t ahead_bytes = 512;
   const auto first = reinterpret_cast<std::uintptr_t>(p) + ahead_bytes;
   for (std::uintptr_t line = 0; line < strip * sizeof(T); line += 64)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): arithmetic on pointers may not reach beyond the end.
     hwy::Prefetch(reinterpret_cast<const char*>(first + line));
 }
 

@@ -1,17 +1,27 @@
 #include "kernels/cpu/amx.h"
 
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "kernels/cpu/gemm_peak.h"
 
 namespace sluice::kernels::amx {
+namespace {
+
+/// CPUID leaf 7, EDX: bit 22 is AMX-BF16, bit 24 is AMX-TILE. clang 14 knows neither by name.
+bool cpu_has_tiles() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned both = 1u << 22 | 1u << 24;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & both) == both;
+}
+
+}  // namespace
 
 bool available() {
   static const bool permitted = [] {
     constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return __builtin_cpu_supports("amx-bf16") != 0 && bf16_units::available() &&
-           syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    return cpu_has_tiles() && bf16_units::available() && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
   }();
   return permitted;
 }

@@ -5,9 +5,12 @@
 #pragma once
 
 #include <hwy/base.h>
-// g++ 12 takes the operands that its intrinsics leave undefined on purpose for mistakes (GCC bug 105593).
+// g++ 12 takes the operands that its intrinsics leave undefined on purpose for mistakes (GCC bug 105593). clang does
+// not know the warning.
 #pragma GCC diagnostic push
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 

@@ -130,10 +130,12 @@ void add_blocks(const float* blocks, std::int64_t count, std::int64_t stride, st
   });
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
 #define SLUICE_INSTANTIATE(T)                                                        \
   template void add<T>(const T*, const T*, T*, std::int64_t);                        \
   template void add_bias<T>(T*, std::int64_t, const T*, std::int64_t, std::int64_t); \
   template void bias_gradient<T>(const T*, std::int64_t, std::int64_t, std::int64_t, float*, float*);
+// NOLINTEND(bugprone-macro-parentheses)
 SLUICE_INSTANTIATE(float)
 SLUICE_INSTANTIATE(bf16)
 #undef SLUICE_INSTANTIATE

@@ -96,11 +96,13 @@ void embed_backward(const std::int32_t* tokens, std::int64_t count, std::int64_t
   });
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
 #define SLUICE_INSTANTIATE(T)                                                                                       \
   template void embed_forward<T>(const std::int32_t*, std::int64_t, std::int64_t, std::int64_t, const T*, const T*, \
                                  std::int64_t, T*);                                                                 \
   template void embed_backward<T>(const std::int32_t*, std::int64_t, std::int64_t, const T*, std::int64_t, float*,  \
                                   float*);
+// NOLINTEND(bugprone-macro-parentheses)
 SLUICE_INSTANTIATE(float)
 SLUICE_INSTANTIATE(bf16)
 #undef SLUICE_INSTANTIATE

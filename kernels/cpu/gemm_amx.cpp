@@ -134,8 +134,9 @@ struct Errands {
   std::int64_t row_bytes;
 
   HWY_INLINE void step() {
-    for (int line = 0; line < 4; ++line) _mm_prefetch(data + 64 * line, _MM_HINT_T1);
-    data += 4 * 64;
+    constexpr std::ptrdiff_t lines = 4, line_bytes = 64;
+    for (std::ptrdiff_t line = 0; line < lines; ++line) _mm_prefetch(data + line_bytes * line, _MM_HINT_T1);
+    data += lines * line_bytes;
     if (rows != nullptr)
       for (int row = 0; row < 2; ++row, rows += row_bytes) {
         _mm_prefetch(rows, _MM_HINT_T1);

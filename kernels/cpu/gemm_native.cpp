@@ -125,7 +125,8 @@ std::uint64_t native_scratchpad_bytes(std::int64_t m, std::int64_t n, std::int64
   };
   thread_local std::map<Shape, std::uint64_t> known;
   const auto [at, is_new] = known.try_emplace({m, n, k, result});
-  if (!is_new) return at->second;
+  std::uint64_t& most = at->second;
+  if (!is_new) return most;
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const int team = omp_get_max_threads(), all = omp_get_num_procs();
   omp_set_num_threads(all);
@@ -134,14 +135,14 @@ std::uint64_t native_scratchpad_bytes(std::int64_t m, std::int64_t n, std::int64
                   n,          Dtype::bf16, result, a_transposed,         b_transposed,
                   accumulate, all};
     const dnnl::matmul::primitive_desc description = describe(key, engine);
-    if (optimised(description)) at->second = std::max(at->second, description.scratchpad_desc().get_size());
+    if (optimised(description)) most = std::max(most, description.scratchpad_desc().get_size());
   };
   ask(false, true, false);
   ask(false, false, false);
   if (result == Dtype::f32)
     for (const bool accumulate : {false, true}) ask(true, false, accumulate);
   omp_set_num_threads(team);
-  return at->second;
+  return most;
 }
 
 bool native_bf16_available() {

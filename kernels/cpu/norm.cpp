@@ -189,6 +189,7 @@ void layernorm_backward(const T* x, const T* weight, const float* mean, const fl
   add_blocks(workspace + width, blocks, 2 * width, width, d_bias);
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
 #define SLUICE_INSTANTIATE(T)                                                                                     \
   template void rmsnorm_forward<T>(const T*, std::int64_t, const T*, float, std::int64_t, std::int64_t, T*,       \
                                    std::int64_t, float*);                                                         \
@@ -198,6 +199,7 @@ void layernorm_backward(const T* x, const T* weight, const float* mean, const fl
                                      float*);                                                                     \
   template void layernorm_backward<T>(const T*, const T*, const float*, const float*, const T*, std::int64_t,     \
                                       std::int64_t, T*, bool, float*, float*, float*);
+// NOLINTEND(bugprone-macro-parentheses)
 SLUICE_INSTANTIATE(float)
 SLUICE_INSTANTIATE(bf16)
 #undef SLUICE_INSTANTIATE

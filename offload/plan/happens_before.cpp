@@ -24,7 +24,7 @@ HappensBefore::HappensBefore(const Program& program)
     ready_.pop_back();
     advance(lane);
   }
-  for (LaneId l = 0; l < lanes_; ++l)
+  for (LaneId l = 0; l < static_cast<LaneId>(lanes_); ++l)
     if (finished_[l] < program.lane_nodes(l)) {
       const bool running = finished_[l] < started_[l];
       stuck_.push_back({program.at(l, finished_[l] + 1), running ? no_node : blocked_on_[l]});
@@ -69,7 +69,7 @@ bool HappensBefore::try_finish(LaneId lane) {
   set_finish(lane, n);
   finish_order_[n] = order_++;
   ++finished_[lane];
-  for (LaneId l = 0; l < lanes_; ++l)
+  for (LaneId l = 0; l < static_cast<LaneId>(lanes_); ++l)
     if (blocked_on_[l] == n) ready_.push_back(l);
   return true;
 }

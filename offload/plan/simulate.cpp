@@ -119,7 +119,7 @@ class Simulator {
     while (left > 0) {
       SLUICE_CHECK(running_ > 0, "nothing runs at %g s, %zu ops of iteration %u are left", now_, left, iteration);
       advance();
-      for (LaneId l = 0; l < lanes_.size(); ++l) {
+      for (LaneId l = 0; l < static_cast<LaneId>(lanes_.size()); ++l) {
         Server& s = lanes_[l];
         if (s.running && s.left <= 0) {
           s.running = s.occupied = false;
@@ -173,7 +173,7 @@ class Simulator {
   bool finished(NodeId n) const { return lanes_[program_.lane(n)].finished >= program_.stamp(n); }
 
   void start_ready() {
-    for (LaneId l = 0; l < lanes_.size(); ++l) {
+    for (LaneId l = 0; l < static_cast<LaneId>(lanes_.size()); ++l) {
       Server& s = lanes_[l];
       const auto begun = s.finished + static_cast<std::uint32_t>(s.flying.size());
       if (s.occupied || begun == program_.lane_nodes(l) || s.flying.size() >= window) continue;

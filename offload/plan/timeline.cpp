@@ -34,7 +34,7 @@ class TraceWriter {
       const std::string name = plan_.ranks > 1 ? timeline.name + " rank " + std::to_string(r) : timeline.name;
       meta(process(index, r), -1, "process_name", name);
     }
-    for (LaneId l = 0; l < plan_.lanes.size(); ++l) {
+    for (LaneId l = 0; l < static_cast<LaneId>(plan_.lanes.size()); ++l) {
       const Lane& lane = plan_.lanes[l];
       meta(process(index, lane.rank), l, "thread_name", lane_names[static_cast<std::size_t>(lane.kind)]);
     }

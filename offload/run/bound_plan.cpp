@@ -21,7 +21,7 @@ const Operand* find_role(std::span<const Operand> operands, Role role) {
 /// What an op of this kind can not do without.
 std::vector<Role> needed_roles(const Op& op, Dtype dtype) {
   switch (op.kind) {
-    case OpKind::accumulate: return {Role::src, Role::dst};
+    case OpKind::accumulate:
     case OpKind::reduce_scatter: return {Role::src, Role::dst};
     case OpKind::grad_norm: return {Role::gradient, Role::control};
     case OpKind::control:

@@ -221,10 +221,10 @@ Status Executor::end() {
   return success();
 }
 
-void Executor::stop(Error reason) {
+void Executor::stop(const Error& reason) {
   // Under the lock: a late stop must not reach into the communicator of the next plan.
   const std::lock_guard lock(impl_->run_mutex);
-  if (impl_->run) impl_->run->stop(std::move(reason));
+  if (impl_->run) impl_->run->stop(reason);
 }
 
 std::uint64_t Executor::errors() const { return impl_->run ? impl_->run->errors() : impl_->errors; }

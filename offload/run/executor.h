@@ -107,7 +107,7 @@ class Executor {
   Status end();
   /// All lanes wind down: each finishes the op it is in, requests in flight are drained, nothing new starts. The first
   /// reason stays; later ones are counted. Any thread; does nothing while no plan is bound.
-  void stop(Error reason);
+  void stop(const Error& reason);
   std::uint64_t errors() const;  ///< reported since begin, the first included
 
   /// Since construction, counted where bytes are moved (those of the drive by its queues).

@@ -37,11 +37,10 @@ Result<std::byte*> map_pages(std::uint64_t bytes) {
   if (size < bytes || mapped < size) return refuse(ENOMEM);
   void* const raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return refuse(errno);
-  const auto start = reinterpret_cast<std::uintptr_t>(raw);
-  const std::uintptr_t aligned = (start + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
-  if (aligned > start) munmap(raw, aligned - start);
-  if (start + mapped > aligned + size) munmap(reinterpret_cast<void*>(aligned + size), start + mapped - aligned - size);
-  auto* const address = reinterpret_cast<std::byte*>(aligned);
+  const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(raw) % huge_page_bytes;
+  std::byte* const address = static_cast<std::byte*>(raw) + before;
+  if (before > 0) munmap(raw, before);
+  munmap(address + size, huge_page_bytes - before);
   madvise(address, size, MADV_HUGEPAGE);
   madvise(address, size, MADV_DONTDUMP);
   if (!populate(address, size)) {

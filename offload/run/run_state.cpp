@@ -13,14 +13,17 @@ namespace {
 /// What a finished op has moved, from what it was bound to.
 void count_moved(const BoundOp& op, const std::vector<Buffer>& buffers, MovedBytes& moved) {
   for (const BoundCopy& copy : op.copies)
-    (copy.direction == Direction::h2d ? moved.h2d : copy.direction == Direction::d2h ? moved.d2h : moved.within) += copy.bytes;
+    (copy.direction == Direction::h2d   ? moved.h2d
+     : copy.direction == Direction::d2h ? moved.d2h
+                                        : moved.within) += copy.bytes;
   std::uint64_t transferred = 0;
   for (const BoundTransfer& transfer : op.transfers) transferred += transfer.bytes;
   switch (op.op->kind) {
     case OpKind::read: moved.nvme_read += transferred; break;
     case OpKind::write: moved.nvme_write += transferred; break;
     case OpKind::load_tokens:
-      (buffers[op.op->accesses.front().buffer].tier == Tier::device ? moved.h2d : moved.within) += op.operands.front().bytes;
+      (buffers[op.op->accesses.front().buffer].tier == Tier::device ? moved.h2d : moved.within) +=
+          op.operands.front().bytes;
       break;
     case OpKind::all_gather:
     case OpKind::reduce_scatter: moved.collective += op.op->bytes; break;
@@ -29,7 +32,6 @@ void count_moved(const BoundOp& op, const std::vector<Buffer>& buffers, MovedByt
 }
 
 }  // namespace
-
 
 RunState::RunState(const StepPlan& plan, BoundPlan bound, const Memory& memory, Communicator* communicator,
                    Options options)
@@ -100,7 +102,7 @@ std::uint64_t RunState::peak_bytes(Tier tier, RankId rank) const {
   return peak;
 }
 
-void RunState::stop(Error reason) {
+void RunState::stop(const Error& reason) {
   {
     const std::lock_guard lock(error_mutex_);
     if (error_ && reason.code == ErrorCode::cancelled) return;
@@ -128,7 +130,7 @@ std::uint64_t RunState::threshold(const BoundWait& wait, std::uint64_t iteration
 
 // Tests: no legal plan may depend on how long a lane takes.
 void RunState::delay(LaneId lane, const BoundOp& op, std::uint64_t iteration, std::uint64_t moment) const {
-  const auto bits = philox(options_.delay_seed, iteration * plan_.ops.size() + op.id, lane * 2 + moment);
+  const auto bits = philox(options_.delay_seed, iteration * plan_.ops.size() + op.id, std::uint64_t{2} * lane + moment);
   if (bits[0] % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(bits[1] % 300));
 }
 

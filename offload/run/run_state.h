@@ -45,7 +45,7 @@ class RunState {
   MovedBytes moved(std::uint64_t iteration) const;
 
   // ---- any thread
-  void stop(Error reason);  ///< cancelled errors that follow the first are its echo and not counted
+  void stop(const Error& reason);  ///< cancelled errors that follow the first are its echo and not counted
   void halt() { progress_.halt(); }
   std::optional<Error> first_error() const;
   std::uint64_t errors() const;

@@ -88,7 +88,7 @@ Status InProcessCommunicator::prepare(const std::vector<std::vector<RankId>>& gr
 }
 
 InProcessCommunicator::Channel& InProcessCommunicator::channel(const Meeting& meeting) {
-  const auto index = static_cast<std::size_t>(meeting.channel + 1);
+  const auto index = static_cast<std::size_t>(std::int64_t{meeting.channel} + 1);
   SLUICE_CHECK(index < channels_.size(), "(channel %d of %zu)", meeting.channel, channels_.size());
   Channel& found = *channels_[index];
   SLUICE_CHECK(found.members() == meeting.members.size(), "(%zu, %zu members)", found.members(),

@@ -19,12 +19,6 @@
 namespace sluice {
 namespace {
 
-/// Four times the last-level cache, so that what is streamed comes from memory.
-std::uint64_t beyond_cache_bytes() {
-  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return std::max<std::uint64_t>(64u << 20, cache > 0 ? 4 * static_cast<std::uint64_t>(cache) : 0);
-}
-
 /// Memory as the arenas have it. Without it nothing can be measured, so that not having it ends the program.
 Pages pages(std::uint64_t bytes) {
   auto made = Pages::make(bytes);
@@ -81,6 +75,11 @@ int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+std::uint64_t beyond_cache_bytes() {
+  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return std::max<std::uint64_t>(64u << 20, cache > 0 ? 4 * static_cast<std::uint64_t>(cache) : 0);
 }
 
 std::span<const GemmShape> usual_gemm_shapes() { return usual_shapes; }

@@ -25,6 +25,9 @@ inline double now_seconds() {
 /// Cores that this process may run on.
 int usable_cores();
 
+/// Four times the last-level cache, so that what is streamed comes from memory.
+std::uint64_t beyond_cache_bytes();
+
 /// Random values between -scale/2 and scale/2. Arithmetic on zeros, denormals or equal numbers takes other times:
 /// matrix units run slower on data that makes them draw more power.
 void fill_random(const Pages& pages, Dtype dtype, float scale);

@@ -36,6 +36,7 @@ double best_rate(double (*kernel)(), int threads, double seconds) {
   for (const double end = now_seconds() + seconds; best == 0 || now_seconds() < end;) {
     std::vector<double> rates(static_cast<std::size_t>(threads));
     std::vector<std::thread> team;
+    team.reserve(rates.size());
     for (double& rate : rates)
       team.emplace_back([&rate, kernel, seconds] {
         double flop = 0;

@@ -68,6 +68,7 @@ ModelConfig gpt2(const Gpt2Shape& s) {
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
+  names.reserve(llama_shapes.size() + gpt2_shapes.size());
   for (const LlamaShape& s : llama_shapes) names.emplace_back(s.name);
   for (const Gpt2Shape& s : gpt2_shapes) names.emplace_back(s.name);
   return names;

@@ -43,9 +43,10 @@ struct RunConfig {
 
   std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
   std::vector<std::string> nvme;
-  std::string io_backend;  ///< empty: as the drive was tuned
-  int queue_depth = 0;     ///< requests in flight per drive and direction; 0: as the drive was tuned
-  int threads = 0;         ///< compute threads per rank; 0: cores / ranks
+  std::uint64_t drive_tbw = 0;  ///< bytes written that the drives of `nvme` are rated for, together; 0: not known
+  std::string io_backend;       ///< empty: as the drive was tuned
+  int queue_depth = 0;          ///< requests in flight per drive and direction; 0: as the drive was tuned
+  int threads = 0;              ///< compute threads per rank; 0: cores / ranks
   int optimizer_threads = 0;
   ScheduleWish wish;
   std::string profile;           ///< path; empty: the user's default

@@ -220,6 +220,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     observer_.step(record);
     result.steps = step;
     result.loss = record.loss;
+    result.seconds += record.step_seconds;
+    result.nvme_write_bytes += record.moved.nvme_write;
     if (record.eval_loss) result.eval_loss = *record.eval_loss;
     if (last) break;
   }

@@ -45,6 +45,8 @@ struct TrainResult {
   double loss = 0;       ///< of the last step
   double eval_loss = 0;  ///< held-out, after the last step
   bool interrupted = false;
+  double seconds = 0;                  ///< of the steps, without evaluations
+  std::uint64_t nvme_write_bytes = 0;  ///< of the steps
 };
 
 class Trainer final : public StepSource {

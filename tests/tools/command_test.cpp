@@ -18,7 +18,8 @@ TEST_F(CommandTest, HelpAndVersion) {
   EXPECT_EQ(help.status, 0);
   for (const char* command : {"train", "plan", "bench", "data", "generate", "eval"})
     EXPECT_NE(help.out.find(std::string("\n  ") + command), std::string::npos) << command;
-  for (const char* command : {"train", "plan", "generate", "eval", "data tokenize", "bench all", "bench io"}) {
+  for (const char* command :
+       {"train", "plan", "generate", "eval", "data tokenize", "bench all", "bench copy", "bench io"}) {
     const Finished one = sluice(std::string(command) + " --help");
     EXPECT_EQ(one.status, 0) << command;
     EXPECT_NE(one.out.find("Examples:"), std::string::npos) << command;
@@ -33,6 +34,7 @@ TEST_F(CommandTest, UnknownRequestsAreOneLineAndStatusTwo) {
   expect_refused("bench", "subcommand");
   expect_refused("bench nothing", "nothing");
   expect_refused("bench io --bogus 3", "--bogus");
+  expect_refused("bench copy --bogus 3", "--bogus");
   expect_refused("bench matmul --threads 0", "threads");
   expect_refused("bench matmul --threads many", "many");
   expect_refused("data tokenize", "--input");
@@ -81,7 +83,7 @@ TEST_F(CommandTest, TokenizeRefusesWhatItCannotRead) {
 }
 
 TEST_F(CommandTest, BenchesPrintOneJsonObject) {
-  const Finished f = sluice("bench copy --seconds 0.02 --json");
+  const Finished f = sluice("bench matmul --seconds 0.02 --json");
   ASSERT_EQ(f.status, 0) << f.err;
   const json result = json::parse(f.out);
   for (const json& row : result["results"]) {

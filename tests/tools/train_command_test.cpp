@@ -114,6 +114,59 @@ TEST_F(TrainCommand, PlanSaysWhatFits) {
   EXPECT_TRUE(is_empty("nvme"));
 }
 
+TEST_F(TrainCommand, PlanTellsHowTheDriveWears) {
+  const Finished f = sluice("plan" + tiny() + budgets() + "--states nvme --drive-tbw 600TB --json");
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json plan = json::parse(f.out);
+  const json& wear = plan.at("wear");
+  EXPECT_GT(wear["bytes_per_step"], 0);
+  EXPECT_EQ(wear["bytes_per_step"], plan["bytes"]["nvme_write"]);
+  const double steps_per_day = 86400 / plan["predicted"]["step_seconds"].get<double>();
+  EXPECT_DOUBLE_EQ(wear["bytes_per_day"].get<double>(), wear["bytes_per_step"].get<double>() * steps_per_day);
+  EXPECT_EQ(wear["tbw_bytes"], 600'000'000'000'000);
+  EXPECT_DOUBLE_EQ(wear["days"].get<double>() * wear["bytes_per_day"].get<double>(), 600e12);
+  const Finished people = sluice("plan" + tiny() + budgets() + "--states nvme --drive-tbw 600TB");
+  EXPECT_NE(people.out.find("\ndrive wear "), std::string::npos) << people.out;
+  EXPECT_NE(people.out.find("rated for 600 TB written lasts"), std::string::npos) << people.out;
+}
+
+TEST_F(TrainCommand, TrainTellsHowTheDriveWears) {
+  const std::string run =
+      "train" + tiny() + data() + budgets() + "--states nvme --steps 3 --metrics " + path("m.jsonl");
+  const Finished f = sluice(run + " --json");
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json last = json::parse(f.out.substr(f.out.rfind('\n', f.out.size() - 2) + 1));
+  const json& wear = last.at("wear");
+  double seconds = 0;
+  std::uint64_t bytes = 0;
+  for (const json& step : lines("m.jsonl")) {
+    seconds += step["step_seconds"].get<double>();
+    bytes += step["nvme_write_bytes"].get<std::uint64_t>();
+  }
+  EXPECT_GT(bytes, 0u);
+  EXPECT_EQ(wear["bytes_per_step"], bytes / 3);
+  EXPECT_DOUBLE_EQ(wear["bytes_per_day"].get<double>(), wear["bytes_per_step"].get<double>() * 86400 / (seconds / 3));
+  EXPECT_TRUE(wear["tbw_bytes"].is_null());
+  EXPECT_TRUE(wear["days"].is_null());
+  const Finished people = sluice(run + " --drive-tbw 600TB");
+  ASSERT_EQ(people.status, 0) << people.err;
+  EXPECT_NE(people.err.find("drive wear: "), std::string::npos) << people.err;
+  EXPECT_NE(people.out.find("at the measured rate; a drive rated for 600 TB written lasts"), std::string::npos)
+      << people.out;
+}
+
+TEST_F(TrainCommand, WearIsOfDrives) {
+  for (const std::string& command : {"plan" + tiny(), "train" + tiny() + data() + "--steps 1"}) {
+    expect_refused(command + " --drive-tbw 600TB", "--nvme");
+    expect_refused(command + budgets() + "--drive-tbw 600", "600TB");
+    expect_refused(command + budgets() + "--drive-tbw 0", "600TB");
+    expect_refused(command + budgets() + "--drive-tbw 6x", "6x");
+    const Finished f = sluice(command + " --json");
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_EQ(f.out.find("wear"), std::string::npos) << f.out;
+  }
+}
+
 TEST_F(TrainCommand, BudgetsThatAreTooSmallNameTheSmallestAndTouchNothing) {
   const std::string small = " --device-memory 64KiB --host-memory 4MiB --nvme " + path("nvme") + " ";
   const Finished f =

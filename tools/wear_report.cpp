@@ -1,0 +1,20 @@
+#include "tools/wear_report.h"
+
+namespace sluice::tools {
+
+Wear predicted_wear(const Prepared& run) {
+  return drive_wear(plan_link_bytes(run.main).nvme_write, run.predicted.step_seconds, run.config.drive_tbw);
+}
+
+nlohmann::ordered_json wear_json(const Wear& wear) {
+  nlohmann::ordered_json j;
+  j["bytes_per_step"] = wear.bytes_per_step;
+  j["bytes_per_day"] = wear.bytes_per_day;
+  j["tbw_bytes"] = nullptr;
+  if (wear.tbw_bytes > 0) j["tbw_bytes"] = wear.tbw_bytes;
+  j["days"] = nullptr;
+  if (wear.days) j["days"] = *wear.days;
+  return j;
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,18 @@
+// How plan and train tell what a run writes to its drives.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "src/train/prepare.h"
+#include "src/train/wear.h"
+
+namespace sluice::tools {
+
+constexpr auto predicted_rate = "at the predicted step time";
+/// Of a run that fits and has drives.
+Wear predicted_wear(const Prepared& run);
+
+/// {bytes_per_step, bytes_per_day, tbw_bytes, days}; null is what is not known.
+nlohmann::ordered_json wear_json(const Wear& wear);
+
+}  // namespace sluice::tools
