@@ -172,8 +172,8 @@ void derive_waits(StepPlan& plan) {
   for (std::size_t i = 0; i < plan.ops.size(); ++i) plan.ops[i].waits = std::move(kept[i]);
 }
 
-void finish(StepPlan& plan) {
-  pack(plan);
+void finish(StepPlan& plan, PackEffort effort) {
+  pack(plan, effort);
   derive_waits(plan);
 }
 

@@ -46,7 +46,7 @@ void pack(StepPlan& plan, PackEffort effort = PackEffort::full);
 void derive_waits(StepPlan& plan);
 
 /// pack, then derive_waits.
-void finish(StepPlan& plan);
+void finish(StepPlan& plan, PackEffort effort = PackEffort::full);
 
 /// A legal plan has none. Each names the two ops and the buffer: "read of L3.mlp.parameters by #41 h2d copy is not
 /// ordered after its write by #38 nvme_read read".

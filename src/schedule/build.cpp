@@ -359,9 +359,9 @@ StepPlan emit(PlanKind kind, const Workload& w, const Schedule& s) {
 
 }  // namespace
 
-StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule, PackEffort effort) {
   StepPlan plan = emit(kind, workload, schedule);
-  finish(plan);
+  finish(plan, effort);
   return plan;
 }
 

@@ -1,6 +1,7 @@
 // The builder: workload and schedule in, plan out.
 #pragma once
 
+#include "offload/plan/finish.h"
 #include "sluice/plan.h"
 #include "src/schedule/schedule.h"
 
@@ -12,7 +13,8 @@ namespace sluice {
 ///   flush     applies the pending updates of update-ahead schedules
 ///   evaluate  forward only: losses of `micro_batches` micro-batches
 ///   decode    forward of one short sequence through the key-value caches to logits in host memory
-StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule);
+StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule,
+                    PackEffort effort = PackEffort::full);
 
 /// The same without offsets and waits: enough to count bytes.
 StepPlan build_ops(PlanKind kind, const Workload& workload, const Schedule& schedule);

@@ -361,7 +361,7 @@ class Search {
   }
 
   void consider(const Schedule& s, SearchResult& best) const {
-    const StepPlan plan = build_plan(work_.main_kind(), work_, s);
+    const StepPlan plan = build_plan(work_.main_kind(), work_, s, PackEffort::quick);
     const Simulation predicted = simulate(plan, hw_);
     if (best.fits && predicted.step_seconds > 0.998 * best.predicted_seconds) return;
     best.fits = true;
