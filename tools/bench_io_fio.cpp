@@ -58,7 +58,7 @@ Result<std::string> output_of(std::vector<std::string> words) {
   return text;
 }
 
-/// fio as its users set it up for speed: registered files and buffers, everything else as it comes.
+/// fio as its users set it up for speed: registered files and buffers, no work on the data; all else as it comes.
 std::vector<std::string> fio_words(const StreamSetting& s, const DriveBench& bench, double seconds) {
   const bool mixed = s.mode == StreamMode::mixed, direct = bench.file().files()[0].alignment_bytes > 1;
   std::string names;
@@ -79,6 +79,7 @@ std::vector<std::string> fio_words(const StreamSetting& s, const DriveBench& ben
                                  "--overwrite=1",
                                  "--fallocate=none",
                                  "--norandommap",
+                                 "--scramble_buffers=0",
                                  "--group_reporting",
                                  "--output-format=json"};
   if (s.threads > 1) {
