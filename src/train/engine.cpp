@@ -66,6 +66,7 @@ Status Engine::reserve() {
     QueueOptions queue;
     SLUICE_ASSIGN(queue.backend, parse_io_backend(c.io_backend.empty() ? drive.backend : c.io_backend));
     queue.depth = c.queue_depth > 0 ? static_cast<std::size_t>(c.queue_depth) : drive.depth;
+    queue.faults = c.faults;
     SLUICE_ASSIGN(store_, SwapStore::create(swap_, arenas, *memory_, queue));
     SLUICE_TRY(store_->bind(run_.main));
     storage_ += "; " + store_->queue(0, IoOp::read).description();

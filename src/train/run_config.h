@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "io/fault.h"
 #include "sluice/dtype.h"
 #include "src/schedule/search.h"
 
@@ -49,8 +51,9 @@ struct RunConfig {
   int threads = 0;              ///< compute threads per rank; 0: cores / ranks
   int optimizer_threads = 0;
   ScheduleWish wish;
-  std::string profile;           ///< path; empty: the user's default
-  std::uint64_t delay_seed = 0;  ///< not 0: random delays before ops, to show that timing changes no bit
+  std::string profile;                 ///< path; empty: the user's default
+  std::optional<FaultOptions> faults;  ///< injected into the drive's queues: for tests
+  std::uint64_t delay_seed = 0;        ///< not 0: random delays before ops, to show that timing changes no bit
   bool json = false;
 };
 
