@@ -6,8 +6,8 @@
 fio        `bench io --against fio`: io_uring and libaio, 1 MiB, 128 KiB and 4 KiB at depth 16
 stripes    two loop-mounted file systems, throttled to 300 and 100 MB/s by a blkio cgroup: alone and striped, in turns
            (root, cgroup v1 or v2)
-swap       a step that the drive bounds (llama-1b, 16 tokens) against `bench io --mode mixed` before and after it; needs
-           --data TEXT
+swap       a step that the drive bounds (llama-1b, 16 tokens) against `bench io --mode mixed` over as large a file,
+           before and after it; needs --data TEXT
 calls      system calls per request at depth 16 with io_uring and libaio, counted by strace
 checksums  steps of two binaries, the second (--without BINARY) built with -DSLUICE_CHECKSUMS=OFF; needs --data TEXT
 
@@ -119,11 +119,13 @@ def steps_of(a, binary, options, count):
 
 
 def swap(a):
+    # As large as the step's swap file and for about as long: what a drive or its host caches or saves up helps neither.
+    same = ["--mode", "mixed", "--size", "15GiB", "--seconds", 8]
     ratios, rates = [], []
     for _ in range(a.rounds):
-        mixed = [bench_io(a, "--mode", "mixed", "--size", "4GiB", "--seconds", 3)["bytes_per_second"]]
+        mixed = [bench_io(a, *same)["bytes_per_second"]]
         step = steps_of(a, a.sluice, IO_BOUND, 2)[-1]
-        mixed.append(bench_io(a, "--mode", "mixed", "--size", "4GiB", "--seconds", 3)["bytes_per_second"])
+        mixed.append(bench_io(a, *same)["bytes_per_second"])
         rate = (step["nvme_read_bytes"] + step["nvme_write_bytes"]) / step["step_seconds"]
         ratios.append(rate / statistics.mean(mixed))
         rates.append((rate, statistics.mean(mixed)))

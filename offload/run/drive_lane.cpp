@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "offload/plan/finish.h"
 
 namespace sluice {
 namespace {
+
+/// Requests that begin with one system call where the drive has enough to do.
+constexpr std::size_t requests_a_call = 8;
 
 IoOp io_op_of(LaneKind lane) { return lane == LaneKind::nvme_read ? IoOp::read : IoOp::write; }
 
@@ -29,8 +33,11 @@ DriveLane::DriveLane(RunState& run, LaneId lane, SwapStore& store, CommitSink* s
       flips_(rank_commits(run.plan(), rank_)),
       requests_(queue_.capacity()),
       finished_(queue_.capacity()),
+      blocks_(2 * queue_.capacity()),  // as many again may wait to be verified
+      arrived_(blocks_.size()),
       window_(run.plan().lanes[lane].windowed ? queue_.capacity() : 1) {
   for (Request& request : requests_) free_.push_back(&request);
+  for (Block& block : blocks_) free_blocks_.push_back(&block);
   run_.progress().set_waker(
       lane_, [](void* queue) { static_cast<IoQueue*>(queue)->wake(); }, &queue_);
 }
@@ -46,6 +53,7 @@ void DriveLane::run() {
 
 bool DriveLane::step() {
   bool moved = false;
+  collect(0);
   while (!run_.progress().halted()) {
     if (!submitting_) {
       if (!start_next()) break;
@@ -54,7 +62,9 @@ bool DriveLane::step() {
     if (!submit()) break;
     moved = true;
   }
-  queue_.flush();  // before the checksums of what has arrived
+  begin_requests();
+  // One block at a time, so that the window is full meanwhile.
+  if (!run_.progress().halted() && verify_one()) moved = true;
   while (!run_.progress().halted() && retire()) moved = true;
   return moved;
 }
@@ -79,7 +89,7 @@ bool DriveLane::start_next() {
   if (alone && started_ > 0) return false;
 
   Started& entry = window_[(oldest_ + started_) % window_.size()];
-  entry = {&op, iteration_, run_.start_op(lane_, op, iteration_), 0, false};
+  entry = {&op, iteration_, run_.start_op(lane_, op, iteration_), 0, 0, false};
   ++started_;
   submitting_ = true;
   transfer_ = 0;
@@ -108,7 +118,8 @@ bool DriveLane::submit() {
 bool DriveLane::submit_sync() {
   Started& newest = window_[(oldest_ + started_ - 1) % window_.size()];
   for (; transfer_ < store_.file().files().size(); ++transfer_)
-    if (!start_request(newest, IoOp::sync, {static_cast<std::uint32_t>(transfer_), 0, 0}, nullptr)) return false;
+    if (!start_request(newest, nullptr, IoOp::sync, {static_cast<std::uint32_t>(transfer_), 0, 0}, nullptr))
+      return false;
   return true;
 }
 
@@ -124,17 +135,38 @@ bool DriveLane::submit_transfer() {
     if (free_.empty()) return false;
     const std::uint64_t offset = transfer.offset + submitted_bytes_;
     const std::uint64_t in_block = std::min(block_bytes - offset % block_bytes, padded - submitted_bytes_);
-    if (op == IoOp::write && offset % block_bytes == 0)
-      sums.slots[slot].set(offset / block_bytes,
-                           {transfer.host + submitted_bytes_, std::min(in_block, transfer.bytes - submitted_bytes_)});
+    if (offset % block_bytes == 0) {
+      const std::uint64_t content = std::min(in_block, transfer.bytes - submitted_bytes_);
+      if (op == IoOp::write) sums.slots[slot].set(offset / block_bytes, {transfer.host + submitted_bytes_, content});
+      if (op == IoOp::read && (block_ = open_block(newest, transfer, submitted_bytes_, content)) == nullptr)
+        return false;
+    }
     const SwapPiece piece = store_.file().piece(store_.file_offset(transfer.buffer, slot, offset), in_block);
-    if (!start_request(newest, op, piece, transfer.host + submitted_bytes_)) return false;
+    if (!start_request(newest, block_, op, piece, transfer.host + submitted_bytes_)) return false;
     submitted_bytes_ += piece.bytes;
+    if (block_ != nullptr && piece.bytes == in_block) std::exchange(block_, nullptr)->all_submitted = true;
+    // An idle drive is not kept waiting for the checksums of a whole window.
+    if (++unbegun_ >= requests_a_call || queue_.in_flight() <= queue_.depth() / 2) begin_requests();
   }
   return true;
 }
 
-bool DriveLane::start_request(Started& owner, IoOp op, SwapPiece piece, std::byte* data) {
+void DriveLane::begin_requests() {
+  if (unbegun_ > 0) queue_.flush();
+  unbegun_ = 0;
+}
+
+DriveLane::Block* DriveLane::open_block(Started& owner, const BoundTransfer& transfer, std::uint64_t begin,
+                                        std::uint64_t bytes) {
+  if (free_blocks_.empty()) return nullptr;
+  Block* const block = free_blocks_.back();
+  free_blocks_.pop_back();
+  *block = {&owner, &transfer, begin, bytes, 0, false};
+  ++owner.unverified;
+  return block;
+}
+
+bool DriveLane::start_request(Started& owner, Block* block, IoOp op, SwapPiece piece, std::byte* data) {
   if (free_.empty()) return false;
   Request* const request = free_.back();
   request->io = IoRequest{};
@@ -145,22 +177,23 @@ bool DriveLane::start_request(Started& owner, IoOp op, SwapPiece piece, std::byt
   request->io.data = data;
   request->io.user = request;
   request->owner = &owner;
+  request->block = block;
   if (!queue_.submit(&request->io)) return false;
   free_.pop_back();
   ++owner.in_flight;
+  if (block != nullptr) ++block->in_flight;
   return true;
 }
 
 bool DriveLane::retire() {
   if (started_ == 0) return false;
   const Started& entry = window_[oldest_];
-  if (!entry.all_submitted || entry.in_flight > 0) return false;
-  const Status done = entry.op->op->kind == OpKind::read     ? verify(entry)
-                      : entry.op->op->kind == OpKind::commit ? commit(entry)
-                                                             : success();
-  if (!done.ok()) {
-    fail(*entry.op, done.error());
-    return false;
+  if (!entry.all_submitted || entry.in_flight > 0 || entry.unverified > 0) return false;
+  if (entry.op->op->kind == OpKind::commit) {
+    if (const Status done = commit(entry); !done.ok()) {
+      fail(*entry.op, done.error());
+      return false;
+    }
   }
   run_.finish_op(lane_, *entry.op, entry.iteration, entry.time);
   oldest_ = (oldest_ + 1) % window_.size();
@@ -168,16 +201,21 @@ bool DriveLane::retire() {
   return true;
 }
 
-Status DriveLane::verify(const Started& started) const {
-  for (const BoundTransfer& transfer : started.op->transfers) {
-    BufferSums& sums = store_.sums(transfer.buffer);
-    const BlockChecksums& table = sums.slots[physical_slot(transfer, started.iteration)];
-    for (std::uint64_t at = 0; at < transfer.bytes; at += sums.block_bytes)
-      SLUICE_TRY(table.verify((transfer.offset + at) / sums.block_bytes,
-                              {transfer.host + at, std::min<std::uint64_t>(sums.block_bytes, transfer.bytes - at)},
-                              run_.plan().buffers[transfer.buffer].name.c_str()));
-  }
-  return success();
+bool DriveLane::verify_one() {
+  if (arrived_count_ == 0) return false;
+  Block* const block = arrived_[first_arrived_];
+  first_arrived_ = (first_arrived_ + 1) % arrived_.size();
+  --arrived_count_;
+  const BoundTransfer& transfer = *block->transfer;
+  const BufferSums& sums = store_.sums(transfer.buffer);
+  const BlockChecksums& table = sums.slots[physical_slot(transfer, block->owner->iteration)];
+  const Status same =
+      table.verify((transfer.offset + block->begin) / sums.block_bytes, {transfer.host + block->begin, block->bytes},
+                   run_.plan().buffers[transfer.buffer].name.c_str());
+  --block->owner->unverified;
+  if (!same.ok()) fail(*block->owner->op, same.error());
+  free_blocks_.push_back(block);
+  return true;
 }
 
 Status DriveLane::commit(const Started& started) {
@@ -204,7 +242,12 @@ std::size_t DriveLane::wanted_completions() const {
 void DriveLane::sleep() {
   if (blocked_ && run_.progress().arm(lane_, blocked_source_, blocked_threshold_)) return;
   if (run_.progress().halted()) return;
-  Result<std::size_t> got = queue_.wait(wanted_completions(), finished_);
+  collect(wanted_completions());
+}
+
+void DriveLane::collect(std::size_t min_completions) {
+  if (min_completions == 0 && queue_.in_flight() == 0) return;
+  Result<std::size_t> got = queue_.wait(min_completions, finished_);
   if (!got.ok()) {
     run_.stop(got.error());
     return;
@@ -218,6 +261,9 @@ void DriveLane::complete(std::span<IoRequest*> finished) {
     --request->owner->in_flight;
     if (io->error != 0) fail(*request->owner->op, queue_.status(*io).error());
     free_.push_back(request);
+    Block* const block = request->block;
+    if (block == nullptr || --block->in_flight > 0 || !block->all_submitted) continue;
+    arrived_[(first_arrived_ + arrived_count_++) % arrived_.size()] = block;
   }
 }
 

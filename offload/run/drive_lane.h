@@ -24,12 +24,22 @@ class DriveLane {
     const BoundOp* op = nullptr;
     std::uint64_t iteration = 0;
     double time = 0;
-    std::uint32_t in_flight = 0;  ///< requests
+    std::uint32_t in_flight = 0;   ///< requests
+    std::uint32_t unverified = 0;  ///< blocks that were asked for and whose checksums have not been compared
+    bool all_submitted = false;
+  };
+  /// A block on its way in. At a stripe's end it comes in several requests.
+  struct Block {
+    Started* owner = nullptr;
+    const BoundTransfer* transfer = nullptr;
+    std::uint64_t begin = 0, bytes = 0;  ///< in the transfer
+    std::uint32_t in_flight = 0;         ///< requests
     bool all_submitted = false;
   };
   struct Request {
     IoRequest io;
     Started* owner = nullptr;
+    Block* block = nullptr;  ///< of a read
   };
 
   bool step();             ///< submit and retire what can be; false if nothing could
@@ -37,15 +47,18 @@ class DriveLane {
   bool submit();           ///< requests of the newest started op; true when all are submitted
   bool submit_transfer();  ///< of the transfer at the cursor
   bool submit_sync();
-  bool retire();  ///< the oldest started op, if it has finished
-  Status verify(const Started& started) const;
+  void begin_requests();  ///< what was submitted and has not begun
+  bool retire();          ///< the oldest started op, if it has finished
+  Block* open_block(Started& owner, const BoundTransfer& transfer, std::uint64_t begin, std::uint64_t bytes);
+  bool verify_one();  ///< of the blocks that have arrived; false if there is none
   Status commit(const Started& started);
   std::size_t wanted_completions() const;
   void sleep();
+  void collect(std::size_t min_completions);
   void complete(std::span<IoRequest*> finished);
   void fail(const BoundOp& op, const Error& error);
   std::uint8_t physical_slot(const BoundTransfer& transfer, std::uint64_t iteration) const;
-  bool start_request(Started& owner, IoOp op, SwapPiece piece, std::byte* data);
+  bool start_request(Started& owner, Block* block, IoOp op, SwapPiece piece, std::byte* data);
 
   RunState& run_;
   LaneId lane_;
@@ -60,6 +73,12 @@ class DriveLane {
   std::vector<Request> requests_;
   std::vector<Request*> free_;
   std::vector<IoRequest*> finished_;
+  std::vector<Block> blocks_;
+  std::vector<Block*> free_blocks_;
+  std::vector<Block*> arrived_;  ///< ring, in the order in which they are to be verified
+  std::size_t first_arrived_ = 0, arrived_count_ = 0;
+  Block* block_ = nullptr;       ///< the one that is being submitted
+  std::size_t unbegun_ = 0;      ///< requests since the last flush
   std::vector<Started> window_;  ///< ring
   std::size_t oldest_ = 0, started_ = 0;
 
