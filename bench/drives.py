@@ -6,7 +6,7 @@
 fio        `bench io --against fio`: io_uring and libaio, 1 MiB, 128 KiB and 4 KiB at depth 16
 stripes    two loop-mounted file systems, throttled to 300 and 100 MB/s by a blkio cgroup: alone and striped, in turns
            (root, cgroup v1 or v2)
-swap       a step that the drive bounds (llama-1b, 16 tokens) against `bench io --mode mixed` over as large a file,
+swap       a step that the drive bounds (llama-1b, 16 tokens, parameters on the device) against `bench io --mode mixed` over as large a file,
            before and after it; needs --data TEXT
 calls      system calls per request at depth 16 with io_uring and libaio, counted by strace
 checksums  steps of two binaries, the second (--without BINARY) built with -DSLUICE_CHECKSUMS=OFF; needs --data TEXT
@@ -109,7 +109,7 @@ def stripes(a):
 
 
 IO_BOUND = ["--model", "llama-1b", "--seq", "16", "--batch", "1", "--micro-batch", "1", "--states", "nvme", "--residency",
-            "none", "--device-memory", "1GiB", "--host-memory", "512MiB", "--clip", "0", "--update", "backward"]
+            "all", "--device-memory", "4GiB", "--host-memory", "512MiB", "--clip", "0", "--update", "backward"]
 
 
 def steps_of(a, binary, options, count):

@@ -94,6 +94,9 @@ void add_stream_options(CLI::App* io, Typed* t) {
   io->add_option("--threads", s.threads, "threads, each with a queue and a part of the file of its own")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  add_size(io, "--memory", &s.memory_bytes,
+           "that the requests go through in turn (default: 256MiB, more than caches hold, as in a run; with --against "
+           "0: a buffer per request, as fio has)");
   io->add_flag("--sqpoll", s.sqpoll, "io_uring: a kernel thread submits (it takes a core)");
   io->add_flag("--iopoll", s.iopoll, "io_uring: completions are polled for; needs a drive with poll queues");
   io->add_option("--seconds", t->options.seconds, "per measurement (default: 2; sweep and tune 0.4)")
@@ -187,6 +190,7 @@ void add_bench_io(CLI::App& bench, Outcome& outcome) {
   add_studies(io, typed.get());
   io->callback([typed, io, &outcome] {
     typed->options.seconds_given = io->count("--seconds") > 0;
+    if (!typed->against.empty() && io->count("--memory") == 0) typed->options.setting.memory_bytes = 0;
     outcome.finish("bench io", run(*typed));
   });
 }

@@ -44,8 +44,9 @@ class Stream {
     const bool reads = setting.mode != StreamMode::write, writes = setting.mode != StreamMode::read;
     slots_.resize(queue.capacity() * ((reads ? 1u : 0u) + (writes ? 1u : 0u)));
     done_.resize(slots_.size());
+    buffers_ = buffers_each(setting, slots_.size());
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      slots_[i].io.data = memory + i * setting.block_bytes;
+      slots_[i].memory = memory + i * buffers_ * setting.block_bytes;
       slots_[i].io.user = &slots_[i];
       directions_[reads && (!writes || i % 2 == 0) ? 0 : 1].idle.push_back(&slots_[i]);
     }
@@ -55,7 +56,8 @@ class Stream {
   }
 
   static std::uint64_t memory_bytes(const StreamSetting& setting, std::size_t files) {
-    return setting.block_bytes * setting.depth * files * (setting.mode == StreamMode::mixed ? 2 : 1);
+    const std::size_t slots = setting.depth * files * (setting.mode == StreamMode::mixed ? 2 : 1);
+    return setting.block_bytes * slots * buffers_each(setting, slots);
   }
 
   Status run(double seconds, const std::atomic<bool>* stop, StreamResult& result) {
@@ -82,11 +84,17 @@ class Stream {
   struct Slot {
     IoRequest io;
     Clock::time_point begun;
+    std::byte* memory = nullptr;  ///< of its own, for `buffers_` blocks
+    std::uint64_t turn = 0;
   };
   struct Direction {
     std::vector<Slot*> idle;
     std::uint64_t at = 0, issued = 0;
   };
+
+  static std::uint64_t buffers_each(const StreamSetting& setting, std::size_t slots) {
+    return std::max<std::uint64_t>(1, setting.memory_bytes / setting.threads / (setting.block_bytes * slots));
+  }
 
   std::uint64_t middle() const {
     const std::uint64_t blocks = (part_.end - part_.begin) / setting_.block_bytes;
@@ -121,6 +129,7 @@ class Stream {
     slot.io.file = piece.file;
     slot.io.offset = piece.offset;
     slot.io.bytes = piece.bytes;
+    slot.io.data = slot.memory + slot.turn++ % buffers_ * setting_.block_bytes;
     slot.begun = now;
     direction.at += piece.bytes;
     ++direction.issued;
@@ -142,6 +151,7 @@ class Stream {
   const StreamSetting& setting_;
   Part part_;
   std::mt19937_64 random_;
+  std::uint64_t buffers_ = 1;
   std::vector<Slot> slots_;
   std::vector<IoRequest*> done_;
   std::array<Direction, 2> directions_;  ///< reads, writes

@@ -34,6 +34,9 @@ struct StreamSetting {
   IoBackendKind backend = IoBackendKind::automatic;
   bool sqpoll = false, iopoll = false;
   std::size_t threads = 1;  ///< each with a queue and a part of the files of its own
+  /// Requests go through so much memory in turn, as they do in a run, whose arenas no cache holds; 0: as much as is in
+  /// flight, which may be a fifth to a third faster.
+  std::uint64_t memory_bytes = 256u << 20;
 };
 
 struct StreamResult {
