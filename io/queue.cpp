@@ -39,6 +39,7 @@ IoQueue::IoQueue(std::unique_ptr<IoBackend> backend, std::vector<IoFile> files, 
       windows_(files_.size() * 2),
       reaped_(depth * files_.size() * 2) {}
 
+// NOLINTNEXTLINE(bugprone-exception-escape): only the text of a failure allocates, and without memory for it all ends.
 IoQueue::~IoQueue() { static_cast<void>(drain()); }
 
 int IoQueue::refuse_reason(const IoRequest& request) const {
