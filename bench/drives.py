@@ -6,7 +6,7 @@
 fio        `bench io --against fio`: io_uring and libaio, 1 MiB, 128 KiB and 4 KiB at depth 16
 stripes    two loop-mounted file systems, throttled to 300 and 100 MB/s by a blkio cgroup: alone and striped, in turns
            (root, cgroup v1 or v2)
-swap       a step that the drive bounds (llama-1b, 16 tokens, parameters on the device) against `bench io --mode mixed` over as large a file,
+swap       a step that the drive bounds (16 tokens, parameters on the device) against `bench io --mode mixed` over as large a file,
            before and after it; needs --data TEXT
 calls      system calls per request at depth 16 with io_uring and libaio, counted by strace
 checksums  steps of two binaries, the second (--without BINARY) built with -DSLUICE_CHECKSUMS=OFF; needs --data TEXT
@@ -108,7 +108,7 @@ def stripes(a):
             print(f"| {mode} | {alone[0]:.0f} MB/s | {alone[1]:.0f} MB/s | {alone[2]:.0f} MB/s | {ratio:.3f} |", flush=True)
 
 
-IO_BOUND = ["--model", "llama-1b", "--seq", "16", "--batch", "1", "--micro-batch", "1", "--states", "nvme", "--residency",
+IO_BOUND = ["--seq", "16", "--batch", "1", "--micro-batch", "1", "--states", "nvme", "--residency",
             "all", "--device-memory", "4GiB", "--host-memory", "512MiB", "--clip", "0", "--update", "backward"]
 
 
@@ -120,11 +120,13 @@ def steps_of(a, binary, options, count):
 
 def swap(a):
     # As large as the step's swap file and for about as long: what a drive or its host caches or saves up helps neither.
-    same = ["--mode", "mixed", "--size", "15GiB", "--seconds", 8]
+    large = a.model == "llama-1b"
+    same = ["--mode", "mixed", "--size", "15GiB" if large else "2GiB", "--seconds", 8 if large else 2]
     ratios, rates = [], []
     for _ in range(a.rounds):
         mixed = [bench_io(a, *same)["bytes_per_second"]]
-        step = steps_of(a, a.sluice, IO_BOUND, 2)[-1]
+        steps = steps_of(a, a.sluice, ["--model", a.model, *IO_BOUND], 2 if large else 5)[1:]
+        step = sorted(steps, key=lambda s: s["step_seconds"])[len(steps) // 2]
         mixed.append(bench_io(a, *same)["bytes_per_second"])
         rate = (step["nvme_read_bytes"] + step["nvme_write_bytes"]) / step["step_seconds"]
         ratios.append(rate / statistics.mean(mixed))
@@ -156,7 +158,7 @@ def calls(a):
 
 def checksums(a):
     configurations = {
-        "llama-1b, 16 tokens (the drive bounds it)": (IO_BOUND, 2),
+        "llama-1b, 16 tokens (the drive bounds it)": (["--model", "llama-1b", *IO_BOUND], 2),
         "llama-125m, 4,096 tokens, everything on the drive": (
             ["--model", "llama-125m", "--seq", "1024", "--batch", "4", "--micro-batch", "2", "--states", "nvme",
              "--residency", "none", "--device-memory", "2GiB", "--host-memory", "512MiB"], 4)}
@@ -177,6 +179,7 @@ def main():
     parser.add_argument("--without", help="binary built with -DSLUICE_CHECKSUMS=OFF")
     parser.add_argument("--nvme", required=True, help="directory on the drive")
     parser.add_argument("--data", help="text for the runs that train")
+    parser.add_argument("--model", default="llama-1b", help="of the run `swap`: llama-1b, or llama-125m for shorter turns")
     parser.add_argument("--profile", help="hardware profile (default: a new one beside the swap file)")
     parser.add_argument("--runs", default="fio,stripes,calls")
     parser.add_argument("--pairs", type=int, default=15)
