@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "src/device/profile_measure.h"
+#include "src/device/statistics.h"
 
 namespace sluice {
 namespace {
@@ -41,10 +42,10 @@ class Turns {
   double start_ = 0, took_ = 0;  ///< written by thread 0, between barriers
 };
 
-Passes summary(std::vector<double> rates) {
-  std::sort(rates.begin(), rates.end());
-  const double median = rates[rates.size() / 2];
-  return {median, (rates.back() - rates.front()) / median};
+Passes summary(const std::vector<double>& rates) {
+  const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
+  const double middle = median(rates);
+  return {middle, (*most - *least) / middle};
 }
 
 }  // namespace
