@@ -1,4 +1,4 @@
-// Durable writes, sync, commit and control by the rules at the head of finish.h.
+// Durable writes, sync, commit, control and step_end by the rules at the head of finish.h.
 #include <algorithm>
 
 #include "offload/plan/check.h"
@@ -44,9 +44,9 @@ class DurabilityCheck {
     } else if (op.kind == OpKind::sync) {
       require(own.commit, n, "");
       own.sync = n;
-    } else if (op.kind == OpKind::control) {
+    } else if (op.kind == OpKind::control || op.kind == OpKind::step_end) {
       require(own.commit, n, "");
-      own.control = n;
+      own.control = n;  // step_end, where there is one: it follows on the same lane
     } else if (op.kind == OpKind::reduce_scatter && op.collective >= 0) {
       require(own.commit, n, "");
     } else if (const Access* a = durable_write(op)) {

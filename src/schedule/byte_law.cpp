@@ -73,16 +73,17 @@ class Law {
     const std::uint64_t published = schedule_.update_ahead || c.resident ? 1 : 0;
     b_.h2d += (fetches + published) * bytes;
     b_.collective += (fetches + published) * bytes * (work_.ranks - 1u);
+    if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
     const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open;
     b_.nvme_read += (fetches + (retained ? 0 : 1)) * bytes;
-    b_.nvme_write += bytes;
   }
 
   void optimizer(UnitId u) {
-    if (choice(u).state_home != Place::nvme) return;
-    b_.nvme_read += work_.shard_numel(u) * (remainder_ + 8);
-    b_.nvme_write += work_.shard_numel(u) * (remainder_ + 8);
+    // Residency saves reads, never durable writes.
+    const std::uint64_t bytes = work_.shard_numel(u) * (remainder_ + 8);
+    if (choice(u).state_home == Place::nvme) b_.nvme_read += bytes;
+    if (choice(u).state_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
   }
 
   void gradient(UnitId u) {

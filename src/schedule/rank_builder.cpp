@@ -67,26 +67,32 @@ void RankBuilder::declare_persistent() {
                          Life::persistent);
 }
 
+Part RankBuilder::declare_state(UnitId u, StateKind k, Place place, std::uint64_t bytes_per_element) {
+  const Tier tier = place == Place::nvme ? Tier::nvme : Tier::host;
+  const std::uint64_t bytes = work_.shard_numel(u) * bytes_per_element;
+  const Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, rank_, bytes, Life::persistent);
+  Buffer& b = emit_.at(p);
+  b.state = k;
+  b.unit = u;
+  b.block_bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, schedule_.tile_numel * bytes_per_element));
+  if (tier == Tier::nvme && work_.durable && k != StateKind::gradient) b.slots = 2;
+  return p;
+}
+
 void RankBuilder::declare_home(UnitId u) {
-  const auto declare = [&](StateKind k, Place place, std::uint64_t bytes_per_element) {
-    const Tier tier = place == Place::nvme ? Tier::nvme : Tier::host;
-    const std::uint64_t bytes = work_.shard_numel(u) * bytes_per_element;
-    Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, rank_, bytes, Life::persistent);
-    Buffer& b = emit_.at(p);
-    b.state = k;
-    b.unit = u;
-    b.block_bytes =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, schedule_.tile_numel * bytes_per_element));
-    if (tier == Tier::nvme && work_.durable && k != StateKind::gradient) b.slots = 2;
-    return p;
-  };
   const UnitChoice& c = choice(u);
   for (StateKind k : {StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq}) {
     if (state_bytes(k) == 0 || (work_.inference && k != StateKind::parameter)) continue;
     const Place place = k == StateKind::parameter ? c.parameter_home : c.state_home;
-    unit(u).home[static_cast<std::size_t>(k)] = declare(k, place, state_bytes(k));
+    unit(u).home[static_cast<std::size_t>(k)] = declare_state(u, k, place, state_bytes(k));
+    if (!work_.durable || place == Place::nvme) continue;
+    const Part mirror = declare_state(u, k, Place::nvme, state_bytes(k));
+    emit_.at(mirror).name += ".durable";
+    unit(u).mirror[static_cast<std::size_t>(k)] = mirror;
   }
-  if (schedule_.update_ahead && !work_.inference) unit(u).gradient_wait = declare(StateKind::gradient, c.gradient, 4);
+  if (schedule_.update_ahead && !work_.inference)
+    unit(u).gradient_wait = declare_state(u, StateKind::gradient, c.gradient, 4);
 }
 
 Part RankBuilder::device(const std::string& name, std::uint64_t bytes, Life life) {
@@ -103,10 +109,13 @@ Part RankBuilder::tile_of(const Part& whole, const TileRef& t, std::uint64_t byt
 
 // Durable state has two slots. Until a unit is updated in this iteration its state is read from the current one;
 // the update writes the next one, and reads after it find it there.
-Part RankBuilder::home_tile(const TileRef& t, StateKind k, bool write) {
-  const Part whole = unit(t.unit).home[static_cast<std::size_t>(k)];
+Part RankBuilder::slot_tile(const Part& whole, const TileRef& t, StateKind k, bool write) {
   const bool next = emit_.at(whole).slots == 2 && (write || unit(t.unit).updated);
   return tile_of(whole, t, state_bytes(k)).in_slot(next ? Slot::next : Slot::current);
+}
+
+Part RankBuilder::home_tile(const TileRef& t, StateKind k, bool write) {
+  return slot_tile(unit(t.unit).home[static_cast<std::size_t>(k)], t, k, write);
 }
 
 /// The tile of a state in host memory: in place if its home is there, else read into staging.
@@ -119,10 +128,13 @@ Part RankBuilder::bring_home_tile(const TileRef& t, StateKind k) {
   return host;
 }
 
+/// To the drive, where the state has its home or, if it lives in host memory, its durable copy.
 void RankBuilder::save_home_tile(const TileRef& t, StateKind k, const Part& host) {
-  const Part home = home_tile(t, k, true);
-  if (emit_.at(home).tier == Tier::host) return;
-  emit_.move(OpKind::write, LaneKind::nvme_write, rank_, t.unit, host, home, t.index);
+  const PerUnit& s = unit(t.unit);
+  const Part& home = s.home[static_cast<std::size_t>(k)];
+  const Part& kept = emit_.at(home).tier == Tier::nvme ? home : s.mirror[static_cast<std::size_t>(k)];
+  if (kept.valid())
+    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, t.unit, host, slot_tile(kept, t, k, true), t.index);
 }
 
 // ---- parameters on the device

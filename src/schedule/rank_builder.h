@@ -87,7 +87,8 @@ class RankBuilder {
   };
   struct PerUnit {
     Part resident, open, gradient, shard_gradient;
-    std::array<Part, 4> home;  ///< by StateKind, one shard each
+    std::array<Part, 4> home;    ///< by StateKind, one shard each
+    std::array<Part, 4> mirror;  ///< the durable copy on nvme of a home in host memory
     Part gradient_wait;
     Parked parked_gradient;
     bool updated = false;         ///< in this iteration
@@ -109,9 +110,11 @@ class RankBuilder {
 
   void declare_persistent();
   void declare_home(UnitId u);
+  Part declare_state(UnitId u, StateKind k, Place place, std::uint64_t bytes_per_element);
   Part device(const std::string& name, std::uint64_t bytes, Life life = Life::brief);
   Part stage(const std::string& name, std::uint64_t bytes);
   Part home_tile(const TileRef& t, StateKind k, bool write);
+  Part slot_tile(const Part& whole, const TileRef& t, StateKind k, bool write);
   Part bring_home_tile(const TileRef& t, StateKind k);
   void save_home_tile(const TileRef& t, StateKind k, const Part& host);
   Part tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const;
