@@ -45,12 +45,14 @@ void BlockChecksums::set(std::size_t block, std::span<const std::byte> data) {
 
 Status BlockChecksums::verify(std::size_t block, std::span<const std::byte> data, const char* where) const {
   SLUICE_CHECK(block < values_.size(), "block %zu of %zu", block, values_.size());
-  if (values_[block] == 0) return fault(fmt::format("{}: block {} was read but never written", where, block));
+  if (values_[block] == 0)
+    return Error{ErrorCode::damaged, fmt::format("{}: block {} was read but never written", where, block)};
   const std::uint64_t value = table_value(data);
   if (value == values_[block]) return success();
-  return fault(
+  return Error{
+      ErrorCode::damaged,
       fmt::format("{}: block {} of {} bytes came back changed (checksum {:016x}, was {:016x}): check the drive", where,
-                  block, data.size(), value, values_[block]));
+                  block, data.size(), value, values_[block])};
 }
 
 }  // namespace sluice

@@ -33,7 +33,7 @@ class BlockChecksums {
   explicit BlockChecksums(std::size_t blocks = 0) : values_(blocks, 0) {}
 
   void set(std::size_t block, std::span<const std::byte> data);
-  /// fault when the data differ from what was set, or when nothing was set. `where` names the block to people.
+  /// damaged when the data differ from what was set, or when nothing was set. `where` names the block to people.
   Status verify(std::size_t block, std::span<const std::byte> data, const char* where = "") const;
   bool is_set(std::size_t block) const { return values_[block] != 0; }
   /// For commit records; 0 means not set.

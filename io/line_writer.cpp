@@ -91,4 +91,9 @@ Status LineWriter::write_line(std::string_view line) {
   return fault(fmt::format("{}: a line could not be written: {}", path_, std::strerror(error)));
 }
 
+Status LineWriter::sync() {
+  if (!regular_ || fdatasync(fd_) == 0) return success();
+  return fault(fmt::format("{}: sync failed: {}", path_, std::strerror(errno)));
+}
+
 }  // namespace sluice

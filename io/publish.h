@@ -57,6 +57,8 @@ class LineWriter {
   bool is_open() const { return fd_ >= 0; }
   /// `line` without its newline.
   Status write_line(std::string_view line);
+  /// What was written is on the drive. Pipes and terminals have nothing to sync.
+  Status sync();
 
  private:
   std::string path_, scratch_;

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -245,11 +246,21 @@ Result<SwapFile> SwapFile::open_existing(const SwapOptions& options) {
   return open_files(options, false);
 }
 
-bool SwapFile::exists(const SwapOptions& options) {
-  return !options.name.empty() &&
-         std::all_of(options.directories.begin(), options.directories.end(), [&](const std::string& directory) {
-           return access((directory + "/" + options.name).c_str(), F_OK) == 0;
-         });
+Status SwapFile::remove(const SwapOptions& options) {
+  SLUICE_CHECK(!options.name.empty(), "a temporary swap file removes itself");
+  for (const std::string& directory : options.directories) {
+    const std::string path = directory + "/" + options.name;
+    const int fd = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) continue;
+    if (fd < 0) return bad_request(fmt::format("can not open swap file {}: {}", path, std::strerror(errno)));
+    const bool locked = lock_patiently(fd);
+    const bool removed = locked && unlink(path.c_str()) == 0;
+    const int error = errno;
+    ::close(fd);
+    if (!locked) return bad_request(fmt::format("swap file {} is used by another run", path));
+    if (!removed) return fault(fmt::format("can not remove swap file {}: {}", path, std::strerror(error)));
+  }
+  return success();
 }
 
 SwapFile::~SwapFile() { close(); }
@@ -285,6 +296,25 @@ SwapPiece SwapFile::piece(std::uint64_t offset, std::uint64_t bytes) const {
   const std::uint64_t begin = end == stripe_ends_.begin() ? 0 : *(end - 1);
   return {static_cast<std::uint32_t>(end - stripe_ends_.begin()), turn * (*end - begin) + within - begin,
           std::min(bytes, *end - within)};
+}
+
+Status SwapFile::zero(const SwapPiece& piece) {
+  const IoFile& file = files_[piece.file];
+  if (fallocate(file.fd, FALLOC_FL_ZERO_RANGE, static_cast<off_t>(piece.offset), static_cast<off_t>(piece.bytes)) == 0)
+    return success();
+  const std::uint64_t chunk = std::min<std::uint64_t>(piece.bytes, 1u << 20);
+  const std::unique_ptr<std::byte, decltype(&std::free)> zeros(
+      static_cast<std::byte*>(std::aligned_alloc(swap_alignment_bytes, round_up(chunk, swap_alignment_bytes))),
+      &std::free);
+  std::memset(zeros.get(), 0, chunk);
+  for (std::uint64_t done = 0; done < piece.bytes;) {
+    const ssize_t n =
+        pwrite(file.fd, zeros.get(), std::min(chunk, piece.bytes - done), static_cast<off_t>(piece.offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return fault(fmt::format("{}: write failed: {}", file.path, std::strerror(errno)));
+    done += static_cast<std::uint64_t>(n);
+  }
+  return success();
 }
 
 Status SwapFile::sync() {

@@ -40,13 +40,16 @@ class SwapFile {
   static Result<SwapFile> create(const SwapOptions& options);
   /// Open kept files. bad_request when one is missing, has another size than the options imply, or is in use.
   static Result<SwapFile> open_existing(const SwapOptions& options);
-  /// Whether all kept files of that name exist.
-  static bool exists(const SwapOptions& options);
+  /// Remove kept files of that name, those that exist. bad_request when one is in use.
+  static Status remove(const SwapOptions& options);
 
   SwapFile() = default;
   ~SwapFile();
   SwapFile(SwapFile&& other) noexcept;
   SwapFile& operator=(SwapFile&& other) noexcept;
+
+  /// A kept file is removed when it is closed.
+  void discard() { remove_on_close_ = true; }
 
   std::uint64_t bytes() const { return bytes_; }
   /// For QueueOptions::files.
@@ -54,6 +57,8 @@ class SwapFile {
   /// The first piece of [offset, offset + bytes): never longer than `bytes`, never beyond a stripe when there are
   /// several files. Call again with what is left.
   SwapPiece piece(std::uint64_t offset, std::uint64_t bytes) const;
+  /// Make the piece read as zeros: without writing them where the file system can.
+  Status zero(const SwapPiece& piece);
   /// fdatasync every file. A failure is final: what was written since the last success must be taken as lost.
   Status sync();
   /// "/nvme: 1.5 GiB O_DIRECT" or why not, for people.

@@ -47,6 +47,7 @@ Status eval(const RunOptions& options, const Evaluator::Options& what) {
   SLUICE_ASSIGN(auto run, prepare(config, Purpose::evaluate, [&](const std::string& note) { line.note(note); }));
   SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, std::move(text), what, [&](double fraction) {
                   line.task("reading weights from " + config.init, fraction);
+                  return success();
                 }));
   const auto result = evaluator->evaluate(stop, [&](double fraction, double loss) {
     char shown[64];
@@ -70,6 +71,7 @@ void add_eval(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<RunOptions>();
   auto what = std::make_shared<Evaluator::Options>();
   add_model_options(command, options.get());
+  command->get_option("--model")->required();
   command->add_option("--data", options->config.data, "text, or a token file made by 'sluice data tokenize'")
       ->required();
   CLI::Option* batches =

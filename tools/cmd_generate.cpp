@@ -127,6 +127,7 @@ Status generate(const RunOptions& options, const Request& request) {
   SLUICE_ASSIGN(auto run, prepare(config, Purpose::decode, [&](const std::string& text) { line.note(text); }));
   SLUICE_ASSIGN(auto generator, Generator::create(*run, [&](double fraction) {
                   line.task("reading weights from " + config.init, fraction);
+                  return success();
                 }));
   line.finish();
   const bool text = request.prompt_tokens.empty();
@@ -150,6 +151,7 @@ void add_generate(CLI::App& app, Outcome& outcome) {
   auto request = std::make_shared<Request>();
   Sampling& s = request->sampling;
   add_model_options(command, options.get());
+  command->get_option("--model")->required();
   CLI::Option* text =
       command->add_option("--prompt", request->prompt, "text to continue, for models of bytes (vocabulary 256)");
   CLI::Option* tokens =

@@ -184,6 +184,7 @@ void add_plan(CLI::App& app, Outcome& outcome) {
                   "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp");
   auto options = std::make_shared<RunOptions>();
   add_model_options(command, options.get());
+  command->get_option("--model")->required();
   add_batch_options(command, options.get());
   add_training_options(command, options.get());
   command->add_option("--trace", options->config.trace, "file for the predicted timeline of one step");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/size.h"
+#include "src/train/run_config_json.h"
 #include "src/train/trainer.h"
 #include "tools/commands.h"
 #include "tools/run_options.h"
@@ -66,22 +67,20 @@ std::string summary(const Prepared& run) {
 }
 
 Wear measured_wear(const RunConfig& config, const TrainResult& result) {
-  const auto steps = static_cast<std::uint64_t>(result.steps);
+  const auto steps = static_cast<std::uint64_t>(result.timed_steps);
   return drive_wear(result.nvme_write_bytes / steps, result.seconds / static_cast<double>(steps), config.drive_tbw);
 }
 
 Status report(const RunConfig& config, const TrainResult& result, Engine& engine) {
-  const std::size_t drives = result.steps > 0 ? config.nvme.size() : 0;
+  const std::size_t drives = result.timed_steps > 0 ? config.nvme.size() : 0;
   if (config.json) {
-    SLUICE_ASSIGN(const std::uint64_t state_hash, engine.state_hash());
     nlohmann::ordered_json j;
-    j["done"] = !result.interrupted;
-    j["steps"] = result.steps;
-    j["loss"] = result.loss;
-    j["eval_loss"] = result.eval_loss;
-    char hash[32];
-    std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(state_hash));
-    j["state_hash"] = hash;
+    j["done"] = true;
+    TrainResult whole = result;
+    if (!whole.state_hash) {
+      SLUICE_ASSIGN(whole.state_hash, engine.state_hash());
+    }
+    j.update(to_json(whole));
     if (drives > 0) j["wear"] = wear_json(measured_wear(config, result));
     std::printf("%s\n", j.dump().c_str());
     return success();
@@ -96,24 +95,100 @@ Status report(const RunConfig& config, const TrainResult& result, Engine& engine
   return success();
 }
 
-Status train(const RunOptions& options) {
-  SLUICE_ASSIGN(const RunConfig config, resolve(options));
-  const std::atomic<bool>& stop = stop_on_signals();
+/// The run was stopped: how far it came and how to go on.
+Status report_interrupted(const RunConfig& config, const TrainResult& result) {
+  if (config.json) {
+    const nlohmann::ordered_json j{{"done", false}, {"steps", result.steps}, {"resumable", result.resumable}};
+    std::printf("%s\n", j.dump().c_str());
+  }
+  std::string text =
+      "stopped by a signal after step " + std::to_string(result.steps) + " of " + std::to_string(config.steps);
+  text += result.resumable ? "; to go on: sluice train --run " + config.run + " --resume"
+                           : "; nothing is kept, because there was no --run DIR to keep it in";
+  return Error{ErrorCode::cancelled, text};
+}
+
+/// There is nothing left to do: say what came out, and remove what a killed process left behind.
+Status report_complete(const RunConfig& config, const RunDirectory& directory, const nlohmann::ordered_json& result) {
+  SLUICE_TRY(directory.remove_state());
+  SwapOptions swap;
+  swap.directories = config.nvme;
+  swap.name = swap_name(directory.run()->id);
+  SLUICE_TRY(SwapFile::remove(swap));
+  if (config.json) {
+    nlohmann::ordered_json j{{"done", true}};
+    j.update(result);
+    std::printf("%s\n", j.dump().c_str());
+    return success();
+  }
+  const bool whole = result.contains("eval_loss") && result["eval_loss"].is_number() && result.contains("steps") &&
+                     result["steps"].is_number();
+  if (!whole) return bad_request(directory.path() + "/result.json is damaged; start a new run");
+  std::printf("the run is complete: validation loss %.4f nats/token after %lld steps\nmodel    %s/model.safetensors\n",
+              result["eval_loss"].get<double>(), result["steps"].get<long long>(), config.run.c_str());
+  return success();
+}
+
+std::string durability(const Prepared& run, const RunDirectory& directory) {
+  if (!run.workload.durable) {
+    const std::string kept = directory.has_snapshot() ? "go on from what was last saved" : "start over";
+    return "durable: " + run.durability + "; a crash would " + kept +
+           (run.config.run.empty() ? "" : ", a signal saves the run");
+  }
+  return "durable: every step survives a crash; the second slots take " + format_bytes(durable_slot_bytes(run.main)) +
+         " of the drive";
+}
+
+/// A run that is in the directory goes on; else the options describe a new one.
+Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const RunDirectory& directory,
+                                              const Progress& progress) {
+  if (!directory.run()) {
+    if (config.model.empty()) return bad_request("--model is missing: give a preset, a config.json or a directory");
+    if (config.data.empty()) return bad_request("--data is missing: give text or a token file");
+    return prepare(config, Purpose::train, progress);
+  }
+  const RunDescription& run = *directory.run();
+  const DriveLayout layout{run.block_bytes, run.stripe_weights};
+  SLUICE_ASSIGN(auto prepared, prepare_with(config, Purpose::train, run.schedule, &layout, progress));
+  if (prepared->workload.durable && directory.has_commits())
+    SLUICE_TRY(Engine::check_swap(*prepared, swap_name(run.id)));
+  return prepared;
+}
+
+Status train(const RunOptions& options, const std::set<std::string>& given) {
+  SLUICE_ASSIGN(RunConfig config, resolve(options));
+  if (options.resume && config.run.empty())
+    return bad_request("--resume needs the directory of the run: add --run DIR");
+  RunDirectory directory;
+  if (!config.run.empty()) {
+    SLUICE_ASSIGN(directory, RunDirectory::open(config.run));
+  }
+  if (options.resume && !directory.run())
+    return bad_request("--run " + config.run + " holds no run to go on with; leave out --resume to start one");
+  if (directory.run()) {
+    Result<RunConfig> merged = continued(directory.run()->config, config, given);
+    if (!merged.ok())
+      return bad_request(merged.error().message + "; leave the option out to go on, or give another --run DIR");
+    merged->run = config.run;
+    merged->json = config.json;
+    config = *std::move(merged);
+    SLUICE_ASSIGN(const auto result, directory.result());
+    if (result) return report_complete(config, directory, *result);
+  }
   Screen screen(config);
-  SLUICE_ASSIGN(auto run, prepare(config, Purpose::train, [&](const std::string& text) { screen.note(text); }));
+  SLUICE_ASSIGN(auto run, prepare_run(config, directory, [&](const std::string& text) { screen.note(text); }));
   if (!run->search.fits) return does_not_fit(*run);
   screen.note(summary(*run));
+  screen.note(durability(*run, directory));
   if (const std::size_t drives = config.nvme.size(); drives > 0)
     screen.note("drive wear: " + to_text(predicted_wear(*run), predicted_rate, drives));
-  SLUICE_ASSIGN(auto trainer, Trainer::create(*run, screen));
+  // Until here a signal ends the process at once: nothing has been touched.
+  const std::atomic<bool>& stop = stop_on_signals();
+  SLUICE_ASSIGN(auto trainer, Trainer::create(*run, screen, config.run.empty() ? nullptr : &directory, &stop));
   auto result = trainer->run(stop);
   screen.finish();
   if (!result.ok()) return result.error();
-  SLUICE_TRY(report(config, *result, trainer->engine()));
-  if (result->interrupted)
-    return Error{ErrorCode::cancelled, "stopped by a signal after step " + std::to_string(result->steps) + " of " +
-                                           std::to_string(config.steps)};
-  return success();
+  return result->interrupted ? report_interrupted(config, *result) : report(config, *result, trainer->engine());
 }
 
 }  // namespace
@@ -124,13 +199,23 @@ void add_train(CLI::App& app, Outcome& outcome) {
                   "  sluice train --model llama-25m --data book.txt --run out --steps 200 \\\n"
                   "      --device-memory 96MiB --host-memory 64MiB --nvme /mnt/nvme\n"
                   "  sluice train --model ./Llama-3.2-1B --init ./Llama-3.2-1B --data tokens.bin --run out \\\n"
-                  "      --device-memory 3GiB --host-memory 1GiB --nvme /nvme0,/nvme1 --seq 2048 --batch 4");
+                  "      --device-memory 3GiB --host-memory 1GiB --nvme /nvme0,/nvme1 --seq 2048 --batch 4\n"
+                  "  sluice train --run out --resume     # go on after a crash, a kill or Ctrl-C");
   auto options = std::make_shared<RunOptions>();
   RunConfig& c = options->config;
   add_model_options(command, options.get());
-  command->add_option("--data", c.data, "text, or a token file made by 'sluice data tokenize'")->required();
-  command->add_option("--run", c.run, "directory for what the run leaves behind: config.json, model.safetensors");
-  command->add_option("--metrics", c.metrics, "file for one JSON object per step");
+  command->add_option("--data", c.data, "text, or a token file made by 'sluice data tokenize'");
+  command->add_flag("--resume", options->resume, "go on with the run in --run; every other option may be left out")
+      ->group("Run");
+  command
+      ->add_option("--max-skipped", c.skip_limit,
+                   "stop after so many steps in a row whose loss or gradient is not finite; before that they are "
+                   "skipped where the run is durable (else the first one stops the run)")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group("Run");
+  command->add_option("--metrics", c.metrics,
+                      "file for one JSON object per step (default with --run: metrics.jsonl there)");
   command->add_option("--trace", c.trace, "file for the predicted and measured timeline of the last step");
   command->add_option("--hash", c.hash_every, "hash all parameters and states every N steps")
       ->check(CLI::NonNegativeNumber);
@@ -143,7 +228,10 @@ void add_train(CLI::App& app, Outcome& outcome) {
   add_training_options(command, options.get());
   command->add_option("--delay-seed", c.delay_seed, "delay ops at random, from this seed: results must not change")
       ->group("Testing");
-  command->callback([options, &outcome] { outcome.finish("train", train(*options)); });
+  command->add_option("--poison-steps", options->poison, "make the gradients of these steps NaN, like 5,6")
+      ->group("Testing");
+  command->callback(
+      [options, command, &outcome] { outcome.finish("train", train(*options, given_options(*command))); });
 }
 
 }  // namespace sluice::tools

@@ -1,6 +1,8 @@
 #include "tools/run_options.h"
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 
 #include "sluice/size.h"
 
@@ -40,7 +42,7 @@ const std::atomic<bool>& stop_on_signals() {
 
 void add_model_options(CLI::App* app, RunOptions* o) {
   RunConfig& c = o->config;
-  app->add_option("--model", c.model, "preset, config.json, or a Hugging Face directory")->required()->group("Model");
+  app->add_option("--model", c.model, "preset, config.json, or a Hugging Face directory")->group("Model");
   app->add_option("--init", c.init, "Hugging Face directory with the weights to start from")->group("Model");
   app->add_option("--dtype", o->dtype, "of parameters and activations")
       ->check(CLI::IsMember({"bf16", "fp32"}))
@@ -152,16 +154,33 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--prefetch", o->prefetch, "units fetched ahead")->check(CLI::Range(0, 64))->group("Schedule");
-  app->add_option("--durable", o->durable, "whether a run that was cut short can be resumed; this version has only off")
-      ->check(CLI::IsMember({"off", "on"}))
+  app->add_option("--run", c.run,
+                  "directory of the run: its records and metrics, and at the end the model; the same command goes on "
+                  "where a run in it was cut short")
+      ->group("Run");
+  app->add_option("--durable", o->durable,
+                  "whether every step survives a crash: two slots of every state on the drive, and a commit a step "
+                  "(auto: with --run and --nvme, where there is room)")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
-      ->group("Schedule");
+      ->group("Run");
+}
+
+std::set<std::string> given_options(const CLI::App& app) {
+  std::set<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    if (option->count() > 0) names.insert(option->get_name());
+  return names;
 }
 
 Result<RunConfig> resolve(const RunOptions& o) {
-  if (o.durable == "on")
-    return bad_request("--durable on: resumable runs are not in this version yet; use --durable off");
   RunConfig c = o.config;
+  c.durable = o.durable == "on" ? Durable::on : o.durable == "off" ? Durable::off : Durable::automatic;
+  for (const std::string& step : split_list(o.poison)) {
+    char* end = nullptr;
+    c.poison_steps.push_back(std::strtoll(step.c_str(), &end, 10));
+    if (end == step.c_str() || *end != 0) return bad_request("--poison-steps " + o.poison + ": give numbers of steps");
+  }
   c.dtype = o.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   c.optimizer.schedule = o.lr_schedule == "cosine"   ? LrSchedule::cosine
                          : o.lr_schedule == "linear" ? LrSchedule::linear
@@ -179,6 +198,19 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.recompute != "auto") c.wish.recompute = o.recompute == "full";
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
+  // Another process may go on from another directory.
+  const auto absolute = [](std::string& path) {
+    std::error_code ignored;
+    if (!path.empty() && std::filesystem::exists(path, ignored))
+      path = std::filesystem::absolute(path).lexically_normal().string();
+  };
+  if (!c.run.empty()) {
+    if (c.metrics.empty()) c.metrics = c.run + "/metrics.jsonl";
+    for (std::string* path : {&c.model, &c.init, &c.data, &c.profile}) absolute(*path);
+    for (std::string& directory : c.nvme) absolute(directory);
+    for (std::string* path : {&c.run, &c.metrics, &c.trace})
+      if (!path->empty()) *path = std::filesystem::absolute(*path).lexically_normal().string();
+  }
   SLUICE_ASSIGN(c.wish.activations, parse_place(o.activations));
   SLUICE_ASSIGN(c.wish.states, parse_place(o.states));
   return c;

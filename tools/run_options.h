@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "src/train/prepare.h"
@@ -14,8 +15,9 @@ namespace sluice::tools {
 struct RunOptions {
   RunConfig config;
   std::string dtype = "bf16", schedule = "auto", update = "auto", recompute = "auto", activations = "auto",
-              states = "auto", residency = "auto", lr_schedule = "cosine", durable = "off", nvme;
+              states = "auto", residency = "auto", lr_schedule = "cosine", durable = "auto", nvme, poison;
   int group = 0, prefetch = -1;
+  bool resume = false;
   std::optional<double> lr_end;
 };
 
@@ -23,6 +25,8 @@ void add_model_options(CLI::App* app, RunOptions* options);     ///< model, prec
 void add_batch_options(CLI::App* app, RunOptions* options);     ///< sequence, batch
 void add_training_options(CLI::App* app, RunOptions* options);  ///< steps, optimizer, schedule
 Result<RunConfig> resolve(const RunOptions& options);
+/// Names of the options that were given, like "--steps".
+std::set<std::string> given_options(const CLI::App& app);
 
 /// Becomes true on Ctrl-C or SIGTERM; a second signal ends the process at once.
 const std::atomic<bool>& stop_on_signals();

@@ -229,6 +229,11 @@ struct StepParams {
   std::int64_t tokens = 0;    ///< decode: new tokens this call
 };
 
+/// The step whose update is in what an iteration leaves: with none due, its states are those it began with.
+constexpr std::uint64_t committed_step(const StepParams& params) {
+  return params.update_step != 0 ? params.update_step : params.step - 1;
+}
+
 /// The step's control block (host, persistent, one per rank): written by control and grad_norm ops.
 /// Followed in memory by `double unit_norm_sq[units]` and `double loss[micro_batches]`.
 struct ControlBlock {

@@ -56,11 +56,13 @@ class StepSource {
                           std::span<const double> /*losses*/) {
     return success();
   }
+  /// The loss or a gradient of params.step is NaN or infinite: the run stops with ErrorCode::not_finite.
+  virtual void step_not_finite(RankId, const StepParams&) {}
 };
 
 /// Makes a step durable: writes the commit record and syncs it. On the nvme_write lane, after everything the lane was
-/// given before has reached the drive. `parity` is the slot that becomes current. The step made durable is
-/// params.update_step.
+/// given before has reached the drive, and after step_end of the iteration (of the one before, where updates run ahead
+/// of the forward pass). `parity` is the slot that becomes current; committed_step(params) is what it holds.
 class CommitSink {
  public:
   virtual ~CommitSink() = default;

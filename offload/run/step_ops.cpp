@@ -95,8 +95,10 @@ Status StepOps::grad_norm(RankId rank, const BoundOp& op, const StepParams& para
   RankScratch& scratch = scratch_[rank];
   add_tile_norm({as<const float>(op.find(Role::gradient)), op.op->numel}, *scratch.team, scratch.partial, sum);
   if (std::isfinite(*sum)) return success();
-  return fault("step " + std::to_string(params.step) + ": the gradient of " + plan_->units[unit] +
-               " is not finite; lower the learning rate or look at the data of this step");
+  if (parts_.source != nullptr) parts_.source->step_not_finite(rank, params);
+  return Error{ErrorCode::not_finite, "step " + std::to_string(params.step) + ": the gradient of " +
+                                          plan_->units[unit] +
+                                          " is not finite; lower the learning rate or look at the data of this step"};
 }
 
 Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params) {
@@ -123,11 +125,18 @@ Status StepOps::control(RankId rank, const BoundOp& op, const StepParams& params
   const std::size_t count = (block->bytes - sizeof(ControlBlock)) / sizeof(double);
   const std::span<const double> mine{reinterpret_cast<const double*>(block->data + sizeof(ControlBlock)), count};
   auto* const result = as<ControlBlock>(block);
-  if (plan_->ranks == 1) return fill_control(mine, 1, plan_->units.size(), params, result);
-  const Meeting where = meeting(rank, *op.op);
-  const std::span<double> all = std::span(scratch_[rank].all).first(count * where.members.size());
-  SLUICE_TRY(parts_.communicator->exchange(where, mine, all));
-  return fill_control(all, where.members.size(), plan_->units.size(), params, result);
+  std::span<const double> all = mine;
+  std::size_t members = 1;
+  if (plan_->ranks > 1) {
+    const Meeting where = meeting(rank, *op.op);
+    members = where.members.size();
+    const std::span<double> room = std::span(scratch_[rank].all).first(count * members);
+    SLUICE_TRY(parts_.communicator->exchange(where, mine, room));
+    all = room;
+  }
+  Status filled = fill_control(all, members, plan_->units.size(), params, result);
+  if (!filled.ok() && parts_.source != nullptr) parts_.source->step_not_finite(rank, params);
+  return filled;
 }
 
 Status StepOps::step_end(RankId rank, const BoundOp& op, const StepParams& params) {

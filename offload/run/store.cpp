@@ -104,6 +104,13 @@ BufferSums& SwapStore::sums(BufferId buffer) {
   return *bound_[buffer];
 }
 
+std::vector<BufferSums*> SwapStore::durable_sums(RankId rank) {
+  std::vector<BufferSums*> tables;
+  for (auto& [offset, sums] : rank_at(rank).persistent)
+    if (sums.slots.size() == 2) tables.push_back(&sums);
+  return tables;
+}
+
 std::uint64_t SwapStore::file_offset(BufferId buffer, std::uint8_t physical_slot, std::uint64_t offset_bytes) const {
   const Buffer& b = plan_->buffers[buffer];
   return rank_at(b.rank).base + b.offset + physical_slot * padded_bytes(b.bytes) + offset_bytes;
@@ -208,7 +215,25 @@ void SwapStore::assume_zero(BufferId buffer, Slot slot) {
     checks.set(checks.values().size() - 1, std::span(zeros).first(rest));
 }
 
-Status SwapStore::sync() { return file_.sync(); }
+Status SwapStore::clear(BufferId buffer) {
+  const Buffer& b = plan_->buffers[buffer];
+  SLUICE_CHECK(b.slots == 1, "(%s has %d slots)", b.name.c_str(), b.slots);
+  const std::uint64_t end = file_offset(buffer, 0, 0) + padded_bytes(b.bytes);
+  for (std::uint64_t at = file_offset(buffer, 0, 0); at < end;) {
+    const SwapPiece piece = file_.piece(at, end - at);
+    SLUICE_TRY(file_.zero(piece));
+    at += piece.bytes;
+  }
+  assume_zero(buffer, Slot::current);
+  return success();
+}
+
+Status SwapStore::sync() {
+  if (ranks_.empty()) return success();
+  for (std::size_t i = 0; i < file_.files().size(); ++i)
+    SLUICE_TRY(transfer_now(*ranks_.front()->writes, IoOp::sync, static_cast<std::uint32_t>(i), 0, {}));
+  return success();
+}
 
 std::uint64_t SwapStore::read_bytes() const {
   std::uint64_t total = 0;

@@ -83,14 +83,19 @@ class SwapStore {
   void drain();
   /// Take the slot for written with zeros, which is what a new swap file reads as: nothing may have been written there.
   void assume_zero(BufferId buffer, Slot slot);
-  Status sync();  ///< fdatasync
+  /// The same after whatever was there, for nvme buffers that are not durable: makes the file read as zeros.
+  Status clear(BufferId buffer);
+  /// fdatasync of every file, through the queues. Nothing may be in flight.
+  Status sync();
 
   /// Which physical slot is `current` for the next iteration: flipped by commit ops.
   std::uint8_t parity(RankId rank) const { return rank_at(rank).parity.load(std::memory_order_acquire); }
   void set_parity(RankId rank, std::uint8_t parity) { rank_at(rank).parity.store(parity, std::memory_order_release); }
 
-  /// Of the bound plan's buffers: for drive lanes and commit records.
+  /// Of the bound plan's buffers: for drive lanes.
   BufferSums& sums(BufferId buffer);
+  /// Of the rank's durable buffers by arena offset: for commit records. They stay where they are.
+  std::vector<BufferSums*> durable_sums(RankId rank);
   /// Place in the swap file of a byte of one physical slot of a buffer of the bound plan.
   std::uint64_t file_offset(BufferId buffer, std::uint8_t physical_slot, std::uint64_t offset_bytes) const;
   IoQueue& queue(RankId rank, IoOp op) { return op == IoOp::read ? *rank_at(rank).reads : *rank_at(rank).writes; }

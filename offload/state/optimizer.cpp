@@ -92,8 +92,8 @@ Status fill_control(std::span<const double> all, std::size_t ranks, std::size_t 
   control->clip_factor = params.clip_norm > 0 ? std::min(1.0, params.clip_norm / (std::sqrt(norm_sq) + 1e-6)) : 1.0;
   if (std::isfinite(loss) && std::isfinite(norm_sq)) return success();
   const char* const what = std::isfinite(loss) ? "the gradient's norm" : "the loss";
-  return fault("step " + std::to_string(params.step) + ": " + what +
-               " is not finite; lower the learning rate or look at the data of this step");
+  return Error{ErrorCode::not_finite, "step " + std::to_string(params.step) + ": " + what +
+                                          " is not finite; lower the learning rate or look at the data of this step"};
 }
 
 }  // namespace sluice

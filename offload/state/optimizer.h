@@ -55,7 +55,7 @@ constexpr std::uint64_t norm_block_numel = 4096;
 
 /// Sum what the ranks measured into the control block: all[rank] holds unit_norm_sq[units], then loss[micro-batches].
 /// Norms in unit order, losses in micro-batch order, within each the ranks in order; clip factor as torch has it.
-/// fault if the loss or the norm is not finite.
+/// not_finite if the loss or the norm is not.
 Status fill_control(std::span<const double> all, std::size_t ranks, std::size_t units, const StepParams& params,
                     ControlBlock* control);
 

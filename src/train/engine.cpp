@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::uint64_t piece_numel_max = 1u << 19;
 constexpr BufferId none = 0xffffffffu;
+/// What a run is, besides its data: everything that steps hand to each other.
+constexpr std::array saved_kinds{StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
 
 std::vector<OptimizerUnit> optimizer_units(const Workload& w) {
   std::vector<OptimizerUnit> units;
@@ -32,30 +34,52 @@ std::vector<OptimizerUnit> optimizer_units(const Workload& w) {
 
 Engine::~Engine() = default;
 
-Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& source, bool record_timeline) {
+Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& source, const Options& options) {
   std::unique_ptr<Engine> engine(new Engine(run));
-  SLUICE_TRY(engine->reserve());
+  SLUICE_TRY(engine->reserve(options));
   engine->index_buffers();
-  SLUICE_TRY(engine->build_executor(source, record_timeline));
+  SLUICE_TRY(engine->build_executor(source, options));
   return engine;
 }
 
-Status Engine::reserve() {
-  const Workload& w = run_.workload;
-  const TierBytes& needs = run_.search.needs;
+namespace {
+
+std::vector<ArenaSpec> arena_specs(const Prepared& run) {
+  const TierBytes& needs = run.search.needs;
   std::vector<ArenaSpec> arenas;
-  for (RankId r = 0; r < w.ranks; ++r) {
+  for (RankId r = 0; r < run.workload.ranks; ++r) {
     arenas.push_back({Tier::device, r, needs.device});
     arenas.push_back({Tier::host, r, needs.host});
     arenas.push_back({Tier::nvme, r, needs.nvme});
   }
+  return arenas;
+}
+
+SwapOptions swap_options(const Prepared& run, const std::string& name) {
+  SwapOptions swap;
+  swap.directories = run.config.nvme;
+  swap.weights = run.profile.drive.stripe_weights;
+  swap.bytes = SwapStore::file_bytes(arena_specs(run));
+  swap.name = name;
+  return swap;
+}
+
+}  // namespace
+
+Status Engine::check_swap(const Prepared& run, const std::string& swap_name) {
+  const auto opened = SwapFile::open_existing(swap_options(run, swap_name));
+  return opened.ok() ? success() : Status(opened.error());
+}
+
+Status Engine::reserve(const Options& options) {
+  const std::vector<ArenaSpec> arenas = arena_specs(run_);
+  const TierBytes& needs = run_.search.needs;
   // The swap file first: it says no before any memory is taken.
   if (needs.nvme > 0) {
-    SwapOptions swap;
-    swap.directories = run_.config.nvme;
-    swap.weights = run_.profile.drive.stripe_weights;
-    swap.bytes = SwapStore::file_bytes(arenas);
-    SLUICE_ASSIGN(swap_, SwapFile::create(swap));
+    const SwapOptions swap = swap_options(run_, options.swap_name);
+    // One that is there without a commit record is of an attempt that never began.
+    if (!swap.name.empty() && !options.swap_exists) SLUICE_TRY(SwapFile::remove(swap));
+    SLUICE_ASSIGN(swap_, options.swap_exists ? SwapFile::open_existing(swap) : SwapFile::create(swap));
     storage_ = swap_.description();
   }
   SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device_));
@@ -78,6 +102,7 @@ Status Engine::reserve() {
 void Engine::index_buffers() {
   const Workload& w = run_.workload;
   homes_.assign(w.model->units.size() * state_names.size() * w.ranks, none);
+  mirrors_ = homes_;
   residents_.assign(w.model->units.size() * w.ranks, none);
   for (BufferId id = 0; id < run_.main.buffers.size(); ++id) {
     const Buffer& b = run_.main.buffers[id];
@@ -85,7 +110,9 @@ void Engine::index_buffers() {
     if (b.tier == Tier::device) {
       residents_[static_cast<std::size_t>(b.unit) * w.ranks + b.rank] = id;
     } else {
-      home(b.unit, b.state, b.rank) = id;
+      // A durable copy comes after the home that it is of.
+      BufferId& place = home(b.unit, b.state, b.rank);
+      (place == none ? place : mirrors_[static_cast<std::size_t>(&place - homes_.data())]) = id;
     }
   }
 }
@@ -96,7 +123,13 @@ BufferId& Engine::home(UnitId unit, StateKind kind, RankId rank) {
                 rank];
 }
 
-Status Engine::build_executor(StepSource& source, bool record_timeline) {
+BufferId Engine::kept(UnitId unit, StateKind kind, RankId rank) {
+  const BufferId& place = home(unit, kind, rank);
+  if (place == none || run_.main.buffers[place].tier == Tier::nvme) return place;
+  return mirrors_[static_cast<std::size_t>(&place - homes_.data())];
+}
+
+Status Engine::build_executor(StepSource& source, const Options& engine_options) {
   const Workload& w = run_.workload;
   const RunConfig& c = run_.config;
   rope_ = make_rope_table(w.model->config, w.kv_capacity > 0 ? w.kv_capacity : w.shape.sequence);
@@ -113,12 +146,13 @@ Status Engine::build_executor(StepSource& source, bool record_timeline) {
     parts.communicator = communicator_.get();
   }
   parts.source = &source;
+  parts.commit_sink = engine_options.commit_sink;
   parts.units = optimizer_units(w);
   ExecutorOptions options;
   options.optimizer_threads =
       c.optimizer_threads > 0 ? c.optimizer_threads : std::max(1, run_.profile.optimizer_threads);
   options.dtype = w.dtype;
-  options.record_timeline = record_timeline;
+  options.record_timeline = engine_options.record_timeline;
   options.delay_seed = c.delay_seed;
   executor_ = std::make_unique<Executor>(std::move(parts), options);
   return success();
@@ -131,13 +165,27 @@ std::uint64_t Engine::state_element_bytes(StateKind kind) const {
 }
 
 Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit) {
-  const Workload& w = run_.workload;
   SwapWindow window(store_.get(), piece_numel_ * 4);
+  return each_shard([&](UnitId u, StateKind kind, RankId r) {
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) return success();
+    return visit_shard(u, kind, r, visit, window);
+  });
+}
+
+/// Every shard of a state that the run has, in logical order.
+Status Engine::each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit) {
+  const Workload& w = run_.workload;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
-    for (const StateKind kind : kinds)
+    for (const StateKind kind : saved_kinds)
       for (RankId r = 0; r < w.ranks; ++r)
-        if (home(u, kind, r) != none) SLUICE_TRY(visit_shard(u, kind, r, visit, window));
+        if (home(u, kind, r) != none) SLUICE_TRY(visit(u, kind, r));
   return success();
+}
+
+std::uint64_t Engine::shard_content_numel(UnitId unit, RankId rank) const {
+  const std::uint64_t shard = run_.workload.shard_numel(unit), first = rank * shard;
+  const std::uint64_t numel = run_.workload.model->units[static_cast<std::size_t>(unit)].numel;
+  return first < numel ? std::min(shard, numel - first) : 0;
 }
 
 Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window) {
@@ -145,8 +193,7 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
   const BufferId id = home(unit, kind, rank);
   const Buffer& b = run_.main.buffers[id];
   const std::uint64_t size = state_element_bytes(kind), first = rank * w.shard_numel(unit);
-  const std::uint64_t numel = w.model->units[static_cast<std::size_t>(unit)].numel;
-  const std::uint64_t bytes = first < numel ? std::min(w.shard_numel(unit), numel - first) * size : 0;
+  const std::uint64_t bytes = shard_content_numel(unit, rank) * size;
   const auto without_padding = [&](std::uint64_t offset, std::span<const std::byte> data) {
     if (offset >= bytes) return success();
     return visit(unit, first + offset / size, data.first(std::min(data.size(), bytes - offset)));
@@ -159,25 +206,30 @@ Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64
                            SwapWindow::Piece& piece, SwapWindow& window) {
   const BufferId id = home(unit, kind, rank);
   if (id == none) return success();
-  const Buffer& b = run_.main.buffers[id];
   const std::uint64_t at = first * state_element_bytes(kind), bytes = numel * state_element_bytes(kind);
-  if (b.tier == Tier::nvme) return window.write(piece, id, Slot::current, at, bytes);
-  std::memcpy(host(rank, b) + at, piece.data(), bytes);
-  return success();
+  const Buffer& b = run_.main.buffers[id];
+  if (b.tier == Tier::host) std::memcpy(host(rank, b) + at, piece.data(), bytes);
+  const BufferId drive = kept(unit, kind, rank);
+  return drive == none ? success() : window.write(piece, drive, Slot::current, at, bytes);
 }
 
 /// The moments, and the gradient that would wait for its update: the first step reads it, though nothing is pending.
-void Engine::clear_states() {
-  for (const BufferId id : homes_) {
-    if (id == none) continue;
-    const Buffer& b = run_.main.buffers[id];
-    if (b.state == StateKind::parameter || b.state == StateKind::remainder) continue;
-    if (b.tier == Tier::host) {
-      std::memset(host(b.rank, b), 0, b.bytes);
-    } else {
-      store_->assume_zero(id, Slot::current);
+Status Engine::clear_states(bool gradients_only) {
+  for (const auto* ids : {&homes_, &mirrors_})
+    for (const BufferId id : *ids) {
+      if (id == none) continue;
+      const Buffer& b = run_.main.buffers[id];
+      const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
+      if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
+      if (b.tier == Tier::host) {
+        std::memset(host(b.rank, b), 0, b.bytes);
+      } else if (gradients_only) {
+        SLUICE_TRY(store_->clear(id));
+      } else {
+        store_->assume_zero(id, Slot::current);
+      }
     }
-  }
+  return success();
 }
 
 void Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
@@ -214,7 +266,7 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
   if (!init.empty()) {
     SLUICE_ASSIGN(source, HuggingFaceWeights::open(init, *w.model));
   }
-  clear_states();
+  SLUICE_TRY(clear_states(false));
   SwapWindow window(store_.get(), piece_numel_ * 4);
   std::vector<float> weights;
   std::uint64_t done = 0, total = 0;
@@ -234,17 +286,88 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
         }
         SLUICE_TRY(store_weights(u, r, at, weights, window));
         done += n;
-        if (watch) watch(static_cast<double>(done) / static_cast<double>(total));
+        if (watch) SLUICE_TRY(watch(static_cast<double>(done) / static_cast<double>(total)));
       }
     }
   }
   return window.finish();
 }
 
+Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
+  SwapWindow window(store_.get(), piece_numel_ * 4);
+  std::uint64_t done = 0, total = 0;
+  for (const Buffer& b : run_.main.buffers) total += b.slots == 2 && b.rank == rank ? b.bytes : 0;
+  return each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
+    if (r != rank) return success();
+    const BufferId drive = kept(u, kind, rank);
+    const Buffer& place = run_.main.buffers[home(u, kind, rank)];
+    std::byte* const to = place.tier == Tier::host ? host(rank, place) : nullptr;
+    const bool resident =
+        kind == StateKind::parameter && residents_[static_cast<std::size_t>(u) * run_.workload.ranks + rank] != none;
+    if (!verify_all && to == nullptr && !resident) return success();
+    return window.scan(drive, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) {
+      if (to != nullptr) std::memcpy(to + offset, data.data(), data.size());
+      if (resident)
+        copy_to_residents(u, rank * run_.workload.shard_numel(u) + offset / state_element_bytes(kind), data);
+      return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
+    });
+  });
+}
+
+Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
+  store_->set_parity(rank, record.parity);
+  std::span<const std::uint64_t> sums(record.sums);
+  for (BufferSums* table : store_->durable_sums(rank)) {
+    const std::span<std::uint64_t> values = table->slots[record.parity].values();
+    std::copy_n(sums.begin(), values.size(), values.begin());
+    sums = sums.subspan(values.size());
+  }
+  SLUICE_TRY(load_slots(rank, true, watch));
+  return rank + 1 == run_.workload.ranks ? clear_states(true) : success();
+}
+
+Status Engine::roll_back() {
+  for (RankId r = 0; r < run_.workload.ranks; ++r) SLUICE_TRY(load_slots(r, false, {}));
+  return clear_states(true);
+}
+
+Status Engine::save_states(const Sink& sink) {
+  return visit_states(saved_kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) { return sink(data); });
+}
+
+Status Engine::load_states(const Source& source) {
+  SLUICE_TRY(clear_states(false));
+  SwapWindow window(store_.get(), piece_numel_ * 4);
+  const auto fill = [&](UnitId u, StateKind kind, RankId r) -> Status {
+    const std::uint64_t size = state_element_bytes(kind), content = shard_content_numel(u, r);
+    for (std::uint64_t at = 0; at < run_.workload.shard_numel(u); at += piece_numel_) {
+      const std::uint64_t n = std::min(piece_numel_, run_.workload.shard_numel(u) - at);
+      SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
+      std::memset(piece->data(), 0, n * size);
+      if (at < content) SLUICE_TRY(source({piece->data(), std::min(n, content - at) * size}));
+      if (kind == StateKind::parameter)
+        copy_to_residents(u, r * run_.workload.shard_numel(u) + at, {piece->data(), n * size});
+      SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
+    }
+    return success();
+  };
+  SLUICE_TRY(each_shard(fill));
+  return window.finish();
+}
+
+std::uint64_t Engine::state_stream_bytes() {
+  std::uint64_t bytes = 0;
+  const Status counted = each_shard([&](UnitId u, StateKind kind, RankId r) {
+    bytes += shard_content_numel(u, r) * state_element_bytes(kind);
+    return success();
+  });
+  SLUICE_CHECK(counted.ok(), "(%s)", counted.error().message.c_str());
+  return bytes;
+}
+
 Result<std::uint64_t> Engine::state_hash() {
-  constexpr std::array kinds{StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
   StreamingChecksum sum;
-  SLUICE_TRY(visit_states(kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
+  SLUICE_TRY(visit_states(saved_kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
     sum.add(data);
     return success();
   }));

@@ -10,6 +10,7 @@
 #include "io/swap_file.h"
 #include "offload/run/executor.h"
 #include "offload/run/swap_window.h"
+#include "offload/state/commit_log.h"
 #include "src/device/cpu_backend.h"
 #include "src/train/prepare.h"
 
@@ -19,13 +20,35 @@ namespace sluice {
 class Engine {
  public:
   /// `run` and `source` must outlive it. Errors: bad_request when the machine or the drive lacks the room.
-  static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, bool record_timeline);
+  struct Options {
+    bool record_timeline = false;
+    CommitSink* commit_sink = nullptr;  ///< of durable runs; outlives the engine
+    std::string swap_name;              ///< the kept swap file of a durable run; empty: a temporary one
+    bool swap_exists = false;           ///< opened instead of made anew
+  };
+  static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, const Options& options);
   ~Engine();
 
+  /// Whether the kept swap file of a run can be opened: bad_request when it is missing, cut off or in use.
+  static Status check_swap(const Prepared& run, const std::string& swap_name);
+
   /// Random weights, or those of a Hugging Face directory, into every state's home; moments zero. Once, before anything
-  /// runs. `watch`, which may be empty, hears the fraction that is done.
-  using Watch = std::function<void(double fraction)>;
+  /// runs. `watch`, which may be empty, hears the fraction that is done, and may end the work.
+  using Watch = std::function<Status(double fraction)>;
   Status initialize(const std::string& init, std::uint64_t seed, const Watch& watch);
+
+  /// Take the rank's durable slots of this record for its state: every block is read and verified, and what lives in
+  /// memory is filled from them. damaged naming the block that is not what was committed.
+  Status restore(RankId rank, const CommitRecord& record, const Watch& watch);
+  /// Back to the last commit, after an iteration was given up: fills what lives in memory from the slots.
+  Status roll_back();
+
+  /// All states as one stream of bytes in logical order, for snapshots: out, and back into their homes.
+  using Sink = std::function<Status(std::span<const std::byte> data)>;
+  using Source = std::function<Status(std::span<std::byte> data)>;
+  Status save_states(const Sink& sink);
+  Status load_states(const Source& source);
+  std::uint64_t state_stream_bytes();
 
   Executor& executor() { return *executor_; }
   SwapStore* store() { return store_.get(); }
@@ -41,12 +64,15 @@ class Engine {
   /// XXH3 over every parameter and optimizer state in logical order: the same wherever they lie.
   Result<std::uint64_t> state_hash();
 
+  /// The run is over: its kept swap file goes with the engine.
+  void discard_swap() { swap_.discard(); }
+
   const std::string& storage() const { return storage_; }  ///< where the drive tier lies and how, for people
 
  private:
   explicit Engine(const Prepared& run) : run_(run) {}
-  Status reserve();
-  Status build_executor(StepSource& source, bool record_timeline);
+  Status reserve(const Options& options);
+  Status build_executor(StepSource& source, const Options& options);
   void index_buffers();
   BufferId& home(UnitId unit, StateKind kind, RankId rank);
   Status visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window);
@@ -54,7 +80,11 @@ class Engine {
                      SwapWindow::Piece& piece, SwapWindow& window);
   Status store_weights(UnitId unit, RankId rank, std::uint64_t first, std::span<const float> weights,
                        SwapWindow& window);
-  void clear_states();
+  Status clear_states(bool gradients_only);
+  Status load_slots(RankId rank, bool verify_all, const Watch& watch);
+  BufferId kept(UnitId unit, StateKind kind, RankId rank);  ///< the state's buffer on the drive, or none
+  Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
+  std::uint64_t shard_content_numel(UnitId unit, RankId rank) const;  ///< without the padding
   void copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;
@@ -68,6 +98,7 @@ class Engine {
   std::vector<std::unique_ptr<CpuBackend>> backends_;
   std::unique_ptr<Executor> executor_;
   std::vector<BufferId> homes_;      ///< [(unit * 5 + kind) * ranks + rank]
+  std::vector<BufferId> mirrors_;    ///< the durable copies of homes in host memory, indexed likewise
   std::vector<BufferId> residents_;  ///< [unit * ranks + rank]
   std::string storage_;
 };

@@ -69,7 +69,7 @@ Result<std::int32_t> sample_token(std::span<const float> logits, const Sampling&
 Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run, const Engine::Watch& watch) {
   if (!run.search.fits) return does_not_fit(run);
   std::unique_ptr<Generator> g(new Generator(run));
-  SLUICE_ASSIGN(g->engine_, Engine::create(run, *g, false));
+  SLUICE_ASSIGN(g->engine_, Engine::create(run, *g, {}));
   SLUICE_TRY(g->engine_->initialize(run.config.init, run.config.seed, watch));
   g->logits_ = logits_of(run, *g->engine_);
   SLUICE_TRY(g->engine_->executor().begin(run.main));
@@ -123,7 +123,7 @@ Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, TokenF
   std::unique_ptr<Evaluator> e(new Evaluator(run));
   e->tokens_ = std::move(text);
   SLUICE_TRY(e->choose_windows(options));
-  SLUICE_ASSIGN(e->engine_, Engine::create(run, *e, false));
+  SLUICE_ASSIGN(e->engine_, Engine::create(run, *e, {}));
   SLUICE_TRY(e->engine_->initialize(run.config.init, run.config.seed, watch));
   return e;
 }

@@ -13,8 +13,10 @@ namespace sluice {
 std::string to_json_line(const StepRecord& r) {
   nlohmann::ordered_json j;
   j["step"] = r.step;
+  // JSON has no NaN; nlohmann writes null.
   j["loss"] = r.loss;
   j["grad_norm"] = r.grad_norm;
+  if (r.skipped) j["skipped"] = true;
   j["lr"] = r.lr;
   j["tokens"] = r.tokens;
   j["step_seconds"] = r.step_seconds;
@@ -39,6 +41,19 @@ std::string to_json_line(const StepRecord& r) {
   }
   if (r.eval_loss) j["eval_loss"] = *r.eval_loss;
   return j.dump();
+}
+
+nlohmann::ordered_json to_json(const TrainResult& result) {
+  nlohmann::ordered_json j;
+  j["steps"] = result.steps;
+  j["loss"] = result.loss;
+  j["eval_loss"] = result.eval_loss;
+  if (result.state_hash) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(*result.state_hash));
+    j["state_hash"] = text;
+  }
+  return j;
 }
 
 std::uint64_t resident_set_bytes() {

@@ -22,6 +22,10 @@ Status validate(const RunConfig& c, Purpose purpose) {
   if (c.micro_batch < 1) return refuse("--micro-batch must be at least 1");
   if (c.ranks < 1 || c.ranks > 64) return refuse("--ranks " + std::to_string(c.ranks) + ": give 1 to 64");
   if (purpose != Purpose::train) return success();
+  if (c.durable == Durable::on && c.run.empty())
+    return refuse("--durable on needs a directory for the run's records: add --run DIR");
+  if (c.durable == Durable::on && c.nvme.empty())
+    return refuse("--durable on needs a drive for the states: add --nvme DIR");
   if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
   if (c.batch < 1 || c.batch % (c.micro_batch * c.ranks) != 0)
     return refuse("--batch " + std::to_string(c.batch) +
@@ -214,19 +218,59 @@ LinkBytes plan_link_bytes(const StepPlan& plan) {
   return b;
 }
 
+std::uint64_t durable_slot_bytes(const StepPlan& plan) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& b : plan.buffers)
+    if (b.slots == 2) bytes += padded_bytes(b.bytes);
+  return bytes;
+}
+
+namespace {
+
+/// Durable where it can be: with a run directory, a drive, and room on it for both slots.
+void search(Prepared& run, const ScheduleWish& wish) {
+  const RunConfig& c = run.config;
+  Workload& w = run.workload;
+  const bool wanted = !w.inference && c.durable != Durable::off;
+  w.durable = wanted && !c.run.empty() && !c.nvme.empty();
+  run.search = search_schedule(w, wish, run.profile);
+  run.durability = !wanted          ? "off, as asked"
+                   : c.run.empty()  ? "off: there is no --run DIR to keep a run in"
+                   : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
+                                    : "on";
+  if (run.search.fits || !w.durable || c.durable == Durable::on) return;
+  const TierBytes needed = run.search.smallest;
+  w.durable = false;
+  run.search = search_schedule(w, wish, run.profile);
+  run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * w.ranks) +
+                   " on the drive; give that as --nvme-space";
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
   SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
   ScheduleWish wish = config.wish;
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
   if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
   if (progress) progress("searching a schedule");
-  run->search = search_schedule(run->workload, wish, run->profile);
+  search(*run, wish);
   if (run->search.fits) build_plans(*run);
   return run;
 }
 
-Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule) {
-  SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, {}));
+Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule,
+                                               const DriveLayout* layout, const Progress& progress) {
+  SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
+  if (schedule.units.size() != run->model.units.size())
+    return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " + config.model +
+                       " has " + std::to_string(run->model.units.size()));
+  run->workload.durable = config.durable == Durable::on;
+  run->durability = run->workload.durable ? "on" : "off";
+  if (layout != nullptr) {
+    run->workload.block_bytes = run->profile.drive.block_bytes = layout->block_bytes;
+    run->profile.drive.stripe_weights = layout->stripe_weights;
+  }
   SearchResult& found = run->search;
   found.schedule = schedule;
   found.needs = found.smallest = run_needs(run->workload, schedule);

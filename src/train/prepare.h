@@ -25,6 +25,7 @@ struct Prepared {
   StepPlan evaluate;  ///< training only
   Simulation predicted;
   double model_flop_per_token = 0;  ///< 6 N + attention, without recompute
+  std::string durability;           ///< why steps are, or are not, durable: for people
 
   bool needs_flush() const { return !workload.inference && search.schedule.update_ahead; }
   const Arena& arena(Tier tier) const { return *main.arena(tier, 0); }
@@ -39,9 +40,20 @@ enum class Purpose : std::uint8_t { train, evaluate, decode };
 /// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress);
 
+/// What of the drive's profile decides where things lie in a swap file.
+struct DriveLayout {
+  std::uint32_t block_bytes = 0;
+  std::vector<double> stripe_weights;
+};
+
 /// The same for a schedule that is given instead of searched. The configuration's wishes are not looked at; budgets
-/// that the schedule does not keep are refused through search.fits.
-Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule);
+/// that the schedule does not keep are refused through search.fits. Durable only where the configuration says on.
+/// `layout` replaces the profile's: for a swap file that exists.
+Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule,
+                                               const DriveLayout* layout = nullptr, const Progress& progress = {});
+
+/// Bytes of swap file that the second slots take, all ranks; 0 where the run is not durable.
+std::uint64_t durable_slot_bytes(const StepPlan& plan);
 
 /// "needs at least 96 MiB of device memory (--device-memory), ..." for a run that does not fit.
 Error does_not_fit(const Prepared& run);

@@ -25,11 +25,17 @@ struct OptimizerConfig {
 /// Learning rate of a step (1-based) of a run of `steps` steps.
 double learning_rate(const OptimizerConfig& config, std::int64_t step, std::int64_t steps);
 
+/// Whether a run can go on after it was cut short at any moment. automatic: where it has a run directory and a drive
+/// with room for two slots of every state.
+enum class Durable : std::uint8_t { automatic, on, off };
+
 struct RunConfig {
-  std::string model = "llama-tiny";
+  std::string model;
   std::string init;  ///< Hugging Face directory with the initial weights; empty: random
   std::string data;  ///< token file, or text
   std::string run;   ///< run directory; empty: nothing is kept
+  Durable durable = Durable::automatic;
+  int skip_limit = 3;  ///< steps in a row that may be skipped because they are not finite, where the run is durable
   std::int64_t steps = 100;
   std::int64_t sequence = 256;
   int micro_batch = 1;  ///< sequences per micro-batch
@@ -51,9 +57,10 @@ struct RunConfig {
   int threads = 0;              ///< compute threads per rank; 0: cores / ranks
   int optimizer_threads = 0;
   ScheduleWish wish;
-  std::string profile;                 ///< path; empty: the user's default
-  std::optional<FaultOptions> faults;  ///< injected into the drive's queues: for tests
-  std::uint64_t delay_seed = 0;        ///< not 0: random delays before ops, to show that timing changes no bit
+  std::string profile;                     ///< path; empty: the user's default
+  std::optional<FaultOptions> faults;      ///< injected into the drive's queues: for tests
+  std::vector<std::int64_t> poison_steps;  ///< their losses become NaN: for tests
+  std::uint64_t delay_seed = 0;            ///< not 0: random delays before ops, to show that timing changes no bit
   bool json = false;
 };
 

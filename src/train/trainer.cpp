@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "offload/plan/timeline.h"
 #include "sluice/size.h"
@@ -14,26 +19,44 @@ namespace {
 /// Of the predicted time: beyond what neighbours and noise do.
 constexpr double notable_delay = 1.25;
 constexpr std::size_t steady_steps_max = 1000;
+/// A stop waits so long for the steps that are under way, where they can be given up.
+constexpr double stop_patience_seconds = 10;
+constexpr std::int64_t metrics_sync_every = CommitLog::results_max / 2;
+
+/// Ends what the executor runs a while after a stop was asked for.
+class Impatience {
+ public:
+  Impatience(const std::atomic<bool>& stop, Executor& executor, double seconds)
+      : thread_([this, &stop, &executor, seconds] {
+          std::unique_lock lock(mutex_);
+          const auto until_left = [this](double wait) { return std::chrono::duration<double>(wait); };
+          while (!left_ && !stop.load()) changed_.wait_for(lock, until_left(0.02), [this] { return left_; });
+          if (!left_) changed_.wait_for(lock, until_left(seconds), [this] { return left_; });
+          // Again and again: between two plans nothing is bound that could be stopped.
+          while (!left_) {
+            executor.stop({ErrorCode::cancelled, "stopped by a signal"});
+            changed_.wait_for(lock, until_left(0.02), [this] { return left_; });
+          }
+        }) {}
+  ~Impatience() {
+    {
+      const std::lock_guard lock(mutex_);
+      left_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Impatience(const Impatience&) = delete;
+  Impatience& operator=(const Impatience&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool left_ = false;
+  std::thread thread_;
+};
 
 }  // namespace
-
-Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObserver& observer) {
-  if (!run.search.fits) return does_not_fit(run);
-  const RunConfig& c = run.config;
-  std::unique_ptr<Trainer> t(new Trainer(run, observer));
-  SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config));
-  SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed));
-  observer.note("reserving " + std::to_string(run.workload.ranks) + " x device and host arenas, and the swap file");
-  SLUICE_ASSIGN(t->engine_, Engine::create(run, *t, !c.trace.empty()));
-  if (!t->engine_->storage().empty()) observer.note("drive tier: " + t->engine_->storage());
-  if (!c.metrics.empty()) {
-    SLUICE_ASSIGN(t->metrics_, LineWriter::open(c.metrics, false));
-  }
-  const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
-  observer.note(what);
-  SLUICE_TRY(t->engine_->initialize(c.init, c.seed, [&](double fraction) { observer.progress(what, fraction); }));
-  return t;
-}
 
 double Trainer::batch_tokens() const {
   const Workload& w = run_.workload;
@@ -61,8 +84,26 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
 
 Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlock& control, std::span<const double>,
                          std::span<const double>) {
-  if (rank == 0) ended_[params.step % ended_.size()] = {control, Clock::now()};
+  if (rank != 0) return success();
+  const Clock::time_point now = Clock::now();
+  ended_[params.step % ended_.size()] = {control, now};
+  if (!journal_ || evaluating_.load(std::memory_order_relaxed)) return success();
+  StepResult result;
+  result.step = params.step;
+  result.loss = control.loss_sum / batch_tokens();
+  result.grad_norm = std::sqrt(control.grad_norm_sq);
+  result.seconds = std::chrono::duration<double>(now - previous_report_).count();
+  previous_report_ = now;
+  journal_->add(result);
   return success();
+}
+
+void Trainer::step_not_finite(RankId, const StepParams& params) {
+  if (!evaluating_.load(std::memory_order_relaxed)) failed_step_.store(static_cast<std::int64_t>(params.step));
+}
+
+Status Trainer::commit(RankId rank, const StepParams& params, std::uint8_t parity) {
+  return journal_ ? journal_->commit(rank, committed_step(params), parity) : success();
 }
 
 StepParams Trainer::step_params(std::int64_t step) const {
@@ -75,6 +116,9 @@ StepParams Trainer::step_params(std::int64_t step) const {
   p.weight_decay = static_cast<float>(o.weight_decay);
   p.clip_norm = static_cast<float>(o.clip_norm);
   p.loss_scale = 1.0 / batch_tokens();
+  const std::vector<std::int64_t>& poison = run_.config.poison_steps;
+  if (std::find(poison.begin(), poison.end(), step) != poison.end())
+    p.loss_scale = std::numeric_limits<double>::quiet_NaN();
   const std::int64_t updated = run_.search.schedule.update_ahead ? step - 1 : step;
   const bool due = !run_.search.schedule.update_ahead || pending_;
   p.update_step = due ? static_cast<std::uint64_t>(updated) : 0;
@@ -88,18 +132,22 @@ Status Trainer::release(std::int64_t step) {
   return success();
 }
 
-Status Trainer::begin_training() {
+Status Trainer::begin_training(std::int64_t first) {
+  first_ = first;
+  released_ = first - 1;
   SLUICE_TRY(engine_->executor().begin(run_.main));
-  previous_end_ = Clock::now();
+  training_ = true;
+  previous_end_ = previous_report_ = Clock::now();
   return success();
 }
 
 Status Trainer::end_training() {
   Executor& executor = engine_->executor();
-  if (!run_.config.trace.empty()) timeline_ = executor.timeline();
+  if (training_ && !run_.config.trace.empty()) timeline_ = executor.timeline();
+  training_ = false;
   SLUICE_TRY(executor.end());
   if (!pending_) return success();
-  StepParams p = step_params(first_);
+  StepParams p = step_params(released_ + 1);
   p.step = p.update_step;
   SLUICE_TRY(executor.begin(run_.flush));
   SLUICE_TRY(executor.release(p));
@@ -111,18 +159,25 @@ Status Trainer::end_training() {
 Result<double> Trainer::evaluate(int batches) {
   Executor& executor = engine_->executor();
   evaluating_ = true;
-  SLUICE_TRY(executor.begin(run_.evaluate));
   double sum = 0;
-  for (int i = 0; i < batches; ++i) {
-    StepParams p;
-    p.step = static_cast<std::uint64_t>(i) + 1;
-    SLUICE_TRY(executor.release(p));
-    SLUICE_TRY(executor.wait(static_cast<std::uint64_t>(i)));
-    sum += ended_[p.step % ended_.size()].control.loss_sum;
-  }
-  SLUICE_TRY(executor.end());
+  const auto run_batches = [&]() -> Status {
+    SLUICE_TRY(executor.begin(run_.evaluate));
+    for (int i = 0; i < batches; ++i) {
+      StepParams p;
+      p.step = static_cast<std::uint64_t>(i) + 1;
+      SLUICE_TRY(executor.release(p));
+      SLUICE_TRY(executor.wait(static_cast<std::uint64_t>(i)));
+      sum += ended_[p.step % ended_.size()].control.loss_sum;
+    }
+    return success();
+  };
+  Status status = run_batches();
+  const Status ended = executor.end();
   evaluating_ = false;
-  return sum / (batch_tokens() * batches);
+  if (status.ok()) status = ended;
+  if (status.ok()) return sum / (batch_tokens() * batches);
+  if (status.error().code == ErrorCode::not_finite) return fault("evaluation: " + status.error().message);
+  return status.error();
 }
 
 Result<StepRecord> Trainer::collect(std::int64_t step) {
@@ -134,57 +189,103 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   r.step = step;
   r.loss = e.control.loss_sum / batch_tokens();
   r.grad_norm = std::sqrt(e.control.grad_norm_sq);
-  r.lr = learning_rate(run_.config.optimizer, step, run_.config.steps);
-  r.tokens = static_cast<std::int64_t>(batch_tokens()) * step;
   r.step_seconds = std::chrono::duration<double>(e.at - previous_end_).count();
   previous_end_ = e.at;
-  r.tokens_per_second = batch_tokens() / r.step_seconds;
-  // A CPU without bf16 arithmetic multiplies widened operands in fp32.
-  const bool native = run_.workload.dtype == Dtype::bf16 && run_.profile.peak_flops_bf16 > 0;
-  const double peak = native ? run_.profile.peak_flops_bf16 : run_.profile.peak_flops_f32;
-  r.mfu = peak > 0 ? run_.model_flop_per_token * r.tokens_per_second / peak : 0;
-  r.bound_seconds = run_.predicted.bound_seconds;
-  r.predicted_seconds = run_.predicted.step_seconds;
-  r.efficiency = r.bound_seconds / r.step_seconds;
   for (RankId rank = 0; rank < run_.workload.ranks; ++rank) {
     r.device_peak_bytes = std::max(r.device_peak_bytes, executor.peak_bytes(Tier::device, rank));
     r.host_peak_bytes += executor.peak_bytes(Tier::host, rank);
     r.nvme_peak_bytes += executor.peak_bytes(Tier::nvme, rank);
   }
   r.moved = executor.moved(iteration);
-  r.rss_bytes = resident_set_bytes();
+  fill_rates(r);
   return r;
 }
 
-/// What happens between steps: evaluation and hashes, on flushed state.
-Status Trainer::interlude(std::int64_t step, StepRecord& record, bool last) {
+/// What follows from step and duration.
+void Trainer::fill_rates(StepRecord& r) const {
+  r.lr = learning_rate(run_.config.optimizer, r.step, run_.config.steps);
+  r.tokens = static_cast<std::int64_t>(batch_tokens()) * r.step;
+  r.bound_seconds = run_.predicted.bound_seconds;
+  r.predicted_seconds = run_.predicted.step_seconds;
+  r.rss_bytes = resident_set_bytes();
+  if (r.step_seconds <= 0) return;
+  r.tokens_per_second = batch_tokens() / r.step_seconds;
+  // A CPU without bf16 arithmetic multiplies widened operands in fp32.
+  const bool native = run_.workload.dtype == Dtype::bf16 && run_.profile.peak_flops_bf16 > 0;
+  const double peak = native ? run_.profile.peak_flops_bf16 : run_.profile.peak_flops_f32;
+  r.mfu = peak > 0 ? run_.model_flop_per_token * r.tokens_per_second / peak : 0;
+  r.efficiency = r.bound_seconds / r.step_seconds;
+}
+
+/// The line of a step that an earlier process has run: what its commit tells, and what every step of the plan has.
+StepRecord Trainer::restored(const StepResult& result) const {
+  StepRecord r;
+  r.step = static_cast<std::int64_t>(result.step);
+  r.loss = result.loss;
+  r.grad_norm = result.grad_norm;
+  r.step_seconds = result.seconds;
+  r.skipped = result.skipped != 0;
+  for (const Arena& a : run_.main.arenas) {
+    if (a.tier == Tier::device) r.device_peak_bytes = std::max(r.device_peak_bytes, a.arena_bytes);
+    if (a.tier == Tier::host) r.host_peak_bytes += a.arena_bytes;
+    if (a.tier == Tier::nvme) r.nvme_peak_bytes += a.arena_bytes;
+  }
+  const LinkBytes bytes = plan_link_bytes(run_.main);
+  r.moved.h2d = bytes.h2d;
+  r.moved.d2h = bytes.d2h;
+  r.moved.nvme_read = bytes.nvme_read;
+  r.moved.nvme_write = bytes.nvme_write;
+  r.moved.collective = bytes.collective;
+  fill_rates(r);
+  return r;
+}
+
+/// Steps after which the plan is drained: nothing of the next one overlaps them.
+bool Trainer::ends_alone(std::int64_t step) const {
   const RunConfig& c = run_.config;
-  const bool evaluates = last || (c.eval_every > 0 && step % c.eval_every == 0);
-  const bool hashes = c.hash_every > 0 && step % c.hash_every == 0;
-  if (!evaluates && !hashes) return success();
-  first_ = step + 1;
+  return step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0) ||
+         (c.hash_every > 0 && step % c.hash_every == 0) || skip_.contains(step + 1);
+}
+
+/// What happens between steps: evaluation and hashes, on flushed state.
+Status Trainer::interlude(std::int64_t step, StepRecord& record) {
+  const RunConfig& c = run_.config;
+  if (!ends_alone(step)) return success();
   SLUICE_TRY(end_training());
-  if (hashes) {
+  if (c.hash_every > 0 && step % c.hash_every == 0) {
     SLUICE_ASSIGN(const std::uint64_t hash, engine_->state_hash());
     record.state_hash = hash;
   }
-  if (evaluates) {
+  if (step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0)) {
     SLUICE_ASSIGN(const double loss, evaluate(c.eval_batches));
     record.eval_loss = loss;
+    if (step == c.steps) eval_loss_ = loss;
     observer_.evaluated(step, loss);
   }
-  return last ? success() : begin_training();
+  return success();
+}
+
+Status Trainer::write(const StepRecord& record) {
+  if (record.step <= written_) return success();  // run anew after a step that was given up
+  if (metrics_.is_open()) {
+    SLUICE_TRY(metrics_.write_line(to_json_line(record)));
+    // Commits keep the last lines' contents; older ones must not be lost with the power either.
+    if (journal_ && record.step % metrics_sync_every == 0) SLUICE_TRY(metrics_.sync());
+  }
+  written_ = record.step;
+  observer_.step(record);
+  return success();
 }
 
 /// Where steps took clearly longer than predicted the machine is not as it was measured: say so, and what to do.
-void Trainer::compare_with_prediction(const std::vector<StepRecord>& steady) {
-  if (steady.size() < 3) return;
+void Trainer::compare_with_prediction() const {
+  if (steady_.size() < 3) return;
   std::vector<double> seconds;
-  for (const StepRecord& r : steady) seconds.push_back(r.step_seconds);
+  for (const StepRecord& r : steady_) seconds.push_back(r.step_seconds);
   const double measured = median(seconds), predicted = run_.predicted.step_seconds;
   if (measured < notable_delay * predicted) return;
   std::string text = "steps took " + format_seconds(measured) + ", predicted were " + format_seconds(predicted);
-  const auto moved = static_cast<double>(steady.back().moved.nvme_read + steady.back().moved.nvme_write);
+  const auto moved = static_cast<double>(steady_.back().moved.nvme_read + steady_.back().moved.nvme_write);
   if (moved > 0)
     text += " (the drive moved " + format_rate(moved / measured) + "; the profile has " +
             format_rate(run_.profile.drive.mixed_bytes_per_second) + " read and written at once)";
@@ -193,44 +294,105 @@ void Trainer::compare_with_prediction(const std::vector<StepRecord>& steady) {
 }
 
 Status Trainer::write_trace_file() {
-  if (run_.config.trace.empty()) return success();
+  if (run_.config.trace.empty() || timeline_.empty()) return success();
   return write_trace(run_.config.trace, run_.main, {{"predicted", run_.predicted.timeline}, {"measured", timeline_}});
 }
 
+/// Run one step, with the next one released so that its first reads and updates overlap this one's tail.
+Result<StepRecord> Trainer::train_step(std::int64_t step, const std::atomic<bool>& stop, TrainResult& result) {
+  if (!training_) SLUICE_TRY(begin_training(step));
+  while (released_ < std::min(step + 1, run_.config.steps) && !(released_ >= step && (stop.load() || ends_alone(step))))
+    SLUICE_TRY(release(++released_));
+  SLUICE_ASSIGN(StepRecord record, collect(step));
+  if (step > first_ && steady_.size() < steady_steps_max) steady_.push_back(record);
+  ++result.timed_steps;
+  result.seconds += record.step_seconds;
+  result.nvme_write_bytes += record.moved.nvme_write;
+  return record;
+}
+
+/// The states are those of the step before; data and step numbers go on.
+Result<StepRecord> Trainer::pass_over(std::int64_t step) {
+  StepResult result;
+  result.step = static_cast<std::uint64_t>(step);
+  result.loss = result.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  result.skipped = 1;
+  journal_->add(result);
+  return restored(result);
+}
+
+/// A step was not finite: go back to what is committed, and remember to leave it out.
+Status Trainer::skip_failed(const Error& reason) {
+  const Status echo = engine_->executor().end();
+  (void)echo;
+  if (!journal_) return reason;
+  const std::int64_t failed = failed_step_.load();
+  std::int64_t first = failed;
+  while (skip_.contains(first - 1)) --first;
+  skip_.insert(failed);
+  const auto committed = static_cast<std::int64_t>(journal_->committed());
+  if (failed - first + 1 >= run_.config.skip_limit)
+    return fault(reason.message + "; steps " + std::to_string(first) + " to " + std::to_string(failed) +
+                 " were not finite one after another, and nothing of them is kept: the run stands at step " +
+                 std::to_string(committed));
+  observer_.note(reason.message + ": nothing of this step is kept, the run goes on with the next one");
+  for (RankId r = 0; r < run_.workload.ranks; ++r)
+    if (journal_->step_back(r, journal_->committed()))
+      engine_->store()->set_parity(r, static_cast<std::uint8_t>(1 - engine_->store()->parity(r)));
+  SLUICE_TRY(engine_->roll_back());
+  training_ = pending_ = false;
+  done_ = committed;
+  return success();
+}
+
+Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {
+  while (done_ < run_.config.steps) {
+    const std::int64_t step = done_ + 1;
+    // What was released is finished.
+    if (stop.load() && !(training_ && released_ >= step)) return end_training();
+    Result<StepRecord> record = skip_.contains(step) ? pass_over(step) : train_step(step, stop, result);
+    if (!record.ok()) return record.error();
+    SLUICE_TRY(interlude(step, *record));
+    SLUICE_TRY(write(*record));
+    done_ = step;
+    result.loss = record->loss;
+  }
+  return success();
+}
+
+Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& how) {
+  if (journal_) done_ = static_cast<std::int64_t>(journal_->committed());
+  result.steps = done_;
+  result.interrupted = true;
+  result.resumable = directory_ != nullptr;
+  observer_.note(how);
+  SLUICE_TRY(save_state());
+  SLUICE_TRY(write_trace_file());
+  return result;
+}
+
 Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
-  const RunConfig& c = run_.config;
   TrainResult result;
-  const auto ends_alone = [&](std::int64_t step) {
-    return step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0) ||
-           (c.hash_every > 0 && step % c.hash_every == 0);
-  };
-  SLUICE_TRY(begin_training());
-  std::vector<StepRecord> steady;  // steps that begin in the tail of the one before, as the prediction has it
-  std::int64_t released = 0;
-  for (std::int64_t step = 1; step <= c.steps; ++step) {
-    // One step ahead, so that its first reads and updates overlap this step's tail.
-    while (released < std::min(step + 1, c.steps) && !stop.load() && !(released >= step && ends_alone(step)))
-      SLUICE_TRY(release(++released));
-    const bool last = step == c.steps || (stop.load() && released == step);
-    if (released < step) break;
-    SLUICE_ASSIGN(StepRecord record, collect(step));
-    if (step > first_ && steady.size() < steady_steps_max) steady.push_back(record);
-    SLUICE_TRY(interlude(step, record, last));
-    if (metrics_.is_open()) SLUICE_TRY(metrics_.write_line(to_json_line(record)));
-    observer_.step(record);
-    result.steps = step;
-    result.loss = record.loss;
-    result.seconds += record.step_seconds;
-    result.nvme_write_bytes += record.moved.nvme_write;
-    if (record.eval_loss) result.eval_loss = *record.eval_loss;
-    if (last) break;
+  const bool long_steps = 3 * run_.predicted.step_seconds > stop_patience_seconds;
+  std::optional<Impatience> impatience;
+  if (journal_) impatience.emplace(stop, engine_->executor(), long_steps ? 0 : stop_patience_seconds);
+  Status ran = complete_metrics(result);
+  if (ran.ok()) ran = steps(stop, result);
+  while (!ran.ok() && ran.error().code == ErrorCode::not_finite) {
+    SLUICE_TRY(skip_failed(ran.error()));
+    ran = steps(stop, result);
   }
-  result.interrupted = result.steps < c.steps;
-  compare_with_prediction(steady);
-  if (!c.run.empty()) {
-    observer_.note("saving the model to " + c.run);
-    SLUICE_TRY(export_model(*engine_, run_, c.run));
+  if (!ran.ok()) {
+    const Status echo = engine_->executor().end();
+    (void)echo;
+    if (ran.error().code != ErrorCode::cancelled || !stop.load()) return ran.error();
+    return interrupted(result, "the step under way is given up: it would have taken too long");
   }
+  impatience.reset();
+  compare_with_prediction();
+  if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
+  result.steps = done_;
+  SLUICE_TRY(complete(result));
   SLUICE_TRY(write_trace_file());
   return result;
 }

@@ -1,18 +1,24 @@
 // The training loop: releases steps to the engine, writes metrics, evaluates, and leaves the trained model behind.
+//
+// With a run directory a run goes on where it was cut short. Where it is durable, that is the last committed step,
+// whatever happened; else the step at which it was asked to stop.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "io/publish.h"
 #include "io/token_file.h"
 #include "src/train/batches.h"
 #include "src/train/engine.h"
+#include "src/train/run_directory.h"
+#include "src/train/step_journal.h"
 
 namespace sluice {
 
@@ -25,6 +31,7 @@ struct StepRecord {
   std::uint64_t device_peak_bytes = 0, host_peak_bytes = 0, nvme_peak_bytes = 0;
   MovedBytes moved;
   std::uint64_t rss_bytes = 0;
+  bool skipped = false;  ///< loss or gradient was not finite: the states are those of the step before
   std::optional<std::uint64_t> state_hash;
   std::optional<double> eval_loss;
 };
@@ -41,49 +48,94 @@ class TrainObserver {
 };
 
 struct TrainResult {
-  std::int64_t steps = 0;
-  double loss = 0;       ///< of the last step
-  double eval_loss = 0;  ///< held-out, after the last step
+  std::int64_t steps = 0;  ///< done, those of earlier processes included
+  double loss = 0;         ///< of the last step
+  double eval_loss = 0;    ///< held-out, after the last step; of complete runs
   bool interrupted = false;
-  double seconds = 0;                  ///< of the steps, without evaluations
-  std::uint64_t nvme_write_bytes = 0;  ///< of the steps
+  bool resumable = false;                   ///< interrupted, and the same command goes on after `steps`
+  std::int64_t timed_steps = 0;             ///< of this process
+  double seconds = 0;                       ///< of those, without evaluations
+  std::uint64_t nvme_write_bytes = 0;       ///< of those
+  std::optional<std::uint64_t> state_hash;  ///< of complete runs with a directory
 };
+/// What result.json tells of a complete run.
+nlohmann::ordered_json to_json(const TrainResult& result);
 
-class Trainer final : public StepSource {
+class Trainer final : public StepSource, public CommitSink {
  public:
-  /// Opens the data and reserves memory and drive; nothing has run yet.
-  static Result<std::unique_ptr<Trainer>> create(const Prepared& run, TrainObserver& observer);
+  /// Opens the data, reserves memory and drive, and fills the states: new, or from where the directory's run stopped.
+  /// Nothing has run yet. `directory` and `stop`, which ends it early, may be null; else they outlive the trainer.
+  static Result<std::unique_ptr<Trainer>> create(const Prepared& run, TrainObserver& observer,
+                                                 RunDirectory* directory = nullptr,
+                                                 const std::atomic<bool>* stop = nullptr);
 
-  /// All steps, or until `stop` becomes true: then the steps that were released are finished and the model is saved.
+  /// All steps that are left, or until `stop` becomes true: then the steps that were released are finished, or given up
+  /// where that would take long and the run is durable.
   Result<TrainResult> run(const std::atomic<bool>& stop);
   /// Held-out loss in nats per token over `batches` batches.
   Result<double> evaluate(int batches);
   Engine& engine() { return *engine_; }
+  std::int64_t steps_done() const { return done_; }
 
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                      std::span<std::int32_t> dst) override;
   Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
                   std::span<const double> unit_norm_sq, std::span<const double> losses) override;
+  void step_not_finite(RankId rank, const StepParams& params) override;
+  Status commit(RankId rank, const StepParams& params, std::uint8_t parity) override;
 
  private:
   using Clock = std::chrono::steady_clock;
-  Trainer(const Prepared& run, TrainObserver& observer) : run_(run), observer_(observer) {}
+  Trainer(const Prepared& run, TrainObserver& observer, RunDirectory* directory, const std::atomic<bool>* stop)
+      : run_(run), observer_(observer), directory_(directory), stop_(stop) {}
+
+  // where the run stands (trainer_state.cpp)
+  Status open_state();
+  Status open_engine(bool swap_exists);
+  Status open_journal(bool create);
+  Engine::Watch watch(const std::string& what);
+  Status begin_run();
+  Status commit_initial();
+  Result<bool> continue_durable();  ///< false: nothing was committed yet
+  Status restore_committed();
+  Status continue_snapshot();
+  RunDescription describe() const;
+  Status check_same(const RunDescription& run) const;
+  Status open_metrics();
+  Status complete_metrics(TrainResult& result);
+  Status save_state();
+  Status complete(TrainResult& result);
+
+  // steps (trainer.cpp)
   StepParams step_params(std::int64_t step) const;
   Status release(std::int64_t step);
   Result<StepRecord> collect(std::int64_t step);
-  Status begin_training();
+  StepRecord restored(const StepResult& result) const;
+  void fill_rates(StepRecord& record) const;
+  Status begin_training(std::int64_t first);
   Status end_training();  ///< drains and applies what is pending
-  Status interlude(std::int64_t step, StepRecord& record, bool last);
-  void compare_with_prediction(const std::vector<StepRecord>& steady);
+  Status interlude(std::int64_t step, StepRecord& record);
+  bool ends_alone(std::int64_t step) const;
+  Status write(const StepRecord& record);
+  Status steps(const std::atomic<bool>& stop, TrainResult& result);
+  Result<StepRecord> train_step(std::int64_t step, const std::atomic<bool>& stop, TrainResult& result);
+  Result<StepRecord> pass_over(std::int64_t step);
+  Status skip_failed(const Error& reason);
+  Result<TrainResult> interrupted(TrainResult result, const std::string& how);
+  void compare_with_prediction() const;
   Status write_trace_file();
   double batch_tokens() const;
 
   const Prepared& run_;
   TrainObserver& observer_;
+  RunDirectory* directory_;
+  const std::atomic<bool>* stop_;
   TokenFile tokens_;
+  std::uint64_t data_hash_ = 0;
   Batches batches_;
   LineWriter metrics_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<StepJournal> journal_;  ///< of durable runs
   std::atomic<bool> evaluating_{false};
 
   struct Ended {
@@ -91,9 +143,17 @@ class Trainer final : public StepSource {
     Clock::time_point at;
   };
   std::array<Ended, 8> ended_{};  ///< ring by step, written on the optimizer lane before the iteration is complete
-  Clock::time_point previous_end_;
-  std::int64_t first_ = 1;  ///< step of iteration 0 since begin
-  bool pending_ = false;    ///< the last step's update has not been applied
+  Clock::time_point previous_end_, previous_report_;
+  std::int64_t done_ = 0;     ///< the last step that is behind us
+  std::int64_t written_ = 0;  ///< last step that has a line
+  std::int64_t first_ = 1;    ///< step of iteration 0 since begin
+  std::int64_t released_ = 0;
+  bool training_ = false;  ///< the training plan is bound
+  bool pending_ = false;   ///< the last step's update has not been applied
+  std::atomic<std::int64_t> failed_step_{0};
+  std::set<std::int64_t> skip_;      ///< steps that were not finite
+  std::optional<double> eval_loss_;  ///< after the last step
+  std::vector<StepRecord> steady_;   ///< steps that begin in the tail of the one before, as the prediction has it
   Timeline timeline_;
 };
 

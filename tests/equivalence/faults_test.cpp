@@ -17,7 +17,7 @@ Ended attempt(Prepared& prepared, const std::optional<FaultOptions>& faults) {
   Ended ended;
   Recorder recorder(ended.outcome);
   const auto failed = [&ended](const Error& error) {
-    EXPECT_EQ(error.code, ErrorCode::fault) << error.message;
+    EXPECT_TRUE(error.code == ErrorCode::fault || error.code == ErrorCode::damaged) << error.message;
     EXPECT_EQ(error.message.find('\n'), std::string::npos) << error.message;
     ended.message = error.message;
     return ended;

@@ -49,6 +49,8 @@ class Bench {
   }
   ~Bench() { std::filesystem::remove_all(folder_); }
 
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
   std::string model(int layers, bool tied) const {
     const auto path = folder_ / ("model" + std::to_string(layers) + (tied ? "t" : "u") + ".json");
     std::ofstream(path)

@@ -227,6 +227,7 @@ TEST_F(InferenceTest, HeldOutLossIsTheOneThatTrainingReports) {
   const auto evaluator = expect_ok(Evaluator::create(*run, expect_ok(open_text(run->config)), options, [&](double f) {
     EXPECT_GE(f, weights_read);
     weights_read = f;
+    return success();
   }));
   EXPECT_EQ(weights_read, 1.0);
   double last = 0, fraction = 0;

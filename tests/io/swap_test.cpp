@@ -189,7 +189,6 @@ TEST(SwapFile, KeptFilesStayAndOpenAgain) {
   options.bytes = 1 << 20;
   options.stripe_bytes = 65536;
   options.name = "run7.swap";
-  EXPECT_FALSE(SwapFile::exists(options));
   EXPECT_FALSE(SwapFile::open_existing(options).ok());
   const AlignedBytes out(65536), in(65536);
   fill(out.span(), 8);
@@ -206,7 +205,6 @@ TEST(SwapFile, KeptFilesStayAndOpenAgain) {
     ASSERT_TRUE(transfer_now(*queue, IoOp::write, piece.file, piece.offset, out.span()).ok());
     ASSERT_TRUE(swap->sync().ok());
   }
-  EXPECT_TRUE(SwapFile::exists(options));
   EXPECT_FALSE(SwapFile::create(options).ok()) << "never overwritten";
   {
     auto swap = SwapFile::open_existing(options);
@@ -223,6 +221,23 @@ TEST(SwapFile, KeptFilesStayAndOpenAgain) {
   ASSERT_FALSE(other_size.ok());
   EXPECT_NE(other_size.error().message.find("1048576 expected"), std::string::npos) << other_size.error().message;
   EXPECT_EQ(a.files() + b.files(), 2u);
+  {
+    options.bytes = 1 << 20;
+    auto swap = SwapFile::open_existing(options);
+    ASSERT_TRUE(swap.ok());
+    EXPECT_FALSE(SwapFile::remove(options).ok()) << "in use";
+    const SwapPiece piece = swap->piece(65536, 65536);
+    ASSERT_TRUE(swap->zero(piece).ok());
+    QueueOptions queue_options;
+    queue_options.files = swap->files();
+    auto queue = open_queue(queue_options);
+    ASSERT_TRUE(transfer_now(*queue, IoOp::read, piece.file, piece.offset, in.span()).ok());
+    const auto bytes = in.span();
+    EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+  }
+  EXPECT_TRUE(SwapFile::remove(options).ok());
+  EXPECT_TRUE(SwapFile::remove(options).ok()) << "nothing left";
+  EXPECT_EQ(a.files() + b.files(), 0u);
 }
 
 // A kept file that can not be made in every directory is made in none.

@@ -208,35 +208,11 @@ TEST_F(TrainCommand, RefusesDataThatDoesNotServe) {
   refused(" --data " + path("wide"), "wide");
 }
 
-TEST_F(TrainCommand, RunsAreNotResumableYet) {
-  for (const std::string& command : {"plan" + tiny(), "train" + tiny() + data() + "--steps 1 --run " + path("run")}) {
-    expect_refused(command + " --durable on", "resumable runs are not in this version yet");
-    EXPECT_FALSE(std::filesystem::exists(path("run")));
-    expect_refused(command + " --durable perhaps", "perhaps");
-    const Finished f = sluice(command + " --durable off");
-    EXPECT_EQ(f.status, 0) << f.err;
-  }
-}
-
 TEST_F(TrainCommand, RefusesPlacesThatDoNotExist) {
   const Finished f =
       sluice("train" + tiny() + data() + "--steps 1 --device-memory 8MiB --host-memory 4MiB --nvme " + path("nowhere"));
   EXPECT_EQ(f.status, 2) << f.err;
   EXPECT_NE(f.err.find("nowhere"), std::string::npos) << f.err;
-}
-
-TEST_F(TrainCommand, StopsAtASignalWithWholeFiles) {
-  const std::string command =
-      "train" + tiny() + data() + budgets() + "--steps 1000000 --run " + path("run") + " --metrics " + path("m.jsonl");
-  const std::string script = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + " 2>" +
-                             path(".err") + " & pid=$!; until [ -s " + path("m.jsonl") +
-                             " ]; do kill -0 $pid || exit 99; sleep 0.05; done; kill -TERM $pid; wait $pid";
-  const int status = std::system(script.c_str());
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 1) << read(path(".err"));
-  EXPECT_NE(read(path(".err")).find("stopped by a signal"), std::string::npos) << read(path(".err"));
-  EXPECT_FALSE(lines("m.jsonl").empty());
-  EXPECT_TRUE(is_empty("nvme"));
 }
 
 }  // namespace

@@ -1,0 +1,175 @@
+#include "src/train/run_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/json_guard.h"
+#include "io/publish.h"
+#include "src/train/run_config_json.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int run_schema_version = 1;
+constexpr const char* run_format = "sluice-run";
+
+std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+bool from_hex(const Json& json, const char* key, std::uint64_t& value) {
+  if (!json.contains(key) || !json[key].is_string()) return false;
+  const auto text = json[key].get<std::string>();
+  char* end = nullptr;
+  value = std::strtoull(text.c_str(), &end, 16);
+  return text.size() == 16 && end == text.c_str() + 16;
+}
+
+Result<Json> read_json(const std::string& path) {
+  SLUICE_ASSIGN(const std::string text, read_file(path));
+  if (const Status sane = check_json(text); !sane.ok()) return sane.error().in(path);
+  return Json::parse(text, nullptr, false);
+}
+
+Json to_json(const RunDescription& run) {
+  Json j;
+  j["format"] = run_format;
+  j["version"] = run_schema_version;
+  j["id"] = hex(run.id);
+  j["machine"] = run.machine;
+  j["config"] = to_json(run.config);
+  j["model_hash"] = hex(run.model_hash);
+  j["data"] = {{"tokens", run.data_tokens}, {"hash", hex(run.data_hash)}};
+  j["plan"] = {{"layout", hex(run.layout)},
+               {"block_bytes", run.block_bytes},
+               {"stripe_weights", run.stripe_weights},
+               {"schedule", to_json(run.schedule)}};
+  return j;
+}
+
+Result<RunDescription> description_from_json(const Json& j) {
+  if (!j.is_object() || !j.contains("format") || j["format"] != run_format)
+    return bad_request("is not the description of a run");
+  if (!j.contains("version") || !j["version"].is_number_integer() || j["version"].get<int>() != run_schema_version)
+    return bad_request(fmt::format("is of another version of sluice; this one reads version {}", run_schema_version));
+  const Error damaged = bad_request("is damaged");
+  RunDescription run;
+  const bool named = from_hex(j, "id", run.id) && from_hex(j, "model_hash", run.model_hash) && j.contains("machine") &&
+                     j["machine"].is_string() && j.contains("data") && from_hex(j["data"], "hash", run.data_hash) &&
+                     j["data"].contains("tokens") && j["data"]["tokens"].is_number_unsigned() && j.contains("config") &&
+                     j.contains("plan") && j["plan"].is_object();
+  if (!named) return damaged;
+  run.machine = j["machine"].get<std::string>();
+  run.data_tokens = j["data"]["tokens"].get<std::uint64_t>();
+  SLUICE_ASSIGN(run.config, run_config_from_json(j["config"]));
+  const Json& plan = j["plan"];
+  const bool planned = from_hex(plan, "layout", run.layout) && plan.contains("block_bytes") &&
+                       plan["block_bytes"].is_number_unsigned() && plan.contains("stripe_weights") &&
+                       plan["stripe_weights"].is_array() && plan.contains("schedule");
+  if (!planned) return damaged;
+  run.block_bytes = plan["block_bytes"].get<std::uint32_t>();
+  for (const Json& weight : plan["stripe_weights"]) {
+    if (!weight.is_number()) return damaged;
+    run.stripe_weights.push_back(weight.get<double>());
+  }
+  SLUICE_ASSIGN(run.schedule, schedule_from_json(plan["schedule"]));
+  return run;
+}
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+Status remove_file(const std::string& path) {
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return success();
+  return fault(path + ": can not be removed: " + std::strerror(errno));
+}
+
+}  // namespace
+
+std::string swap_name(std::uint64_t run_id) { return "sluice-" + hex(run_id) + ".swap"; }
+
+RunDirectory::~RunDirectory() {
+  if (fd_ >= 0) close(fd_);
+}
+
+RunDirectory& RunDirectory::operator=(RunDirectory&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(run_, other.run_);
+  return *this;
+}
+
+Status RunDirectory::lock() {
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ < 0) return bad_request("--run " + path_ + ": " + std::strerror(errno));
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0)
+    return bad_request("--run " + path_ + " is in use by another process; wait for it or give another directory");
+  return success();
+}
+
+Result<RunDirectory> RunDirectory::open(const std::string& path) {
+  RunDirectory directory;
+  directory.path_ = path;
+  if (!exists(path)) return directory;
+  SLUICE_TRY(directory.lock());
+  const std::string file = path + "/run.json";
+  if (!exists(file)) {
+    for (const std::string& part : {directory.commit_path(0), directory.snapshot_path(), path + "/result.json"})
+      if (exists(part))
+        return bad_request("--run " + path + " holds half a run: " + part +
+                           " without run.json; put it back, or give another directory");
+    return directory;
+  }
+  SLUICE_ASSIGN(const Json json, read_json(file));
+  Result<RunDescription> run = description_from_json(json);
+  if (!run.ok()) return run.error().in(file);
+  directory.run_ = *std::move(run);
+  return directory;
+}
+
+Status RunDirectory::begin(const RunDescription& run) {
+  std::error_code error;
+  std::filesystem::create_directories(path_, error);
+  if (error) return bad_request("--run " + path_ + ": can not be made: " + error.message());
+  if (fd_ < 0) SLUICE_TRY(lock());
+  run_ = run;
+  return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
+}
+
+Status RunDirectory::forget() {
+  run_.reset();
+  SLUICE_TRY(remove_state());
+  return remove_file(path_ + "/run.json");
+}
+
+Result<std::optional<Json>> RunDirectory::result() const {
+  const std::string file = path_ + "/result.json";
+  if (!exists(file)) return std::optional<Json>();
+  SLUICE_ASSIGN(Json json, read_json(file));
+  return std::optional<Json>(std::move(json));
+}
+
+Status RunDirectory::publish_result(const Json& result) const {
+  return publish_file(path_ + "/result.json", result.dump(1) + "\n");
+}
+
+bool RunDirectory::has_commits() const { return exists(commit_path(0)); }
+bool RunDirectory::has_snapshot() const { return exists(snapshot_path()); }
+
+Status RunDirectory::remove_state() const {
+  SLUICE_TRY(remove_file(snapshot_path()));
+  const int ranks = run_ ? run_->config.ranks : 1;
+  for (int rank = 0; rank < ranks; ++rank) SLUICE_TRY(remove_file(commit_path(static_cast<RankId>(rank))));
+  return success();
+}
+
+}  // namespace sluice

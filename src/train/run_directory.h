@@ -1,0 +1,74 @@
+// The directory of a run: what it is, how far it has come, and the lock that makes it one process's.
+//
+//     run.json          configuration, identity of model and data, schedule: written once, before the first step
+//     commit.R          the commit records of rank R (offload/state/commit_log.h), where the run is durable
+//     state.snapshot    all states of a run that is not durable, written when it was asked to stop
+//     metrics.jsonl     a line per step
+//     result.json       written when the run is complete
+//     config.json, model.safetensors, tokens/     the model for other programs; text as tokens
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/schedule/schedule.h"
+#include "src/train/run_config.h"
+
+namespace sluice {
+
+/// What run.json holds.
+struct RunDescription {
+  std::uint64_t id = 0;  ///< random: in the names of swap files and in commit records
+  std::string machine;   ///< the same bits are promised on this one
+  RunConfig config;      ///< nothing left open
+  std::uint64_t model_hash = 0;
+  std::uint64_t data_tokens = 0, data_hash = 0;
+  Schedule schedule;
+  std::uint32_t block_bytes = 0;
+  std::vector<double> stripe_weights;
+  std::uint64_t layout = 0;  ///< of the durable slots
+};
+
+/// Move-only. Locked against other processes from open or begin until destroyed.
+class RunDirectory {
+ public:
+  /// Nothing is created. A directory that is missing, or holds no run, is free. bad_request when it is in use, when its
+  /// run is of another version or damaged, or when parts of a run lie in it without the rest.
+  static Result<RunDirectory> open(const std::string& path);
+
+  RunDirectory() = default;
+  ~RunDirectory();
+  RunDirectory(RunDirectory&& other) noexcept { *this = std::move(other); }
+  RunDirectory& operator=(RunDirectory&& other) noexcept;
+
+  const std::optional<RunDescription>& run() const { return run_; }
+  /// Makes the directory if it is missing and publishes run.json.
+  Status begin(const RunDescription& run);
+  /// Forget a run that never got as far as a state to go on from.
+  Status forget();
+
+  /// What result.json has, if the run is complete.
+  Result<std::optional<nlohmann::ordered_json>> result() const;
+  Status publish_result(const nlohmann::ordered_json& result) const;
+
+  const std::string& path() const { return path_; }
+  std::string commit_path(RankId rank) const { return path_ + "/commit." + std::to_string(rank); }
+  std::string snapshot_path() const { return path_ + "/state.snapshot"; }
+  bool has_commits() const;
+  bool has_snapshot() const;
+  Status remove_state() const;  ///< commit records and snapshot
+
+ private:
+  Status lock();
+  std::string path_;
+  int fd_ = -1;
+  std::optional<RunDescription> run_;
+};
+
+/// "sluice-<id>.swap"
+std::string swap_name(std::uint64_t run_id);
+
+}  // namespace sluice

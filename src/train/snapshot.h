@@ -1,0 +1,22 @@
+// All states of a run in one file: how a run that is not durable goes on after it was asked to stop.
+//
+// Header (64 bytes, little endian): magic "SLUICSNP", u32 version, u32 zero, u64 run id, u64 step, u64 bytes of states,
+// 24 bytes zero. Then the states in logical order, and u64 XXH3 of everything before.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/train/engine.h"
+
+namespace sluice {
+
+/// The states after `step`. The file appears whole or not at all. Nothing may run meanwhile.
+Status save_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_t step, Engine& engine,
+                     const Engine::Watch& watch);
+/// Verifies the file, then fills the engine's states. Returns the step. bad_request when it is damaged or another
+/// run's.
+Result<std::uint64_t> load_snapshot(const std::string& path, std::uint64_t run_id, Engine& engine,
+                                    const Engine::Watch& watch);
+
+}  // namespace sluice

@@ -1,0 +1,67 @@
+// Commits of all ranks: what every record needs to know, and how far the run is durable.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "offload/run/store.h"
+#include "offload/state/commit_log.h"
+#include "src/train/run_directory.h"
+
+namespace sluice {
+
+class StepJournal {
+ public:
+  struct Options {
+    std::uint64_t run_id = 0, layout = 0;
+    RankId ranks = 1;
+    QueueOptions queue;   ///< backend and faults
+    bool create = false;  ///< new records instead of those that are there
+  };
+  /// `store`, with a plan bound, outlives the journal.
+  static Result<std::unique_ptr<StepJournal>> open(const RunDirectory& directory, SwapStore& store,
+                                                   const Options& options);
+
+  /// Steps that every rank has a valid record of, newest first.
+  std::vector<std::uint64_t> steps() const;
+  /// Valid records of the rank for this step, newest first.
+  std::vector<const CommitRecord*> records(RankId rank, std::uint64_t step) const;
+  bool has_progress() const;                ///< some rank has a record of a step, or one that is not valid
+  std::vector<std::string> damage() const;  ///< one line for each record that is not valid
+  /// The rank goes on from this record of its own.
+  void continue_from(RankId rank, const CommitRecord& record);
+
+  /// What the next records tell of a step. Any thread.
+  void add(const StepResult& result);
+  /// Of a step, if it is among the last CommitLog::results_max.
+  std::optional<StepResult> find(std::uint64_t step) const;
+
+  /// Make the rank's slots of this parity the state after `step`. Lane threads; one at a time per rank.
+  Status commit(RankId rank, std::uint64_t step, std::uint8_t parity);
+  /// The step that all ranks have committed.
+  std::uint64_t committed() const;
+  /// An iteration was given up, and ranks may have committed one step more than others: those go one commit back.
+  /// Returns whether this one does, to slots that nothing has been written to since.
+  bool step_back(RankId rank, std::uint64_t step);
+
+ private:
+  struct Rank {
+    std::unique_ptr<CommitLog> log;
+    std::vector<BufferSums*> tables;
+    std::vector<std::span<const std::uint64_t>> sums;  ///< of one commit
+    std::vector<StepResult> results;                   ///< of one commit
+    std::atomic<std::uint64_t> committed{0};
+  };
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  mutable std::mutex mutex_;                                 ///< guards recent_
+  std::array<StepResult, CommitLog::results_max> recent_{};  ///< ring by step; step 0 is none
+};
+
+/// What the durable slots of a plan are and where they lie, as one number.
+std::uint64_t durable_layout(const StepPlan& plan);
+
+}  // namespace sluice

@@ -1,0 +1,288 @@
+// Where a run begins, stands and ends: new states, or those that were committed or saved; metrics without gaps.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "io/checksum.h"
+#include "src/device/profile.h"
+#include "src/train/export.h"
+#include "src/train/metrics_file.h"
+#include "src/train/run_config_json.h"
+#include "src/train/snapshot.h"
+#include "src/train/trainer.h"
+
+namespace sluice {
+namespace {
+
+std::uint64_t random_id() {
+  std::random_device device;
+  return static_cast<std::uint64_t>(device()) << 32 | device();
+}
+
+/// Of evenly spread pieces: enough to tell another text, quick for any size.
+Result<std::uint64_t> hash_of(const TokenFile& tokens) {
+  constexpr std::uint64_t pieces = 256, piece_tokens = 4096;
+  std::vector<std::int32_t> piece(std::min(piece_tokens, tokens.count()));
+  StreamingChecksum sum;
+  for (std::uint64_t i = 0; i < pieces; ++i) {
+    SLUICE_TRY(tokens.read((tokens.count() - piece.size()) / (pieces - 1) * i, piece));
+    sum.add(std::as_bytes(std::span(piece)));
+  }
+  return sum.value();
+}
+
+std::uint64_t hash_of(const std::string& text) { return checksum(std::as_bytes(std::span(text))); }
+
+}  // namespace
+
+Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObserver& observer, RunDirectory* directory,
+                                                 const std::atomic<bool>* stop) {
+  if (!run.search.fits) return does_not_fit(run);
+  const RunConfig& c = run.config;
+  std::unique_ptr<Trainer> t(new Trainer(run, observer, directory, stop));
+  SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config));
+  SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed));
+  SLUICE_ASSIGN(t->data_hash_, hash_of(t->tokens_));
+  SLUICE_TRY(t->open_state());
+  t->first_ = t->done_ + 1;
+  SLUICE_TRY(t->open_metrics());
+  return t;
+}
+
+Status Trainer::open_state() {
+  if (directory_ == nullptr || !directory_->run()) return begin_run();
+  SLUICE_TRY(check_same(*directory_->run()));
+  if (run_.workload.durable && directory_->has_commits()) {
+    SLUICE_ASSIGN(const bool continued, continue_durable());
+    if (continued) return success();
+  } else if (!run_.workload.durable && directory_->has_snapshot()) {
+    return continue_snapshot();
+  }
+  observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
+  return begin_run();
+}
+
+Status Trainer::open_engine(bool swap_exists) {
+  Engine::Options options;
+  options.record_timeline = !run_.config.trace.empty();
+  options.commit_sink = this;
+  if (run_.workload.durable) options.swap_name = swap_name(directory_->run()->id);
+  options.swap_exists = swap_exists;
+  observer_.note("reserving " + std::to_string(run_.workload.ranks) + " x device and host arenas, and the swap file");
+  SLUICE_ASSIGN(engine_, Engine::create(run_, *this, options));
+  if (!engine_->storage().empty()) observer_.note("drive tier: " + engine_->storage());
+  return success();
+}
+
+Engine::Watch Trainer::watch(const std::string& what) {
+  observer_.note(what);
+  return [this, what](double fraction) -> Status {
+    observer_.progress(what, fraction);
+    if (stop_ == nullptr || !stop_->load()) return success();
+    return Error{ErrorCode::cancelled, "stopped by a signal while " + what};
+  };
+}
+
+/// A new run: its directory first, so that a swap file that is left behind has an owner.
+Status Trainer::begin_run() {
+  const RunConfig& c = run_.config;
+  const bool is_new = directory_ != nullptr && !directory_->run();
+  if (is_new) SLUICE_TRY(directory_->begin(describe()));
+  if (const Status opened = open_engine(false); !opened.ok()) {
+    if (is_new) SLUICE_TRY(directory_->forget());
+    return opened;
+  }
+  const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
+  if (const Status filled = engine_->initialize(c.init, c.seed, watch(what)); !filled.ok()) {
+    if (is_new && filled.error().code == ErrorCode::bad_request) SLUICE_TRY(directory_->forget());
+    if (run_.workload.durable && filled.error().code == ErrorCode::bad_request) engine_->discard_swap();
+    return filled;
+  }
+  return run_.workload.durable ? commit_initial() : success();
+}
+
+Status Trainer::open_journal(bool create) {
+  StepJournal::Options options;
+  options.run_id = directory_->run()->id;
+  options.layout = durable_layout(run_.main);
+  options.ranks = run_.workload.ranks;
+  SLUICE_ASSIGN(options.queue.backend,
+                parse_io_backend(run_.config.io_backend.empty() ? run_.profile.drive.backend : run_.config.io_backend));
+  options.queue.faults = run_.config.faults;
+  options.create = create;
+  SLUICE_ASSIGN(journal_, StepJournal::open(*directory_, *engine_->store(), options));
+  return success();
+}
+
+Status Trainer::commit_initial() {
+  SwapStore& store = *engine_->store();
+  SLUICE_TRY(store.sync());
+  SLUICE_TRY(open_journal(true));
+  for (RankId r = 0; r < run_.workload.ranks; ++r) SLUICE_TRY(journal_->commit(r, 0, store.parity(r)));
+  return success();
+}
+
+Result<bool> Trainer::continue_durable() {
+  SLUICE_TRY(open_engine(true));
+  SLUICE_TRY(open_journal(false));
+  for (const std::string& line : journal_->damage()) observer_.note(line);
+  if (!journal_->steps().empty()) {
+    SLUICE_TRY(restore_committed());
+    return true;
+  }
+  if (journal_->has_progress())
+    return bad_request(directory_->path() + ": no commit record is whole: " +
+                       (journal_->damage().empty() ? "ranks differ" : journal_->damage().front()) +
+                       "; start a new run in another directory");
+  journal_.reset();
+  engine_.reset();
+  return false;
+}
+
+/// The newest step whose records and slots are whole on every rank.
+Status Trainer::restore_committed() {
+  std::optional<Error> problem;
+  for (const std::uint64_t step : journal_->steps()) {
+    bool whole = true;
+    for (RankId r = 0; r < run_.workload.ranks && whole; ++r) {
+      whole = false;
+      for (const CommitRecord* record : journal_->records(r, step)) {
+        const Status restored =
+            engine_->restore(r, *record, watch("verifying the states of step " + std::to_string(step)));
+        const bool other_serves =
+            restored.ok() || restored.error().code == ErrorCode::damaged || restored.error().code == ErrorCode::fault;
+        if (!other_serves) return restored;
+        whole = restored.ok();
+        if (whole) {
+          journal_->continue_from(r, *record);
+          break;
+        }
+        observer_.note("step " + std::to_string(step) + " can not be used: " + restored.error().message);
+        // A drive that fails may yet work another time: then nothing is wrong with the request.
+        if (!problem || problem->code == ErrorCode::damaged) problem = restored.error();
+      }
+    }
+    if (!whole) continue;
+    done_ = static_cast<std::int64_t>(step);
+    observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
+                   std::to_string(run_.config.steps));
+    return success();
+  }
+  const std::string text = directory_->path() + ": no committed step is whole: " + problem->message;
+  if (problem->code == ErrorCode::fault) return fault(text);
+  return bad_request(text + "; put the swap file back as it was, or start a new run in another directory");
+}
+
+Status Trainer::continue_snapshot() {
+  SLUICE_TRY(open_engine(false));
+  SLUICE_ASSIGN(const std::uint64_t step, load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
+                                                        watch("reading the states that were saved")));
+  done_ = static_cast<std::int64_t>(step);
+  observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
+                 std::to_string(run_.config.steps));
+  return success();
+}
+
+RunDescription Trainer::describe() const {
+  const Workload& w = run_.workload;
+  RunDescription d;
+  d.id = random_id();
+  d.machine = machine_id();
+  d.config = run_.config;
+  // What was left open is decided now: another time it would be decided otherwise.
+  d.config.durable = w.durable ? Durable::on : Durable::off;
+  d.config.threads = w.threads;
+  const auto budget = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
+  if (d.config.device_memory == 0) d.config.device_memory = budget(Tier::device);
+  if (d.config.host_memory == 0) d.config.host_memory = budget(Tier::host) * w.ranks;
+  if (d.config.nvme_space == 0 && !d.config.nvme.empty()) d.config.nvme_space = budget(Tier::nvme) * w.ranks;
+  d.model_hash = hash_of(hf_config_json(run_.model.config, w.dtype));
+  d.data_tokens = tokens_.count();
+  d.data_hash = data_hash_;
+  d.schedule = run_.search.schedule;
+  d.block_bytes = w.block_bytes;
+  d.stripe_weights = run_.profile.drive.stripe_weights;
+  d.layout = durable_layout(run_.main);
+  return d;
+}
+
+Status Trainer::check_same(const RunDescription& run) const {
+  const std::string where = directory_->path();
+  if (run.model_hash != hash_of(hf_config_json(run_.model.config, run_.workload.dtype)))
+    return bad_request(where + ": " + run_.config.model +
+                       " is not the model that the run began with; put its configuration back, or start a new run");
+  if (run.data_tokens != tokens_.count() || run.data_hash != data_hash_)
+    return bad_request(where + ": " + run_.config.data +
+                       " is not the data that the run began with; put it back, or start a new run");
+  if (run.layout != durable_layout(run_.main))
+    return bad_request(where + " was laid out by another version of sluice; go on with that one, or start a new run");
+  if (run.machine != machine_id())
+    observer_.note(where + ": the run began on another machine (" + run.machine +
+                   "); from here on its bits need not be those of an uninterrupted run");
+  return success();
+}
+
+Status Trainer::open_metrics() {
+  const std::string& path = run_.config.metrics;
+  written_ = done_;
+  if (path.empty()) return success();
+  if (directory_ == nullptr || done_ == 0) {
+    SLUICE_ASSIGN(metrics_, LineWriter::open(path, false));
+    return success();
+  }
+  SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(path, done_));
+  metrics_ = std::move(metrics.writer);
+  written_ = metrics.last_step;
+  return success();
+}
+
+/// A process that was killed between a step's commit and its line left the line to this one.
+Status Trainer::complete_metrics(TrainResult& result) {
+  std::int64_t lost = 0;
+  for (std::int64_t step = written_ + 1; step <= done_; ++step) {
+    const auto known = journal_ ? journal_->find(static_cast<std::uint64_t>(step)) : std::nullopt;
+    if (!known) {
+      ++lost;
+      continue;
+    }
+    StepRecord record = restored(*known);
+    if (step == done_) SLUICE_TRY(interlude(step, record));
+    SLUICE_TRY(write(record));
+  }
+  if (lost > 0) observer_.note(run_.config.metrics + ": the lines of " + std::to_string(lost) + " steps are lost");
+  if (const auto known = journal_ ? journal_->find(static_cast<std::uint64_t>(done_)) : std::nullopt)
+    result.loss = known->loss;
+  return success();
+}
+
+/// What the next process goes on from, where steps are not durable.
+Status Trainer::save_state() {
+  if (journal_ || directory_ == nullptr) return success();
+  const std::string what = "saving the states to " + directory_->snapshot_path();
+  observer_.note(what);
+  return save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done_), *engine_,
+                       [&](double fraction) {
+                         observer_.progress(what, fraction);
+                         return success();
+                       });
+}
+
+/// All steps are done: the model, the result, and then nothing of the states is needed any more.
+Status Trainer::complete(TrainResult& result) {
+  if (!eval_loss_) {
+    SLUICE_ASSIGN(eval_loss_, evaluate(run_.config.eval_batches));
+  }
+  result.eval_loss = *eval_loss_;
+  if (directory_ == nullptr) return success();
+  observer_.note("saving the model to " + directory_->path());
+  SLUICE_TRY(export_model(*engine_, run_, directory_->path()));
+  SLUICE_ASSIGN(result.state_hash, engine_->state_hash());
+  SLUICE_TRY(metrics_.is_open() ? metrics_.sync() : success());
+  SLUICE_TRY(directory_->publish_result(to_json(result)));
+  journal_.reset();
+  SLUICE_TRY(directory_->remove_state());
+  if (run_.workload.durable) engine_->discard_swap();
+  return success();
+}
+
+}  // namespace sluice
