@@ -9,12 +9,15 @@
 //     m = fma(1 - beta1, g - m, m)
 //     v = fma((1 - beta2) g, g, beta2 v)
 //     w = fma(-lr / (1 - beta1^step), m / fma(sqrt(v), 1 / sqrt(1 - beta2^step), eps), w (1 - lr weight_decay))
-// with the constants computed in double and rounded once. One pass in the calling thread; callers give threads ranges.
+// with the constants computed in double and rounded once. The moments are decoded before and encoded after as
+// sluice/moments.h says; w is made from m and v as they are before encoding. One pass in the calling thread; callers
+// give threads ranges.
 #pragma once
 
 #include <cstdint>
 
 #include "sluice/dtype.h"
+#include "sluice/moments.h"
 
 namespace sluice {
 
@@ -23,6 +26,9 @@ struct AdamwStep {
   std::uint64_t step = 1;
   float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.0f;
   float gradient_scale = 1.0f;  ///< multiplies the gradient (clip factor); 1 changes no bit
+  /// Of the random bits that round moments shorter than fp32: another for each step and tensor, such as
+  /// philox(seed, step, tensor), and the same for all ranges of the tensor.
+  std::uint64_t rounding_key = 0;
 };
 
 /// What a range met: a master at or beyond 0x7f7f8000 in magnitude would round to infinity as bf16 and is refused as a
@@ -31,12 +37,31 @@ struct AdamwReport {
   std::uint64_t diverged = 0;  ///< parameters that are NaN, infinite or would round to infinity
 };
 
-/// In place on parameter, remainder, exp_avg, exp_avg_sq; gradient is read. All of numel elements, any alignment.
+/// One contiguous range of a tensor with what the update reads and writes; owns nothing. Any alignment.
+struct AdamwRange {
+  Dtype dtype = Dtype::bf16;          ///< of the parameter: bf16 with remainder, or f32 that is its own master
+  Dtype gradient_dtype = Dtype::f32;  ///< f32 or bf16
+  MomentFormat moments = MomentFormat::f32;
+  void* parameter = nullptr;
+  std::int16_t* remainder = nullptr;  ///< of bf16 parameters
+  void* exp_avg = nullptr;
+  void* exp_avg_sq = nullptr;
+  float* exp_avg_scales = nullptr;  ///< of int8 moments: one for each 256 elements of the range
+  float* exp_avg_sq_scales = nullptr;
+  const void* gradient = nullptr;
+  std::int64_t numel = 0;
+  std::uint64_t first_index = 0;  ///< of the range's first element in its tensor; a multiple of 256 with int8
+};
+
+/// Updates the range in place; the gradient is read. Cuts of a tensor into ranges change no bit. Wrong dtypes and a
+/// first_index that int8 does not allow are bugs of the caller and end the program.
+AdamwReport adamw(const AdamwStep& s, const AdamwRange& range);
+
+/// The same with fp32 moments.
 AdamwReport adamw_bf16(const AdamwStep& s, bf16* parameter, std::int16_t* remainder, float* exp_avg, float* exp_avg_sq,
                        const float* gradient, std::int64_t numel);
 AdamwReport adamw_bf16(const AdamwStep& s, bf16* parameter, std::int16_t* remainder, float* exp_avg, float* exp_avg_sq,
                        const bf16* gradient, std::int64_t numel);
-/// The same with an fp32 parameter that is its own master.
 AdamwReport adamw_f32(const AdamwStep& s, float* parameter, float* exp_avg, float* exp_avg_sq, const float* gradient,
                       std::int64_t numel);
 

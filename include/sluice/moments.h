@@ -1,0 +1,84 @@
+// How the moments of an optimizer are stored: fp32, bf16 or 8 bits, and the random bits that round them.
+//
+// A slow average moves by less than one step of a short format, so that rounding to nearest would freeze it. Formats
+// below fp32 round stochastically: up with the probability that makes the expected value exact, from bits that are a
+// pure function of (key, index of the element in its tensor). So results do not depend on threads, cuts or targets.
+//
+// bf16: rounding_bits(key, index) gives 16 bits to each moment, the low half to exp_avg and the high half to
+//     exp_avg_sq. They are added to the low half of the fp32 bits, which is then cut off. Magnitudes from 0x7f7f0000 on
+//     are only cut, so that no finite value becomes infinite; NaN becomes 0x7fc0.
+//
+// int8: blocks of 256 elements counted from the tensor's start (the last one may be shorter), each with one fp32 scale
+//     per moment. The code is mu-law's (ITU-T G.711: a linear piece per binade, an offset that makes it linear around
+//     zero): bits 19 and up of the fp32 number y = 2 + |x| / scale, less those of 2, 16 codes to a binade.
+//         exp_avg     sign and 7 bits in two's complement, y <= 496:    scale = max|x| / 494
+//         exp_avg_sq  8 bits, y <= 126976:                              scale = max x / 126974
+//     Codes step by 3 to 6% of the value down to 1/255 of the block's largest exp_avg, and 1/65535 of its largest
+//     exp_avg_sq, below by a constant 1/3952 and 1/1015792 of it: exp_avg keeps its small values as exactly as the
+//     small denominators, of which the smallest is 1/1008 of the largest, can amplify them. Pieces are linear between
+//     codes, so that adding 19 random bits below the code and cutting off is exactly unbiased. Decoding is one fma, no
+//     table. Encoding, in fp32:
+//         max = the block's largest magnitude, at least 2^-100 (0: scale 0 and codes 0; not finite: scale NaN, codes 0)
+//         scale = max / 494, y = min(fma(|x|, 494 / max, 2), 496), code = (bits(y) + random - bits(2)) >> 19
+//     with 126974 and 126976 for exp_avg_sq; random is the low 19 bits of rounding_bits for exp_avg and the high 19 for
+//     exp_avg_sq. An exp_avg_sq above zero never gets code 0: its denominator would collapse. Decoding:
+//         |x| = fma(y, scale, -2 scale) with bits(y) = bits(2) + (code << 19)
+//     Zero bytes are zero moments.
+#pragma once
+
+#include <cstdint>
+
+#include "sluice/random.h"
+
+namespace sluice {
+
+enum class MomentFormat : std::uint8_t { f32, bf16, int8 };
+
+constexpr const char* moment_format_name(MomentFormat format) {
+  switch (format) {
+    case MomentFormat::f32: return "f32";
+    case MomentFormat::bf16: return "bf16";
+    case MomentFormat::int8: return "int8";
+  }
+  return "?";
+}
+
+/// Elements that share a scale. Ranges of int8 moments begin at multiples of it, and end there or with the tensor.
+constexpr std::int64_t moment_block_numel = 256;
+
+/// Of one moment of one element, scales aside.
+constexpr std::uint64_t moment_bytes(MomentFormat format) {
+  return format == MomentFormat::f32 ? 4 : format == MomentFormat::bf16 ? 2 : 1;
+}
+
+/// fp32 scales of one moment of a tensor.
+constexpr std::uint64_t moment_scales(MomentFormat format, std::uint64_t numel) {
+  return format == MomentFormat::int8 ? (numel + moment_block_numel - 1) / moment_block_numel : 0;
+}
+
+/// A bijection of 32 bits that mixes well (Wellons, "Prospecting for hash functions", 2018, lowbias32).
+constexpr std::uint32_t mix_bits(std::uint32_t x) {
+  x = (x ^ x >> 16) * 0x21f0aaadu;
+  x = (x ^ x >> 15) * 0x735a2d97u;
+  return x ^ x >> 15;
+}
+
+/// The two words that rounding_bits combines: one of the element's place in its block, one of the block.
+constexpr std::uint32_t rounding_lane(std::uint64_t key, std::uint32_t lane) {
+  return mix_bits(lane + philox(key, 0, 1)[0]);
+}
+constexpr std::uint32_t rounding_block(std::uint64_t key, std::uint64_t block) { return philox(key, block, 0)[0]; }
+
+constexpr std::uint32_t combine_rounding(std::uint32_t lane, std::uint32_t block) {
+  const std::uint32_t x = (lane ^ block) * 0x9e3779b1u;
+  return x ^ x >> 16;
+}
+
+/// 32 random bits for element `index` of a tensor in a step, both of them in `key`. Vectors of elements cost a
+/// multiplication: the lanes are the same for every block, and the blocks' words are made once per 256 elements.
+constexpr std::uint32_t rounding_bits(std::uint64_t key, std::uint64_t index) {
+  return combine_rounding(rounding_lane(key, static_cast<std::uint32_t>(index % moment_block_numel)),
+                          rounding_block(key, index / moment_block_numel));
+}
+
+}  // namespace sluice

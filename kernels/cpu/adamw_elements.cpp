@@ -1,0 +1,150 @@
+// AdamW with moments that stand for themselves: fp32, or bf16 rounded stochastically.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/adamw_elements.cpp"
+#include <hwy/foreach_target.h>
+
+#include "kernels/cpu/adamw-inl.h"
+#include "kernels/cpu/moments-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::kernels::HWY_NAMESPACE {
+
+/// What rounds the moments of type M.
+template <class M>
+struct Rounder;
+
+template <>
+struct Rounder<float> {
+  explicit Rounder(std::uint64_t) {}
+  HWY_INLINE void seek(std::uint64_t) {}
+  HWY_INLINE void store(Vec m, Vec v, std::int64_t, float* exp_avg, float* exp_avg_sq) const {
+    store_lanes(m, exp_avg);
+    store_lanes(v, exp_avg_sq);
+  }
+};
+
+template <>
+struct Rounder<bf16> {
+  RoundingBits random;
+  explicit Rounder(std::uint64_t key) : random(key) {}
+  HWY_INLINE void seek(std::uint64_t block) { random.seek(block); }
+  HWY_INLINE void store(Vec m, Vec v, std::int64_t lane, bf16* exp_avg, bf16* exp_avg_sq) const {
+    const auto bits = random.at(lane);
+    store_rounded(m, hn::And(bits, hn::Set(U32(), 0xffffu)), exp_avg);
+    store_rounded(v, hn::ShiftRight<16>(bits), exp_avg_sq);
+  }
+};
+
+/// A stretch whose element 0 is element `lane` of a block.
+template <class P, class M, class G>
+struct Elements {
+  Masters<P> master;
+  M *exp_avg, *exp_avg_sq;
+  const G* gradient;
+
+  HWY_INLINE explicit Elements(const AdamwRange& r)
+      : master(r),
+        exp_avg(static_cast<M*>(r.exp_avg)),
+        exp_avg_sq(static_cast<M*>(r.exp_avg_sq)),
+        gradient(static_cast<const G*>(r.gradient)) {}
+
+  template <std::int64_t n>
+  HWY_INLINE void prefetch(std::int64_t i) const {
+    prefetch_ahead<n>(master, i);
+    prefetch_ahead<n>(exp_avg + i);
+    prefetch_ahead<n>(exp_avg_sq + i);
+    prefetch_ahead<n>(gradient + i);
+  }
+
+  /// One vector; the lanes that diverged.
+  HWY_INLINE Bits update(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i) const {
+    Vec m = load_lanes(exp_avg + i), v = load_lanes(exp_avg_sq + i);
+    const Vec w = c.update(master.load(i), &m, &v, load_lanes(gradient + i));
+    rounder.store(m, v, lane, exp_avg + i, exp_avg_sq + i);
+    master.store(w, i);
+    return diverged_lanes(w);
+  }
+
+  HWY_INLINE Bits update_tail(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i,
+                              std::int64_t count) const {
+    Tail<P> p(master.parameter + i, count);
+    Tail<M> m(exp_avg + i, count), v(exp_avg_sq + i, count);
+    const Tail<G> g(gradient + i, count);
+    std::int16_t* remainder = nullptr;
+    if constexpr (sizeof(P) == 2) remainder = master.remainder + i;
+    Tail<std::int16_t> r(remainder, remainder == nullptr ? 0 : count);
+    AdamwRange part;
+    part.parameter = p.data;
+    part.remainder = r.data;
+    part.exp_avg = m.data;
+    part.exp_avg_sq = v.data;
+    part.gradient = g.data;
+    const Bits bad = Elements(part).update(c, rounder, lane, 0);
+    p.put_back(master.parameter + i, count);
+    if (remainder != nullptr) r.put_back(remainder, count);
+    m.put_back(exp_avg + i, count);
+    v.put_back(exp_avg_sq + i, count);
+    return hn::IfThenElseZero(hn::FirstN(U32(), static_cast<std::size_t>(count)), bad);
+  }
+};
+
+/// Elements of one strip: two cache lines of fp32, one of bf16; a multiple of every target's vector.
+constexpr std::int64_t strip = 32;
+
+/// Elements begin to end of the range, of which the first is `lane` of its block; fewer than 2^32 (the lanes count in
+/// 32 bits).
+template <class P, class M, class G>
+HWY_INLINE Bits update_stretch(const AdamwVectors& c, const Rounder<M>& rounder, const Elements<P, M, G>& elements,
+                               std::int64_t lane, std::int64_t begin, std::int64_t end) {
+  const std::int64_t step = lanes(), to_lane = lane - begin;
+  Bits counts = hn::Zero(U32());
+  std::int64_t i = begin;
+  for (; i + strip <= end; i += strip) {
+    elements.template prefetch<strip>(i);
+    for (std::int64_t k = 0; k < strip; k += step)
+      counts = hn::Add(counts, elements.update(c, rounder, i + k + to_lane, i + k));
+  }
+  for (; i + step <= end; i += step) counts = hn::Add(counts, elements.update(c, rounder, i + to_lane, i));
+  if (i < end) counts = hn::Add(counts, elements.update_tail(c, rounder, i + to_lane, i, end - i));
+  return counts;
+}
+
+template <class P, class M, class G>
+std::uint64_t update_elements(const AdamwConstants& constants, const AdamwRange& range) {
+  const AdamwVectors c(constants);
+  const Elements<P, M, G> elements(range);
+  Rounder<M> rounder(constants.rounding_key);
+  std::uint64_t diverged = 0;
+  // fp32 moments need no blocks: their stretches are as long as the counters allow.
+  constexpr std::int64_t most = sizeof(M) == 4 ? std::int64_t{1} << 31 : moment_block_numel;
+  for (std::int64_t i = 0; i < range.numel;) {
+    const std::uint64_t index = range.first_index + static_cast<std::uint64_t>(i);
+    const auto lane = static_cast<std::int64_t>(index % most);
+    const std::int64_t end = HWY_MIN(range.numel, i + most - lane);
+    rounder.seek(index / most);
+    diverged += total(update_stretch(c, rounder, elements, lane, i, end));
+    i = end;
+  }
+  return diverged;
+}
+
+template <class M>
+constexpr AdamwLoops loops_of{{{&update_elements<float, M, float>, &update_elements<float, M, bf16>},
+                               {&update_elements<bf16, M, float>, &update_elements<bf16, M, bf16>}}};
+const AdamwLoops* loops_f32() { return &loops_of<float>; }
+const AdamwLoops* loops_bf16() { return &loops_of<bf16>; }
+
+}  // namespace sluice::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::kernels {
+
+HWY_EXPORT(loops_f32);
+HWY_EXPORT(loops_bf16);
+
+const AdamwLoops& adamw_loops_f32() { return *HWY_DYNAMIC_DISPATCH(loops_f32)(); }
+const AdamwLoops& adamw_loops_bf16() { return *HWY_DYNAMIC_DISPATCH(loops_bf16)(); }
+
+}  // namespace sluice::kernels
+#endif
