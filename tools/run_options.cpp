@@ -125,6 +125,12 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group("Optimizer");
+  app->add_option(
+         "--moments", o->moments,
+         "exp_avg and exp_avg_sq: 8, 4 or 2 (and scales) bytes a parameter; the shorter ones are rounded at random")
+      ->check(CLI::IsMember({"fp32", "bf16", "int8"}))
+      ->capture_default_str()
+      ->group("Optimizer");
   app->add_option("--seed", c.seed, "of weights and data order")->capture_default_str()->group("Optimizer");
   app->add_option("--schedule", o->schedule, "order of units and micro-batches")
       ->check(CLI::IsMember({"auto", "vertical", "horizontal"}))
@@ -182,6 +188,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
     if (end == step.c_str() || *end != 0) return bad_request("--poison-steps " + o.poison + ": give numbers of steps");
   }
   c.dtype = o.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
+  c.moments = o.moments == "bf16" ? MomentFormat::bf16 : o.moments == "int8" ? MomentFormat::int8 : MomentFormat::f32;
   c.optimizer.schedule = o.lr_schedule == "cosine"   ? LrSchedule::cosine
                          : o.lr_schedule == "linear" ? LrSchedule::linear
                                                      : LrSchedule::constant;

@@ -15,7 +15,8 @@ namespace sluice::tools {
 struct RunOptions {
   RunConfig config;
   std::string dtype = "bf16", schedule = "auto", update = "auto", recompute = "auto", activations = "auto",
-              states = "auto", residency = "auto", lr_schedule = "cosine", durable = "auto", nvme, poison;
+              states = "auto", residency = "auto", lr_schedule = "cosine", moments = "fp32", durable = "auto", nvme,
+              poison;
   int group = 0, prefetch = -1;
   bool resume = false;
   std::optional<double> lr_end;

@@ -221,7 +221,8 @@ struct StepParams {
   /// The update that this iteration applies: of step `update_step` (equal to `step` with updates in the backward
   /// pass, step - 1 ahead of the forward); 0 means none is pending and update ops leave the state as it is.
   std::uint64_t update_step = 0;
-  float lr = 0;  ///< of update_step
+  std::uint64_t seed = 0;  ///< of stochastic rounding
+  float lr = 0;            ///< of update_step
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float clip_norm = 0;        ///< 0: no clipping
   double loss_scale = 1;      ///< 1 / (target tokens of the global batch)

@@ -35,16 +35,17 @@ std::vector<Role> needed_roles(const Op& op, Dtype dtype) {
   }
 }
 
-Status check_sizes(const Op& op, std::span<const Operand> operands, Dtype dtype, std::size_t members) {
+Status check_sizes(const Op& op, std::span<const Operand> operands, const BindParts& parts, std::size_t members) {
   const auto holds = [&](Role role, std::uint64_t bytes) {
     const Operand* const operand = find_role(operands, role);
     return operand == nullptr || operand->bytes >= bytes;
   };
   bool fits = true;
   if (op.kind == OpKind::update)
-    fits = holds(Role::parameters, op.numel * dtype_bytes(dtype)) && holds(Role::remainder, op.numel * 2) &&
-           holds(Role::exp_avg, op.numel * 4) && holds(Role::exp_avg_sq, op.numel * 4) &&
-           holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(ControlBlock));
+    fits = holds(Role::parameters, op.numel * dtype_bytes(parts.dtype)) && holds(Role::remainder, op.numel * 2) &&
+           holds(Role::exp_avg, parts.moments.bytes(op.numel)) &&
+           holds(Role::exp_avg_sq, parts.moments.bytes(op.numel)) && holds(Role::gradient, op.numel * 4) &&
+           holds(Role::control, sizeof(ControlBlock));
   if (op.kind == OpKind::grad_norm) fits = holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(double));
   if (op.kind == OpKind::accumulate)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes;
@@ -150,7 +151,7 @@ Status BoundPlan::bind_op(const StepPlan& plan, OpId id, const BindParts& parts)
   for (const Access& access : op.accesses)
     if (op.kind == OpKind::all_gather && access.buffer != op.accesses[0].buffer)
       return bad_request("gathers into two buffers");
-  SLUICE_TRY(check_sizes(op, from(operands_, first), parts.dtype, members_of(plan, op)));
+  SLUICE_TRY(check_sizes(op, from(operands_, first), parts, members_of(plan, op)));
   if (op.kind == OpKind::copy) return bind_copy(plan, op, first);
   if (drives) return bind_transfer(plan, op, first);
   return bind_optimizer(plan, op, parts, first);

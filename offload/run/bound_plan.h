@@ -80,6 +80,7 @@ struct BindParts {
   const SwapStore* store;
   std::span<const OptimizerUnit> units;
   Dtype dtype;
+  MomentLayout moments;
 };
 
 /// Owns what the spans of its lanes point to; refers to the plan.

@@ -96,8 +96,8 @@ Status Executor::begin(const StepPlan& plan) {
   Impl& impl = *impl_;
   if (impl.run) return bad_request("a plan is bound already; end it first");
   SLUICE_TRY(impl.check_parts(plan));
-  SLUICE_ASSIGN(BoundPlan bound,
-                BoundPlan::make(plan, {*impl.parts.memory, impl.parts.store, impl.parts.units, impl.options.dtype}));
+  SLUICE_ASSIGN(BoundPlan bound, BoundPlan::make(plan, {*impl.parts.memory, impl.parts.store, impl.parts.units,
+                                                        impl.options.dtype, impl.options.moments}));
   if (impl.parts.communicator != nullptr) SLUICE_TRY(impl.parts.communicator->prepare(plan.groups));
   impl.ops.prepare(plan, bound);
   if (impl.parts.store != nullptr) {

@@ -72,6 +72,7 @@ class CommitSink {
 struct ExecutorOptions {
   int optimizer_threads = 1;  ///< per rank
   Dtype dtype = Dtype::f32;   ///< of parameters: f32 or bf16 (+ remainder)
+  MomentLayout moments = {};
   bool record_timeline = false;
   std::uint64_t delay_seed = 0;  ///< tests: not 0 = random lane delays from this seed
 };

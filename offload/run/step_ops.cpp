@@ -109,8 +109,10 @@ Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params)
   tile.dtype = options_.dtype;
   tile.parameter = op.find(Role::parameters)->data;
   if (options_.dtype == Dtype::bf16) tile.remainder = as<std::int16_t>(op.find(Role::remainder));
-  tile.exp_avg = as<float>(op.find(Role::exp_avg));
-  tile.exp_avg_sq = as<float>(op.find(Role::exp_avg_sq));
+  tile.moments = options_.moments;
+  tile.numel = op.op->numel;
+  tile.exp_avg = op.find(Role::exp_avg)->data;
+  tile.exp_avg_sq = op.find(Role::exp_avg_sq)->data;
   tile.gradient = as<const float>(op.find(Role::gradient));
   const double clip_factor = clips ? as<const ControlBlock>(control)->clip_factor : 1.0;
   const std::uint64_t diverged = update_tile(tile, op.chunks, params, clip_factor, *scratch_[rank].team);

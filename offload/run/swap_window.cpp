@@ -35,11 +35,14 @@ Status SwapWindow::finish() {
 }
 
 Status SwapWindow::scan(BufferId buffer, Slot slot, const Visit& visit) {
-  const std::uint64_t bytes = store_->bound_plan()->buffers[buffer].bytes, ahead = window_pieces * piece_bytes_;
+  const Buffer& b = store_->bound_plan()->buffers[buffer];
+  SLUICE_CHECK(b.block_bytes <= piece_bytes_, "(%s)", b.name.c_str());
+  const std::uint64_t bytes = b.bytes, step = piece_bytes_ / b.block_bytes * b.block_bytes;
+  const std::uint64_t ahead = window_pieces * step;
   const auto part = [&](const Piece& piece, std::uint64_t offset) {
-    return std::span(piece.data_, std::min(piece_bytes_, bytes - offset));
+    return std::span(piece.data_, std::min(step, bytes - offset));
   };
-  for (std::uint64_t offset = 0; offset < bytes + ahead; offset += piece_bytes_) {
+  for (std::uint64_t offset = 0; offset < bytes + ahead; offset += step) {
     SLUICE_ASSIGN(Piece * piece, take());
     if (offset >= ahead && offset - ahead < bytes) SLUICE_TRY(visit(offset - ahead, part(*piece, offset - ahead)));
     if (offset < bytes)

@@ -32,7 +32,7 @@ class SwapWindow {
   };
 
   /// `store` outlives the window; it may be null where only memory is asked for. piece_bytes is a multiple of 4096, and
-  /// of the blocks of every buffer that is scanned.
+  /// not less than the blocks of any buffer that is scanned.
   SwapWindow(SwapStore* store, std::uint64_t piece_bytes);
   ~SwapWindow();  ///< waits for what is in flight
   SwapWindow(const SwapWindow&) = delete;

@@ -6,11 +6,10 @@
 #include <string>
 
 #include "sluice/adamw.h"
+#include "sluice/random.h"
 
 namespace sluice {
 namespace {
-
-constexpr std::uint64_t chunk_numel = 1u << 16;  // 1 to 2 MiB of state: large against a hand-over, small against a tile
 
 AdamwStep adamw_step(const StepParams& params, const UpdateChunk& chunk, double clip_factor) {
   AdamwStep step;
@@ -21,16 +20,30 @@ AdamwStep adamw_step(const StepParams& params, const UpdateChunk& chunk, double 
   step.eps = params.eps;
   step.weight_decay = params.weight_decay * chunk.weight_decay;
   step.gradient_scale = static_cast<float>(clip_factor);
+  const auto key = philox(params.seed, params.update_step, chunk.tensor);
+  step.rounding_key = static_cast<std::uint64_t>(key[1]) << 32 | key[0];
   return step;
 }
 
 AdamwReport update_chunk(const UpdateTile& tile, const UpdateChunk& chunk, const AdamwStep& step) {
   const std::uint64_t at = chunk.begin;
-  if (tile.dtype == Dtype::bf16)
-    return adamw_bf16(step, reinterpret_cast<bf16*>(tile.parameter) + at, tile.remainder + at, tile.exp_avg + at,
-                      tile.exp_avg_sq + at, tile.gradient + at, chunk.numel);
-  return adamw_f32(step, reinterpret_cast<float*>(tile.parameter) + at, tile.exp_avg + at, tile.exp_avg_sq + at,
-                   tile.gradient + at, chunk.numel);
+  const MomentLayout::Place place = tile.moments.place(at, tile.numel);
+  AdamwRange range;
+  range.dtype = tile.dtype;
+  range.gradient_dtype = Dtype::f32;
+  range.moments = tile.moments.format;
+  range.parameter = tile.parameter + at * dtype_bytes(tile.dtype);
+  if (tile.dtype == Dtype::bf16) range.remainder = tile.remainder + at;
+  range.exp_avg = tile.exp_avg + place.codes;
+  range.exp_avg_sq = tile.exp_avg_sq + place.codes;
+  if (tile.moments.format == MomentFormat::int8) {
+    range.exp_avg_scales = reinterpret_cast<float*>(tile.exp_avg + place.scales);
+    range.exp_avg_sq_scales = reinterpret_cast<float*>(tile.exp_avg_sq + place.scales);
+  }
+  range.gradient = tile.gradient + at;
+  range.numel = chunk.numel;
+  range.first_index = chunk.first_index;
+  return adamw(step, range);
 }
 
 }  // namespace
@@ -41,9 +54,11 @@ void append_chunks(const OptimizerUnit& unit, std::uint64_t begin, std::uint64_t
     if (!segment.trainable) continue;
     const std::uint64_t from = std::max(begin, segment.offset);
     const std::uint64_t to = std::min(begin + numel, segment.offset + segment.numel);
-    for (std::uint64_t at = from; at < to; at += chunk_numel) {
-      const auto size = static_cast<std::uint32_t>(std::min(chunk_numel, to - at));
-      chunks.push_back({at - begin, size, segment.weight_decay, segment.lr_scale});
+    for (std::uint64_t at = from; at < to;) {
+      const std::uint64_t end = std::min((at / chunk_numel + 1) * chunk_numel, to);
+      chunks.push_back({at - begin, static_cast<std::uint32_t>(end - at), segment.weight_decay, segment.lr_scale,
+                        segment.tensor, at - segment.offset});
+      at = end;
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "offload/state/moment_layout.h"
 #include "offload/state/worker_team.h"
 #include "sluice/dtype.h"
 #include "sluice/plan.h"
@@ -21,6 +22,7 @@ struct TensorSegment {
   float weight_decay = 1;               ///< multiplies StepParams::weight_decay (0 or 1)
   float lr_scale = 1;
   bool trainable = true;
+  std::uint64_t tensor = 0;  ///< its number in the model: random bits depend on it
 };
 struct OptimizerUnit {
   std::vector<TensorSegment> segments;
@@ -32,17 +34,23 @@ struct UpdateChunk {
   std::uint64_t begin = 0;  ///< elements from the start of the tile
   std::uint32_t numel = 0;
   float weight_decay = 1, lr_scale = 1;
+  std::uint64_t tensor = 0, first_index = 0;  ///< the tensor, and the chunk's first element in it
 };
-/// Append the chunks of elements [begin, begin + numel) of the unit's flat buffer.
+/// Append the chunks of elements [begin, begin + numel) of the unit's flat buffer. None crosses a multiple of
+/// chunk_numel, so that each lies in one group of the moments' layout.
+constexpr std::uint64_t chunk_numel =
+    1u << 16;  ///< 1 to 2 MiB of state: large against a hand-over, small against a tile
 void append_chunks(const OptimizerUnit& unit, std::uint64_t begin, std::uint64_t numel,
                    std::vector<UpdateChunk>& chunks);
 
 /// One tile of a unit's state in host memory. remainder is null in fp32.
 struct UpdateTile {
   Dtype dtype = Dtype::f32;
+  MomentLayout moments = {};
+  std::uint64_t numel = 0;
   std::byte* parameter = nullptr;
   std::int16_t* remainder = nullptr;
-  float *exp_avg = nullptr, *exp_avg_sq = nullptr;
+  std::byte *exp_avg = nullptr, *exp_avg_sq = nullptr;  ///< as `moments` lays them out
   const float* gradient = nullptr;
 };
 /// AdamW of params.update_step on the chunks. Returns how many parameters diverged.

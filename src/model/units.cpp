@@ -3,12 +3,13 @@
 #include <cmath>
 #include <utility>
 
+#include "sluice/moments.h"
 #include "src/model/model.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t tensor_alignment = 64, unit_alignment = 4096;
+constexpr std::uint64_t tensor_alignment = moment_block_numel, unit_alignment = 4096;
 
 std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 

@@ -81,7 +81,8 @@ class Law {
 
   void optimizer(UnitId u) {
     // Residency saves reads, never durable writes.
-    const std::uint64_t bytes = work_.shard_numel(u) * (remainder_ + 8);
+    const MomentLayout moments = MomentLayout::of(work_.moments, schedule_.tile_numel);
+    const std::uint64_t bytes = work_.shard_numel(u) * remainder_ + 2 * moments.bytes(work_.shard_numel(u));
     if (choice(u).state_home == Place::nvme) b_.nvme_read += bytes;
     if (choice(u).state_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
   }

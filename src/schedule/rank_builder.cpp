@@ -17,7 +17,12 @@ std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedu
 
 RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind,
                          RankId rank)
-    : emit_(emitter), work_(workload), schedule_(schedule), kind_(kind), rank_(rank) {
+    : emit_(emitter),
+      work_(workload),
+      schedule_(schedule),
+      moments_(MomentLayout::of(workload.moments, schedule.tile_numel)),
+      kind_(kind),
+      rank_(rank) {
   units_.resize(work_.model->units.size());
   tokens_.resize(static_cast<std::size_t>(work_.micro_batches));
   for (UnitId u = 0; u <= head_unit(); ++u) {
@@ -34,11 +39,17 @@ std::string RankBuilder::label(UnitId u, const std::string& what, int mb) const 
   return s;
 }
 
-std::uint64_t RankBuilder::state_bytes(StateKind k) const {
+bool RankBuilder::has_state(StateKind k) const {
+  if (k == StateKind::parameter) return true;
+  return !work_.inference && (k != StateKind::remainder || has_remainder());
+}
+
+std::uint64_t RankBuilder::state_bytes(StateKind k, std::uint64_t numel) const {
   switch (k) {
-    case StateKind::parameter: return element_bytes();
-    case StateKind::remainder: return has_remainder() ? 2 : 0;
-    default: return 4;
+    case StateKind::parameter: return numel * element_bytes();
+    case StateKind::remainder: return numel * 2;
+    case StateKind::gradient: return numel * 4;
+    default: return moments_.bytes(numel);
   }
 }
 
@@ -67,15 +78,16 @@ void RankBuilder::declare_persistent() {
                          Life::persistent);
 }
 
-Part RankBuilder::declare_state(UnitId u, StateKind k, Place place, std::uint64_t bytes_per_element) {
+Part RankBuilder::declare_state(UnitId u, StateKind k, Place place) {
   const Tier tier = place == Place::nvme ? Tier::nvme : Tier::host;
-  const std::uint64_t bytes = work_.shard_numel(u) * bytes_per_element;
+  const std::uint64_t bytes = state_bytes(k, work_.shard_numel(u)), tile = schedule_.tile_numel;
   const Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, rank_, bytes, Life::persistent);
   Buffer& b = emit_.at(p);
   b.state = k;
   b.unit = u;
-  b.block_bytes =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, schedule_.tile_numel * bytes_per_element));
+  const bool moment = k == StateKind::exp_avg || k == StateKind::exp_avg_sq;
+  b.block_bytes = moment ? moments_.block_bytes(work_.block_bytes, tile)
+                         : static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, state_bytes(k, tile)));
   if (tier == Tier::nvme && work_.durable && k != StateKind::gradient) b.slots = 2;
   return p;
 }
@@ -83,16 +95,16 @@ Part RankBuilder::declare_state(UnitId u, StateKind k, Place place, std::uint64_
 void RankBuilder::declare_home(UnitId u) {
   const UnitChoice& c = choice(u);
   for (StateKind k : {StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq}) {
-    if (state_bytes(k) == 0 || (work_.inference && k != StateKind::parameter)) continue;
+    if (!has_state(k)) continue;
     const Place place = k == StateKind::parameter ? c.parameter_home : c.state_home;
-    unit(u).home[static_cast<std::size_t>(k)] = declare_state(u, k, place, state_bytes(k));
+    unit(u).home[static_cast<std::size_t>(k)] = declare_state(u, k, place);
     if (!work_.durable || place == Place::nvme) continue;
-    const Part mirror = declare_state(u, k, Place::nvme, state_bytes(k));
+    const Part mirror = declare_state(u, k, Place::nvme);
     emit_.at(mirror).name += ".durable";
     unit(u).mirror[static_cast<std::size_t>(k)] = mirror;
   }
   if (schedule_.update_ahead && !work_.inference)
-    unit(u).gradient_wait = declare_state(u, StateKind::gradient, c.gradient, 4);
+    unit(u).gradient_wait = declare_state(u, StateKind::gradient, c.gradient);
 }
 
 Part RankBuilder::device(const std::string& name, std::uint64_t bytes, Life life) {
@@ -107,11 +119,16 @@ Part RankBuilder::tile_of(const Part& whole, const TileRef& t, std::uint64_t byt
   return whole.slice(t.element * bytes_per_element, t.numel * bytes_per_element);
 }
 
+Part RankBuilder::state_tile(const Part& whole, const TileRef& t, StateKind k) const {
+  const std::uint64_t begin = state_bytes(k, t.element);
+  return whole.slice(begin, state_bytes(k, t.element + t.numel) - begin);
+}
+
 // Durable state has two slots. Until a unit is updated in this iteration its state is read from the current one;
 // the update writes the next one, and reads after it find it there.
 Part RankBuilder::slot_tile(const Part& whole, const TileRef& t, StateKind k, bool write) {
   const bool next = emit_.at(whole).slots == 2 && (write || unit(t.unit).updated);
-  return tile_of(whole, t, state_bytes(k)).in_slot(next ? Slot::next : Slot::current);
+  return state_tile(whole, t, k).in_slot(next ? Slot::next : Slot::current);
 }
 
 Part RankBuilder::home_tile(const TileRef& t, StateKind k, bool write) {

@@ -105,12 +105,13 @@ class RankBuilder {
   UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
   std::string label(UnitId u, const std::string& what, int mb = -1) const;
   std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }
-  std::uint64_t state_bytes(StateKind k) const;
+  bool has_state(StateKind k) const;
+  std::uint64_t state_bytes(StateKind k, std::uint64_t numel) const;  ///< of the first `numel` elements of a shard
   bool has_remainder() const { return work_.dtype == Dtype::bf16; }
 
   void declare_persistent();
   void declare_home(UnitId u);
-  Part declare_state(UnitId u, StateKind k, Place place, std::uint64_t bytes_per_element);
+  Part declare_state(UnitId u, StateKind k, Place place);
   Part device(const std::string& name, std::uint64_t bytes, Life life = Life::brief);
   Part stage(const std::string& name, std::uint64_t bytes);
   Part home_tile(const TileRef& t, StateKind k, bool write);
@@ -118,6 +119,7 @@ class RankBuilder {
   Part bring_home_tile(const TileRef& t, StateKind k);
   void save_home_tile(const TileRef& t, StateKind k, const Part& host);
   Part tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const;
+  Part state_tile(const Part& whole, const TileRef& t, StateKind k) const;
   Parked park(const Part& device_part, Place place, const std::string& name, UnitId u, int mb);
   Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life);
   bool travels(UnitId u) const;  ///< activations between passes do not stay on the device
@@ -128,6 +130,7 @@ class RankBuilder {
   Emitter& emit_;
   const Workload& work_;
   const Schedule& schedule_;
+  MomentLayout moments_;
   PlanKind kind_;
   RankId rank_;
   std::vector<PerUnit> units_;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "offload/state/moment_layout.h"
 #include "sluice/plan.h"
 #include "src/model/model.h"
 
@@ -14,15 +15,16 @@ namespace sluice {
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
   const ModelSpec* model = nullptr;
-  BatchShape shape;                             ///< of one micro-batch
-  int micro_batches = 1;                        ///< per rank and step
-  RankId ranks = 1;                             ///< ZeRO-3 data parallel
-  Dtype dtype = Dtype::bf16;                    ///< of parameters and activations
+  BatchShape shape;                               ///< of one micro-batch
+  int micro_batches = 1;                          ///< per rank and step
+  RankId ranks = 1;                               ///< ZeRO-3 data parallel
+  Dtype dtype = Dtype::bf16;                      ///< of parameters and activations
+  MomentFormat moments = MomentFormat::f32;       ///< of the optimizer's states
   std::uint32_t block_bytes = drive_block_bytes;  ///< of requests to drives
-  bool durable = false;                         ///< two slots per shard on NVMe and a commit per step
-  int threads = 1;                              ///< compute threads, part of the cost keys
-  bool inference = false;                       ///< evaluate and decode only: no optimizer states
-  std::int64_t kv_capacity = 0;                 ///< decode: positions in the cache; 0 for everything else
+  bool durable = false;                           ///< two slots per shard on NVMe and a commit per step
+  int threads = 1;                                ///< compute threads, part of the cost keys
+  bool inference = false;                         ///< evaluate and decode only: no optimizer states
+  std::int64_t kv_capacity = 0;                   ///< decode: positions in the cache; 0 for everything else
   std::array<std::uint64_t, 3> budget_bytes{};  ///< per tier: device per rank, host and nvme per rank's share; 0 = none
 
   /// The plan that this workload is mainly for.

@@ -23,7 +23,7 @@ std::vector<OptimizerUnit> optimizer_units(const Workload& w) {
   for (std::size_t u = 0; u < w.model->units.size(); ++u) {
     OptimizerUnit o;
     for (const TensorSpec& t : w.model->units[u].tensors)
-      o.segments.push_back({t.offset, t.numel, t.decay ? 1.0f : 0.0f, t.lr_scale, t.trainable});
+      o.segments.push_back({t.offset, t.numel, t.decay ? 1.0f : 0.0f, t.lr_scale, t.trainable, t.index});
     for (RankId r = 0; r < w.ranks; ++r) o.shard_begin.push_back(r * w.shard_numel(static_cast<UnitId>(u)));
     units.push_back(std::move(o));
   }
@@ -95,6 +95,7 @@ Status Engine::reserve(const Options& options) {
     SLUICE_TRY(store_->bind(run_.main));
     storage_ += "; " + store_->queue(0, IoOp::read).description();
   }
+  moments_ = MomentLayout::of(run_.workload.moments, run_.search.schedule.tile_numel);
   piece_numel_ = std::min(run_.search.schedule.tile_numel, piece_numel_max);
   return success();
 }
@@ -152,16 +153,28 @@ Status Engine::build_executor(StepSource& source, const Options& engine_options)
   options.optimizer_threads =
       c.optimizer_threads > 0 ? c.optimizer_threads : std::max(1, run_.profile.optimizer_threads);
   options.dtype = w.dtype;
+  options.moments = moments_;
   options.record_timeline = engine_options.record_timeline;
   options.delay_seed = c.delay_seed;
   executor_ = std::make_unique<Executor>(std::move(parts), options);
   return success();
 }
 
-std::uint64_t Engine::state_element_bytes(StateKind kind) const {
-  if (kind == StateKind::parameter) return dtype_bytes(run_.workload.dtype);
-  if (kind == StateKind::remainder) return run_.workload.dtype == Dtype::bf16 ? 2 : 0;
-  return 4;
+bool Engine::grouped(StateKind kind) const {
+  return moments_.format == MomentFormat::int8 && (kind == StateKind::exp_avg || kind == StateKind::exp_avg_sq);
+}
+
+std::uint64_t Engine::state_bytes(StateKind kind, std::uint64_t numel) const {
+  switch (kind) {
+    case StateKind::parameter: return numel * dtype_bytes(run_.workload.dtype);
+    case StateKind::remainder: return numel * (run_.workload.dtype == Dtype::bf16 ? 2 : 0);
+    case StateKind::gradient: return numel * 4;
+    default: return moments_.bytes(numel);
+  }
+}
+
+std::uint64_t Engine::stream_bytes(StateKind kind, std::uint64_t numel) const {
+  return grouped(kind) ? numel / moment_page_numel * MomentLayout::stream_page_bytes : state_bytes(kind, numel);
 }
 
 Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit) {
@@ -192,21 +205,37 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
   const Workload& w = run_.workload;
   const BufferId id = home(unit, kind, rank);
   const Buffer& b = run_.main.buffers[id];
-  const std::uint64_t size = state_element_bytes(kind), first = rank * w.shard_numel(unit);
-  const std::uint64_t bytes = shard_content_numel(unit, rank) * size;
-  const auto without_padding = [&](std::uint64_t offset, std::span<const std::byte> data) {
+  const std::uint64_t shard = w.shard_numel(unit), first = rank * shard, content = shard_content_numel(unit, rank);
+  const auto plain = [&](std::uint64_t offset, std::span<const std::byte> data) {
+    const std::uint64_t bytes = state_bytes(kind, content);
     if (offset >= bytes) return success();
-    return visit(unit, first + offset / size, data.first(std::min(data.size(), bytes - offset)));
+    return visit(unit, first + offset / state_bytes(kind, 1), data.first(std::min(data.size(), bytes - offset)));
   };
-  if (b.tier == Tier::host) return without_padding(0, {host(rank, b), b.bytes});
-  return window.scan(id, Slot::current, without_padding);
+  std::vector<std::byte> stream;
+  const auto by_groups = [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
+    const std::uint64_t group = moments_.group_numel;
+    for (std::uint64_t at = offset / MomentLayout::group_bytes(group) * group; !data.empty() && at < content;
+         at += group) {
+      const std::uint64_t here = std::min(group, shard - at), meant = std::min(here, content - at);
+      stream.resize(stream_bytes(kind, meant));
+      moments_.to_stream(data.data(), here, meant, stream.data());
+      SLUICE_TRY(visit(unit, first + at, stream));
+      data = data.subspan(MomentLayout::group_bytes(here));
+    }
+    return success();
+  };
+  const auto each_piece = [&](std::uint64_t offset, std::span<const std::byte> data) {
+    return grouped(kind) ? by_groups(offset, data) : plain(offset, data);
+  };
+  if (b.tier == Tier::host) return each_piece(0, {host(rank, b), b.bytes});
+  return window.scan(id, Slot::current, each_piece);
 }
 
 Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                            SwapWindow::Piece& piece, SwapWindow& window) {
   const BufferId id = home(unit, kind, rank);
   if (id == none) return success();
-  const std::uint64_t at = first * state_element_bytes(kind), bytes = numel * state_element_bytes(kind);
+  const std::uint64_t at = state_bytes(kind, first), bytes = state_bytes(kind, first + numel) - at;
   const Buffer& b = run_.main.buffers[id];
   if (b.tier == Tier::host) std::memcpy(host(rank, b) + at, piece.data(), bytes);
   const BufferId drive = kept(unit, kind, rank);
@@ -237,7 +266,7 @@ void Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const
     const BufferId id = residents_[static_cast<std::size_t>(unit) * run_.workload.ranks + r];
     if (id == none) continue;
     std::byte* to = memory_->at(Tier::device, r, run_.main.buffers[id].offset);
-    device_.copy(to + first * state_element_bytes(StateKind::parameter), parameters.data(), parameters.size());
+    device_.copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size());
   }
 }
 
@@ -256,7 +285,7 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std:
     std::memcpy(parameter->data(), weights.data(), weights.size_bytes());
   }
   copy_to_residents(unit, rank * w.shard_numel(unit) + first,
-                    {parameter->data(), n * state_element_bytes(StateKind::parameter)});
+                    {parameter->data(), state_bytes(StateKind::parameter, n)});
   return write_state(unit, StateKind::parameter, rank, first, n, *parameter, window);
 }
 
@@ -307,8 +336,7 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
     if (!verify_all && to == nullptr && !resident) return success();
     return window.scan(drive, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) {
       if (to != nullptr) std::memcpy(to + offset, data.data(), data.size());
-      if (resident)
-        copy_to_residents(u, rank * run_.workload.shard_numel(u) + offset / state_element_bytes(kind), data);
+      if (resident) copy_to_residents(u, rank * run_.workload.shard_numel(u) + offset / state_bytes(kind, 1), data);
       return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
     });
   });
@@ -338,15 +366,21 @@ Status Engine::save_states(const Sink& sink) {
 Status Engine::load_states(const Source& source) {
   SLUICE_TRY(clear_states(false));
   SwapWindow window(store_.get(), piece_numel_ * 4);
+  std::vector<std::byte> stream;
   const auto fill = [&](UnitId u, StateKind kind, RankId r) -> Status {
-    const std::uint64_t size = state_element_bytes(kind), content = shard_content_numel(u, r);
-    for (std::uint64_t at = 0; at < run_.workload.shard_numel(u); at += piece_numel_) {
-      const std::uint64_t n = std::min(piece_numel_, run_.workload.shard_numel(u) - at);
+    const std::uint64_t shard = run_.workload.shard_numel(u), content = shard_content_numel(u, r);
+    for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
+      const std::uint64_t n = std::min(piece_numel_, shard - at);
+      const std::uint64_t meant = at < content ? std::min(n, content - at) : 0;
       SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
-      std::memset(piece->data(), 0, n * size);
-      if (at < content) SLUICE_TRY(source({piece->data(), std::min(n, content - at) * size}));
-      if (kind == StateKind::parameter)
-        copy_to_residents(u, r * run_.workload.shard_numel(u) + at, {piece->data(), n * size});
+      std::memset(piece->data(), 0, state_bytes(kind, n));
+      stream.resize(stream_bytes(kind, meant));
+      SLUICE_TRY(source(stream));
+      if (grouped(kind))
+        moments_.from_stream(stream.data(), meant, piece->data(), n);
+      else
+        std::copy(stream.begin(), stream.end(), piece->data());
+      if (kind == StateKind::parameter) copy_to_residents(u, r * shard + at, {piece->data(), state_bytes(kind, n)});
       SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
     }
     return success();
@@ -358,7 +392,7 @@ Status Engine::load_states(const Source& source) {
 std::uint64_t Engine::state_stream_bytes() {
   std::uint64_t bytes = 0;
   const Status counted = each_shard([&](UnitId u, StateKind kind, RankId r) {
-    bytes += shard_content_numel(u, r) * state_element_bytes(kind);
+    bytes += stream_bytes(kind, shard_content_numel(u, r));
     return success();
   });
   SLUICE_CHECK(counted.ok(), "(%s)", counted.error().message.c_str());

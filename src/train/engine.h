@@ -56,11 +56,10 @@ class Engine {
   const RopeTable& rope() const { return rope_; }
 
   /// Calls `visit` with consecutive pieces of each unit's flat states of these kinds in their storage types, padding of
-  /// the shards left out, wherever they lie. Nothing may run meanwhile.
+  /// the shards left out, the same wherever they lie (8-bit moments: codes and scales page by page). Nothing may run
+  /// meanwhile.
   using Visit = std::function<Status(UnitId unit, std::uint64_t first_element, std::span<const std::byte> data)>;
   Status visit_states(std::span<const StateKind> kinds, const Visit& visit);
-  std::uint64_t state_element_bytes(StateKind kind) const;
-
   /// XXH3 over every parameter and optimizer state in logical order: the same wherever they lie.
   Result<std::uint64_t> state_hash();
 
@@ -74,6 +73,9 @@ class Engine {
   Status reserve(const Options& options);
   Status build_executor(StepSource& source, const Options& options);
   void index_buffers();
+  bool grouped(StateKind kind) const;                                     ///< 8-bit moments: not element after element
+  std::uint64_t state_bytes(StateKind kind, std::uint64_t numel) const;   ///< of the first elements of a shard
+  std::uint64_t stream_bytes(StateKind kind, std::uint64_t numel) const;  ///< of the same as `visit` gets them
   BufferId& home(UnitId unit, StateKind kind, RankId rank);
   Status visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window);
   Status write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
@@ -88,6 +90,7 @@ class Engine {
   void copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;
+  MomentLayout moments_;
   std::uint64_t piece_numel_ = 0;  ///< elements moved at a time outside steps: whole blocks of every state
   RopeTable rope_;
   HostDevice device_;

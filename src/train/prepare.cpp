@@ -163,6 +163,7 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
                                                    : 1;
   w.dtype = config.dtype;
+  w.moments = config.moments;
   w.threads = config.threads > 0 ? config.threads
                                  : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / config.ranks);
   if (purpose == Purpose::decode) {

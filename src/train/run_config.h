@@ -8,6 +8,7 @@
 
 #include "io/fault.h"
 #include "sluice/dtype.h"
+#include "sluice/moments.h"
 #include "src/schedule/search.h"
 
 namespace sluice {
@@ -42,6 +43,7 @@ struct RunConfig {
   int batch = 8;        ///< sequences per step, all ranks
   int ranks = 1;        ///< ZeRO-3 ranks in this process
   Dtype dtype = Dtype::bf16;
+  MomentFormat moments = MomentFormat::f32;
   OptimizerConfig optimizer;
   std::uint64_t seed = 1;
   std::int64_t eval_every = 0;  ///< 0: only at the end

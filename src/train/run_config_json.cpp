@@ -25,6 +25,7 @@ void each_field(Config& c, F f) {
   f("--batch", "batch", c.batch, Change::never);
   f("--ranks", "ranks", c.ranks, Change::never);
   f("--dtype", "dtype", c.dtype, Change::never);
+  f("--moments", "moments", c.moments, Change::never);
   f("--lr", "lr", a.lr, Change::never);
   f("--lr-end", "lr_end", a.lr_end, Change::never);
   f("--lr-schedule", "lr_schedule", a.schedule, Change::never);

@@ -110,6 +110,7 @@ StepParams Trainer::step_params(std::int64_t step) const {
   const OptimizerConfig& o = run_.config.optimizer;
   StepParams p;
   p.step = static_cast<std::uint64_t>(step);
+  p.seed = run_.config.seed;
   p.beta1 = static_cast<float>(o.beta1);
   p.beta2 = static_cast<float>(o.beta2);
   p.eps = static_cast<float>(o.eps);
