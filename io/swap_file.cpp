@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -19,9 +18,9 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <thread>
 #include <utility>
 
+#include "io/file_lock.h"
 #include "io/publish.h"
 
 namespace sluice {
@@ -82,16 +81,6 @@ Status validate(const SwapOptions& options) {
       return bad_request(fmt::format("swap directory {} can not be written to: {}", directory, std::strerror(errno)));
   }
   return success();
-}
-
-/// The kernel takes a killed run's rings apart, which hold its files, a little after the run itself is gone.
-bool lock_patiently(int fd) {
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
-    if (errno != EWOULDBLOCK && errno != EINTR) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
 }
 
 /// Whether the run that a temporary file's name tells is still there.

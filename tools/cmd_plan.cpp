@@ -31,6 +31,16 @@ Json arena_json(const StepPlan& plan, Tier tier, std::uint64_t planned) {
   return j;
 }
 
+/// Parameters and optimizer states of all ranks, one slot of each, wherever they lie.
+std::uint64_t state_bytes(const Prepared& run) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& b : run.main.buffers) {
+    const bool copy = b.name.ends_with(".durable") || b.tier == Tier::device;
+    if (b.unit >= 0 && b.life == Life::persistent && b.state != StateKind::gradient && !copy) bytes += b.bytes;
+  }
+  return bytes;
+}
+
 Json to_json(const Prepared& run) {
   const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
   Json j;
@@ -64,6 +74,10 @@ Json to_json(const Prepared& run) {
   j["smallest"] = {{"device", run.search.smallest.device},
                    {"host", run.search.smallest.host * ranks},
                    {"nvme", run.search.smallest.nvme * ranks}};
+  j["durable"] = {
+      {"on", run.workload.durable}, {"second_slots_bytes", durable_slot_bytes(run.main)}, {"why", run.durability}};
+  const double numel = static_cast<double>(run.model.parameters);
+  j["state_bytes_per_parameter"] = static_cast<double>(state_bytes(run)) / numel;
   if (!run.config.nvme.empty()) j["wear"] = wear_json(predicted_wear(run));
   j["ops"] = run.main.ops.size();
   char hash[32];
@@ -145,6 +159,13 @@ void print_time(const Prepared& run) {
               format_seconds(p.step_seconds).c_str(), format_seconds(p.bound_seconds).c_str(),
               resource_names[static_cast<std::size_t>(p.bottleneck)], format_seconds(p.pass_bound_seconds).c_str(),
               p.bound_seconds / p.step_seconds);
+  std::printf("states          %.2f bytes a parameter\n",
+              static_cast<double>(state_bytes(run)) / static_cast<double>(run.model.parameters));
+  std::printf("durable         %s%s\n", run.durability.c_str(),
+              run.workload.durable ? (": every step survives a crash; the second slots take " +
+                                      format_bytes(durable_slot_bytes(run.main)) + " of the drive and no other traffic")
+                                         .c_str()
+                                   : "");
   if (const std::size_t drives = run.config.nvme.size(); drives > 0)
     std::printf("drive wear      %s\n", to_text(predicted_wear(run), predicted_rate, drives).c_str());
   std::printf("ops             %zu, waits proven by `check`\n", run.main.ops.size());

@@ -21,8 +21,23 @@ class Screen final : public TrainObserver {
  public:
   Screen(const RunConfig& config) : config_(config), line_(10, !config.json) {}
 
-  void note(const std::string& text) override { line_.note(text); }
-  void progress(const std::string& what, double fraction) override { line_.task(what, fraction); }
+  void note(const std::string& text) override {
+    if (holding_)
+      held_.push_back(text);
+    else
+      line_.note(text);
+  }
+  void progress(const std::string& what, double fraction) override {
+    release();
+    line_.task(what, fraction);
+  }
+  /// Keep notes until work begins: who is refused before that reads one line.
+  void hold() { holding_ = true; }
+  void release() {
+    holding_ = false;
+    for (const std::string& text : held_) line_.note(text);
+    held_.clear();
+  }
   void step(const StepRecord& r) override {
     if (config_.json) {
       std::printf("%s\n", to_json_line(r).c_str());
@@ -48,6 +63,8 @@ class Screen final : public TrainObserver {
  private:
   const RunConfig& config_;
   ProgressLine line_;
+  bool holding_ = false;
+  std::vector<std::string> held_;
 };
 
 std::string summary(const Prepared& run) {
@@ -176,6 +193,7 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
     if (result) return report_complete(config, directory, *result);
   }
   Screen screen(config);
+  if (directory.run()) screen.hold();
   SLUICE_ASSIGN(auto run, prepare_run(config, directory, [&](const std::string& text) { screen.note(text); }));
   if (!run->search.fits) return does_not_fit(*run);
   screen.note(summary(*run));
@@ -185,6 +203,7 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
   // Until here a signal ends the process at once: nothing has been touched.
   const std::atomic<bool>& stop = stop_on_signals();
   SLUICE_ASSIGN(auto trainer, Trainer::create(*run, screen, config.run.empty() ? nullptr : &directory, &stop));
+  screen.release();
   auto result = trainer->run(stop);
   screen.finish();
   if (!result.ok()) return result.error();

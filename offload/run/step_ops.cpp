@@ -22,6 +22,7 @@ T* as(const Operand* operand) {
 
 void StepOps::prepare(const StepPlan& plan, const BoundPlan& bound) {
   plan_ = &plan;
+  has_norms_ = bound.max_tile_numel > 0;
   everyone_.resize(plan.ranks);
   std::iota(everyone_.begin(), everyone_.end(), RankId{0});
   scratch_.resize(std::max<std::size_t>(scratch_.size(), plan.ranks));
@@ -136,7 +137,9 @@ Status StepOps::control(RankId rank, const BoundOp& op, const StepParams& params
     SLUICE_TRY(parts_.communicator->exchange(where, mine, room));
     all = room;
   }
-  Status filled = fill_control(all, members, plan_->units.size(), params, result);
+  // A plan without gradients has the norms of an earlier one there.
+  const std::size_t first = has_norms_ ? 0 : plan_->units.size();
+  Status filled = fill_control(all, members, {first, plan_->units.size()}, params, result);
   if (!filled.ok() && parts_.source != nullptr) parts_.source->step_not_finite(rank, params);
   return filled;
 }

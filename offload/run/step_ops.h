@@ -37,6 +37,7 @@ class StepOps {
   const ExecutorParts& parts_;
   const ExecutorOptions& options_;
   const StepPlan* plan_ = nullptr;
+  bool has_norms_ = false;
   std::vector<RankId> everyone_;
   std::vector<RankScratch> scratch_;
   std::atomic<std::uint64_t> h2d_{0}, d2h_{0}, within_{0}, collective_{0};

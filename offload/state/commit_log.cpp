@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "io/checksum.h"
+#include "io/file_lock.h"
 #include "io/publish.h"
 
 namespace sluice {
@@ -54,7 +55,9 @@ CommitLog::CommitLog(const Identity& identity, std::string path)
 
 CommitLog::~CommitLog() {
   queue_.reset();
-  if (file_.fd >= 0) close(file_.fd);
+  if (file_.fd < 0) return;
+  flock(file_.fd, LOCK_UN);  // a ring may hold the file a little longer, the lock should not
+  close(file_.fd);
 }
 
 Result<std::unique_ptr<CommitLog>> CommitLog::open(const std::string& path, const Identity& identity,
@@ -65,7 +68,7 @@ Result<std::unique_ptr<CommitLog>> CommitLog::open(const std::string& path, cons
   const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | (create ? O_CREAT : 0);
   log->file_.fd = ::open(path.c_str(), flags, 0600);
   if (log->file_.fd < 0) return refuse(std::string("can not be opened: ") + std::strerror(errno));
-  if (flock(log->file_.fd, LOCK_EX | LOCK_NB) != 0) return refuse("is used by another run");
+  if (!lock_patiently(log->file_.fd)) return refuse("is used by another run");
   struct stat st {};
   if (fstat(log->file_.fd, &st) != 0 || !S_ISREG(st.st_mode)) return refuse("is not a regular file");
   if (create) {

@@ -94,11 +94,11 @@ void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<
   for (std::uint64_t block = 0; block < blocks; ++block) *sum += partial[block];
 }
 
-Status fill_control(std::span<const double> all, std::size_t ranks, std::size_t units, const StepParams& params,
+Status fill_control(std::span<const double> all, std::size_t ranks, NormRange norms, const StepParams& params,
                     ControlBlock* control) {
-  const std::size_t per_rank = all.size() / ranks;
+  const std::size_t per_rank = all.size() / ranks, units = norms.end;
   double norm_sq = 0, loss = 0;
-  for (std::size_t u = 0; u < units; ++u)
+  for (std::size_t u = norms.begin; u < units; ++u)
     for (std::size_t r = 0; r < ranks; ++r) norm_sq += all[r * per_rank + u];
   for (std::size_t m = units; m < per_rank; ++m)
     for (std::size_t r = 0; r < ranks; ++r) loss += all[r * per_rank + m];

@@ -61,10 +61,14 @@ std::uint64_t update_tile(const UpdateTile& tile, std::span<const UpdateChunk> c
 void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<double> partial, double* sum);
 constexpr std::uint64_t norm_block_numel = 4096;
 
+/// Units whose norms count; those before `begin` are not looked at, the losses stand after `end`.
+struct NormRange {
+  std::size_t begin = 0, end = 0;
+};
 /// Sum what the ranks measured into the control block: all[rank] holds unit_norm_sq[units], then loss[micro-batches].
 /// Norms in unit order, losses in micro-batch order, within each the ranks in order; clip factor as torch has it.
 /// not_finite if the loss or the norm is not.
-Status fill_control(std::span<const double> all, std::size_t ranks, std::size_t units, const StepParams& params,
+Status fill_control(std::span<const double> all, std::size_t ranks, NormRange norms, const StepParams& params,
                     ControlBlock* control);
 
 }  // namespace sluice

@@ -17,4 +17,7 @@ struct ContinuedMetrics {
 /// missing starts empty. Pipes and terminals are only written to. bad_request when a line is not of a metrics file.
 Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step);
 
+/// Whether continue_metrics could: without changing the file.
+Status check_metrics(const std::string& path);
+
 }  // namespace sluice

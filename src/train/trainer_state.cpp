@@ -1,5 +1,6 @@
 // Where a run begins, stands and ends: new states, or those that were committed or saved; metrics without gaps.
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -52,12 +53,20 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
 Status Trainer::open_state() {
   if (directory_ == nullptr || !directory_->run()) return begin_run();
   SLUICE_TRY(check_same(*directory_->run()));
+  SLUICE_TRY(check_metrics(run_.config.metrics));
   if (run_.workload.durable && directory_->has_commits()) {
     SLUICE_ASSIGN(const bool continued, continue_durable());
     if (continued) return success();
   } else if (!run_.workload.durable && directory_->has_snapshot()) {
     return continue_snapshot();
   }
+  // A step's line is written after the first commit: where there is one, there were records.
+  const std::string& metrics = run_.config.metrics;
+  std::error_code ignored;
+  if (run_.workload.durable && std::filesystem::is_regular_file(metrics, ignored) &&
+      std::filesystem::file_size(metrics, ignored) > 0)
+    return bad_request("--run " + directory_->path() + " holds half a run: " + metrics + " has steps, and " +
+                       directory_->commit_path(0) + " has none; put it back, or start a new run in another directory");
   observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
   return begin_run();
 }

@@ -120,6 +120,7 @@ struct Kind {
   bool resident;
   int ranks;
   bool durable;
+  MomentFormat moments = MomentFormat::f32;
 };
 
 class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind> {
@@ -128,6 +129,7 @@ class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind>
     RunConfig c = Resume::config(GetParam().durable);
     if (!GetParam().ahead) c.optimizer.clip_norm = 0;
     c.ranks = GetParam().ranks;
+    c.moments = GetParam().moments;
     return c;
   }
   Schedule schedule() const {
@@ -155,17 +157,222 @@ TEST_P(ResumeEverywhere, StoppedAfterAnyStepItEndsTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ResumeEverywhere,
-                         testing::Values(Kind{"ahead_nvme", true, Place::nvme, false, 1, true},
-                                         Kind{"ahead_host", true, Place::host, false, 1, true},
-                                         Kind{"ahead_nvme_resident", true, Place::nvme, true, 1, true},
-                                         Kind{"backward_nvme", false, Place::nvme, false, 1, true},
-                                         Kind{"backward_host_resident", false, Place::host, true, 1, true},
-                                         Kind{"ahead_nvme_ranks", true, Place::nvme, false, 2, true},
-                                         Kind{"backward_host_ranks", false, Place::host, false, 2, true},
-                                         Kind{"not_durable_nvme", true, Place::nvme, true, 1, false},
-                                         Kind{"not_durable_host_ranks", false, Place::host, false, 2, false}),
-                         [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, ResumeEverywhere,
+    testing::Values(Kind{"ahead_nvme", true, Place::nvme, false, 1, true},
+                    Kind{"ahead_host", true, Place::host, false, 1, true},
+                    Kind{"ahead_nvme_resident", true, Place::nvme, true, 1, true},
+                    Kind{"backward_nvme", false, Place::nvme, false, 1, true},
+                    Kind{"backward_host_resident", false, Place::host, true, 1, true},
+                    Kind{"ahead_nvme_ranks", true, Place::nvme, false, 2, true},
+                    Kind{"backward_host_ranks", false, Place::host, false, 2, true},
+                    Kind{"not_durable_nvme", true, Place::nvme, true, 1, false},
+                    Kind{"not_durable_host_ranks", false, Place::host, false, 2, false},
+                    Kind{"bf16_moments", true, Place::nvme, false, 1, true, MomentFormat::bf16},
+                    Kind{"int8_moments", true, Place::nvme, false, 1, true, MomentFormat::int8},
+                    Kind{"int8_moments_host_ranks", false, Place::host, false, 2, true, MomentFormat::int8},
+                    Kind{"int8_moments_not_durable", true, Place::host, true, 2, false, MomentFormat::int8}),
+    [](const auto& kind) { return kind.param.name; });
+
+TEST_F(Resume, MomentsOfAnyFormatHaveTheSameBitsWhereverTheyLie) {
+  for (const MomentFormat format : {MomentFormat::bf16, MomentFormat::int8}) {
+    SCOPED_TRACE(moment_format_name(format));
+    RunConfig c = config(true);
+    c.moments = format;
+    std::optional<Finished> expected;
+    for (const auto& [home, tile_numel] : {std::pair(Place::nvme, 1u << 12), std::pair(Place::nvme, 1u << 14),
+                                           std::pair(Place::host, 1u << 13), std::pair(Place::host, 1u << 20)}) {
+      Schedule s = schedule(true, home);
+      s.tile_numel = tile_numel;
+      const std::string path = fresh_directory();
+      const Finished got = finished(path, attempt(c, path, s));
+      if (expected) expect_same(got, *expected);
+      expected = got;
+    }
+    const std::string path = fresh_directory();
+    EXPECT_NE(finished(path, attempt(config(true), path, schedule(true, Place::nvme))).state_hash,
+              expected->state_hash);
+  }
+}
+
+// ---- steps that are not finite
+
+class NotFinite : public Resume {
+ protected:
+  void expect_skipped(const Finished& f, std::initializer_list<std::size_t> steps) {
+    ASSERT_EQ(f.lines.size(), static_cast<std::size_t>(all_steps));
+    for (std::size_t i = 0; i < f.lines.size(); ++i) {
+      const bool skipped = std::find(steps.begin(), steps.end(), i + 1) != steps.end();
+      EXPECT_EQ(f.lines[i].contains("skipped"), skipped) << f.lines[i];
+      EXPECT_EQ(f.lines[i]["loss"].is_null(), skipped) << f.lines[i];
+      if (i > 0 && f.lines[i].contains("state_hash")) {
+        EXPECT_EQ(f.lines[i]["state_hash"] == f.lines[i - 1]["state_hash"], skipped)
+            << "a skipped step changes nothing";
+      }
+    }
+  }
+};
+
+TEST_F(NotFinite, StepsAreSkippedByKeepingTheOldSlots) {
+  for (const bool ahead : {true, false})
+    for (const Place home : {Place::nvme, Place::host})
+      for (const int ranks : {1, 2}) {
+        SCOPED_TRACE(std::string(ahead ? "ahead " : "backward ") + place_names[static_cast<std::size_t>(home)] + " " +
+                     std::to_string(ranks));
+        RunConfig c = config(true);
+        if (!ahead) c.optimizer.clip_norm = 0;
+        c.ranks = ranks;
+        c.poison_steps = {1, 3, 4, 6};
+        Schedule s = schedule(ahead, home);
+        s.units[1].resident = true;
+        const std::string path = fresh_directory(), overlapped = fresh_directory();
+        const Finished f = finished(path, attempt(c, path, s));
+        expect_skipped(f, {1, 3, 4, 6});
+        // Without hashes in between, steps overlap their neighbours.
+        c.hash_every = 0;
+        const Finished g = finished(overlapped, attempt(c, overlapped, s));
+        expect_skipped(g, {1, 3, 4, 6});
+        EXPECT_EQ(f.state_hash, g.state_hash);
+        EXPECT_EQ(f.eval_loss, g.eval_loss);
+      }
+}
+
+TEST_F(NotFinite, TooManyInARowStopTheRunWhereItStands) {
+  RunConfig c = config(true);
+  c.poison_steps = {3, 4, 5};
+  const std::string path = fresh_directory(), whole = fresh_directory();
+  const Attempt a = attempt(c, path, schedule(true, Place::nvme));
+  ASSERT_TRUE(a.error);
+  EXPECT_EQ(a.error->code, ErrorCode::fault);
+  EXPECT_NE(a.error->message.find("steps 3 to 5"), std::string::npos) << a.error->message;
+  EXPECT_NE(a.error->message.find("stands at step 2"), std::string::npos) << a.error->message;
+  c.poison_steps = {};
+  const Finished expected = finished(whole, attempt(c, whole, schedule(true, Place::nvme)));
+  expect_same(finished(path, attempt(c, path, schedule(true, Place::nvme))), expected);
+}
+
+TEST_F(NotFinite, WithoutOldSlotsTheFirstStopsTheRun) {
+  RunConfig c = config(false);
+  c.poison_steps = {3};
+  const Attempt a = attempt(c, fresh_directory(), schedule(true, Place::nvme));
+  ASSERT_TRUE(a.error);
+  EXPECT_EQ(a.error->code, ErrorCode::not_finite);
+  EXPECT_NE(a.error->message.find("step 3"), std::string::npos) << a.error->message;
+}
+
+// ---- damage between two processes
+
+class Damage : public Resume {
+ protected:
+  /// A run that was stopped after step 3, and one that was not.
+  void SetUp() override {
+    const std::string whole = fresh_directory();
+    expected_ = finished(whole, attempt(config(true), whole, plan_));
+    stopped_ = fresh_directory();
+    const Attempt a = attempt(config(true), stopped_, plan_, 3);
+    ASSERT_TRUE(!a.error && a.result.steps == 3);
+    for (const auto& entry : std::filesystem::directory_iterator(bench_.path("drive")))
+      if (entry.path().extension() == ".swap" && entry.file_size() > 0) swap_ = entry.path();
+    ASSERT_FALSE(swap_.empty());
+    copy_ = bench_.path("copy");
+    std::filesystem::copy(stopped_, copy_, std::filesystem::copy_options::recursive);
+    std::filesystem::copy_file(swap_, copy_ + "/swap");
+    std::filesystem::copy_file(stopped_ + ".jsonl", copy_ + "/jsonl");
+  }
+
+  void put_back() {
+    const auto over = std::filesystem::copy_options::overwrite_existing;
+    std::filesystem::remove_all(stopped_);
+    std::filesystem::create_directory(stopped_);
+    for (const char* file : {"run.json", "commit.0"})
+      std::filesystem::copy_file(copy_ + "/" + file, stopped_ + "/" + file);
+    std::filesystem::copy_file(copy_ + "/swap", swap_, over);
+    std::filesystem::copy_file(copy_ + "/jsonl", stopped_ + ".jsonl", over);
+  }
+
+  static void flip(const std::string& path, std::uint64_t at, std::uint64_t count = 1) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    for (std::uint64_t i = at; i < at + count; ++i) {
+      file.seekg(static_cast<std::streamoff>(i));
+      const int byte = file.get();
+      file.seekp(static_cast<std::streamoff>(i));
+      file.put(static_cast<char>(byte ^ 0x10));
+    }
+  }
+
+  Schedule plan_ = schedule(true, Place::nvme);
+  Finished expected_;
+  std::string stopped_, swap_, copy_;
+};
+
+TEST_F(Damage, InOneSlotIsNoticedAndTheOtherOneUsed) {
+  const std::uint64_t bytes = std::filesystem::file_size(swap_);
+  int fell_back = 0, unharmed = 0;
+  for (std::uint64_t at = 1234; at < bytes; at += bytes / 60) {
+    SCOPED_TRACE("byte " + std::to_string(at));
+    put_back();
+    flip(swap_, at);
+    const Attempt a = attempt(config(true), stopped_, plan_);
+    expect_same(finished(stopped_, a), expected_);
+    (a.notes.find("continuing after step 2") != std::string::npos ? fell_back : unharmed) += 1;
+    if (a.notes.find("continuing after step 2") != std::string::npos) {
+      EXPECT_NE(a.notes.find("block "), std::string::npos) << a.notes;
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(fell_back, 10);
+  EXPECT_GT(unharmed, 10);
+}
+
+TEST_F(Damage, InBothSlotsIsRefusedNamingTheBlock) {
+  flip(swap_, 0, std::filesystem::file_size(swap_));
+  const Attempt a = attempt(config(true), stopped_, plan_);
+  ASSERT_TRUE(a.error);
+  EXPECT_EQ(a.error->code, ErrorCode::bad_request);
+  EXPECT_NE(a.error->message.find("embed.parameter: block 0"), std::string::npos) << a.error->message;
+}
+
+TEST_F(Damage, OfACommitRecordIsNoticedAndTheOtherOneUsed) {
+  const std::uint64_t bytes = std::filesystem::file_size(copy_ + "/commit.0");
+  for (std::uint64_t place : {0, 1})
+    for (const std::uint64_t at : {0ull, 8ull, 20ull, 33ull, 50ull, 70ull, 100ull, 2700ull}) {
+      SCOPED_TRACE(std::to_string(place) + " at " + std::to_string(at));
+      put_back();
+      flip(stopped_ + "/commit.0", place * bytes / 2 + at);
+      const Attempt a = attempt(config(true), stopped_, plan_);
+      EXPECT_NE(a.notes.find("record " + std::to_string(place) + " in "), std::string::npos) << a.notes;
+      expect_same(finished(stopped_, a), expected_);
+      if (HasFailure()) return;
+    }
+  put_back();
+  flip(stopped_ + "/commit.0", 40);
+  flip(stopped_ + "/commit.0", bytes / 2 + 40);
+  const Attempt a = attempt(config(true), stopped_, plan_);
+  ASSERT_TRUE(a.error);
+  EXPECT_EQ(a.error->code, ErrorCode::bad_request);
+  EXPECT_NE(a.error->message.find("no commit record is whole"), std::string::npos) << a.error->message;
+}
+
+TEST_F(Damage, AFailingSyncCommitsNothing) {
+  for (std::uint64_t n = 1; n < 30; ++n) {
+    RunConfig c = config(true);
+    c.faults.emplace();
+    c.faults->fail_target = FaultOptions::Target::sync;
+    c.faults->fail_nth = n;
+    const std::string path = fresh_directory();
+    const Attempt a = attempt(c, path, plan_);
+    if (!a.error) {
+      EXPECT_GT(n, 5u);
+      return;
+    }
+    EXPECT_EQ(a.error->code, ErrorCode::fault);
+    EXPECT_NE(a.error->message.find("Input/output error"), std::string::npos) << a.error->message;
+    expect_same(finished(path, attempt(config(true), path, plan_)), expected_);
+  }
+  FAIL() << "every sync fails";
+}
+
+// ---- power cuts
 
 class PowerCuts : public Resume {
  protected:

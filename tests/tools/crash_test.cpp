@@ -1,0 +1,152 @@
+// kill -9 at random moments, from a seed that is printed: every resume goes on at the last committed step, and the run
+// ends as one that was never killed. tools/crash-test runs it longer.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "command.h"
+#include "src/device/profile.h"
+
+extern char** environ;
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+std::string from_environment(const char* name, const std::string& otherwise) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
+class Crash : public CommandTest {
+ protected:
+  void SetUp() override {
+    CommandTest::SetUp();
+    std::string text;
+    std::mt19937 random(1);
+    while (text.size() < 60000) text += static_cast<char>('a' + random() % 20), text += random() % 5 == 0 ? " " : "";
+    write("text", text);
+    std::filesystem::create_directory(path("nvme"));
+    HardwareProfile profile;
+    profile.machine = machine_id();
+    profile.drives[drive_key(std::vector<std::string>{path("nvme")})] = {};
+    ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
+    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
+  }
+
+  std::vector<std::string> command(const std::string& run) const {
+    return {SLUICE_BINARY,    "train",      "--model",         model_,
+            "--data",         path("text"), "--steps",         steps_,
+            "--seq",          "64",         "--batch",         "4",
+            "--warmup",       "3",          "--nvme",          path("nvme"),
+            "--states",       "nvme",       "--device-memory", device_memory_,
+            "--durable",      "on",         "--eval-every",    "5",
+            "--eval-batches", "1",          "--run",           path(run)};
+  }
+
+  /// The process, with its outputs in files.
+  pid_t start(const std::string& run) const {
+    std::vector<std::string> words = command(run);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 2, path("err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    pid_t pid = -1;
+    EXPECT_EQ(posix_spawn(&pid, SLUICE_BINARY, &actions, nullptr, arguments.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    return pid;
+  }
+
+  /// Exit status, or -1 after a kill.
+  static int finish(pid_t pid) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  struct Ended {
+    json result;
+    std::vector<json> lines;
+  };
+  Ended ended(const std::string& run) const {
+    Ended e;
+    e.result = json::parse(read(path(run + "/result.json")));
+    std::stringstream text(read(path(run + "/metrics.jsonl")));
+    for (std::string line; std::getline(text, line);) {
+      const json j = json::parse(line);
+      json kept;
+      for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "eval_loss"})
+        if (j.contains(key)) kept[key] = j[key];
+      e.lines.push_back(kept);
+    }
+    return e;
+  }
+
+  /// The step after which the process that just ran began, from what it said; -1 when it did not get so far.
+  std::int64_t began_after() const {
+    const std::string said = read(path("err")), words = "continuing after step ";
+    const std::size_t at = said.find(words);
+    if (at != std::string::npos) return std::atoll(said.c_str() + at + words.size());
+    return said.find("initialising random weights") != std::string::npos ? 0 : -1;
+  }
+
+  const std::string model_ = from_environment("SLUICE_CRASH_MODEL", "llama-tiny");
+  const std::string steps_ = from_environment("SLUICE_CRASH_STEPS", "20");
+  const std::string device_memory_ = from_environment("SLUICE_CRASH_DEVICE_MEMORY", "8MiB");
+};
+
+TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
+  const int kills_wanted = std::atoi(from_environment("SLUICE_CRASH_KILLS", "12").c_str());
+  const std::uint64_t seed = std::strtoull(from_environment("SLUICE_CRASH_SEED", "20261122").c_str(), nullptr, 10);
+  std::printf("%d kills of %s from seed %llu\n", kills_wanted, model_.c_str(), static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  ASSERT_EQ(finish(start("whole")), 0) << read(path("err"));
+  const double whole_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const Ended expected = ended("whole");
+  ASSERT_EQ(expected.lines.size(), std::stoul(steps_));
+
+  int kills = 0, resumed = 0;
+  for (int runs = 0; kills < kills_wanted; ++runs) {
+    const std::string run = "run" + std::to_string(runs);
+    for (std::int64_t least = 0;;) {
+      const pid_t pid = start(run);
+      std::uniform_real_distribution<double> moment(0, whole_seconds * (kills % 2 == 0 ? 0.4 : 1.1));
+      std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
+      kill(pid, SIGKILL);
+      const int status = finish(pid);
+      const std::int64_t began = began_after();
+      if (began >= 0) {
+        EXPECT_GE(began, least) << "a committed step is lost";
+        resumed += began > 0 ? 1 : 0;
+        least = began;
+      }
+      if (status == 0) break;
+      ASSERT_EQ(status, -1) << read(path("err"));
+      ++kills;
+    }
+    const Ended got = ended(run);
+    EXPECT_EQ(got.result, expected.result);
+    EXPECT_EQ(got.lines, expected.lines);
+    std::filesystem::remove_all(path(run));
+    if (HasFailure()) return;
+    if (kills_wanted >= 100) std::printf("%d kills, %d resumes after a step, all runs the same\n", kills, resumed);
+    std::fflush(stdout);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme"))) << "a complete run leaves no swap file";
+}
+
+}  // namespace
+}  // namespace sluice

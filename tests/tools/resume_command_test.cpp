@@ -1,0 +1,243 @@
+// sluice train --run: what goes on, after which signal, and what is refused with nothing touched.
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "command.h"
+#include "src/device/profile.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+class ResumeCommand : public CommandTest {
+ protected:
+  void SetUp() override {
+    CommandTest::SetUp();
+    HardwareProfile profile;
+    profile.machine = machine_id();
+    profile.drives[drive_key(std::vector<std::string>{path("")})] = {};
+    ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
+    std::string text;
+    while (text.size() < 20000) text += "the quick brown fox jumps over the lazy dog; ";
+    write("text", text);
+    std::filesystem::create_directory(path("nvme"));
+  }
+
+  std::string options() const {
+    return "train --model llama-tiny --seq 32 --batch 4 --warmup 3 --eval-batches 1 --data " + path("text") + " ";
+  }
+  std::string drive() const {
+    return "--device-memory 8MiB --host-memory 4MiB --states nvme --nvme " + path("nvme") + " ";
+  }
+  std::string run(const std::string& name) const { return "--run " + path(name) + " "; }
+
+  /// Starts the command and signals it when the run's metrics have a few lines.
+  Finished signalled(const std::string& arguments, const std::string& name, const std::string& signal,
+                     int lines_min = 3) const {
+    const std::string metrics = path(name) + "/metrics.jsonl";
+    const std::string script = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + arguments + " >" +
+                               path(".out") + " 2>" + path(".err") + " & pid=$!; until [ \"$(cat " + metrics +
+                               " 2>/dev/null | wc -l)\" -ge " + std::to_string(lines_min) +
+                               " ]; do kill -0 $pid || exit 99; sleep 0.02; done; kill -" + signal + " $pid; wait $pid";
+    const int status = std::system(script.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path(".out")), read(path(".err"))};
+  }
+
+  std::vector<json> lines(const std::string& name) const {
+    std::vector<json> result;
+    std::stringstream text(read(path(name) + "/metrics.jsonl"));
+    for (std::string line; std::getline(text, line);) {
+      const json j = json::parse(line);
+      json kept;
+      for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "eval_loss"})
+        if (j.contains(key)) kept[key] = j[key];
+      result.push_back(kept);
+    }
+    return result;
+  }
+
+  /// Every file below the folder with its content, but the outputs of commands and texts as tokens.
+  std::map<std::string, std::string> everything() const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_))
+      if (entry.is_regular_file() && entry.path().filename().string().front() != '.' &&
+          entry.path().parent_path().filename() != "tokens")
+        files[entry.path()] = read(entry.path());
+    return files;
+  }
+
+  void expect_refused_untouched(const std::string& arguments, const std::string& what) const {
+    SCOPED_TRACE(arguments);
+    const auto before = everything();
+    const Finished f = sluice(arguments);
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_NE(f.err.find(what), std::string::npos) << f.err;
+    EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << f.err;
+    EXPECT_TRUE(before == everything()) << "something was touched";
+  }
+
+  std::string swap() const {
+    for (const auto& entry : std::filesystem::directory_iterator(path("nvme"))) return entry.path();
+    return "";
+  }
+
+  /// A durable run of 40 steps that a signal has stopped.
+  void stop_a_run() const {
+    const Finished f = signalled(options() + drive() + run("run") + "--steps 40", "run", "TERM");
+    ASSERT_EQ(f.status, 1) << f.err;
+    ASSERT_NE(f.err.find("sluice train --run " + path("run") + " --resume"), std::string::npos) << f.err;
+  }
+};
+
+TEST_F(ResumeCommand, AfterSigtermAndCtrlCTheSameCommandGoesOn) {
+  for (const std::string& where : {drive(), drive() + "--durable off ", std::string("--states host ")}) {
+    SCOPED_TRACE(where);
+    const std::string command = options() + where + "--steps 40 ";
+    ASSERT_EQ(sluice(command + run("whole")).status, 0);
+    const Finished first = signalled(command + run("run"), "run", "TERM");
+    EXPECT_EQ(first.status, 1) << first.err;
+    EXPECT_NE(first.err.find("stopped by a signal after step"), std::string::npos) << first.err;
+    const std::size_t done = lines("run").size();
+    EXPECT_LT(done, 40u);
+    const Finished second = signalled(command + run("run"), "run", "INT", static_cast<int>(done) + 2);
+    EXPECT_EQ(second.status, 1) << second.err;
+    const Finished third = sluice("train --resume " + run("run"));
+    ASSERT_EQ(third.status, 0) << third.err;
+    EXPECT_NE(third.err.find("continuing after step"), std::string::npos) << third.err;
+    EXPECT_EQ(lines("run"), lines("whole"));
+    EXPECT_EQ(read(path("run/result.json")), read(path("whole/result.json")));
+    EXPECT_EQ(read(path("run/model.safetensors")), read(path("whole/model.safetensors")));
+    EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+    EXPECT_FALSE(std::filesystem::exists(path("run/commit.0")) || std::filesystem::exists(path("run/state.snapshot")));
+    const Finished again = sluice(command + run("run") + "--json");
+    EXPECT_EQ(again.status, 0) << again.err;
+    EXPECT_EQ(json::parse(again.out)["steps"], 40);
+    std::filesystem::remove_all(path("run"));
+    std::filesystem::remove_all(path("whole"));
+  }
+}
+
+TEST_F(ResumeCommand, SaysWhatACrashWouldCost) {
+  const auto said = [&](const std::string& arguments) { return sluice(options() + "--steps 1 " + arguments).err; };
+  EXPECT_NE(said(drive() + run("a")).find("durable: every step survives a crash"), std::string::npos);
+  EXPECT_NE(said(drive() + run("b") + "--durable off").find("a crash would start over"), std::string::npos);
+  EXPECT_NE(said(run("c")).find("there is no --nvme DIR"), std::string::npos);
+  EXPECT_NE(said(drive()).find("there is no --run DIR"), std::string::npos);
+  EXPECT_NE(said(drive() + run("d") + "--nvme-space 16MiB").find("give that as --nvme-space"), std::string::npos);
+  const Finished plan = sluice("plan --model llama-tiny --seq 32 --batch 4 " + drive() + run("e") + "--json");
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_EQ(json::parse(plan.out)["durable"]["on"], true);
+  EXPECT_GT(json::parse(plan.out)["durable"]["second_slots_bytes"], 8u << 20);
+  EXPECT_FALSE(std::filesystem::exists(path("e")));
+}
+
+TEST_F(ResumeCommand, RefusesOptionsThatContradictTheRun) {
+  stop_a_run();
+  for (const char* option : {"--lr 1e-3", "--steps 50", "--seed 2", "--seq 64", "--batch 8", "--dtype fp32", "--clip 2",
+                             "--model llama-25m", "--moments int8", "--device-memory 16MiB", "--durable off",
+                             "--update backward", "--group 1", "--beta2 0.99", "--weight-decay 0", "--ranks 2"})
+    expect_refused_untouched("train " + run("run") + option, "contradicts the run");
+  expect_refused_untouched("train " + run("run") + "--data " + path("nvme"), "contradicts the run");
+  const Finished f = sluice("train --resume --eval-every 7 --hash 3 --optimizer-threads 1 " + run("run"));
+  EXPECT_EQ(f.status, 0) << "what changes no bit may change: " << f.err;
+}
+
+TEST_F(ResumeCommand, RefusesRunsThatAreNotWhole) {
+  stop_a_run();
+  const std::string go_on = "train --resume " + run("run");
+  const auto with = [&](const std::string& file, const std::function<void(const std::string&)>& change,
+                        const std::string& what) {
+    const std::string at = file == "swap" ? swap() : path("run/" + file), saved = path("saved");
+    std::filesystem::copy_file(at, saved, std::filesystem::copy_options::overwrite_existing);
+    change(at);
+    expect_refused_untouched(go_on, what);
+    std::filesystem::copy_file(saved, at, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::remove(saved);
+  };
+  const auto remove = [](const std::string& at) { std::filesystem::remove(at); };
+  const auto halve = [](const std::string& at) {
+    std::filesystem::resize_file(at, std::filesystem::file_size(at) / 2);
+  };
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    return [from, to](const std::string& at) {
+      std::string text = read(at);
+      ASSERT_NE(text.find(from), std::string::npos);
+      text.replace(text.find(from), from.size(), to);
+      std::ofstream(at) << text;
+    };
+  };
+  with("run.json", remove, "half a run");
+  with("run.json", halve, "run.json");
+  with("run.json", replace("\"version\": 1", "\"version\": 99"), "another version");
+  with("run.json", replace("\"lr\": ", "\"x\": "), "'lr' is missing");
+  with("commit.0", halve, "cut off");
+  with("commit.0", remove, "half a run");
+  with("swap", remove, "can not open swap file");
+  with("swap", halve, "belongs to another plan or is damaged");
+  with("metrics.jsonl", replace("{\"step\":2,", "{\"x\":2,"), "not of a metrics file");
+  std::filesystem::copy_file(path("text"), path("saved"));
+  std::string text = read(path("text"));
+  text[7000] = '#';
+  write("text", text);
+  expect_refused_untouched(go_on, "is not the data that the run began with");
+  std::filesystem::copy_file(path("saved"), path("text"), std::filesystem::copy_options::overwrite_existing);
+  const Finished f = sluice(go_on);
+  EXPECT_EQ(f.status, 0) << f.err;
+}
+
+TEST_F(ResumeCommand, RefusesAForeignSwapFileNamingTheBlock) {
+  stop_a_run();
+  std::string noise(std::filesystem::file_size(swap()), 'x');
+  std::ofstream(swap()) << noise;
+  const Finished f = sluice("train --resume " + run("run"));
+  EXPECT_EQ(f.status, 2) << f.err;
+  EXPECT_NE(f.err.find("block 0"), std::string::npos) << f.err;
+}
+
+TEST_F(ResumeCommand, RefusesWhatIsInUse) {
+  const std::string script = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + options() + drive() +
+                             run("run") + "--steps 1000000 >/dev/null 2>&1 & echo $! >" + path(".pid") +
+                             "; until [ -s " + path("run") + "/metrics.jsonl ]; do sleep 0.02; done";
+  ASSERT_EQ(std::system(script.c_str()), 0);
+  for (const std::string& command : {"train --resume " + run("run"), options() + run("run") + "--steps 5"}) {
+    const Finished f = sluice(command);
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_NE(f.err.find("in use by another process"), std::string::npos) << f.err;
+  }
+  std::filesystem::copy(path("run"), path("copy"), std::filesystem::copy_options::recursive);
+  const Finished f = sluice("train --resume " + run("copy"));
+  EXPECT_EQ(f.status, 2) << "its swap file is in use: " << f.err;
+  EXPECT_NE(f.err.find("used by another run"), std::string::npos) << f.err;
+  EXPECT_EQ(std::system(("kill -9 $(cat " + path(".pid") + ")").c_str()), 0);
+}
+
+TEST_F(ResumeCommand, RefusesToGoOnWithNothing) {
+  expect_refused("train --resume", "--run DIR");
+  expect_refused("train --resume " + run("none"), "holds no run");
+  EXPECT_FALSE(std::filesystem::exists(path("none")));
+  expect_refused("train " + run("none"), "--model is missing");
+  expect_refused("train --model llama-tiny " + run("none"), "--data is missing");
+  expect_refused(options() + "--durable on --nvme " + path("nvme"), "--durable on needs a directory");
+  expect_refused(options() + "--durable on " + run("none"), "--durable on needs a drive");
+  expect_refused(options() + "--durable perhaps", "perhaps");
+  EXPECT_FALSE(std::filesystem::exists(path("none")));
+}
+
+TEST_F(ResumeCommand, SkippedStepsAreTold) {
+  const std::string command = options() + drive() + run("run") + "--steps 8 --poison-steps 3 ";
+  const Finished f = sluice(command);
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_NE(f.err.find("nothing of this step is kept"), std::string::npos) << f.err;
+  const std::vector<json> all = lines("run");
+  ASSERT_EQ(all.size(), 8u);
+  EXPECT_TRUE(all[2]["loss"].is_null());
+  const Finished stopped = sluice(options() + drive() + run("off") + "--steps 8 --poison-steps 3 --durable off");
+  EXPECT_EQ(stopped.status, 1) << stopped.err;
+  EXPECT_NE(stopped.err.find("not finite"), std::string::npos) << stopped.err;
+}
+
+}  // namespace
+}  // namespace sluice
