@@ -21,14 +21,26 @@ HWY_INLINE Bits join_lanes(const bf16* parameter, const std::int16_t* remainder)
 }
 
 /// Half of a unit of the parameter is added to the magnitude, which carries into the upper half where the lower one
-/// rounds up; the lower half read as signed is then what is missing.
-HWY_INLINE void split_lanes(Bits master, bf16* parameter, std::int16_t* remainder) {
-  const U32 d;
-  const auto nan = hn::RebindMask(d, hn::IsNaN(hn::BitCast(F32(), master)));
-  const auto whole = hn::IfThenElse(nan, hn::Set(d, 0x7fc00000u), master);
-  const auto high = hn::ShiftRight<16>(hn::Add(whole, hn::Set(d, 0x8000u)));
+/// rounds up; the lower half read as signed is then what is missing. Not for NaN.
+HWY_INLINE void split_number(Bits master, bf16* parameter, std::int16_t* remainder) {
+  const auto high = hn::ShiftRight<16>(hn::Add(master, hn::Set(U32(), 0x8000u)));
   hn::StoreU(hn::TruncateTo(U16(), high), U16(), reinterpret_cast<std::uint16_t*>(parameter));
-  hn::StoreU(hn::TruncateTo(U16(), whole), U16(), reinterpret_cast<std::uint16_t*>(remainder));
+  hn::StoreU(hn::TruncateTo(U16(), master), U16(), reinterpret_cast<std::uint16_t*>(remainder));
+}
+
+HWY_INLINE Bits with_quiet_nan(Bits x) {
+  const U32 d;
+  return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(hn::BitCast(F32(), x))), hn::Set(d, 0x7fc00000u), x);
+}
+
+HWY_INLINE void split_lanes(Bits master, bf16* parameter, std::int16_t* remainder) {
+  split_number(with_quiet_nan(master), parameter, remainder);
+}
+
+/// Lanes whose magnitude has at least the given bits. Compared as signed integers, which every target has.
+HWY_INLINE hn::Mask<I32> magnitude_from(Bits x, std::uint32_t bits) {
+  const auto magnitude = hn::BitCast(I32(), hn::And(x, hn::Set(U32(), 0x7fffffffu)));
+  return hn::Gt(magnitude, hn::Set(I32(), static_cast<std::int32_t>(bits - 1)));
 }
 
 /// A copy of the last few elements of an array, a whole vector long, so that the tail runs through the same code.

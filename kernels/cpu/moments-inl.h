@@ -16,7 +16,7 @@ namespace sluice::kernels::HWY_NAMESPACE {
 /// rounding_bits for vectors of one block.
 class RoundingBits {
  public:
-  explicit RoundingBits(std::uint64_t key) : key_(key), block_(0) {
+  explicit RoundingBits(std::uint64_t key) : key_(key) {
     const U32 d;
     const auto start = hn::Set(d, philox(key, 0, 1)[0]);
     for (std::int64_t i = 0; i < moment_block_numel; i += lanes()) {
@@ -30,26 +30,40 @@ class RoundingBits {
   /// Of elements lane to lane + lanes(); those beyond the block's end are anything.
   HWY_INLINE Bits at(std::int64_t lane) const {
     const U32 d;
-    const auto x = hn::Mul(hn::Xor(hn::LoadU(d, lane_ + lane), hn::Set(d, block_)), hn::Set(d, 0x9e3779b1u));
-    return hn::Xor(x, hn::ShiftRight<16>(x));
+#if HWY_TARGET == HWY_SCALAR  // has no vector of two halves
+    return hn::Set(d, combine_rounding(lane_[lane], block_));
+#else
+    const hn::Repartition<std::uint16_t, U32> halves;
+    const auto x = hn::Xor(hn::LoadU(d, lane_ + lane), hn::Set(d, block_.mask));
+    return hn::BitCast(d, hn::Mul(hn::BitCast(halves, x), hn::BitCast(halves, hn::Set(d, block_.factors))));
+#endif
   }
 
  private:
   std::uint64_t key_;
-  std::uint32_t block_;
+  RoundingBlock block_{};
   HWY_ALIGN std::uint32_t lane_[moment_block_numel + HWY_MAX_BYTES / sizeof(std::uint32_t)] = {};
 };
 
-/// `random` has 16 bits.
-HWY_INLINE void store_rounded(Vec value, Bits random, bf16* to) {
+HWY_INLINE void store_high_half(Bits x, bf16* to) {
+  hn::StoreU(hn::TruncateTo(U16(), hn::ShiftRight<16>(x)), U16(), reinterpret_cast<std::uint16_t*>(to));
+}
+
+/// Both moments, each with 16 of the random bits.
+HWY_INLINE void store_rounded(Vec m, Vec v, Bits random, bf16* exp_avg, bf16* exp_avg_sq) {
   const U32 d;
-  const auto bits = hn::BitCast(d, value);
-  const auto magnitude = hn::BitCast(I32(), hn::And(bits, hn::Set(d, 0x7fffffffu)));
-  const auto rounds = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(I32(), 0x7f7f0000)));
-  const auto sum = hn::Add(bits, hn::IfThenElseZero(rounds, random));
-  const auto nan = hn::RebindMask(d, hn::IsNaN(value));
-  const auto high = hn::IfThenElse(nan, hn::Set(d, 0x7fc0u), hn::ShiftRight<16>(sum));
-  hn::StoreU(hn::TruncateTo(U16(), high), U16(), reinterpret_cast<std::uint16_t*>(to));
+  const Bits m_bits = hn::BitCast(d, m), v_bits = hn::BitCast(d, v);
+  auto low = hn::And(random, hn::Set(d, 0xffffu)), high = hn::ShiftRight<16>(random);
+  const auto m_only_cut = magnitude_from(m_bits, 0x7f7f0000u), v_only_cut = magnitude_from(v_bits, 0x7f7f0000u);
+  if (HWY_LIKELY(hn::AllFalse(I32(), hn::Or(m_only_cut, v_only_cut)))) {
+    store_high_half(hn::Add(m_bits, low), exp_avg);
+    store_high_half(hn::Add(v_bits, high), exp_avg_sq);
+    return;
+  }
+  low = hn::IfThenZeroElse(hn::RebindMask(d, m_only_cut), low);
+  high = hn::IfThenZeroElse(hn::RebindMask(d, v_only_cut), high);
+  store_high_half(hn::Add(with_quiet_nan(m_bits), low), exp_avg);
+  store_high_half(hn::Add(with_quiet_nan(v_bits), high), exp_avg_sq);
 }
 
 using Codes = hn::Rebind<std::uint8_t, F32>;
@@ -81,8 +95,9 @@ HWY_INLINE Bits encode_magnitude(Vec y, Bits random) {
 /// `per_scale`: 1 / scale. The codes of 2 and up begin at 0x800, whose low byte is 0.
 HWY_INLINE void encode_lanes(Vec x, Vec per_scale, Bits random, std::int8_t* p) {
   const U32 d;
-  const auto y = hn::Min(exact_fma(hn::Abs(x), per_scale, hn::Set(F32(), 2.0f)), hn::Set(F32(), 496.0f));
-  const auto code = hn::BitCast(I32(), encode_magnitude(y, hn::And(random, hn::Set(d, 0x7ffffu))));
+  const auto y = exact_fma(hn::Abs(x), per_scale, hn::Set(F32(), 2.0f));
+  const auto bits = hn::And(hn::RotateRight<32 - 3>(random), hn::Set(d, (1u << code_shift) - 1));
+  const auto code = hn::BitCast(I32(), encode_magnitude(y, bits));
   const auto negative = hn::Lt(hn::BitCast(I32(), x), hn::Zero(I32()));
   const auto with_sign = hn::IfThenElse(negative, hn::Neg(code), code);
   hn::StoreU(hn::TruncateTo(Codes(), hn::BitCast(d, with_sign)), Codes(), reinterpret_cast<std::uint8_t*>(p));
@@ -90,14 +105,18 @@ HWY_INLINE void encode_lanes(Vec x, Vec per_scale, Bits random, std::int8_t* p) 
 
 HWY_INLINE void encode_lanes(Vec x, Vec per_scale, Bits random, std::uint8_t* p) {
   const U32 d;
-  const auto y = hn::Min(exact_fma(x, per_scale, hn::Set(F32(), 2.0f)), hn::Set(F32(), 126976.0f));
-  const auto code = encode_magnitude(y, hn::ShiftRight<32 - code_shift>(random));
+  const auto code =
+      encode_magnitude(exact_fma(x, per_scale, hn::Set(F32(), 2.0f)), hn::ShiftRight<32 - code_shift>(random));
   const auto above_zero = hn::RebindMask(d, hn::Gt(x, hn::Zero(F32())));
   const auto kept = hn::IfThenElse(above_zero, hn::Max(code, hn::Set(d, 0x801u)), code);
   hn::StoreU(hn::TruncateTo(Codes(), kept), Codes(), p);
 }
 
-/// Scale of a block whose largest magnitude has the given bits, and its reciprocal; `most` is the largest code's value.
+/// Largest |x| / scale: what codes of 127 and 255 stand for, less a little, so that the largest y is not rounded to a
+/// code more.
+constexpr float most_exp_avg = 493.999f, most_exp_avg_sq = 126973.5f;
+
+/// Scale of a block whose largest magnitude has the given bits, and its reciprocal.
 struct BlockScale {
   float scale = 0, per_scale = 0;
   bool finite = true;
