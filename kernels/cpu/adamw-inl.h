@@ -27,25 +27,39 @@ struct AdamwVectors {
         keep(hn::Set(F32(), c.keep)),
         minus_rate(hn::Set(F32(), c.minus_rate)) {}
 
-  /// The update of one vector; this sequence of operations is the contract.
-  HWY_INLINE Vec update(Vec master, Vec* exp_avg, Vec* exp_avg_sq, Vec gradient) const {
-    const Vec g = hn::Mul(gradient, scale);
-    const Vec m = exact_fma(one_minus_beta1, hn::Sub(g, *exp_avg), *exp_avg);
-    const Vec v = exact_fma(hn::Mul(one_minus_beta2, g), g, hn::Mul(beta2, *exp_avg_sq));
-    const Vec denominator = exact_fma(hn::Sqrt(v), root_correction2, eps);
-    *exp_avg = m;
-    *exp_avg_sq = v;
-    return exact_fma(minus_rate, hn::Div(m, denominator), hn::Mul(master, keep));
+  // The update of one vector in three stages; this sequence of operations is the contract. A group of vectors goes
+  // through each stage together: square root and quotient take so long that what waits for them would fill the
+  // scheduler, and no other vector's work would be found.
+  HWY_INLINE void average(Vec gradient, Vec* exp_avg, Vec* exp_avg_sq) const {
+    const Vec g = hn::Mul(gradient, scale), m = *exp_avg;
+    *exp_avg = exact_fma(one_minus_beta1, hn::Sub(g, m), m);
+    *exp_avg_sq = exact_fma(hn::Mul(one_minus_beta2, g), g, hn::Mul(beta2, *exp_avg_sq));
+  }
+  HWY_INLINE Vec direction(Vec exp_avg, Vec root) const {
+    return hn::Div(exp_avg, exact_fma(root, root_correction2, eps));
+  }
+  HWY_INLINE Vec apply(Vec master, Vec direction) const {
+    return exact_fma(minus_rate, direction, hn::Mul(master, keep));
   }
 };
 
+/// Vectors that are updated together.
+constexpr int group = 4;
+
 /// Adds the lanes below `valid` whose value is NaN, infinite or would round to infinity as bf16. In a run that goes
-/// well there is none: a branch that is never taken costs less than counting. True where there is one.
-HWY_INLINE bool count_diverged(Vec master, std::int64_t valid, std::uint64_t& count) {
-  const auto bad = magnitude_from(hn::BitCast(U32(), master), 0x7f7f8000u);
-  if (HWY_LIKELY(hn::AllFalse(I32(), bad))) return false;
-  const auto among = hn::FirstN(I32(), static_cast<std::size_t>(HWY_MAX(valid, 0)));
-  count += hn::CountTrue(I32(), hn::And(bad, among));
+/// well there is none: a branch that is never taken costs less than counting. True where there may be one.
+template <int n>
+HWY_INLINE bool count_diverged(const Vec (&masters)[n], std::int64_t valid, std::uint64_t& count) {
+  const I32 d;
+  auto largest = hn::BitCast(d, hn::Abs(masters[0]));
+  for (int j = 1; j < n; ++j) largest = hn::Max(largest, hn::BitCast(d, hn::Abs(masters[j])));
+  const auto bound = hn::Set(d, 0x7f7f7fff);
+  if (HWY_LIKELY(hn::AllFalse(d, hn::Gt(largest, bound)))) return false;
+  for (int j = 0; j < n; ++j) {
+    const std::int64_t counts = HWY_MAX(0, valid - j * lanes());
+    const auto bad = hn::Gt(hn::BitCast(d, hn::Abs(masters[j])), bound);
+    count += hn::CountTrue(d, hn::And(bad, hn::FirstN(d, static_cast<std::size_t>(counts))));
+  }
   return true;
 }
 
@@ -58,10 +72,11 @@ struct Masters<float> {
   float* parameter;
   HWY_INLINE explicit Masters(const AdamwRange& r) : parameter(static_cast<float*>(r.parameter)) {}
   HWY_INLINE Vec load(std::int64_t i) const { return load_lanes(parameter + i); }
-  /// Counts what diverged among the first `valid` lanes.
-  HWY_INLINE void store(Vec v, std::int64_t i, std::int64_t valid, std::uint64_t& diverged) const {
-    count_diverged(v, valid, diverged);
-    store_lanes(v, parameter + i);
+  /// Counts what diverged among the first `valid` elements.
+  template <int n>
+  HWY_INLINE void store(const Vec (&w)[n], std::int64_t i, std::int64_t valid, std::uint64_t& diverged) const {
+    count_diverged(w, valid, diverged);
+    for (int j = 0; j < n; ++j) store_lanes(w[j], parameter + i + j * lanes());
   }
 };
 
@@ -72,15 +87,20 @@ struct Masters<bf16> {
   HWY_INLINE explicit Masters(const AdamwRange& r)
       : parameter(static_cast<bf16*>(r.parameter)), remainder(r.remainder) {}
   HWY_INLINE Vec load(std::int64_t i) const { return hn::BitCast(F32(), join_lanes(parameter + i, remainder + i)); }
-  HWY_INLINE void store(Vec v, std::int64_t i, std::int64_t valid, std::uint64_t& diverged) const {
-    auto bits = hn::BitCast(U32(), v);
-    if (HWY_UNLIKELY(count_diverged(v, valid, diverged))) bits = with_quiet_nan(bits);
-    split_number(bits, parameter + i, remainder + i);
+  template <int n>
+  HWY_INLINE void store(const Vec (&w)[n], std::int64_t i, std::int64_t valid, std::uint64_t& diverged) const {
+    if (HWY_UNLIKELY(count_diverged(w, valid, diverged))) {
+      for (int j = 0; j < n; ++j)
+        split_lanes(hn::BitCast(U32(), w[j]), parameter + i + j * lanes(), remainder + i + j * lanes());
+      return;
+    }
+    for (int j = 0; j < n; ++j)
+      split_number(hn::BitCast(U32(), w[j]), parameter + i + j * lanes(), remainder + i + j * lanes());
   }
 };
 
-/// Elements between two calls of Ahead::strip.
-constexpr std::int64_t strip_numel = 32;
+/// Elements between two calls of Ahead::strip: a whole number of groups on every target.
+constexpr std::int64_t strip_numel = 64;
 
 /// Asks for cache lines of the arrays ahead of their use: while one chunk is updated, all lines of the next, one array
 /// after the other, at an even pace. So memory sees a few runs of one or two KB from open pages instead of lines of

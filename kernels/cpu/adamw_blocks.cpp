@@ -35,17 +35,24 @@ class BlockUpdate {
     offset_v_ = hn::Set(F32(), -2 * scale_v);
     largest_m_ = largest_v_ = hn::Zero(U32());
   }
-  /// Elements i + k to i + k + lanes(), where the block begins at i and has `valid` elements.
-  HWY_INLINE void lanes_at(std::int64_t i, std::int64_t k, std::int64_t valid, NewMoments& out,
+  /// A group of vectors from element i + k on, where the block begins at i and has `valid` elements.
+  HWY_INLINE void group_at(std::int64_t i, std::int64_t k, std::int64_t valid, NewMoments& out,
                            std::uint64_t& diverged) {
-    Vec m = decode_lanes(exp_avg_ + i + k, scale_m_, offset_m_),
-        v = decode_lanes(exp_avg_sq_ + i + k, scale_v_, offset_v_);
-    const Vec w = c_.update(master_.load(i + k), &m, &v, load_lanes(gradient_ + i + k));
-    hn::Store(m, F32(), out.m + k);
-    hn::Store(v, F32(), out.v + k);
-    largest_m_ = hn::Max(largest_m_, hn::BitCast(U32(), hn::Abs(m)));
-    largest_v_ = hn::Max(largest_v_, hn::BitCast(U32(), v));
-    master_.store(w, i + k, valid - k, diverged);
+    Vec m[group], x[group];  // x: root, direction, master
+    for (int j = 0; j < group; ++j) {
+      const std::int64_t in_block = k + j * lanes(), at = i + in_block;
+      Vec v = decode_lanes(exp_avg_sq_ + at, scale_v_, offset_v_);
+      m[j] = decode_lanes(exp_avg_ + at, scale_m_, offset_m_);
+      c_.average(load_wide(gradient_ + at), &m[j], &v);
+      hn::Store(m[j], F32(), out.m + in_block);
+      hn::Store(v, F32(), out.v + in_block);
+      largest_m_ = hn::Max(largest_m_, hn::BitCast(U32(), hn::Abs(m[j])));
+      largest_v_ = hn::Max(largest_v_, hn::BitCast(U32(), v));
+      x[j] = hn::Sqrt(v);
+    }
+    for (int j = 0; j < group; ++j) x[j] = c_.direction(m[j], x[j]);
+    for (int j = 0; j < group; ++j) x[j] = c_.apply(master_.load(i + k + j * lanes()), x[j]);
+    master_.store(x, i + k, valid - k, diverged);
   }
   HWY_INLINE void end(NewMoments& out) const {
     out.largest_m = largest_lane(largest_m_);
@@ -79,30 +86,30 @@ class BlockEncoder {
     per_v_ = hn::Set(F32(), v.per_scale);
     *to.scale_m = m.scale;
     *to.scale_v = v.scale;
-    finite_ = m.finite && v.finite;
+    usual_m_ = m.usual;
+    usual_v_ = v.usual;
   }
   HWY_INLINE void lanes_at(const NewMoments& moments, std::int64_t k, const BlockCodes& to) const {
     const Bits bits = random_.at(k);
     encode_lanes(hn::Load(F32(), moments.m + k), per_m_, bits, to.exp_avg + k);
     encode_lanes(hn::Load(F32(), moments.v + k), per_v_, bits, to.exp_avg_sq + k);
   }
-  HWY_INLINE void end(const NewMoments& moments, const BlockCodes& to) const {
-    if (HWY_LIKELY(finite_)) return;
-    if (moments.largest_m >= 0x7f800000u) std::memset(to.exp_avg, 0, moment_block_numel);
-    if (moments.largest_v >= 0x7f800000u) std::memset(to.exp_avg_sq, 0, moment_block_numel);
+  HWY_INLINE void end(const BlockCodes& to) const {
+    if (HWY_UNLIKELY(!usual_m_)) std::memset(to.exp_avg, 0, moment_block_numel);
+    if (HWY_UNLIKELY(!usual_v_)) std::memset(to.exp_avg_sq, 0, moment_block_numel);
   }
 
  private:
   RoundingBits random_;
   Vec per_m_ = hn::Zero(F32()), per_v_ = per_m_;
-  bool finite_ = true;
+  bool usual_m_ = true, usual_v_ = true;
 };
 
 HWY_INLINE void encode_block(BlockEncoder& encoder, const NewMoments& moments, std::uint64_t block,
                              const BlockCodes& to) {
   encoder.begin(moments, block, to);
   for (std::int64_t k = 0; k < moment_block_numel; k += lanes()) encoder.lanes_at(moments, k, to);
-  encoder.end(moments, to);
+  encoder.end(to);
 }
 
 /// The first `count` elements of a block, on copies in whole length, so that they run through the same code.
@@ -137,7 +144,8 @@ std::uint64_t update_part(const AdamwConstants& constants, const AdamwRange& r, 
   NewMoments moments;
   std::uint64_t diverged = 0;
   update.begin(*codes.scale_m, *codes.scale_v);
-  for (std::int64_t k = 0; k < moment_block_numel; k += lanes()) update.lanes_at(0, k, count, moments, diverged);
+  for (std::int64_t k = 0; k < moment_block_numel; k += group * lanes())
+    update.group_at(0, k, count, moments, diverged);
   update.end(moments);
   encode_block(encoder, moments, r.first_index / moment_block_numel + static_cast<std::uint64_t>(block), codes);
 
@@ -147,6 +155,10 @@ std::uint64_t update_part(const AdamwConstants& constants, const AdamwRange& r, 
   std::memcpy(to_v, v, n);
   return diverged;
 }
+
+/// Elements that are updated and then encoded in turns: little enough that both overlap, and loops of their own because
+/// the constants of both are more than the registers.
+constexpr std::int64_t part_numel = 64;
 
 /// Whole blocks from the range's beginning.
 template <class P, class G>
@@ -167,15 +179,18 @@ HWY_INLINE std::uint64_t update_whole(const AdamwConstants& constants, const Ada
     const BlockCodes last = codes(HWY_MAX(block - 1, 0));
     update.begin(r.exp_avg_scales[block], r.exp_avg_sq_scales[block]);
     if (block > 0) encoder.begin(before, first_block + static_cast<std::uint64_t>(block) - 1, last);
-    for (std::int64_t strip = 0; strip < moment_block_numel; strip += strip_numel) {
-      ahead.strip<element_bytes<P, std::int8_t, G>>();
-      for (std::int64_t k = strip; k < strip + strip_numel; k += lanes()) {
-        update.lanes_at(block * moment_block_numel, k, lanes() + k, out, diverged);
-        if (block > 0) encoder.lanes_at(before, k, last);
+    for (std::int64_t part = 0; part < moment_block_numel; part += part_numel) {
+      const std::int64_t end = part + part_numel;
+      for (std::int64_t k = part; k < end;) {
+        ahead.strip<element_bytes<P, std::int8_t, G>>();
+        for (const std::int64_t strip_end = k + strip_numel; k < strip_end; k += group * lanes())
+          update.group_at(block * moment_block_numel, k, moment_block_numel, out, diverged);
       }
+      if (block == 0) continue;
+      for (std::int64_t k = part; k < end; k += lanes()) encoder.lanes_at(before, k, last);
     }
     update.end(out);
-    if (block > 0) encoder.end(before, last);
+    if (block > 0) encoder.end(last);
   }
   if (blocks > 0)
     encode_block(encoder, moments[(blocks - 1) & 1], first_block + static_cast<std::uint64_t>(blocks) - 1,

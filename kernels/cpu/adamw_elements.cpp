@@ -46,13 +46,22 @@ struct Elements {
         exp_avg_sq(static_cast<M*>(r.exp_avg_sq)),
         gradient(static_cast<const G*>(r.gradient)) {}
 
-  /// One vector, of which `valid` lanes count.
+  /// n vectors, of which `valid` elements count.
+  template <int n>
   HWY_INLINE void update(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i,
                          std::int64_t valid, std::uint64_t& diverged) const {
-    Vec m = load_lanes(exp_avg + i), v = load_lanes(exp_avg_sq + i);
-    const Vec w = c.update(master.load(i), &m, &v, load_lanes(gradient + i));
-    rounder.store(m, v, lane, exp_avg + i, exp_avg_sq + i);
-    master.store(w, i, valid, diverged);
+    Vec m[n], x[n];  // x: root, direction, master
+    for (int j = 0; j < n; ++j) {
+      const std::int64_t at = i + j * lanes();
+      Vec v = load_wide(exp_avg_sq + at);
+      m[j] = load_wide(exp_avg + at);
+      c.average(load_wide(gradient + at), &m[j], &v);
+      rounder.store(m[j], v, lane + j * lanes(), exp_avg + at, exp_avg_sq + at);
+      x[j] = hn::Sqrt(v);
+    }
+    for (int j = 0; j < n; ++j) x[j] = c.direction(m[j], x[j]);
+    for (int j = 0; j < n; ++j) x[j] = c.apply(master.load(i + j * lanes()), x[j]);
+    master.store(x, i, valid, diverged);
   }
 
   HWY_INLINE void update_tail(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i,
@@ -69,7 +78,7 @@ struct Elements {
     part.exp_avg = m.data;
     part.exp_avg_sq = v.data;
     part.gradient = g.data;
-    Elements(part).update(c, rounder, lane, 0, count, diverged);
+    Elements(part).template update<1>(c, rounder, lane, 0, count, diverged);
     p.put_back(master.parameter + i, count);
     if (remainder != nullptr) r.put_back(remainder, count);
     m.put_back(exp_avg + i, count);
@@ -86,10 +95,10 @@ HWY_INLINE void update_stretch(const AdamwVectors& c, const Rounder<M>& rounder,
   std::int64_t i = begin;
   for (; i + strip_numel <= end; i += strip_numel) {
     ahead.strip<element_bytes<P, M, G>>();
-    for (std::int64_t k = 0; k < strip_numel; k += step)
-      elements.update(c, rounder, i + k + to_lane, i + k, step, diverged);
+    for (std::int64_t k = i; k < i + strip_numel; k += group * step)
+      elements.template update<group>(c, rounder, k + to_lane, k, group * step, diverged);
   }
-  for (; i + step <= end; i += step) elements.update(c, rounder, i + to_lane, i, step, diverged);
+  for (; i + step <= end; i += step) elements.template update<1>(c, rounder, i + to_lane, i, step, diverged);
   if (i < end) elements.update_tail(c, rounder, i + to_lane, i, end - i, diverged);
 }
 

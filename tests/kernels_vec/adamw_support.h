@@ -60,7 +60,7 @@ inline EncodedBlock encode_block(const std::vector<float>& x, const std::vector<
   for (std::size_t i = 0; i < x.size(); ++i) {
     const float y = std::fma(std::abs(x[i]), range / most, 2.0f);
     out.code[i] = (bits_of(y) + random[i] - bits_of(2.0f)) >> 19;
-    if (range == unsigned_codes && x[i] > 0) out.code[i] = std::max(out.code[i], 1u);
+    if (range == unsigned_codes) out.code[i] = std::max(out.code[i], 1u);
   }
   return out;
 }
@@ -123,9 +123,9 @@ class Tensor {
   float exp_avg(std::int64_t i) const {
     if (f_.moments == MomentFormat::f32) return at<float>(2)[i];
     if (f_.moments == MomentFormat::bf16) return to_float(at<bf16>(2)[i]);
-    const int code = at<std::int8_t>(2)[i];
-    const float x = decode(static_cast<std::uint32_t>(std::abs(code)), scale_m[static_cast<std::size_t>(i / 256)]);
-    return code < 0 ? -x : x;
+    const std::uint32_t code = at<std::uint8_t>(2)[i];
+    const float x = decode(code & 0x7fu, scale_m[static_cast<std::size_t>(i / 256)]);
+    return code > 0x80u ? -x : x;
   }
   float exp_avg_sq(std::int64_t i) const {
     if (f_.moments == MomentFormat::f32) return at<float>(3)[i];
