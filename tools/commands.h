@@ -38,6 +38,7 @@ void add_eval(CLI::App& app, Outcome& outcome);
 void add_data(CLI::App& app, Outcome& outcome);
 void add_bench(CLI::App& app, Outcome& outcome);
 void add_bench_io(CLI::App& bench, Outcome& outcome);
+void add_bench_adamw(CLI::App& bench, Outcome& outcome);
 void add_bench_copy(CLI::App& bench, Outcome& outcome);
 
 }  // namespace sluice::tools

@@ -11,17 +11,18 @@
 // int8: blocks of 256 elements counted from the tensor's start (the last one may be shorter), each with one fp32 scale
 //     per moment. The code is mu-law's (ITU-T G.711: a linear piece per binade, an offset that makes it linear around
 //     zero): bits 19 and up of the fp32 number y = 2 + |x| / scale, less those of 2, 16 codes to a binade.
-//         exp_avg     sign and 7 bits in two's complement, y <= 496:    scale = max|x| / 494
-//         exp_avg_sq  8 bits, y <= 126976:                              scale = max x / 126974
+//         exp_avg     sign (bit 7) and 7 bits, y < 496:   scale = max|x| / 493.999
+//         exp_avg_sq  8 bits, y < 126976:                 scale = max x / 126973.5
 //     Codes step by 3 to 6% of the value down to 1/255 of the block's largest exp_avg, and 1/65535 of its largest
 //     exp_avg_sq, below by a constant 1/3952 and 1/1015792 of it: exp_avg keeps its small values as exactly as the
 //     small denominators, of which the smallest is 1/1008 of the largest, can amplify them. Pieces are linear between
 //     codes, so that adding 19 random bits below the code and cutting off is exactly unbiased. Decoding is one fma, no
 //     table. Encoding, in fp32:
 //         max = the block's largest magnitude, at least 2^-100 (0: scale 0 and codes 0; not finite: scale NaN, codes 0)
-//         scale = max / 494, y = min(fma(|x|, 494 / max, 2), 496), code = (bits(y) + random - bits(2)) >> 19
-//     with 126974 and 126976 for exp_avg_sq; random is the low 19 bits of rounding_bits for exp_avg and the high 19 for
-//     exp_avg_sq. An exp_avg_sq above zero never gets code 0: its denominator would collapse. Decoding:
+//         scale = max / 493.999, y = fma(|x|, 493.999 / max, 2), code = (bits(y) + random - bits(2)) >> 19
+//     with 126973.5 for exp_avg_sq; random is the low 19 bits of rounding_bits for exp_avg and the high 19 bits for
+//     exp_avg_sq. The code of exp_avg_sq is at least 1 in a block that has anything: denominators never collapse.
+//     Decoding:
 //         |x| = fma(y, scale, -2 scale) with bits(y) = bits(2) + (code << 19)
 //     Zero bytes are zero moments.
 #pragma once
@@ -63,22 +64,23 @@ constexpr std::uint32_t mix_bits(std::uint32_t x) {
   return x ^ x >> 15;
 }
 
-/// The two words that rounding_bits combines: one of the element's place in its block, one of the block.
+/// What rounding_bits makes of the element's place in its block, and of the block.
 constexpr std::uint32_t rounding_lane(std::uint64_t key, std::uint32_t lane) {
   return mix_bits(lane + philox(key, 0, 1)[0]);
 }
-constexpr std::uint32_t rounding_block(std::uint64_t key, std::uint64_t block) { return philox(key, block, 0)[0]; }
-
-constexpr std::uint32_t combine_rounding(std::uint32_t lane, std::uint32_t block) {
-  const std::uint32_t x = (lane ^ block) * 0x9e3779b1u;
-  return x ^ x >> 16;
+struct RoundingBlock {
+  std::uint32_t mask, factor;  ///< factor: odd
+};
+constexpr RoundingBlock rounding_block(std::uint64_t key, std::uint64_t block) {
+  const auto words = philox(key, block, 0);
+  return {words[0], words[1] | 1u};
 }
 
-/// 32 random bits for element `index` of a tensor in a step, both of them in `key`. Vectors of elements cost a
-/// multiplication: the lanes are the same for every block, and the blocks' words are made once per 256 elements.
+/// 32 random bits for element `index` of a tensor in a step, both of them in `key`. Vectors of elements cost two
+/// instructions: the lanes are the same for every block, and the blocks' words are made once per 256 elements.
 constexpr std::uint32_t rounding_bits(std::uint64_t key, std::uint64_t index) {
-  return combine_rounding(rounding_lane(key, static_cast<std::uint32_t>(index % moment_block_numel)),
-                          rounding_block(key, index / moment_block_numel));
+  const RoundingBlock block = rounding_block(key, index / moment_block_numel);
+  return (rounding_lane(key, static_cast<std::uint32_t>(index % moment_block_numel)) ^ block.mask) * block.factor;
 }
 
 }  // namespace sluice

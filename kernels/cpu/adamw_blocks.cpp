@@ -1,5 +1,6 @@
 // AdamW with int8 moments: a block is decoded and updated, its new moments wait in the first-level cache until their
-// largest is known, and are encoded.
+// largest is known, and are encoded along with the update of the next block. So the divider of one and the integer
+// arithmetic of the other overlap, and nothing waits for the scales.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/adamw_blocks.cpp"
 #include <hwy/foreach_target.h>
@@ -10,144 +11,198 @@
 HWY_BEFORE_NAMESPACE();
 namespace sluice::kernels::HWY_NAMESPACE {
 
-constexpr float most_exp_avg = 494.0f, most_exp_avg_sq = 126974.0f;
-
 /// One block's moments before they are encoded, with the bits of the largest magnitudes.
 struct NewMoments {
   HWY_ALIGN float m[moment_block_numel], v[moment_block_numel];
-  std::uint32_t largest_m, largest_v;
+  std::uint32_t largest_m = 0, largest_v = 0;
 };
 
-/// Blocks from one element on, all of 256 elements.
+/// The update of the block that begins at element `first` of the arrays, all 256 elements of it.
 template <class P, class G>
-struct Blocks {
-  Masters<P> master;
+class BlockUpdate {
+ public:
+  HWY_INLINE BlockUpdate(const AdamwConstants& constants, const AdamwRange& r)
+      : c_(constants),
+        master_(r),
+        exp_avg_(static_cast<const std::int8_t*>(r.exp_avg)),
+        exp_avg_sq_(static_cast<const std::uint8_t*>(r.exp_avg_sq)),
+        gradient_(static_cast<const G*>(r.gradient)) {}
+
+  HWY_INLINE void begin(float scale_m, float scale_v) {
+    scale_m_ = hn::Set(F32(), scale_m);
+    scale_v_ = hn::Set(F32(), scale_v);
+    offset_m_ = hn::Set(F32(), -2 * scale_m);
+    offset_v_ = hn::Set(F32(), -2 * scale_v);
+    largest_m_ = largest_v_ = hn::Zero(U32());
+  }
+  /// A group of vectors from element i + k on, where the block begins at i and has `valid` elements.
+  HWY_INLINE void group_at(std::int64_t i, std::int64_t k, std::int64_t valid, NewMoments& out,
+                           std::uint64_t& diverged) {
+    Vec m[group], x[group];  // x: root, direction, master
+    for (int j = 0; j < group; ++j) {
+      const std::int64_t in_block = k + j * lanes(), at = i + in_block;
+      Vec v = decode_lanes(exp_avg_sq_ + at, scale_v_, offset_v_);
+      m[j] = decode_lanes(exp_avg_ + at, scale_m_, offset_m_);
+      c_.average(load_wide(gradient_ + at), &m[j], &v);
+      hn::Store(m[j], F32(), out.m + in_block);
+      hn::Store(v, F32(), out.v + in_block);
+      largest_m_ = hn::Max(largest_m_, hn::BitCast(U32(), hn::Abs(m[j])));
+      largest_v_ = hn::Max(largest_v_, hn::BitCast(U32(), v));
+      x[j] = hn::Sqrt(v);
+    }
+    for (int j = 0; j < group; ++j) x[j] = c_.direction(m[j], x[j]);
+    for (int j = 0; j < group; ++j) x[j] = c_.apply(master_.load(i + k + j * lanes()), x[j]);
+    master_.store(x, i + k, valid - k, diverged);
+  }
+  HWY_INLINE void end(NewMoments& out) const {
+    out.largest_m = largest_lane(largest_m_);
+    out.largest_v = largest_lane(largest_v_) & 0x7fffffffu;  // a NaN may have a sign
+  }
+
+ private:
+  const AdamwVectors c_;
+  const Masters<P> master_;
+  const std::int8_t* const exp_avg_;
+  const std::uint8_t* const exp_avg_sq_;
+  const G* const gradient_;
+  Vec scale_m_ = hn::Zero(F32()), scale_v_ = scale_m_, offset_m_ = scale_m_, offset_v_ = scale_m_;
+  Bits largest_m_ = hn::Zero(U32()), largest_v_ = largest_m_;
+};
+
+/// Where the codes of one block go.
+struct BlockCodes {
   std::int8_t* exp_avg;
   std::uint8_t* exp_avg_sq;
-  const G* gradient;
-
-  HWY_INLINE explicit Blocks(const AdamwRange& r)
-      : master(r),
-        exp_avg(static_cast<std::int8_t*>(r.exp_avg)),
-        exp_avg_sq(static_cast<std::uint8_t*>(r.exp_avg_sq)),
-        gradient(static_cast<const G*>(r.gradient)) {}
-
-  HWY_INLINE void prefetch(std::int64_t i) const {
-    prefetch_ahead<64>(master, i);
-    prefetch_ahead<64>(exp_avg + i);
-    prefetch_ahead<64>(exp_avg_sq + i);
-    prefetch_ahead<64>(gradient + i);
-  }
-
-  /// Updates the parameters of the block at `first`; counts what diverged among the first `valid`.
-  HWY_INLINE Bits update(const AdamwVectors& c, std::int64_t first, float scale_m, float scale_v, std::int64_t valid,
-                         NewMoments& out) const {
-    const U32 d;
-    const std::int64_t step = lanes();
-    const Vec sm = hn::Set(F32(), scale_m), sv = hn::Set(F32(), scale_v);
-    const Vec offset_m = hn::Set(F32(), -2 * scale_m), offset_v = hn::Set(F32(), -2 * scale_v);
-    Bits counts = hn::Zero(d), most_m = counts, most_v = counts;
-    for (std::int64_t strip = 0; strip < moment_block_numel; strip += 64) {
-      prefetch(first + strip);
-      for (std::int64_t k = strip; k < strip + 64; k += step) {
-        const std::int64_t i = first + k;
-        Vec m = decode_lanes(exp_avg + i, sm, offset_m), v = decode_lanes(exp_avg_sq + i, sv, offset_v);
-        const Vec w = c.update(master.load(i), &m, &v, load_lanes(gradient + i));
-        master.store(w, i);
-        hn::Store(m, F32(), out.m + k);
-        hn::Store(v, F32(), out.v + k);
-        most_m = hn::Max(most_m, hn::BitCast(d, hn::Abs(m)));
-        most_v = hn::Max(most_v, hn::BitCast(d, v));
-        const Bits bad = diverged_lanes(w);
-        counts = hn::Add(counts, valid - k >= step ? bad : hn::IfThenElseZero(hn::FirstN(d, first_n(valid - k)), bad));
-      }
-    }
-    out.largest_m = largest_lane(most_m);
-    out.largest_v = largest_lane(most_v) & 0x7fffffffu;
-    return counts;
-  }
-
-  static HWY_INLINE std::size_t first_n(std::int64_t n) { return static_cast<std::size_t>(HWY_MAX(n, 0)); }
+  float *scale_m, *scale_v;
 };
 
-/// Encodes the block's moments at m and v, and leaves their scales.
-HWY_INLINE void encode_block(const NewMoments& block, const RoundingBits& random, std::int8_t* m, std::uint8_t* v,
-                             float* scale_m, float* scale_v) {
-  const BlockScale of_m(block.largest_m, most_exp_avg), of_v(block.largest_v, most_exp_avg_sq);
-  const Vec per_m = hn::Set(F32(), of_m.per_scale), per_v = hn::Set(F32(), of_v.per_scale);
-  for (std::int64_t k = 0; k < moment_block_numel; k += lanes()) {
-    const Bits bits = random.at(k);
-    encode_lanes(hn::Load(F32(), block.m + k), per_m, bits, m + k);
-    encode_lanes(hn::Load(F32(), block.v + k), per_v, bits, v + k);
+class BlockEncoder {
+ public:
+  HWY_INLINE explicit BlockEncoder(std::uint64_t key) : random_(key) {}
+  HWY_INLINE void begin(const NewMoments& moments, std::uint64_t block, const BlockCodes& to) {
+    const BlockScale m(moments.largest_m, most_exp_avg), v(moments.largest_v, most_exp_avg_sq);
+    random_.seek(block);
+    per_m_ = hn::Set(F32(), m.per_scale);
+    per_v_ = hn::Set(F32(), v.per_scale);
+    *to.scale_m = m.scale;
+    *to.scale_v = v.scale;
+    usual_m_ = m.usual;
+    usual_v_ = v.usual;
   }
-  if (!of_m.finite) std::memset(m, 0, moment_block_numel);
-  if (!of_v.finite) std::memset(v, 0, moment_block_numel);
-  *scale_m = of_m.scale;
-  *scale_v = of_v.scale;
+  HWY_INLINE void lanes_at(const NewMoments& moments, std::int64_t k, const BlockCodes& to) const {
+    const Bits bits = random_.at(k);
+    encode_lanes(hn::Load(F32(), moments.m + k), per_m_, bits, to.exp_avg + k);
+    encode_lanes(hn::Load(F32(), moments.v + k), per_v_, bits, to.exp_avg_sq + k);
+  }
+  HWY_INLINE void end(const BlockCodes& to) const {
+    if (HWY_UNLIKELY(!usual_m_)) std::memset(to.exp_avg, 0, moment_block_numel);
+    if (HWY_UNLIKELY(!usual_v_)) std::memset(to.exp_avg_sq, 0, moment_block_numel);
+  }
+
+ private:
+  RoundingBits random_;
+  Vec per_m_ = hn::Zero(F32()), per_v_ = per_m_;
+  bool usual_m_ = true, usual_v_ = true;
+};
+
+HWY_INLINE void encode_block(BlockEncoder& encoder, const NewMoments& moments, std::uint64_t block,
+                             const BlockCodes& to) {
+  encoder.begin(moments, block, to);
+  for (std::int64_t k = 0; k < moment_block_numel; k += lanes()) encoder.lanes_at(moments, k, to);
+  encoder.end(to);
 }
 
-/// A tensor's last block in whole length, so that it runs through the same code.
-template <class T>
-struct Padded {
-  T data[moment_block_numel] = {};
-  Padded(const void* from, std::int64_t count) { std::memcpy(data, from, static_cast<std::size_t>(count) * sizeof(T)); }
-  void put_back(void* to, std::int64_t count) const {
-    std::memcpy(to, data, static_cast<std::size_t>(count) * sizeof(T));
-  }
-};
-
+/// The first `count` elements of a block, on copies in whole length, so that they run through the same code.
 template <class P, class G>
-struct BlockLoop {
-  const AdamwVectors c;
-  RoundingBits random;
+std::uint64_t update_part(const AdamwConstants& constants, const AdamwRange& r, std::int64_t first,
+                          std::int64_t count) {
+  const auto n = static_cast<std::size_t>(count);
+  P p[moment_block_numel] = {};
+  std::int16_t remainder[moment_block_numel] = {};
+  std::int8_t m[moment_block_numel] = {};
+  std::uint8_t v[moment_block_numel] = {};
+  G g[moment_block_numel] = {};
+  P* const to_p = static_cast<P*>(r.parameter) + first;
+  std::int8_t* const to_m = static_cast<std::int8_t*>(r.exp_avg) + first;
+  std::uint8_t* const to_v = static_cast<std::uint8_t*>(r.exp_avg_sq) + first;
+  const std::int64_t block = first / moment_block_numel;
+  std::memcpy(p, to_p, n * sizeof(P));
+  if (sizeof(P) == 2) std::memcpy(remainder, r.remainder + first, n * sizeof(std::int16_t));
+  std::memcpy(m, to_m, n);
+  std::memcpy(v, to_v, n);
+  std::memcpy(g, static_cast<const G*>(r.gradient) + first, n * sizeof(G));
+
+  AdamwRange copy = r;
+  copy.parameter = p;
+  copy.remainder = remainder;
+  copy.exp_avg = m;
+  copy.exp_avg_sq = v;
+  copy.gradient = g;
+  const BlockCodes codes{m, v, r.exp_avg_scales + block, r.exp_avg_sq_scales + block};
+  BlockUpdate<P, G> update(constants, copy);
+  BlockEncoder encoder(constants.rounding_key);
   NewMoments moments;
+  std::uint64_t diverged = 0;
+  update.begin(*codes.scale_m, *codes.scale_v);
+  for (std::int64_t k = 0; k < moment_block_numel; k += group * lanes())
+    update.group_at(0, k, count, moments, diverged);
+  update.end(moments);
+  encode_block(encoder, moments, r.first_index / moment_block_numel + static_cast<std::uint64_t>(block), codes);
 
-  explicit BlockLoop(const AdamwConstants& constants) : c(constants), random(constants.rounding_key) {}
+  std::memcpy(to_p, p, n * sizeof(P));
+  if (sizeof(P) == 2) std::memcpy(r.remainder + first, remainder, n * sizeof(std::int16_t));
+  std::memcpy(to_m, m, n);
+  std::memcpy(to_v, v, n);
+  return diverged;
+}
 
-  HWY_INLINE Bits update(const Blocks<P, G>& blocks, std::int64_t first, std::uint64_t block, std::int64_t valid,
-                         float* scale_m, float* scale_v) {
-    const Bits bad = blocks.update(c, first, *scale_m, *scale_v, valid, moments);
-    random.seek(block);
-    encode_block(moments, random, blocks.exp_avg + first, blocks.exp_avg_sq + first, scale_m, scale_v);
-    return bad;
+/// Elements that are updated and then encoded in turns: little enough that both overlap, and loops of their own because
+/// the constants of both are more than the registers.
+constexpr std::int64_t part_numel = 64;
+
+/// Whole blocks from the range's beginning.
+template <class P, class G>
+HWY_INLINE std::uint64_t update_whole(const AdamwConstants& constants, const AdamwRange& r, std::int64_t blocks) {
+  BlockUpdate<P, G> update(constants, r);
+  BlockEncoder encoder(constants.rounding_key);
+  Ahead ahead(Masters<P>(r), static_cast<std::int8_t*>(r.exp_avg), r.exp_avg_sq, static_cast<const G*>(r.gradient));
+  NewMoments moments[2];
+  std::uint64_t diverged = 0;
+  const std::uint64_t first_block = r.first_index / moment_block_numel;
+  const auto codes = [&](std::int64_t block) {
+    return BlockCodes{static_cast<std::int8_t*>(r.exp_avg) + block * moment_block_numel,
+                      static_cast<std::uint8_t*>(r.exp_avg_sq) + block * moment_block_numel, r.exp_avg_scales + block,
+                      r.exp_avg_sq_scales + block};
+  };
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    NewMoments &out = moments[block & 1], &before = moments[1 - (block & 1)];
+    const BlockCodes last = codes(HWY_MAX(block - 1, 0));
+    update.begin(r.exp_avg_scales[block], r.exp_avg_sq_scales[block]);
+    if (block > 0) encoder.begin(before, first_block + static_cast<std::uint64_t>(block) - 1, last);
+    for (std::int64_t part = 0; part < moment_block_numel; part += part_numel) {
+      const std::int64_t end = part + part_numel;
+      for (std::int64_t k = part; k < end;) {
+        ahead.strip<element_bytes<P, std::int8_t, G>>();
+        for (const std::int64_t strip_end = k + strip_numel; k < strip_end; k += group * lanes())
+          update.group_at(block * moment_block_numel, k, moment_block_numel, out, diverged);
+      }
+      if (block == 0) continue;
+      for (std::int64_t k = part; k < end; k += lanes()) encoder.lanes_at(before, k, last);
+    }
+    update.end(out);
+    if (block > 0) encoder.end(last);
   }
-
-  /// The first `count` elements of a block.
-  Bits update_part(const Blocks<P, G>& blocks, std::int64_t first, std::uint64_t block, std::int64_t count,
-                   float* scale_m, float* scale_v) {
-    Padded<P> p(blocks.master.parameter + first, count);
-    Padded<std::int8_t> m(blocks.exp_avg + first, count);
-    Padded<std::uint8_t> v(blocks.exp_avg_sq + first, count);
-    const Padded<G> g(blocks.gradient + first, count);
-    std::int16_t* remainder = nullptr;
-    if constexpr (sizeof(P) == 2) remainder = blocks.master.remainder + first;
-    Padded<std::int16_t> r(remainder, remainder == nullptr ? 0 : count);
-    AdamwRange part;
-    part.parameter = p.data;
-    part.remainder = r.data;
-    part.exp_avg = m.data;
-    part.exp_avg_sq = v.data;
-    part.gradient = g.data;
-    const Bits bad = update(Blocks<P, G>(part), 0, block, count, scale_m, scale_v);
-    p.put_back(blocks.master.parameter + first, count);
-    if (remainder != nullptr) r.put_back(remainder, count);
-    m.put_back(blocks.exp_avg + first, count);
-    v.put_back(blocks.exp_avg_sq + first, count);
-    return bad;
-  }
-};
+  if (blocks > 0)
+    encode_block(encoder, moments[(blocks - 1) & 1], first_block + static_cast<std::uint64_t>(blocks) - 1,
+                 codes(blocks - 1));
+  return diverged;
+}
 
 template <class P, class G>
 std::uint64_t update_blocks(const AdamwConstants& constants, const AdamwRange& range) {
-  const Blocks<P, G> blocks(range);
-  BlockLoop<P, G> loop(constants);
-  std::uint64_t block = range.first_index / moment_block_numel, diverged = 0;
-  float *scale_m = range.exp_avg_scales, *scale_v = range.exp_avg_sq_scales;
-  for (std::int64_t i = 0; i < range.numel; i += moment_block_numel, ++block, ++scale_m, ++scale_v) {
-    const std::int64_t count = HWY_MIN(moment_block_numel, range.numel - i);
-    diverged += total(count == moment_block_numel ? loop.update(blocks, i, block, count, scale_m, scale_v)
-                                                  : loop.update_part(blocks, i, block, count, scale_m, scale_v));
-  }
+  const std::int64_t whole = range.numel / moment_block_numel, rest = range.numel % moment_block_numel;
+  std::uint64_t diverged = update_whole<P, G>(constants, range, whole);
+  if (rest > 0) diverged += update_part<P, G>(constants, range, whole * moment_block_numel, rest);
   return diverged;
 }
 

@@ -29,9 +29,7 @@ struct Rounder<bf16> {
   explicit Rounder(std::uint64_t key) : random(key) {}
   HWY_INLINE void seek(std::uint64_t block) { random.seek(block); }
   HWY_INLINE void store(Vec m, Vec v, std::int64_t lane, bf16* exp_avg, bf16* exp_avg_sq) const {
-    const auto bits = random.at(lane);
-    store_rounded(m, hn::And(bits, hn::Set(U32(), 0xffffu)), exp_avg);
-    store_rounded(v, hn::ShiftRight<16>(bits), exp_avg_sq);
+    store_rounded(m, v, random.at(lane), exp_avg, exp_avg_sq);
   }
 };
 
@@ -48,25 +46,26 @@ struct Elements {
         exp_avg_sq(static_cast<M*>(r.exp_avg_sq)),
         gradient(static_cast<const G*>(r.gradient)) {}
 
-  template <std::int64_t n>
-  HWY_INLINE void prefetch(std::int64_t i) const {
-    prefetch_ahead<n>(master, i);
-    prefetch_ahead<n>(exp_avg + i);
-    prefetch_ahead<n>(exp_avg_sq + i);
-    prefetch_ahead<n>(gradient + i);
+  /// n vectors, of which `valid` elements count.
+  template <int n>
+  HWY_INLINE void update(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i,
+                         std::int64_t valid, std::uint64_t& diverged) const {
+    Vec m[n], x[n];  // x: root, direction, master
+    for (int j = 0; j < n; ++j) {
+      const std::int64_t at = i + j * lanes();
+      Vec v = load_wide(exp_avg_sq + at);
+      m[j] = load_wide(exp_avg + at);
+      c.average(load_wide(gradient + at), &m[j], &v);
+      rounder.store(m[j], v, lane + j * lanes(), exp_avg + at, exp_avg_sq + at);
+      x[j] = hn::Sqrt(v);
+    }
+    for (int j = 0; j < n; ++j) x[j] = c.direction(m[j], x[j]);
+    for (int j = 0; j < n; ++j) x[j] = c.apply(master.load(i + j * lanes()), x[j]);
+    master.store(x, i, valid, diverged);
   }
 
-  /// One vector; the lanes that diverged.
-  HWY_INLINE Bits update(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i) const {
-    Vec m = load_lanes(exp_avg + i), v = load_lanes(exp_avg_sq + i);
-    const Vec w = c.update(master.load(i), &m, &v, load_lanes(gradient + i));
-    rounder.store(m, v, lane, exp_avg + i, exp_avg_sq + i);
-    master.store(w, i);
-    return diverged_lanes(w);
-  }
-
-  HWY_INLINE Bits update_tail(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i,
-                              std::int64_t count) const {
+  HWY_INLINE void update_tail(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i,
+                              std::int64_t count, std::uint64_t& diverged) const {
     Tail<P> p(master.parameter + i, count);
     Tail<M> m(exp_avg + i, count), v(exp_avg_sq + i, count);
     const Tail<G> g(gradient + i, count);
@@ -79,34 +78,28 @@ struct Elements {
     part.exp_avg = m.data;
     part.exp_avg_sq = v.data;
     part.gradient = g.data;
-    const Bits bad = Elements(part).update(c, rounder, lane, 0);
+    Elements(part).template update<1>(c, rounder, lane, 0, count, diverged);
     p.put_back(master.parameter + i, count);
     if (remainder != nullptr) r.put_back(remainder, count);
     m.put_back(exp_avg + i, count);
     v.put_back(exp_avg_sq + i, count);
-    return hn::IfThenElseZero(hn::FirstN(U32(), static_cast<std::size_t>(count)), bad);
   }
 };
 
-/// Elements of one strip: two cache lines of fp32, one of bf16; a multiple of every target's vector.
-constexpr std::int64_t strip = 32;
-
-/// Elements begin to end of the range, of which the first is `lane` of its block; fewer than 2^32 (the lanes count in
-/// 32 bits).
+/// Elements begin to end of the range, of which the first is `lane` of its block.
 template <class P, class M, class G>
-HWY_INLINE Bits update_stretch(const AdamwVectors& c, const Rounder<M>& rounder, const Elements<P, M, G>& elements,
-                               std::int64_t lane, std::int64_t begin, std::int64_t end) {
+HWY_INLINE void update_stretch(const AdamwVectors& c, const Rounder<M>& rounder, const Elements<P, M, G>& elements,
+                               Ahead& ahead, std::int64_t lane, std::int64_t begin, std::int64_t end,
+                               std::uint64_t& diverged) {
   const std::int64_t step = lanes(), to_lane = lane - begin;
-  Bits counts = hn::Zero(U32());
   std::int64_t i = begin;
-  for (; i + strip <= end; i += strip) {
-    elements.template prefetch<strip>(i);
-    for (std::int64_t k = 0; k < strip; k += step)
-      counts = hn::Add(counts, elements.update(c, rounder, i + k + to_lane, i + k));
+  for (; i + strip_numel <= end; i += strip_numel) {
+    ahead.strip<element_bytes<P, M, G>>();
+    for (std::int64_t k = i; k < i + strip_numel; k += group * step)
+      elements.template update<group>(c, rounder, k + to_lane, k, group * step, diverged);
   }
-  for (; i + step <= end; i += step) counts = hn::Add(counts, elements.update(c, rounder, i + to_lane, i));
-  if (i < end) counts = hn::Add(counts, elements.update_tail(c, rounder, i + to_lane, i, end - i));
-  return counts;
+  for (; i + step <= end; i += step) elements.template update<1>(c, rounder, i + to_lane, i, step, diverged);
+  if (i < end) elements.update_tail(c, rounder, i + to_lane, i, end - i, diverged);
 }
 
 template <class P, class M, class G>
@@ -114,15 +107,18 @@ std::uint64_t update_elements(const AdamwConstants& constants, const AdamwRange&
   const AdamwVectors c(constants);
   const Elements<P, M, G> elements(range);
   Rounder<M> rounder(constants.rounding_key);
+  Ahead ahead(elements.master, elements.exp_avg, elements.exp_avg_sq, elements.gradient);
   std::uint64_t diverged = 0;
-  // fp32 moments need no blocks: their stretches are as long as the counters allow.
-  constexpr std::int64_t most = sizeof(M) == 4 ? std::int64_t{1} << 31 : moment_block_numel;
+  if constexpr (sizeof(M) == 4) {
+    update_stretch(c, rounder, elements, ahead, 0, 0, range.numel, diverged);
+    return diverged;
+  }
   for (std::int64_t i = 0; i < range.numel;) {
     const std::uint64_t index = range.first_index + static_cast<std::uint64_t>(i);
-    const auto lane = static_cast<std::int64_t>(index % most);
-    const std::int64_t end = HWY_MIN(range.numel, i + most - lane);
-    rounder.seek(index / most);
-    diverged += total(update_stretch(c, rounder, elements, lane, i, end));
+    const auto lane = static_cast<std::int64_t>(index % moment_block_numel);
+    const std::int64_t end = HWY_MIN(range.numel, i + moment_block_numel - lane);
+    rounder.seek(index / moment_block_numel);
+    update_stretch(c, rounder, elements, ahead, lane, i, end, diverged);
     i = end;
   }
   return diverged;

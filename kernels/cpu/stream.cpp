@@ -15,6 +15,28 @@ void negate(float* x, std::int64_t n) {
   for_vectors(n, [=](std::int64_t i, auto io) HWY_ATTR { io.store(hn::Neg(io.load(x + i)), x + i); });
 }
 
+constexpr std::int64_t line_numel = 64 / sizeof(float);
+
+/// Prefetches do not fault: they may reach beyond the end.
+HWY_INLINE void negate_line(float* x, std::uintptr_t ahead_bytes) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): arithmetic on pointers may not reach beyond the end.
+  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(x) + ahead_bytes));
+  for (std::int64_t k = 0; k < line_numel; k += lanes()) store_lanes(hn::Neg(load_lanes(x + k)), x + k);
+}
+
+void negate_ahead(float* x, std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + line_numel <= n; i += line_numel) negate_line(x + i, 4096);
+  negate(x + i, n - i);
+}
+
+void negate_four(float* x, std::int64_t n) {
+  const std::int64_t quarter = n / 4 / line_numel * line_numel;
+  for (std::int64_t i = 0; i < quarter; i += line_numel)
+    for (std::int64_t q = 0; q < 4; ++q) negate_line(x + q * quarter + i, 1024);
+  negate(x + 4 * quarter, n - 4 * quarter);
+}
+
 /// c[i] = f(i, tag) for whole vectors, stored by `store`, and then for one element after the other.
 template <class F, class Store>
 HWY_INLINE void for_doubles(double* c, std::int64_t numel, const F& f, const Store& store) {
@@ -74,6 +96,8 @@ const StreamArrays& aligned(const StreamArrays& s) {
 }  // namespace
 
 HWY_EXPORT(negate);
+HWY_EXPORT(negate_ahead);
+HWY_EXPORT(negate_four);
 HWY_EXPORT(copy);
 HWY_EXPORT(copy_nt);
 HWY_EXPORT(scale);
@@ -81,6 +105,8 @@ HWY_EXPORT(add);
 HWY_EXPORT(triad);
 
 void stream_update(std::span<float> x) { HWY_DYNAMIC_DISPATCH(negate)(x.data(), std::ssize(x)); }
+void stream_update_ahead(std::span<float> x) { HWY_DYNAMIC_DISPATCH(negate_ahead)(x.data(), std::ssize(x)); }
+void stream_update_four(std::span<float> x) { HWY_DYNAMIC_DISPATCH(negate_four)(x.data(), std::ssize(x)); }
 void stream_copy(const StreamArrays& s) { HWY_DYNAMIC_DISPATCH(copy)(aligned(s)); }
 void stream_copy_nt(const StreamArrays& s) { HWY_DYNAMIC_DISPATCH(copy_nt)(aligned(s)); }
 void stream_scale(const StreamArrays& s) { HWY_DYNAMIC_DISPATCH(scale)(aligned(s)); }

@@ -8,6 +8,10 @@ namespace sluice::kernels {
 
 /// x[i] = -x[i], in place as the optimizer works: reads and writes x.size_bytes() each. Two calls leave x as it was.
 void stream_update(std::span<float> x);
+/// The same with lines asked for 4 KB ahead, and from four quarters at once with lines asked for 1 KB ahead. Which of
+/// the three is the quickest depends on the machine; a bound is the best of them.
+void stream_update_ahead(std::span<float> x);
+void stream_update_four(std::span<float> x);
 
 /// Operands of the loops of STREAM (McCalpin, https://www.cs.virginia.edu/stream). Arrays do not overlap, and c is
 /// aligned to 64 bytes. STREAM counts what the loop names, 8 bytes per element and array: stores that read their line

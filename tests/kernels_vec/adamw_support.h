@@ -38,19 +38,15 @@ inline std::uint16_t round_bf16(float x, std::uint32_t random) {
   return static_cast<std::uint16_t>(((bits & 0x7fffffffu) < 0x7f7f0000u ? bits + random : bits) >> 16);
 }
 
-/// Of int8 codes: the largest |x| / scale, what y is clamped to.
-struct CodeRange {
-  float most, most_y;
-};
-constexpr CodeRange signed_codes{494, 496}, unsigned_codes{126974, 126976};
+/// Of int8 codes: the largest |x| / scale.
+constexpr float signed_codes = 493.999f, unsigned_codes = 126973.5f;
 
 /// Scale of a block and the code of each element's magnitude.
 struct EncodedBlock {
   float scale = 0;
   std::vector<std::uint32_t> code;
 };
-inline EncodedBlock encode_block(const std::vector<float>& x, const std::vector<std::uint32_t>& random,
-                                 CodeRange range) {
+inline EncodedBlock encode_block(const std::vector<float>& x, const std::vector<std::uint32_t>& random, float range) {
   EncodedBlock out{0, std::vector<std::uint32_t>(x.size())};
   float most = 0;
   for (const float e : x) most = std::isnan(e) || std::isnan(most) ? std::nanf("") : std::max(most, std::abs(e));
@@ -60,11 +56,11 @@ inline EncodedBlock encode_block(const std::vector<float>& x, const std::vector<
     return out;
   }
   most = std::max(most, 0x1p-100f);
-  out.scale = most / range.most;
+  out.scale = most / range;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const float y = std::min(std::fma(std::abs(x[i]), range.most / most, 2.0f), range.most_y);
+    const float y = std::fma(std::abs(x[i]), range / most, 2.0f);
     out.code[i] = (bits_of(y) + random[i] - bits_of(2.0f)) >> 19;
-    if (range.most == unsigned_codes.most && x[i] > 0) out.code[i] = std::max(out.code[i], 1u);
+    if (range == unsigned_codes) out.code[i] = std::max(out.code[i], 1u);
   }
   return out;
 }
@@ -127,9 +123,9 @@ class Tensor {
   float exp_avg(std::int64_t i) const {
     if (f_.moments == MomentFormat::f32) return at<float>(2)[i];
     if (f_.moments == MomentFormat::bf16) return to_float(at<bf16>(2)[i]);
-    const int code = at<std::int8_t>(2)[i];
-    const float x = decode(static_cast<std::uint32_t>(std::abs(code)), scale_m[static_cast<std::size_t>(i / 256)]);
-    return code < 0 ? -x : x;
+    const std::uint32_t code = at<std::uint8_t>(2)[i];
+    const float x = decode(code & 0x7fu, scale_m[static_cast<std::size_t>(i / 256)]);
+    return code > 0x80u ? -x : x;
   }
   float exp_avg_sq(std::int64_t i) const {
     if (f_.moments == MomentFormat::f32) return at<float>(3)[i];
