@@ -186,8 +186,6 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
     Result<RunConfig> merged = continued(directory.run()->config, config, given);
     if (!merged.ok())
       return bad_request(merged.error().message + "; leave the option out to go on, or give another --run DIR");
-    merged->run = config.run;
-    merged->json = config.json;
     config = *std::move(merged);
     SLUICE_ASSIGN(const auto result, directory.result());
     if (result) return report_complete(config, directory, *result);
@@ -246,6 +244,9 @@ void add_train(CLI::App& app, Outcome& outcome) {
   add_batch_options(command, options.get());
   add_training_options(command, options.get());
   command->add_option("--delay-seed", c.delay_seed, "delay ops at random, from this seed: results must not change")
+      ->group("Testing");
+  command->add_option("--sync-delay", options->sync_delay_ms, "milliseconds that every fdatasync takes longer")
+      ->check(CLI::Range(0, 10000))
       ->group("Testing");
   command->add_option("--poison-steps", options->poison, "make the gradients of these steps NaN, like 5,6")
       ->group("Testing");

@@ -182,6 +182,10 @@ std::set<std::string> given_options(const CLI::App& app) {
 Result<RunConfig> resolve(const RunOptions& o) {
   RunConfig c = o.config;
   c.durable = o.durable == "on" ? Durable::on : o.durable == "off" ? Durable::off : Durable::automatic;
+  if (o.sync_delay_ms > 0) {
+    c.faults.emplace();
+    c.faults->sync_latency_us = static_cast<std::uint32_t>(o.sync_delay_ms) * 1000;
+  }
   for (const std::string& step : split_list(o.poison)) {
     char* end = nullptr;
     c.poison_steps.push_back(std::strtoll(step.c_str(), &end, 10));

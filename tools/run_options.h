@@ -19,6 +19,7 @@ struct RunOptions {
               poison;
   int group = 0, prefetch = -1;
   bool resume = false;
+  int sync_delay_ms = 0;
   std::optional<double> lr_end;
 };
 

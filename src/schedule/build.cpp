@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "offload/plan/finish.h"
@@ -45,6 +46,7 @@ class TileStream {
     }
     ++done_;
   }
+  bool done() const { return done_ == tiles_.size(); }
 
  private:
   std::vector<RankBuilder>& ranks_;
@@ -98,6 +100,7 @@ class Driver {
   void list_passes();
   void emit_pass(std::size_t p);
   void finish_step();
+  void commit();
   void flush();
   void fetch_tasks(UnitId u, bool retain, std::vector<Task>& out);
   std::vector<Task> prepare(std::size_t p);
@@ -121,6 +124,7 @@ class Driver {
   std::vector<std::size_t> drains_;  ///< passes whose gradients are still to be drained
   UnitId head_ = 0;
   int collectives_ = 0;
+  bool committed_ = false;
 };
 
 void Driver::list_passes() {
@@ -291,6 +295,15 @@ void Driver::emit_pass(std::size_t p) {
       for (Task& t : drain(p)) t();
     }
   }
+  if (ahead() && stream_.done()) commit();
+}
+
+/// Updates ahead of the forward were voted on in the step before. Their commit follows the last of them, so that its
+/// syncs pass beside the backward pass, and comes before the ranks meet for control, so that no rank overwrites a slot
+/// that another one may still have to resume from.
+void Driver::commit() {
+  if (!work_.durable || std::exchange(committed_, true)) return;
+  each([&](RankBuilder& r) { r.commit(); });
 }
 
 void Driver::finish_step() {
@@ -299,14 +312,10 @@ void Driver::finish_step() {
   drains_.clear();
   if (kind_ == PlanKind::decode) return;
   const int id = work_.ranks > 1 ? collectives_++ : -1;
-  const bool commits = train() && work_.durable;
-  // Updates ahead of the forward were voted on in the step before. Their commit comes before the ranks meet for
-  // control, so that no rank overwrites a slot that another one may still have to resume from.
-  if (commits && ahead()) each([&](RankBuilder& r) { r.commit(); });
   each([&](RankBuilder& r) { r.collect_losses(); });
   each([&](RankBuilder& r) { r.control(id); });
   each([&](RankBuilder& r) { r.step_end(); });
-  if (commits && !ahead()) each([&](RankBuilder& r) { r.commit(); });
+  if (train()) commit();
 }
 
 void Driver::flush() {
@@ -317,7 +326,7 @@ void Driver::flush() {
     for (std::size_t i = 0; i < unit_tiles(work_, schedule_, u).size(); ++i) stream_.advance(resident);
     if (resident) gather(u);
   }
-  if (work_.durable) each([&](RankBuilder& r) { r.commit(); });
+  commit();
 }
 
 void Driver::park_deferred() {

@@ -200,7 +200,6 @@ Result<Schedule> schedule_from_json(const Json& json) {
 }
 
 Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options) {
-  RunConfig config = stored;
   const Json before = to_json(stored), now = to_json(given);
   Json merged = before;
   std::string contradiction;
@@ -216,7 +215,11 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
     contradiction = name + " " + now[key].dump() + " contradicts the run, which has " + before[key].dump();
   });
   if (!contradiction.empty()) return bad_request(contradiction);
-  return run_config_from_json(merged);
+  SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
+  config.run = given.run;
+  config.json = given.json;
+  config.faults = given.faults;
+  return config;
 }
 
 }  // namespace sluice

@@ -173,6 +173,9 @@ Status Trainer::restore_committed() {
     }
     if (!whole) continue;
     done_ = static_cast<std::int64_t>(step);
+    // Of how many in a row have been skipped.
+    for (std::uint64_t s = step; s > 0 && journal_->find(s) && journal_->find(s)->skipped != 0; --s)
+      skip_.insert(static_cast<std::int64_t>(s));
     observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
                    std::to_string(run_.config.steps));
     return success();
