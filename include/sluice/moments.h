@@ -13,11 +13,10 @@
 //     zero): bits 19 and up of the fp32 number y = 2 + |x| / scale, less those of 2, 16 codes to a binade.
 //         exp_avg     sign (bit 7) and 7 bits, y < 496:   scale = max|x| / 493.999
 //         exp_avg_sq  8 bits, y < 126976:                 scale = max x / 126973.5
-//     Codes step by 3 to 6% of the value down to 1/255 of the block's largest exp_avg, and 1/65535 of its largest
-//     exp_avg_sq, below by a constant 1/3952 and 1/1015792 of it: exp_avg keeps its small values as exactly as the
-//     small denominators, of which the smallest is 1/1008 of the largest, can amplify them. Pieces are linear between
-//     codes, so that adding 19 random bits below the code and cutting off is exactly unbiased. Decoding is one fma, no
-//     table. Encoding, in fp32:
+//     Codes step by 3 to 6% of large values and by 12% at 1/247 (exp_avg) and 1/63487 (exp_avg_sq) of the block's
+//     largest; below, by a constant 1/3952 and 1/1015792 of it. So the smallest denominator is 1/1008 of the largest,
+//     and cannot blow up what rounding adds to a small exp_avg. Pieces are linear between codes, so that adding 19
+//     random bits below the code and cutting off is exactly unbiased. Decoding is one fma, no table. Encoding, in fp32:
 //         max = the block's largest magnitude, at least 2^-100 (0: scale 0 and codes 0; not finite: scale NaN, codes 0)
 //         scale = max / 493.999, y = fma(|x|, 493.999 / max, 2), code = (bits(y) + random - bits(2)) >> 19
 //     with 126973.5 for exp_avg_sq; random is the low 19 bits of rounding_bits for exp_avg and the high 19 bits for

@@ -35,10 +35,9 @@ class BlockUpdate {
     offset_v_ = hn::Set(F32(), -2 * scale_v);
     largest_m_ = largest_v_ = hn::Zero(U32());
   }
-  /// A group of vectors from element i + k on, where the block begins at i and has `valid` elements.
-  HWY_INLINE void group_at(std::int64_t i, std::int64_t k, std::int64_t valid, NewMoments& out,
-                           std::uint64_t& diverged) {
-    Vec m[group], x[group];  // x: root, direction, master
+  /// Averages and directions of a group of vectors from element i + k on, where the block begins at i.
+  HWY_INLINE void directions(std::int64_t i, std::int64_t k, NewMoments& out, Vec (&x)[group]) {
+    Vec m[group];
     for (int j = 0; j < group; ++j) {
       const std::int64_t in_block = k + j * lanes(), at = i + in_block;
       Vec v = decode_lanes(exp_avg_sq_ + at, scale_v_, offset_v_);
@@ -51,8 +50,11 @@ class BlockUpdate {
       x[j] = hn::Sqrt(v);
     }
     for (int j = 0; j < group; ++j) x[j] = c_.direction(m[j], x[j]);
-    for (int j = 0; j < group; ++j) x[j] = c_.apply(master_.load(i + k + j * lanes()), x[j]);
-    master_.store(x, i + k, valid - k, diverged);
+  }
+  /// The parameters of the group, of which `valid` elements count.
+  HWY_INLINE void apply(std::int64_t at, std::int64_t valid, Vec (&x)[group], std::uint64_t& diverged) const {
+    for (int j = 0; j < group; ++j) x[j] = c_.apply(master_.load(at + j * lanes()), x[j]);
+    master_.store(x, at, valid, diverged);
   }
   HWY_INLINE void end(NewMoments& out) const {
     out.largest_m = largest_lane(largest_m_);
@@ -144,8 +146,11 @@ std::uint64_t update_part(const AdamwConstants& constants, const AdamwRange& r, 
   NewMoments moments;
   std::uint64_t diverged = 0;
   update.begin(*codes.scale_m, *codes.scale_v);
-  for (std::int64_t k = 0; k < moment_block_numel; k += group * lanes())
-    update.group_at(0, k, count, moments, diverged);
+  for (std::int64_t k = 0; k < moment_block_numel; k += group * lanes()) {
+    Vec x[group];
+    update.directions(0, k, moments, x);
+    update.apply(k, count - k, x, diverged);
+  }
   update.end(moments);
   encode_block(encoder, moments, r.first_index / moment_block_numel + static_cast<std::uint64_t>(block), codes);
 
@@ -155,10 +160,6 @@ std::uint64_t update_part(const AdamwConstants& constants, const AdamwRange& r, 
   std::memcpy(to_v, v, n);
   return diverged;
 }
-
-/// Elements that are updated and then encoded in turns: little enough that both overlap, and loops of their own because
-/// the constants of both are more than the registers.
-constexpr std::int64_t part_numel = 64;
 
 /// Whole blocks from the range's beginning.
 template <class P, class G>
@@ -179,15 +180,14 @@ HWY_INLINE std::uint64_t update_whole(const AdamwConstants& constants, const Ada
     const BlockCodes last = codes(HWY_MAX(block - 1, 0));
     update.begin(r.exp_avg_scales[block], r.exp_avg_sq_scales[block]);
     if (block > 0) encoder.begin(before, first_block + static_cast<std::uint64_t>(block) - 1, last);
-    for (std::int64_t part = 0; part < moment_block_numel; part += part_numel) {
-      const std::int64_t end = part + part_numel;
-      for (std::int64_t k = part; k < end;) {
-        ahead.strip<element_bytes<P, std::int8_t, G>>();
-        for (const std::int64_t strip_end = k + strip_numel; k < strip_end; k += group * lanes())
-          update.group_at(block * moment_block_numel, k, moment_block_numel, out, diverged);
-      }
-      if (block == 0) continue;
-      for (std::int64_t k = part; k < end; k += lanes()) encoder.lanes_at(before, k, last);
+    const std::int64_t first = block * moment_block_numel;
+    for (std::int64_t k = 0; k < moment_block_numel; k += group * lanes()) {
+      if (k % strip_numel == 0) ahead.strip<element_bytes<P, std::int8_t, G>>();
+      Vec x[group];
+      update.directions(first, k, out, x);
+      // encoding is what is ready to run while the quotients are not
+      for (int j = 0; block > 0 && j < group; ++j) encoder.lanes_at(before, k + j * lanes(), last);
+      update.apply(first + k, group * lanes(), x, diverged);
     }
     update.end(out);
     if (block > 0) encoder.end(last);

@@ -50,16 +50,19 @@ struct Elements {
   template <int n>
   HWY_INLINE void update(const AdamwVectors& c, const Rounder<M>& rounder, std::int64_t lane, std::int64_t i,
                          std::int64_t valid, std::uint64_t& diverged) const {
-    Vec m[n], x[n];  // x: root, direction, master
+    Vec m[n], v[n], x[n];  // x: root, direction, master
     for (int j = 0; j < n; ++j) {
       const std::int64_t at = i + j * lanes();
-      Vec v = load_wide(exp_avg_sq + at);
       m[j] = load_wide(exp_avg + at);
-      c.average(load_wide(gradient + at), &m[j], &v);
-      rounder.store(m[j], v, lane + j * lanes(), exp_avg + at, exp_avg_sq + at);
-      x[j] = hn::Sqrt(v);
+      v[j] = load_wide(exp_avg_sq + at);
+      c.average(load_wide(gradient + at), &m[j], &v[j]);
+      x[j] = hn::Sqrt(v[j]);
     }
     for (int j = 0; j < n; ++j) x[j] = c.direction(m[j], x[j]);
+    for (int j = 0; j < n; ++j) {  // while the quotients are not ready
+      const std::int64_t at = i + j * lanes();
+      rounder.store(m[j], v[j], lane + j * lanes(), exp_avg + at, exp_avg_sq + at);
+    }
     for (int j = 0; j < n; ++j) x[j] = c.apply(master.load(i + j * lanes()), x[j]);
     master.store(x, i, valid, diverged);
   }
