@@ -118,6 +118,8 @@ TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
   return *this;
 }
 
+std::uint64_t TokenFile::hash() const { return checksum({static_cast<const std::byte*>(map_), map_bytes_}); }
+
 Status TokenFile::read(std::uint64_t start, std::span<std::int32_t> out) const {
   SLUICE_CHECK(start <= count_ && out.size() <= count_ - start, "tokens [%llu, +%zu) of %llu",
                static_cast<unsigned long long>(start), out.size(), static_cast<unsigned long long>(count_));

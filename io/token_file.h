@@ -36,6 +36,7 @@ class TokenFile {
   std::uint64_t count() const { return count_; }
   std::uint64_t vocabulary() const { return vocabulary_; }
   const std::string& path() const { return path_; }
+  std::uint64_t hash() const;  ///< XXH3 of the whole file
   /// Tokens [start, start + out.size()), which must lie in the file. bad_request, naming the position, when one is not
   /// in the vocabulary.
   Status read(std::uint64_t start, std::span<std::int32_t> out) const;

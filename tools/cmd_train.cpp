@@ -107,7 +107,9 @@ Status report(const RunConfig& config, const TrainResult& result, Engine& engine
   if (drives > 0)
     std::printf("wear     %s\n", to_text(measured_wear(config, result), "at the measured rate", drives).c_str());
   if (!config.run.empty()) std::printf("model    %s/model.safetensors\n", config.run.c_str());
-  if (!config.metrics.empty()) std::printf("metrics  %s\n", config.metrics.c_str());
+  const std::string metrics =
+      config.metrics.empty() && !config.run.empty() ? config.run + "/metrics.jsonl" : config.metrics;
+  if (!metrics.empty()) std::printf("metrics  %s\n", metrics.c_str());
   if (!config.trace.empty()) std::printf("trace    %s (open in ui.perfetto.dev)\n", config.trace.c_str());
   return success();
 }
@@ -138,19 +140,21 @@ Status report_complete(const RunConfig& config, const RunDirectory& directory, c
     std::printf("%s\n", j.dump().c_str());
     return success();
   }
-  const bool whole = result.contains("eval_loss") && result["eval_loss"].is_number() && result.contains("steps") &&
-                     result["steps"].is_number();
-  if (!whole) return bad_request(directory.path() + "/result.json is damaged; start a new run");
   std::printf("the run is complete: validation loss %.4f nats/token after %lld steps\nmodel    %s/model.safetensors\n",
-              result["eval_loss"].get<double>(), result["steps"].get<long long>(), config.run.c_str());
+              result["eval_loss"].is_number() ? result["eval_loss"].get<double>() : std::nan(""),
+              result["steps"].get<long long>(), config.run.c_str());
   return success();
 }
 
 std::string durability(const Prepared& run, const RunDirectory& directory) {
   if (!run.workload.durable) {
-    const std::string kept = directory.has_snapshot() ? "go on from what was last saved" : "start over";
-    return "durable: " + run.durability + "; a crash would " + kept +
-           (run.config.run.empty() ? "" : ", a signal saves the run");
+    std::string text = "durable: " + run.durability + "; a crash would " +
+                       (directory.has_snapshot() ? "go on from what was last saved" : "start over");
+    if (run.config.run.empty()) return text;
+    text += ", a signal saves the run";
+    // Two steps may be under way, their updates and the file come after; drives write about a gigabyte a second.
+    const double seconds = 2 * run.predicted.step_seconds + 14e-9 * static_cast<double>(run.model.parameters);
+    return seconds < 20 ? text : text + ", which may take " + format_seconds(seconds);
   }
   return "durable: every step survives a crash; the second slots take " + format_bytes(durable_slot_bytes(run.main)) +
          " of the drive";
@@ -172,22 +176,42 @@ Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const Run
   return prepared;
 }
 
-Status train(const RunOptions& options, const std::set<std::string>& given) {
-  SLUICE_ASSIGN(RunConfig config, resolve(options));
-  if (options.resume && config.run.empty())
+/// The batch of a run that goes on decides what --schedule means.
+RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::set<std::string>& given) {
+  if (!given.contains("--batch")) options.config.batch = run.batch;
+  if (!given.contains("--micro-batch")) options.config.micro_batch = run.micro_batch;
+  if (!given.contains("--ranks")) options.config.ranks = run.ranks;
+  return options;
+}
+
+/// The options, or those of the run in the directory with what may change laid over it.
+Result<RunConfig> find_config(const RunOptions& options, const std::set<std::string>& given,
+                              const RunDirectory& directory) {
+  const bool has_run = directory.run().has_value();
+  if (options.resume && options.config.run.empty())
     return bad_request("--resume needs the directory of the run: add --run DIR");
+  if (options.resume && !has_run)
+    return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
+  if (!has_run) return resolve(options);
+  const RunConfig& stored = directory.run()->config;
+  SLUICE_ASSIGN(const RunConfig config, resolve(with_batch_of(stored, options, given)));
+  Result<RunConfig> merged = continued(stored, config, given);
+  if (merged.ok()) return merged;
+  return bad_request(merged.error().message + "; leave the option out to go on, or give another --run DIR");
+}
+
+Status train(const RunOptions& options, const std::set<std::string>& given) {
   RunDirectory directory;
-  if (!config.run.empty()) {
-    SLUICE_ASSIGN(directory, RunDirectory::open(config.run));
+  if (!options.config.run.empty()) {
+    SLUICE_ASSIGN(directory, RunDirectory::open(absolute_path(options.config.run)));
   }
-  if (options.resume && !directory.run())
-    return bad_request("--run " + config.run + " holds no run to go on with; leave out --resume to start one");
+  SLUICE_ASSIGN(const RunConfig config, find_config(options, given, directory));
   if (directory.run()) {
-    Result<RunConfig> merged = continued(directory.run()->config, config, given);
-    if (!merged.ok())
-      return bad_request(merged.error().message + "; leave the option out to go on, or give another --run DIR");
-    config = *std::move(merged);
     SLUICE_ASSIGN(const auto result, directory.result());
+    if (result && config.steps > (*result)["steps"].get<std::int64_t>())
+      return bad_request("--steps " + std::to_string(config.steps) + ": the run in " + config.run +
+                         " is complete after " + (*result)["steps"].dump() +
+                         ", its states are gone; start another from its model with --init " + config.run);
     if (result) return report_complete(config, directory, *result);
   }
   Screen screen(config);

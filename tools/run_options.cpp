@@ -172,6 +172,13 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->group("Run");
 }
 
+std::string absolute_path(const std::string& path) {
+  if (path.empty()) return path;
+  std::string text = std::filesystem::absolute(path).lexically_normal().string();
+  if (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
 std::set<std::string> given_options(const CLI::App& app) {
   std::set<std::string> names;
   for (const CLI::Option* option : app.get_options())
@@ -210,17 +217,12 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
   // Another process may go on from another directory.
-  const auto absolute = [](std::string& path) {
-    std::error_code ignored;
-    if (!path.empty() && std::filesystem::exists(path, ignored))
-      path = std::filesystem::absolute(path).lexically_normal().string();
-  };
   if (!c.run.empty()) {
-    if (c.metrics.empty()) c.metrics = c.run + "/metrics.jsonl";
-    for (std::string* path : {&c.model, &c.init, &c.data, &c.profile}) absolute(*path);
-    for (std::string& directory : c.nvme) absolute(directory);
-    for (std::string* path : {&c.run, &c.metrics, &c.trace})
-      if (!path->empty()) *path = std::filesystem::absolute(*path).lexically_normal().string();
+    std::error_code ignored;
+    for (std::string* path : {&c.model, &c.init, &c.data, &c.profile})
+      if (std::filesystem::exists(*path, ignored)) *path = absolute_path(*path);
+    for (std::string& directory : c.nvme) directory = absolute_path(directory);
+    for (std::string* path : {&c.run, &c.metrics, &c.trace}) *path = absolute_path(*path);
   }
   SLUICE_ASSIGN(c.wish.activations, parse_place(o.activations));
   SLUICE_ASSIGN(c.wish.states, parse_place(o.states));

@@ -27,6 +27,8 @@ void add_model_options(CLI::App* app, RunOptions* options);     ///< model, prec
 void add_batch_options(CLI::App* app, RunOptions* options);     ///< sequence, batch
 void add_training_options(CLI::App* app, RunOptions* options);  ///< steps, optimizer, schedule
 Result<RunConfig> resolve(const RunOptions& options);
+/// Without dots, links as they are, no slash at the end; empty stays empty.
+std::string absolute_path(const std::string& path);
 /// Names of the options that were given, like "--steps".
 std::set<std::string> given_options(const CLI::App& app);
 

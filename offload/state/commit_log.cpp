@@ -62,11 +62,11 @@ CommitLog::~CommitLog() {
 
 Result<std::unique_ptr<CommitLog>> CommitLog::open(const std::string& path, const Identity& identity,
                                                    QueueOptions queue, bool create) {
-  std::unique_ptr<CommitLog> log(new CommitLog(identity, path));
+  std::unique_ptr<CommitLog> log(new CommitLog(identity, create ? path + ".new" : path));
   const auto refuse = [&](const std::string& why) { return bad_request("commit record " + path + " " + why); };
   const std::uint64_t bytes = 2 * log->place_bytes_;
   const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | (create ? O_CREAT : 0);
-  log->file_.fd = ::open(path.c_str(), flags, 0600);
+  log->file_.fd = ::open(log->file_.path.c_str(), flags, 0600);
   if (log->file_.fd < 0) return refuse(std::string("can not be opened: ") + std::strerror(errno));
   if (!lock_patiently(log->file_.fd)) return refuse("is used by another run");
   struct stat st {};
@@ -76,8 +76,6 @@ Result<std::unique_ptr<CommitLog>> CommitLog::open(const std::string& path, cons
     if (const int error = posix_fallocate(log->file_.fd, 0, static_cast<off_t>(bytes)); error != 0)
       return refuse(fmt::format("can not reserve {} bytes: {}", bytes, std::strerror(error)));
     if (fsync(log->file_.fd) != 0) return fault("commit record " + path + ": sync failed");
-    const std::size_t slash = path.rfind('/');
-    SLUICE_TRY(sync_directory(slash == std::string::npos ? "." : path.substr(0, slash)));
   } else if (static_cast<std::uint64_t>(st.st_size) != bytes) {
     return refuse(fmt::format("has {} bytes, {} expected: it belongs to another run or is cut off", st.st_size, bytes));
   }
@@ -100,6 +98,15 @@ Result<std::unique_ptr<CommitLog>> CommitLog::open(const std::string& path, cons
   queue.buffers.clear();
   SLUICE_ASSIGN(log->queue_, make_queue(queue));
   return log;
+}
+
+Status CommitLog::publish() {
+  const std::string path = file_.path.substr(0, file_.path.size() - 4);
+  if (rename(file_.path.c_str(), path.c_str()) != 0)
+    return fault("commit record " + path + ": rename failed: " + std::strerror(errno));
+  file_.path = path;
+  const std::size_t slash = path.rfind('/');
+  return sync_directory(slash == std::string::npos ? "." : path.substr(0, slash));
 }
 
 void CommitLog::read_place(std::size_t place, std::span<const std::byte> bytes) {

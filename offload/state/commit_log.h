@@ -44,7 +44,8 @@ class CommitLog {
     RankId rank = 0;
     std::uint64_t sums = 0;  ///< how many a record has
   };
-  /// `queue` says how to write (backend, faults). With `create` the file starts empty, whatever was there. Else:
+  /// `queue` says how to write (backend, faults). With `create` the file starts empty, whatever was there, and under a
+  /// name of its own until publish. Else:
   /// bad_request when it is missing, of another size, or in use; records that are not valid are not among records().
   static Result<std::unique_ptr<CommitLog>> open(const std::string& path, const Identity& identity, QueueOptions queue,
                                                  bool create);
@@ -61,6 +62,9 @@ class CommitLog {
 
   /// The run goes on from the record before the last one that was written.
   void step_back() { next_place_ = 1 - next_place_; }
+
+  /// A new log takes its name, when it has a record.
+  Status publish();
 
   /// Make the record durable: write, fdatasync. The sequence is the log's own; `sums` are copied from the tables in
   /// order. Allocates nothing. At most results_max results (the newest are kept).

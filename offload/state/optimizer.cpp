@@ -55,7 +55,7 @@ void append_chunks(const OptimizerUnit& unit, std::uint64_t begin, std::uint64_t
     const std::uint64_t from = std::max(begin, segment.offset);
     const std::uint64_t to = std::min(begin + numel, segment.offset + segment.numel);
     for (std::uint64_t at = from; at < to;) {
-      const std::uint64_t end = std::min((at / chunk_numel + 1) * chunk_numel, to);
+      const std::uint64_t end = std::min(begin + ((at - begin) / chunk_numel + 1) * chunk_numel, to);
       chunks.push_back({at - begin, static_cast<std::uint32_t>(end - at), segment.weight_decay, segment.lr_scale,
                         segment.tensor, at - segment.offset});
       at = end;

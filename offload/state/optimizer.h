@@ -36,8 +36,8 @@ struct UpdateChunk {
   float weight_decay = 1, lr_scale = 1;
   std::uint64_t tensor = 0, first_index = 0;  ///< the tensor, and the chunk's first element in it
 };
-/// Append the chunks of elements [begin, begin + numel) of the unit's flat buffer. None crosses a multiple of
-/// chunk_numel, so that each lies in one group of the moments' layout.
+/// Append the chunks of the tile of elements [begin, begin + numel) of the unit's flat buffer. None crosses a multiple
+/// of chunk_numel from the tile's start, so that each lies in one group of the moments' layout.
 constexpr std::uint64_t chunk_numel =
     1u << 16;  ///< 1 to 2 MiB of state: large against a hand-over, small against a tile
 void append_chunks(const OptimizerUnit& unit, std::uint64_t begin, std::uint64_t numel,

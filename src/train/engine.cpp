@@ -36,7 +36,10 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& source, const Options& options) {
   std::unique_ptr<Engine> engine(new Engine(run));
-  SLUICE_TRY(engine->reserve(options));
+  if (const Status reserved = engine->reserve(options); !reserved.ok()) {
+    if (!options.swap_exists) engine->discard_swap();
+    return reserved.error();
+  }
   engine->index_buffers();
   SLUICE_TRY(engine->build_executor(source, options));
   return engine;
@@ -201,7 +204,11 @@ std::uint64_t Engine::shard_content_numel(UnitId unit, RankId rank) const {
   return first < numel ? std::min(shard, numel - first) : 0;
 }
 
-Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window) {
+Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit_piece, SwapWindow& window) {
+  const Visit visit = [&](UnitId u, std::uint64_t at, std::span<const std::byte> data) -> Status {
+    if (stop_ != nullptr && stop_->load()) return Error{ErrorCode::cancelled, "stopped by a signal"};
+    return visit_piece(u, at, data);
+  };
   const Workload& w = run_.workload;
   const BufferId id = home(unit, kind, rank);
   const Buffer& b = run_.main.buffers[id];

@@ -1,6 +1,7 @@
 // A run with its memory, swap file and lanes: what the trainer drives.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -63,6 +64,9 @@ class Engine {
   /// XXH3 over every parameter and optimizer state in logical order: the same wherever they lie.
   Result<std::uint64_t> state_hash();
 
+  /// What visits states ends early, with ErrorCode::cancelled, when `stop`, which may be null, is true.
+  void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
+
   /// The run is over: its kept swap file goes with the engine.
   void discard_swap() { swap_.discard(); }
 
@@ -104,6 +108,7 @@ class Engine {
   std::vector<BufferId> mirrors_;    ///< the durable copies of homes in host memory, indexed likewise
   std::vector<BufferId> residents_;  ///< [unit * ranks + rank]
   std::string storage_;
+  const std::atomic<bool>* stop_ = nullptr;
 };
 
 }  // namespace sluice

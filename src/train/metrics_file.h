@@ -14,10 +14,11 @@ struct ContinuedMetrics {
 };
 
 /// Cut off what follows the line of `step` (lines have ascending steps), also an incomplete last line. A file that is
-/// missing starts empty. Pipes and terminals are only written to. bad_request when a line is not of a metrics file.
-Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step);
+/// missing starts empty. Pipes and terminals are only written to. A line that is not of a metrics file, as a power cut
+/// may leave one, is cut off with what follows where at most `rebuilt_max` lines then are missing; else bad_request.
+Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step, std::int64_t rebuilt_max);
 
-/// Whether continue_metrics could: without changing the file.
+/// bad_request when the file does not begin as metrics do. Changes nothing.
 Status check_metrics(const std::string& path);
 
 }  // namespace sluice

@@ -1,7 +1,9 @@
 #include "src/train/run_config_json.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -199,6 +201,38 @@ Result<Schedule> schedule_from_json(const Json& json) {
   return schedule;
 }
 
+namespace {
+
+/// As a person writes the value of the option.
+std::string shown(const std::string& option, const Json& value) {
+  static const std::map<std::string, std::vector<const char*>> names{
+      {"--dtype", {"fp32", "bf16"}},
+      {"--moments", {"fp32", "bf16", "int8"}},
+      {"--lr-schedule", {"cosine", "linear", "constant"}},
+      {"--activations", {"device", "host", "nvme"}},
+      {"--states", {"device", "host", "nvme"}},
+      {"--durable", {"auto", "on", "off"}},
+  };
+  if (value.is_null()) return "auto";
+  if (option == "--update") return value == true ? "ahead" : "backward";
+  if (option == "--recompute") return value == true ? "full" : "none";
+  if (option == "--residency") return value == true ? "all" : "none";
+  const auto of = names.find(option);
+  if (of == names.end() || !value.is_number_integer())
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.get<std::size_t>() < of->second.size() ? of->second[value.get<std::size_t>()] : value.dump();
+}
+
+/// Options that leave it to the program: what it has decided stays decided.
+bool left_open(const std::string& option, const Json& value) {
+  if (value.is_null()) return true;
+  if (option == "--durable") return value == static_cast<int>(Durable::automatic);
+  const bool sized = option == "--threads" || option.ends_with("-memory") || option == "--nvme-space";
+  return sized && value == 0;
+}
+
+}  // namespace
+
 Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options) {
   const Json before = to_json(stored), now = to_json(given);
   Json merged = before;
@@ -208,11 +242,10 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   each_field(stored, [&](const char* option, const char* key, const auto&, Change change) {
     const std::string name = option;
     const bool said = options.contains(name) || (name == "--group" && options.contains("--schedule"));
-    if (!said || before[key] == now[key]) return;
-    if (name == "--durable" && given.durable == Durable::automatic) return;
+    if (!said || before[key] == now[key] || (change == Change::never && left_open(name, now[key]))) return;
     merged[key] = now[key];
     if (change == Change::free || (name == "--steps" && may_grow) || !contradiction.empty()) return;
-    contradiction = name + " " + now[key].dump() + " contradicts the run, which has " + before[key].dump();
+    contradiction = name + " " + shown(name, now[key]) + " contradicts the run, which has " + shown(name, before[key]);
   });
   if (!contradiction.empty()) return bad_request(contradiction);
   SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));

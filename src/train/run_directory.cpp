@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "io/checksum.h"
 #include "io/json_guard.h"
 #include "io/publish.h"
 #include "src/train/run_config_json.h"
@@ -38,6 +39,13 @@ Result<Json> read_json(const std::string& path) {
   return Json::parse(text, nullptr, false);
 }
 
+/// Of everything else that is in run.json.
+std::string seal_of(Json j) {
+  j.erase("seal");
+  const std::string text = j.dump();
+  return hex(checksum(std::as_bytes(std::span(text))));
+}
+
 Json to_json(const RunDescription& run) {
   Json j;
   j["format"] = run_format;
@@ -51,6 +59,7 @@ Json to_json(const RunDescription& run) {
                {"block_bytes", run.block_bytes},
                {"stripe_weights", run.stripe_weights},
                {"schedule", to_json(run.schedule)}};
+  j["seal"] = seal_of(j);
   return j;
 }
 
@@ -59,7 +68,8 @@ Result<RunDescription> description_from_json(const Json& j) {
     return bad_request("is not the description of a run");
   if (!j.contains("version") || !j["version"].is_number_integer() || j["version"].get<int>() != run_schema_version)
     return bad_request(fmt::format("is of another version of sluice; this one reads version {}", run_schema_version));
-  const Error damaged = bad_request("is damaged");
+  const Error damaged = bad_request("is damaged: put it back as it was, or start a new run in another directory");
+  if (!j.contains("seal") || j["seal"] != seal_of(j)) return damaged;
   RunDescription run;
   const bool named = from_hex(j, "id", run.id) && from_hex(j, "model_hash", run.model_hash) && j.contains("machine") &&
                      j["machine"].is_string() && j.contains("data") && from_hex(j["data"], "hash", run.data_hash) &&
@@ -141,6 +151,17 @@ Status RunDirectory::begin(const RunDescription& run) {
   std::filesystem::create_directories(path_, error);
   if (error) return bad_request("--run " + path_ + ": can not be made: " + error.message());
   if (fd_ < 0) SLUICE_TRY(lock());
+  if (exists(path_ + "/run.json"))
+    return bad_request("--run " + path_ + " was taken by another process meanwhile; give another directory");
+  run_ = run;
+  return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
+}
+
+Status RunDirectory::update(const RunConfig& config) {
+  const Json before = to_json(run_->config);
+  RunDescription run = *run_;
+  run.config = config;
+  if (to_json(run.config) == before) return success();
   run_ = run;
   return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
 }
@@ -155,11 +176,17 @@ Result<std::optional<Json>> RunDirectory::result() const {
   const std::string file = path_ + "/result.json";
   if (!exists(file)) return std::optional<Json>();
   SLUICE_ASSIGN(Json json, read_json(file));
+  const bool whole = json.is_object() && json.contains("run") && run_ && json["run"] == hex(run_->id) &&
+                     json.contains("steps") && json["steps"].is_number_integer() && json.contains("eval_loss");
+  if (!whole) return bad_request(file + " is damaged or another run's; remove it to go on with the run");
+  json.erase("run");
   return std::optional<Json>(std::move(json));
 }
 
 Status RunDirectory::publish_result(const Json& result) const {
-  return publish_file(path_ + "/result.json", result.dump(1) + "\n");
+  Json j{{"run", hex(run_->id)}};
+  j.update(result);
+  return publish_file(path_ + "/result.json", j.dump(1) + "\n");
 }
 
 bool RunDirectory::has_commits() const { return exists(commit_path(0)); }
@@ -168,7 +195,11 @@ bool RunDirectory::has_snapshot() const { return exists(snapshot_path()); }
 Status RunDirectory::remove_state() const {
   SLUICE_TRY(remove_file(snapshot_path()));
   const int ranks = run_ ? run_->config.ranks : 1;
-  for (int rank = 0; rank < ranks; ++rank) SLUICE_TRY(remove_file(commit_path(static_cast<RankId>(rank))));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string commit = commit_path(static_cast<RankId>(rank));
+    SLUICE_TRY(remove_file(commit));
+    SLUICE_TRY(remove_file(commit + ".new"));
+  }
   return success();
 }
 

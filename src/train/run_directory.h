@@ -47,6 +47,8 @@ class RunDirectory {
   const std::optional<RunDescription>& run() const { return run_; }
   /// Makes the directory if it is missing and publishes run.json.
   Status begin(const RunDescription& run);
+  /// What may change while a run goes on has changed.
+  Status update(const RunConfig& config);
   /// Forget a run that never got as far as a state to go on from.
   Status forget();
 

@@ -57,19 +57,16 @@ std::vector<const CommitRecord*> StepJournal::records(RankId rank, std::uint64_t
   return found;
 }
 
-bool StepJournal::has_progress() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
-    const auto& records = rank->log->records();
-    return !rank->log->damage().empty() ||
-           std::any_of(records.begin(), records.end(), [](const CommitRecord& record) { return record.step > 0; });
-  });
+Status StepJournal::publish() {
+  for (auto rank = ranks_.rbegin(); rank != ranks_.rend(); ++rank) SLUICE_TRY((*rank)->log->publish());
+  return success();
 }
 
 bool StepJournal::step_back(RankId r, std::uint64_t step) {
   Rank& rank = *ranks_[r];
   if (rank.committed.load() == step) return false;
-  SLUICE_CHECK(rank.committed.load() == step + 1, "(%llu, %llu)",
-               static_cast<unsigned long long>(rank.committed.load()), static_cast<unsigned long long>(step));
+  SLUICE_CHECK(rank.previous == step, "(%llu, %llu, %llu)", static_cast<unsigned long long>(rank.committed.load()),
+               static_cast<unsigned long long>(rank.previous), static_cast<unsigned long long>(step));
   rank.log->step_back();
   rank.committed.store(step);
   return true;
@@ -84,6 +81,7 @@ std::vector<std::string> StepJournal::damage() const {
 void StepJournal::continue_from(RankId rank, const CommitRecord& record) {
   ranks_[rank]->log->continue_from(record);
   ranks_[rank]->committed.store(record.step);
+  ranks_[rank]->previous = record.step;
   for (const StepResult& result : record.results) add(result);
 }
 
@@ -105,7 +103,7 @@ Status StepJournal::commit(RankId r, std::uint64_t step, std::uint8_t parity) {
     if (const auto result = find(s)) rank.results.push_back(*result);
   for (std::size_t i = 0; i < rank.tables.size(); ++i) rank.sums[i] = rank.tables[i]->slots[parity].values();
   SLUICE_TRY(rank.log->write(step, parity, rank.results, rank.sums));
-  rank.committed.store(step);
+  rank.previous = rank.committed.exchange(step);
   return success();
 }
 

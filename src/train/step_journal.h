@@ -26,11 +26,13 @@ class StepJournal {
   static Result<std::unique_ptr<StepJournal>> open(const RunDirectory& directory, SwapStore& store,
                                                    const Options& options);
 
+  /// New logs take their names, rank 0's last: where that one is, all are.
+  Status publish();
+
   /// Steps that every rank has a valid record of, newest first.
   std::vector<std::uint64_t> steps() const;
   /// Valid records of the rank for this step, newest first.
   std::vector<const CommitRecord*> records(RankId rank, std::uint64_t step) const;
-  bool has_progress() const;                ///< some rank has a record of a step, or one that is not valid
   std::vector<std::string> damage() const;  ///< one line for each record that is not valid
   /// The rank goes on from this record of its own.
   void continue_from(RankId rank, const CommitRecord& record);
@@ -44,7 +46,7 @@ class StepJournal {
   Status commit(RankId rank, std::uint64_t step, std::uint8_t parity);
   /// The step that all ranks have committed.
   std::uint64_t committed() const;
-  /// An iteration was given up, and ranks may have committed one step more than others: those go one commit back.
+  /// An iteration was given up, and ranks may have made one commit more than others: those go one commit back.
   /// Returns whether this one does, to slots that nothing has been written to since.
   bool step_back(RankId rank, std::uint64_t step);
 
@@ -55,6 +57,7 @@ class StepJournal {
     std::vector<std::span<const std::uint64_t>> sums;  ///< of one commit
     std::vector<StepResult> results;                   ///< of one commit
     std::atomic<std::uint64_t> committed{0};
+    std::uint64_t previous = 0;  ///< the step of the commit before
   };
   std::vector<std::unique_ptr<Rank>> ranks_;
   mutable std::mutex mutex_;                                 ///< guards recent_

@@ -271,7 +271,8 @@ Status Trainer::write(const StepRecord& record) {
   if (metrics_.is_open()) {
     SLUICE_TRY(metrics_.write_line(to_json_line(record)));
     // Commits keep the last lines' contents; older ones must not be lost with the power either.
-    if (journal_ && record.step % metrics_sync_every == 0) SLUICE_TRY(metrics_.sync());
+    const bool keep = record.step % metrics_sync_every == 0 || record.eval_loss || record.state_hash;
+    if (journal_ && keep) SLUICE_TRY(metrics_.sync());
   }
   written_ = record.step;
   observer_.step(record);
@@ -376,6 +377,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   TrainResult result;
   const bool long_steps = 3 * run_.predicted.step_seconds > stop_patience_seconds;
   std::optional<Impatience> impatience;
+  if (journal_) engine_->set_stop(&stop);
   if (journal_) impatience.emplace(stop, engine_->executor(), long_steps ? 0 : stop_patience_seconds);
   Status ran = complete_metrics(result);
   if (ran.ok()) ran = steps(stop, result);
@@ -389,11 +391,13 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (ran.error().code != ErrorCode::cancelled || !stop.load()) return ran.error();
     return interrupted(result, "the step under way is given up: it would have taken too long");
   }
-  impatience.reset();
   compare_with_prediction();
   if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
   result.steps = done_;
-  SLUICE_TRY(complete(result));
+  if (const Status completed = complete(result); !completed.ok()) {
+    if (completed.error().code != ErrorCode::cancelled || !stop.load()) return completed.error();
+    return interrupted(result, "all steps are done; what is left is evaluation and the model");
+  }
   SLUICE_TRY(write_trace_file());
   return result;
 }

@@ -96,7 +96,8 @@ class Trainer final : public StepSource, public CommitSink {
   Engine::Watch watch(const std::string& what);
   Status begin_run();
   Status commit_initial();
-  Result<bool> continue_durable();  ///< false: nothing was committed yet
+  Status fill_new();
+  Status continue_durable();
   Status restore_committed();
   Status continue_snapshot();
   RunDescription describe() const;
@@ -133,6 +134,7 @@ class Trainer final : public StepSource, public CommitSink {
   TokenFile tokens_;
   std::uint64_t data_hash_ = 0;
   Batches batches_;
+  std::string metrics_path_;
   LineWriter metrics_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<StepJournal> journal_;  ///< of durable runs

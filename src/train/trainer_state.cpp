@@ -20,18 +20,6 @@ std::uint64_t random_id() {
   return static_cast<std::uint64_t>(device()) << 32 | device();
 }
 
-/// Of evenly spread pieces: enough to tell another text, quick for any size.
-Result<std::uint64_t> hash_of(const TokenFile& tokens) {
-  constexpr std::uint64_t pieces = 256, piece_tokens = 4096;
-  std::vector<std::int32_t> piece(std::min(piece_tokens, tokens.count()));
-  StreamingChecksum sum;
-  for (std::uint64_t i = 0; i < pieces; ++i) {
-    SLUICE_TRY(tokens.read((tokens.count() - piece.size()) / (pieces - 1) * i, piece));
-    sum.add(std::as_bytes(std::span(piece)));
-  }
-  return sum.value();
-}
-
 std::uint64_t hash_of(const std::string& text) { return checksum(std::as_bytes(std::span(text))); }
 
 }  // namespace
@@ -43,8 +31,12 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   std::unique_ptr<Trainer> t(new Trainer(run, observer, directory, stop));
   SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config));
   SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed));
-  SLUICE_ASSIGN(t->data_hash_, hash_of(t->tokens_));
+  t->metrics_path_ = c.metrics.empty() && directory != nullptr ? directory->path() + "/metrics.jsonl" : c.metrics;
+  if (directory != nullptr) t->data_hash_ = t->tokens_.hash();
   SLUICE_TRY(t->open_state());
+  if (t->done_ > c.steps)
+    return bad_request(directory->path() + ": the run stands at step " + std::to_string(t->done_) +
+                       ", beyond --steps " + std::to_string(c.steps));
   t->first_ = t->done_ + 1;
   SLUICE_TRY(t->open_metrics());
   return t;
@@ -53,21 +45,19 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
 Status Trainer::open_state() {
   if (directory_ == nullptr || !directory_->run()) return begin_run();
   SLUICE_TRY(check_same(*directory_->run()));
-  SLUICE_TRY(check_metrics(run_.config.metrics));
-  if (run_.workload.durable && directory_->has_commits()) {
-    SLUICE_ASSIGN(const bool continued, continue_durable());
-    if (continued) return success();
-  } else if (!run_.workload.durable && directory_->has_snapshot()) {
-    return continue_snapshot();
-  }
+  SLUICE_TRY(check_metrics(metrics_path_));
+  SLUICE_TRY(directory_->update(run_.config));
+  if (run_.workload.durable && directory_->has_commits()) return continue_durable();
+  if (!run_.workload.durable && directory_->has_snapshot()) return continue_snapshot();
   // A step's line is written after the first commit: where there is one, there were records.
-  const std::string& metrics = run_.config.metrics;
   std::error_code ignored;
-  if (run_.workload.durable && std::filesystem::is_regular_file(metrics, ignored) &&
-      std::filesystem::file_size(metrics, ignored) > 0)
-    return bad_request("--run " + directory_->path() + " holds half a run: " + metrics + " has steps, and " +
-                       directory_->commit_path(0) + " has none; put it back, or start a new run in another directory");
+  if (run_.workload.durable && std::filesystem::is_regular_file(metrics_path_, ignored) &&
+      std::filesystem::file_size(metrics_path_, ignored) > 0)
+    return bad_request("--run " + directory_->path() + " holds half a run: " + metrics_path_ + " has steps, and " +
+                       directory_->commit_path(0) +
+                       " is missing; put it back, or start a new run in another directory");
   observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
+  SLUICE_TRY(directory_->remove_state());
   return begin_run();
 }
 
@@ -94,19 +84,25 @@ Engine::Watch Trainer::watch(const std::string& what) {
 
 /// A new run: its directory first, so that a swap file that is left behind has an owner.
 Status Trainer::begin_run() {
-  const RunConfig& c = run_.config;
   const bool is_new = directory_ != nullptr && !directory_->run();
   if (is_new) SLUICE_TRY(directory_->begin(describe()));
-  if (const Status opened = open_engine(false); !opened.ok()) {
-    if (is_new) SLUICE_TRY(directory_->forget());
-    return opened;
+  const Status filled = fill_new();
+  // What can not be had now leaves nothing.
+  if (filled.ok() || filled.error().code != ErrorCode::bad_request) return filled;
+  if (engine_ && run_.workload.durable) engine_->discard_swap();
+  engine_.reset();
+  if (is_new) SLUICE_TRY(directory_->forget());
+  return filled;
+}
+
+Status Trainer::fill_new() {
+  const RunConfig& c = run_.config;
+  SLUICE_TRY(open_engine(false));
+  if (!metrics_path_.empty()) {
+    SLUICE_ASSIGN(metrics_, LineWriter::open(metrics_path_, false));
   }
   const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
-  if (const Status filled = engine_->initialize(c.init, c.seed, watch(what)); !filled.ok()) {
-    if (is_new && filled.error().code == ErrorCode::bad_request) SLUICE_TRY(directory_->forget());
-    if (run_.workload.durable && filled.error().code == ErrorCode::bad_request) engine_->discard_swap();
-    return filled;
-  }
+  SLUICE_TRY(engine_->initialize(c.init, c.seed, watch(what)));
   return run_.workload.durable ? commit_initial() : success();
 }
 
@@ -128,24 +124,17 @@ Status Trainer::commit_initial() {
   SLUICE_TRY(store.sync());
   SLUICE_TRY(open_journal(true));
   for (RankId r = 0; r < run_.workload.ranks; ++r) SLUICE_TRY(journal_->commit(r, 0, store.parity(r)));
-  return success();
+  return journal_->publish();
 }
 
-Result<bool> Trainer::continue_durable() {
+Status Trainer::continue_durable() {
   SLUICE_TRY(open_engine(true));
   SLUICE_TRY(open_journal(false));
   for (const std::string& line : journal_->damage()) observer_.note(line);
-  if (!journal_->steps().empty()) {
-    SLUICE_TRY(restore_committed());
-    return true;
-  }
-  if (journal_->has_progress())
-    return bad_request(directory_->path() + ": no commit record is whole: " +
-                       (journal_->damage().empty() ? "ranks differ" : journal_->damage().front()) +
-                       "; start a new run in another directory");
-  journal_.reset();
-  engine_.reset();
-  return false;
+  if (!journal_->steps().empty()) return restore_committed();
+  return bad_request(directory_->path() + ": no commit record is whole: " +
+                     (journal_->damage().empty() ? "ranks differ" : journal_->damage().front()) +
+                     "; start a new run in another directory");
 }
 
 /// The newest step whose records and slots are whole on every rank.
@@ -223,6 +212,7 @@ Status Trainer::check_same(const RunDescription& run) const {
   if (run.model_hash != hash_of(hf_config_json(run_.model.config, run_.workload.dtype)))
     return bad_request(where + ": " + run_.config.model +
                        " is not the model that the run began with; put its configuration back, or start a new run");
+  if (run.config.steps > run_.config.steps) return bad_request(where + ": a run can not get shorter");
   if (run.data_tokens != tokens_.count() || run.data_hash != data_hash_)
     return bad_request(where + ": " + run_.config.data +
                        " is not the data that the run began with; put it back, or start a new run");
@@ -235,14 +225,11 @@ Status Trainer::check_same(const RunDescription& run) const {
 }
 
 Status Trainer::open_metrics() {
-  const std::string& path = run_.config.metrics;
   written_ = done_;
-  if (path.empty()) return success();
-  if (directory_ == nullptr || done_ == 0) {
-    SLUICE_ASSIGN(metrics_, LineWriter::open(path, false));
-    return success();
-  }
-  SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(path, done_));
+  if (metrics_path_.empty() || metrics_.is_open()) return success();
+  // Records keep so many of the last lines.
+  const auto rebuilt_max = journal_ ? static_cast<std::int64_t>(CommitLog::results_max) : 0;
+  SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(metrics_path_, done_, rebuilt_max));
   metrics_ = std::move(metrics.writer);
   written_ = metrics.last_step;
   return success();
@@ -261,7 +248,7 @@ Status Trainer::complete_metrics(TrainResult& result) {
     if (step == done_) SLUICE_TRY(interlude(step, record));
     SLUICE_TRY(write(record));
   }
-  if (lost > 0) observer_.note(run_.config.metrics + ": the lines of " + std::to_string(lost) + " steps are lost");
+  if (lost > 0) observer_.note(metrics_path_ + ": the lines of " + std::to_string(lost) + " steps are lost");
   if (const auto known = journal_ ? journal_->find(static_cast<std::uint64_t>(done_)) : std::nullopt)
     result.loss = known->loss;
   return success();
@@ -288,10 +275,10 @@ Status Trainer::complete(TrainResult& result) {
   if (directory_ == nullptr) return success();
   observer_.note("saving the model to " + directory_->path());
   SLUICE_TRY(export_model(*engine_, run_, directory_->path()));
-  SLUICE_ASSIGN(result.state_hash, engine_->state_hash());
+  SLUICE_ASSIGN(const std::uint64_t hash, engine_->state_hash());
+  result.state_hash = hash;
   SLUICE_TRY(metrics_.is_open() ? metrics_.sync() : success());
   SLUICE_TRY(directory_->publish_result(to_json(result)));
-  journal_.reset();
   SLUICE_TRY(directory_->remove_state());
   if (run_.workload.durable) engine_->discard_swap();
   return success();

@@ -81,6 +81,7 @@ class Crash : public CommandTest {
   Ended ended(const std::string& run) const {
     Ended e;
     e.result = json::parse(read(path(run + "/result.json")));
+    e.result.erase("run");  // the run's own number
     std::stringstream text(read(path(run + "/metrics.jsonl")));
     for (std::string line; std::getline(text, line);) {
       const json j = json::parse(line);
@@ -112,11 +113,13 @@ TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
   std::mt19937_64 random(seed);
 
   using Clock = std::chrono::steady_clock;
+  ASSERT_EQ(finish(start("first")), 0) << read(path("err"));  // also measures what later runs know
   const Clock::time_point begin = Clock::now();
   ASSERT_EQ(finish(start("whole")), 0) << read(path("err"));
   const double whole_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const Ended expected = ended("whole");
   ASSERT_EQ(expected.lines.size(), std::stoul(steps_));
+  ASSERT_EQ(expected.lines, ended("first").lines);
 
   int kills = 0, resumed = 0;
   for (int runs = 0; kills < kills_wanted; ++runs) {

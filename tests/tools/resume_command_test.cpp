@@ -59,6 +59,12 @@ class ResumeCommand : public CommandTest {
     return result;
   }
 
+  json result(const std::string& name) const {
+    json j = json::parse(read(path(name) + "/result.json"));
+    j.erase("run");  // the run's own number
+    return j;
+  }
+
   /// Every file below the folder with its content, but the outputs of commands and texts as tokens.
   std::map<std::string, std::string> everything() const {
     std::map<std::string, std::string> files;
@@ -108,7 +114,7 @@ TEST_F(ResumeCommand, AfterSigtermAndCtrlCTheSameCommandGoesOn) {
     ASSERT_EQ(third.status, 0) << third.err;
     EXPECT_NE(third.err.find("continuing after step"), std::string::npos) << third.err;
     EXPECT_EQ(lines("run"), lines("whole"));
-    EXPECT_EQ(read(path("run/result.json")), read(path("whole/result.json")));
+    EXPECT_EQ(result("run"), result("whole"));
     EXPECT_EQ(read(path("run/model.safetensors")), read(path("whole/model.safetensors")));
     EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
     EXPECT_FALSE(std::filesystem::exists(path("run/commit.0")) || std::filesystem::exists(path("run/state.snapshot")));
@@ -145,6 +151,69 @@ TEST_F(ResumeCommand, RefusesOptionsThatContradictTheRun) {
   EXPECT_EQ(f.status, 0) << "what changes no bit may change: " << f.err;
 }
 
+TEST_F(ResumeCommand, ARunOfConstantRateMayGrow) {
+  const std::string command = options() + drive() + run("run") + "--lr-schedule constant ";
+  ASSERT_EQ(signalled(command + "--steps 30", "run", "TERM").status, 1);
+  const std::size_t done = lines("run").size();
+  ASSERT_EQ(signalled(command + "--steps 60", "run", "TERM", static_cast<int>(done) + 2).status, 1);
+  const Finished last = sluice("train --resume " + run("run"));
+  ASSERT_EQ(last.status, 0) << last.err;
+  EXPECT_EQ(lines("run").size(), 60u) << "it stays grown";
+  ASSERT_EQ(sluice(options() + drive() + run("whole") + "--lr-schedule constant --steps 60").status, 0);
+  EXPECT_EQ(lines("run"), lines("whole"));
+  expect_refused_untouched(command + "--steps 90", "is complete after 60");
+}
+
+TEST_F(ResumeCommand, ADamagedResultDestroysNothing) {
+  stop_a_run();
+  for (const char* text : {"{}", "[]", "{\"run\":\"0123456789abcdef\",\"steps\":40,\"eval_loss\":1}", "{"}) {
+    write("run/result.json", text);
+    expect_refused_untouched("train --resume --json " + run("run"), "result.json");
+    expect_refused_untouched("train --resume " + run("run"), "result.json");
+  }
+  std::filesystem::remove(path("run/result.json"));
+  EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
+}
+
+TEST_F(ResumeCommand, WhatWasLeftOpenMayBeLeftOpenAgain) {
+  const std::string open = "--threads 0 --nvme-space 0 --durable auto --schedule vertical --steps 40 ";
+  ASSERT_EQ(signalled(options() + drive() + run("run") + open, "run", "TERM").status, 1);
+  const Finished f = sluice("train --resume --schedule vertical --threads 0 " + run("run"));
+  EXPECT_EQ(f.status, 0) << f.err;
+}
+
+TEST_F(ResumeCommand, AMovedRunTakesItsMetricsAlong) {
+  stop_a_run();
+  std::filesystem::rename(path("run"), path("moved"));
+  const Finished f = sluice("train --resume " + run("moved"));
+  EXPECT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(lines("moved").size(), 40u);
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+TEST_F(ResumeCommand, ATornTailOfMetricsIsWrittenAnew) {
+  ASSERT_EQ(sluice(options() + drive() + run("whole") + "--steps 40").status, 0);
+  stop_a_run();
+  const std::string metrics = path("run/metrics.jsonl");
+  std::string text = read(metrics);
+  std::fill(text.begin() + static_cast<std::ptrdiff_t>(text.find('\n') + 20), text.end(), '\0');
+  std::ofstream(metrics) << text;
+  const Finished f = sluice("train --resume " + run("run"));
+  EXPECT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(lines("run"), lines("whole"));
+}
+
+TEST_F(ResumeCommand, RanksThatCommittedApartGoBackTogether) {
+  for (const int seed : {1, 2, 3, 4}) {
+    const std::string name = "ranks" + std::to_string(seed);
+    const Finished f = sluice(options() + drive() + run(name) + "--ranks 2 --steps 10 --poison-steps 3,4,5,6,7 " +
+                              "--max-skipped 20 --delay-seed " + std::to_string(seed));
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_EQ(lines(name), lines("ranks1"));
+    EXPECT_EQ(result(name), result("ranks1"));
+  }
+}
+
 TEST_F(ResumeCommand, RefusesRunsThatAreNotWhole) {
   stop_a_run();
   const std::string go_on = "train --resume " + run("run");
@@ -172,12 +241,12 @@ TEST_F(ResumeCommand, RefusesRunsThatAreNotWhole) {
   with("run.json", remove, "half a run");
   with("run.json", halve, "run.json");
   with("run.json", replace("\"version\": 1", "\"version\": 99"), "another version");
-  with("run.json", replace("\"lr\": ", "\"x\": "), "'lr' is missing");
+  with("run.json", replace("\"seed\": 1", "\"seed\": 2"), "is damaged");
   with("commit.0", halve, "cut off");
   with("commit.0", remove, "half a run");
   with("swap", remove, "can not open swap file");
   with("swap", halve, "belongs to another plan or is damaged");
-  with("metrics.jsonl", replace("{\"step\":2,", "{\"x\":2,"), "not of a metrics file");
+  with("metrics.jsonl", replace("{\"step\":1,", "{\"x\":1,"), "not of a metrics file");
   std::filesystem::copy_file(path("text"), path("saved"));
   std::string text = read(path("text"));
   text[7000] = '#';
