@@ -40,7 +40,7 @@ std::vector<std::uint64_t> stripe_ends(const SwapOptions& options) {
   const std::size_t count = options.directories.size();
   const double sum = std::accumulate(options.weights.begin(), options.weights.end(), 0.0);
   const std::uint64_t unit = options.stripe_bytes % stripe_unit_bytes == 0 ? stripe_unit_bytes : swap_alignment_bytes;
-  const double units = static_cast<double>(count * options.stripe_bytes / unit);
+  const double units = static_cast<double>(count * options.stripe_bytes) / static_cast<double>(unit);
   std::vector<std::uint64_t> ends;
   for (std::size_t i = 0; i < count; ++i) {
     const double share = options.weights.empty() ? 1.0 / static_cast<double>(count) : options.weights[i] / sum;

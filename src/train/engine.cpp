@@ -1,10 +1,8 @@
 #include "src/train/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
-#include "io/checksum.h"
 #include "sluice/adamw.h"
 #include "src/comm/in_process.h"
 #include "src/model/init.h"
@@ -15,8 +13,6 @@ namespace {
 
 constexpr std::uint64_t piece_numel_max = 1u << 19;
 constexpr BufferId none = 0xffffffffu;
-/// What a run is, besides its data: everything that steps hand to each other.
-constexpr std::array saved_kinds{StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
 
 std::vector<OptimizerUnit> optimizer_units(const Workload& w) {
   std::vector<OptimizerUnit> units;
@@ -180,64 +176,6 @@ std::uint64_t Engine::stream_bytes(StateKind kind, std::uint64_t numel) const {
   return grouped(kind) ? numel / moment_page_numel * MomentLayout::stream_page_bytes : state_bytes(kind, numel);
 }
 
-Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit) {
-  SwapWindow window(store_.get(), piece_numel_ * 4);
-  return each_shard([&](UnitId u, StateKind kind, RankId r) {
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) return success();
-    return visit_shard(u, kind, r, visit, window);
-  });
-}
-
-/// Every shard of a state that the run has, in logical order.
-Status Engine::each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit) {
-  const Workload& w = run_.workload;
-  for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
-    for (const StateKind kind : saved_kinds)
-      for (RankId r = 0; r < w.ranks; ++r)
-        if (home(u, kind, r) != none) SLUICE_TRY(visit(u, kind, r));
-  return success();
-}
-
-std::uint64_t Engine::shard_content_numel(UnitId unit, RankId rank) const {
-  const std::uint64_t shard = run_.workload.shard_numel(unit), first = rank * shard;
-  const std::uint64_t numel = run_.workload.model->units[static_cast<std::size_t>(unit)].numel;
-  return first < numel ? std::min(shard, numel - first) : 0;
-}
-
-Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit_piece, SwapWindow& window) {
-  const Visit visit = [&](UnitId u, std::uint64_t at, std::span<const std::byte> data) -> Status {
-    if (stop_ != nullptr && stop_->load()) return Error{ErrorCode::cancelled, "stopped by a signal"};
-    return visit_piece(u, at, data);
-  };
-  const Workload& w = run_.workload;
-  const BufferId id = home(unit, kind, rank);
-  const Buffer& b = run_.main.buffers[id];
-  const std::uint64_t shard = w.shard_numel(unit), first = rank * shard, content = shard_content_numel(unit, rank);
-  const auto plain = [&](std::uint64_t offset, std::span<const std::byte> data) {
-    const std::uint64_t bytes = state_bytes(kind, content);
-    if (offset >= bytes) return success();
-    return visit(unit, first + offset / state_bytes(kind, 1), data.first(std::min(data.size(), bytes - offset)));
-  };
-  std::vector<std::byte> stream;
-  const auto by_groups = [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
-    const std::uint64_t group = moments_.group_numel;
-    for (std::uint64_t at = offset / MomentLayout::group_bytes(group) * group; !data.empty() && at < content;
-         at += group) {
-      const std::uint64_t here = std::min(group, shard - at), meant = std::min(here, content - at);
-      stream.resize(stream_bytes(kind, meant));
-      moments_.to_stream(data.data(), here, meant, stream.data());
-      SLUICE_TRY(visit(unit, first + at, stream));
-      data = data.subspan(MomentLayout::group_bytes(here));
-    }
-    return success();
-  };
-  const auto each_piece = [&](std::uint64_t offset, std::span<const std::byte> data) {
-    return grouped(kind) ? by_groups(offset, data) : plain(offset, data);
-  };
-  if (b.tier == Tier::host) return each_piece(0, {host(rank, b), b.bytes});
-  return window.scan(id, Slot::current, each_piece);
-}
-
 Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                            SwapWindow::Piece& piece, SwapWindow& window) {
   const BufferId id = home(unit, kind, rank);
@@ -327,92 +265,6 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
     }
   }
   return window.finish();
-}
-
-Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
-  SwapWindow window(store_.get(), piece_numel_ * 4);
-  std::uint64_t done = 0, total = 0;
-  for (const Buffer& b : run_.main.buffers) total += b.slots == 2 && b.rank == rank ? b.bytes : 0;
-  return each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
-    if (r != rank) return success();
-    const BufferId drive = kept(u, kind, rank);
-    const Buffer& place = run_.main.buffers[home(u, kind, rank)];
-    std::byte* const to = place.tier == Tier::host ? host(rank, place) : nullptr;
-    const bool resident =
-        kind == StateKind::parameter && residents_[static_cast<std::size_t>(u) * run_.workload.ranks + rank] != none;
-    if (!verify_all && to == nullptr && !resident) return success();
-    return window.scan(drive, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) {
-      if (to != nullptr) std::memcpy(to + offset, data.data(), data.size());
-      if (resident) copy_to_residents(u, rank * run_.workload.shard_numel(u) + offset / state_bytes(kind, 1), data);
-      return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
-    });
-  });
-}
-
-Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
-  store_->set_parity(rank, record.parity);
-  std::span<const std::uint64_t> sums(record.sums);
-  for (BufferSums* table : store_->durable_sums(rank)) {
-    const std::span<std::uint64_t> values = table->slots[record.parity].values();
-    std::copy_n(sums.begin(), values.size(), values.begin());
-    sums = sums.subspan(values.size());
-  }
-  SLUICE_TRY(load_slots(rank, true, watch));
-  return rank + 1 == run_.workload.ranks ? clear_states(true) : success();
-}
-
-Status Engine::roll_back() {
-  for (RankId r = 0; r < run_.workload.ranks; ++r) SLUICE_TRY(load_slots(r, false, {}));
-  return clear_states(true);
-}
-
-Status Engine::save_states(const Sink& sink) {
-  return visit_states(saved_kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) { return sink(data); });
-}
-
-Status Engine::load_states(const Source& source) {
-  SLUICE_TRY(clear_states(false));
-  SwapWindow window(store_.get(), piece_numel_ * 4);
-  std::vector<std::byte> stream;
-  const auto fill = [&](UnitId u, StateKind kind, RankId r) -> Status {
-    const std::uint64_t shard = run_.workload.shard_numel(u), content = shard_content_numel(u, r);
-    for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
-      const std::uint64_t n = std::min(piece_numel_, shard - at);
-      const std::uint64_t meant = at < content ? std::min(n, content - at) : 0;
-      SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
-      std::memset(piece->data(), 0, state_bytes(kind, n));
-      stream.resize(stream_bytes(kind, meant));
-      SLUICE_TRY(source(stream));
-      if (grouped(kind))
-        moments_.from_stream(stream.data(), meant, piece->data(), n);
-      else
-        std::copy(stream.begin(), stream.end(), piece->data());
-      if (kind == StateKind::parameter) copy_to_residents(u, r * shard + at, {piece->data(), state_bytes(kind, n)});
-      SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
-    }
-    return success();
-  };
-  SLUICE_TRY(each_shard(fill));
-  return window.finish();
-}
-
-std::uint64_t Engine::state_stream_bytes() {
-  std::uint64_t bytes = 0;
-  const Status counted = each_shard([&](UnitId u, StateKind kind, RankId r) {
-    bytes += stream_bytes(kind, shard_content_numel(u, r));
-    return success();
-  });
-  SLUICE_CHECK(counted.ok(), "(%s)", counted.error().message.c_str());
-  return bytes;
-}
-
-Result<std::uint64_t> Engine::state_hash() {
-  StreamingChecksum sum;
-  SLUICE_TRY(visit_states(saved_kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
-    sum.add(data);
-    return success();
-  }));
-  return sum.value();
 }
 
 }  // namespace sluice

@@ -133,10 +133,11 @@ Result<RunDirectory> RunDirectory::open(const std::string& path) {
   SLUICE_TRY(directory.lock());
   const std::string file = path + "/run.json";
   if (!exists(file)) {
-    for (const std::string& part : {directory.commit_path(0), directory.snapshot_path(), path + "/result.json"})
-      if (exists(part))
-        return bad_request("--run " + path + " holds half a run: " + part +
-                           " without run.json; put it back, or give another directory");
+    for (const std::string& part : {directory.commit_path(0), directory.snapshot_path(), path + "/result.json"}) {
+      if (!exists(part)) continue;
+      return bad_request(fmt::format(
+          "--run {} holds half a run: {} without run.json; put it back, or give another directory", path, part));
+    }
     return directory;
   }
   SLUICE_ASSIGN(const Json json, read_json(file));

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "offload/plan/timeline.h"
 #include "sluice/size.h"
 #include "src/device/statistics.h"
 #include "src/train/export.h"
+#include "src/train/impatience.h"
 
 namespace sluice {
 namespace {
@@ -22,39 +20,6 @@ constexpr std::size_t steady_steps_max = 1000;
 /// A stop waits so long for the steps that are under way, where they can be given up.
 constexpr double stop_patience_seconds = 10;
 constexpr std::int64_t metrics_sync_every = CommitLog::results_max / 2;
-
-/// Ends what the executor runs a while after a stop was asked for.
-class Impatience {
- public:
-  Impatience(const std::atomic<bool>& stop, Executor& executor, double seconds)
-      : thread_([this, &stop, &executor, seconds] {
-          std::unique_lock lock(mutex_);
-          const auto until_left = [this](double wait) { return std::chrono::duration<double>(wait); };
-          while (!left_ && !stop.load()) changed_.wait_for(lock, until_left(0.02), [this] { return left_; });
-          if (!left_) changed_.wait_for(lock, until_left(seconds), [this] { return left_; });
-          // Again and again: between two plans nothing is bound that could be stopped.
-          while (!left_) {
-            executor.stop({ErrorCode::cancelled, "stopped by a signal"});
-            changed_.wait_for(lock, until_left(0.02), [this] { return left_; });
-          }
-        }) {}
-  ~Impatience() {
-    {
-      const std::lock_guard lock(mutex_);
-      left_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  Impatience(const Impatience&) = delete;
-  Impatience& operator=(const Impatience&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool left_ = false;
-  std::thread thread_;
-};
 
 }  // namespace
 

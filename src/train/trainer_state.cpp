@@ -28,6 +28,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
                                                  const std::atomic<bool>* stop) {
   if (!run.search.fits) return does_not_fit(run);
   const RunConfig& c = run.config;
+  SLUICE_CHECK(c.run.empty() == (directory == nullptr), "(a run in '%s' and its directory)", c.run.c_str());
   std::unique_ptr<Trainer> t(new Trainer(run, observer, directory, stop));
   SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config));
   SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed));
@@ -86,7 +87,7 @@ Engine::Watch Trainer::watch(const std::string& what) {
 Status Trainer::begin_run() {
   const bool is_new = directory_ != nullptr && !directory_->run();
   if (is_new) SLUICE_TRY(directory_->begin(describe()));
-  const Status filled = fill_new();
+  Status filled = fill_new();
   // What can not be had now leaves nothing.
   if (filled.ok() || filled.error().code != ErrorCode::bad_request) return filled;
   if (engine_ && run_.workload.durable) engine_->discard_swap();
@@ -145,7 +146,7 @@ Status Trainer::restore_committed() {
     for (RankId r = 0; r < run_.workload.ranks && whole; ++r) {
       whole = false;
       for (const CommitRecord* record : journal_->records(r, step)) {
-        const Status restored =
+        Status restored =
             engine_->restore(r, *record, watch("verifying the states of step " + std::to_string(step)));
         const bool other_serves =
             restored.ok() || restored.error().code == ErrorCode::damaged || restored.error().code == ErrorCode::fault;

@@ -78,7 +78,8 @@ void InferenceTest::SetUpTestSuite() {
   write_profile(c.profile, c.model, {2, 64}, c.dtype);
   const auto run = expect_ok(prepare(c, Purpose::train, {}));
   TrainObserver silent;
-  const auto trainer = expect_ok(Trainer::create(*run, silent));
+  RunDirectory directory = expect_ok(RunDirectory::open(c.run));
+  const auto trainer = expect_ok(Trainer::create(*run, silent, &directory));
   const std::atomic<bool> stop{false};
   trained_loss_ = expect_ok(trainer->run(stop)).eval_loss;
 }

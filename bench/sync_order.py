@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""The order of writes and syncs of a durable run, as the kernel sees it: data, fdatasync, record, fdatasync, and only then
+the slot that the step before had left.
+
+    bench/sync_order.py --sluice build/release/bin/sluice --data TEXT --nvme DIR
+
+Runs a few steps of llama-tiny under strace with the threads backend, prints the sequence, and exits with status 1 where it
+is not that order. Needs Python 3.9 and strace.
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+
+def calls(args):
+    with tempfile.TemporaryDirectory(dir=args.nvme) as folder:
+        trace = pathlib.Path(folder, "trace")
+        command = ["strace", "-f", "-y", "-e", "trace=pwrite64,pwritev,pwritev2,fdatasync", "-o", str(trace), args.sluice,
+                   "train", "--model", "llama-tiny", "--seq", "64", "--batch", "4", "--steps", "5", "--data", args.data,
+                   "--nvme", args.nvme, "--states", "nvme", "--run", folder + "/run", "--io", "threads", "--json"]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(done.stderr.strip().splitlines()[-1])
+        for line in trace.read_text().splitlines():
+            found = re.search(r"(pwrite\w*|fdatasync)\(\d+<([^>]*)>", line)
+            if not found:
+                continue
+            name = found[2]
+            what = "data" if ".swap" in name else "record" if "/commit." in name else None
+            if what:
+                yield ("sync " if found[1] == "fdatasync" else "write ") + what
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option in ("--data", "--nvme"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("--sluice", default="build/release/bin/sluice")
+    runs = []
+    for call in calls(parser.parse_args()):
+        if runs and runs[-1][0] == call:
+            runs[-1][1] += 1
+        else:
+            runs.append([call, 1])
+    print("\n".join(f"{call} x {count}" for call, count in runs))
+    order = ["write data", "sync data", "write record", "sync record"]
+    if len(runs) < 16 or any(call != order[i % 4] for i, (call, _) in enumerate(runs)):
+        sys.exit("sync_order: not the order that makes a step durable")
+
+
+if __name__ == "__main__":
+    main()
