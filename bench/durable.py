@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 # Options, and steps of a run: some seconds each.
-MODELS = {"llama-25m": (["--seq", "256", "--batch", "8", "--device-memory", "512MiB", "--host-memory", "192MiB"], 14),
+MODELS = {"llama-25m": (["--seq", "256", "--batch", "8", "--device-memory", "512MiB", "--host-memory", "192MiB"], 10),
           "llama-125m": (["--seq", "512", "--batch", "16", "--device-memory", "2GiB", "--host-memory", "512MiB"], 8)}
 
 
