@@ -72,8 +72,13 @@ HWY_INLINE hn::Mask<I32> magnitude_from(Bits x, std::uint32_t bits) {
 template <class T>
 struct Tail {
   T data[HWY_MAX_BYTES / sizeof(float)] = {};
-  Tail(const T* from, std::int64_t count) { std::memcpy(data, from, static_cast<std::size_t>(count) * sizeof(T)); }
-  void put_back(T* to, std::int64_t count) const { std::memcpy(to, data, static_cast<std::size_t>(count) * sizeof(T)); }
+  /// Arrays that a format lacks are null, of which there are 0 elements.
+  Tail(const T* from, std::int64_t count) {
+    if (count > 0) std::memcpy(data, from, static_cast<std::size_t>(count) * sizeof(T));
+  }
+  void put_back(T* to, std::int64_t count) const {
+    if (count > 0) std::memcpy(to, data, static_cast<std::size_t>(count) * sizeof(T));
+  }
 };
 
 }  // namespace sluice::kernels::HWY_NAMESPACE

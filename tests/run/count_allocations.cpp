@@ -24,6 +24,8 @@ void* operator new(std::size_t bytes) { return counted(bytes, 0); }
 void* operator new[](std::size_t bytes) { return counted(bytes, 0); }
 void* operator new(std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<std::size_t>(a)); }
 void* operator new[](std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<std::size_t>(a)); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, 0); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, 0); }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }
