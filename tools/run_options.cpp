@@ -1,5 +1,6 @@
 #include "tools/run_options.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -219,8 +220,10 @@ Result<RunConfig> resolve(const RunOptions& o) {
   // Another process may go on from another directory.
   if (!c.run.empty()) {
     std::error_code ignored;
-    for (std::string* path : {&c.model, &c.init, &c.data, &c.profile})
-      if (std::filesystem::exists(*path, ignored)) *path = absolute_path(*path);
+    const std::vector<std::string> presets = preset_names();
+    const bool names_preset = std::find(presets.begin(), presets.end(), c.model) != presets.end();
+    if (!names_preset && std::filesystem::exists(c.model, ignored)) c.model = absolute_path(c.model);
+    for (std::string* path : {&c.init, &c.data, &c.profile}) *path = absolute_path(*path);
     for (std::string& directory : c.nvme) directory = absolute_path(directory);
     for (std::string* path : {&c.run, &c.metrics, &c.trace}) *path = absolute_path(*path);
   }

@@ -168,8 +168,8 @@ Status RunDirectory::update(const RunConfig& config) {
 }
 
 Status RunDirectory::forget() {
+  SLUICE_TRY(remove_state());  // of as many ranks as the run has
   run_.reset();
-  SLUICE_TRY(remove_state());
   return remove_file(path_ + "/run.json");
 }
 

@@ -75,7 +75,6 @@ class Trainer final : public StepSource, public CommitSink {
   /// Held-out loss in nats per token over `batches` batches.
   Result<double> evaluate(int batches);
   Engine& engine() { return *engine_; }
-  std::int64_t steps_done() const { return done_; }
 
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                      std::span<std::int32_t> dst) override;

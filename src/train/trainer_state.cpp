@@ -213,7 +213,6 @@ Status Trainer::check_same(const RunDescription& run) const {
   if (run.model_hash != hash_of(hf_config_json(run_.model.config, run_.workload.dtype)))
     return bad_request(where + ": " + run_.config.model +
                        " is not the model that the run began with; put its configuration back, or start a new run");
-  if (run.config.steps > run_.config.steps) return bad_request(where + ": a run can not get shorter");
   if (run.data_tokens != tokens_.count() || run.data_hash != data_hash_)
     return bad_request(where + ": " + run_.config.data +
                        " is not the data that the run began with; put it back, or start a new run");

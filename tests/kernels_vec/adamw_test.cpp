@@ -3,27 +3,10 @@
 #include <cmath>
 #include <limits>
 
-#include "support.h"
+#include "adamw_support.h"
 
 namespace sluice::test {
 namespace {
-
-std::uint32_t bits_of(float v) { return std::bit_cast<std::uint32_t>(v); }
-
-/// The contract of adamw.h, one element at a time.
-struct Scalar {
-  float m, v, w;
-  void update(const AdamwStep& s, float gradient) {
-    const double lr = s.lr, b1 = s.beta1, b2 = s.beta2, t = static_cast<double>(s.step);
-    const float g = gradient * s.gradient_scale;
-    const float one_minus_b1 = static_cast<float>(1 - b1), one_minus_b2 = static_cast<float>(1 - b2);
-    m = std::fma(one_minus_b1, g - m, m);
-    v = std::fma(one_minus_b2 * g, g, s.beta2 * v);
-    const float denominator = std::fma(std::sqrt(v), static_cast<float>(1 / std::sqrt(1 - std::pow(b2, t))), s.eps);
-    const float keep = static_cast<float>(1 - lr * s.weight_decay);
-    w = std::fma(static_cast<float>(-lr / (1 - std::pow(b1, t))), m / denominator, w * keep);
-  }
-};
 
 AdamwStep some_step(std::uint64_t step, float scale = 0.37f) {
   AdamwStep s;

@@ -10,6 +10,9 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
+
+#include "src/device/profile.h"
 
 namespace sluice {
 
@@ -51,6 +54,22 @@ class CommandTest : public testing::Test {
     EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << arguments << "\n" << f.err;
     EXPECT_EQ(f.err.rfind("sluice", 0), 0u) << f.err;
     EXPECT_NE(f.err.find(what), std::string::npos) << arguments << "\n" << f.err;
+  }
+
+  /// A profile of this machine and of the drive of `directory`, so that no test measures them.
+  void write_profile(const std::string& directory) const {
+    HardwareProfile profile;
+    profile.machine = machine_id();
+    profile.drives[drive_key(std::vector<std::string>{directory})] = {};
+    ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
+  }
+  /// That, some text to train on, and a folder "nvme".
+  void set_up_training() const {
+    write_profile(path(""));
+    std::string text;
+    while (text.size() < 20000) text += "the quick brown fox jumps over the lazy dog; ";
+    write("text", text);
+    std::filesystem::create_directory(path("nvme"));
   }
 
   std::filesystem::path folder_;

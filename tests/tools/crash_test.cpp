@@ -34,10 +34,7 @@ class Crash : public CommandTest {
     while (text.size() < 60000) text += static_cast<char>('a' + random() % 20), text += random() % 5 == 0 ? " " : "";
     write("text", text);
     std::filesystem::create_directory(path("nvme"));
-    HardwareProfile profile;
-    profile.machine = machine_id();
-    profile.drives[drive_key(std::vector<std::string>{path("nvme")})] = {};
-    ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
+    write_profile(path("nvme"));
     setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
   }
 

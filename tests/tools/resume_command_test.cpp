@@ -16,14 +16,7 @@ class ResumeCommand : public CommandTest {
  protected:
   void SetUp() override {
     CommandTest::SetUp();
-    HardwareProfile profile;
-    profile.machine = machine_id();
-    profile.drives[drive_key(std::vector<std::string>{path("")})] = {};
-    ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
-    std::string text;
-    while (text.size() < 20000) text += "the quick brown fox jumps over the lazy dog; ";
-    write("text", text);
-    std::filesystem::create_directory(path("nvme"));
+    set_up_training();
   }
 
   std::string options() const {
@@ -173,6 +166,17 @@ TEST_F(ResumeCommand, ADamagedResultDestroysNothing) {
   }
   std::filesystem::remove(path("run/result.json"));
   EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
+}
+
+// A directory may be called as a preset is, for one the run's own.
+TEST_F(ResumeCommand, APresetStaysOneBesideAFolderOfItsName) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder_);
+  const std::string command = options() + drive() + "--steps 2 --run llama-tiny";
+  const Finished first = sluice(command), again = sluice(command);
+  std::filesystem::current_path(before);
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_EQ(again.status, 0) << again.err;
 }
 
 TEST_F(ResumeCommand, WhatWasLeftOpenMayBeLeftOpenAgain) {

@@ -20,14 +20,7 @@ class TrainCommand : public CommandTest {
  protected:
   void SetUp() override {
     CommandTest::SetUp();
-    HardwareProfile profile;  // of this machine, so that no test measures it
-    profile.machine = machine_id();
-    profile.drives[drive_key(std::vector<std::string>{path("")})] = {};
-    ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
-    std::string text;
-    while (text.size() < 20000) text += "the quick brown fox jumps over the lazy dog; ";
-    write("text", text);
-    std::filesystem::create_directory(path("nvme"));
+    set_up_training();
   }
 
   std::string tiny() const { return " --model llama-tiny --seq 32 --batch 4 "; }
