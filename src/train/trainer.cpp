@@ -348,7 +348,9 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   if (ran.ok()) ran = steps(stop, result);
   while (!ran.ok() && ran.error().code == ErrorCode::not_finite) {
     SLUICE_TRY(skip_failed(ran.error()));
-    ran = steps(stop, result);
+    // The step before may have been committed while this one failed beside it.
+    ran = complete_metrics(result);
+    if (ran.ok()) ran = steps(stop, result);
   }
   if (!ran.ok()) {
     const Status echo = engine_->executor().end();

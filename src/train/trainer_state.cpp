@@ -235,7 +235,7 @@ Status Trainer::open_metrics() {
   return success();
 }
 
-/// A process that was killed between a step's commit and its line left the line to this one.
+/// Who was killed, or went back, between a step's commit and its line left the line to this.
 Status Trainer::complete_metrics(TrainResult& result) {
   std::int64_t lost = 0;
   for (std::int64_t step = written_ + 1; step <= done_; ++step) {
