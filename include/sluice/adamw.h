@@ -9,9 +9,12 @@
 //     m = fma(1 - beta1, g - m, m)
 //     v = fma((1 - beta2) g, g, beta2 v)
 //     w = fma(-lr / (1 - beta1^step), m / fma(sqrt(v), 1 / sqrt(1 - beta2^step), eps), w (1 - lr weight_decay))
-// with the constants computed in double and rounded once. The moments are decoded before and encoded after as
-// sluice/moments.h says; w is made from m and v as they are before encoding. One pass in the calling thread; callers
-// give threads ranges.
+// with the constants computed in double and rounded once. Moments of 8 bits are decoded with their decay, and each
+// takes the gradient by itself:
+//     m = fma((1 - beta1) gradient_scale, gradient, decoded with the scale times beta1)
+//     v = fma(h, h, decoded with the scale times beta2), h = (sqrt(1 - beta2) gradient_scale) gradient
+// The moments are encoded as sluice/moments.h says; w is made from m and v as they are before that. One pass in the
+// calling thread; callers give threads ranges.
 #pragma once
 
 #include <cstdint>

@@ -67,19 +67,21 @@ constexpr std::uint32_t mix_bits(std::uint32_t x) {
 constexpr std::uint32_t rounding_lane(std::uint64_t key, std::uint32_t lane) {
   return mix_bits(lane + philox(key, 0, 1)[0]);
 }
-struct RoundingBlock {
-  std::uint32_t mask, factor;  ///< factor: odd
-};
-constexpr RoundingBlock rounding_block(std::uint64_t key, std::uint64_t block) {
-  const auto words = philox(key, block, 0);
-  return {words[0], words[1] | 1u};
+/// Steele, Lea and Flood's SplitMix64 ("Fast splittable pseudorandom number generators", 2014): the upper half.
+constexpr std::uint32_t rounding_block(std::uint64_t key, std::uint64_t block) {
+  std::uint64_t x = key + (block + 1) * 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return static_cast<std::uint32_t>((x ^ x >> 31) >> 32);
 }
 
-/// 32 random bits for element `index` of a tensor in a step, both of them in `key`. Vectors of elements cost two
-/// instructions: the lanes are the same for every block, and the blocks' words are made once per 256 elements.
+/// 32 random bits for element `index` of a tensor in a step, both of them in `key`. Any two elements' bits are
+/// independent, which is all that the variance of what rounding adds up to asks for; those of two places in a block
+/// differ by the same mask in all blocks of a step. A vector of elements costs one instruction: the lanes are made once
+/// a step, the block's word once in 256 elements.
 constexpr std::uint32_t rounding_bits(std::uint64_t key, std::uint64_t index) {
-  const RoundingBlock block = rounding_block(key, index / moment_block_numel);
-  return (rounding_lane(key, static_cast<std::uint32_t>(index % moment_block_numel)) ^ block.mask) * block.factor;
+  return rounding_lane(key, static_cast<std::uint32_t>(index % moment_block_numel)) ^
+         rounding_block(key, index / moment_block_numel);
 }
 
 }  // namespace sluice

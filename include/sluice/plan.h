@@ -38,10 +38,11 @@ enum class StateKind : std::uint8_t { parameter, remainder, exp_avg, exp_avg_sq,
 constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_avg", "exp_avg_sq", "gradient"};
 
 /// What works in order and beside the others. compute: the device. h2d, d2h: copies. nvme_read, nvme_write: the drive.
-/// optimizer: CPU AdamW, norms and step control. comm: collectives.
-enum class LaneKind : std::uint8_t { compute, h2d, d2h, nvme_read, nvme_write, optimizer, comm };
-constexpr std::array<const char*, 7> lane_names{"compute",    "h2d",       "d2h", "nvme_read",
-                                                "nvme_write", "optimizer", "comm"};
+/// optimizer: CPU AdamW, norms and step control. comm: collectives. commit: syncs and commit records, so that other
+/// writes go on beside them.
+enum class LaneKind : std::uint8_t { compute, h2d, d2h, nvme_read, nvme_write, optimizer, comm, commit };
+constexpr std::array<const char*, 8> lane_names{"compute",    "h2d",       "d2h",  "nvme_read",
+                                                "nvme_write", "optimizer", "comm", "commit"};
 
 /// Order within a lane. Ops always start in order and their completions become visible in order. On a lane that is
 /// not `windowed`, an op starts only after the one before it has finished. On a windowed lane (a drive with many

@@ -51,6 +51,10 @@ constexpr int group = 4;
 template <int n>
 HWY_INLINE bool count_diverged(const Vec (&masters)[n], std::int64_t valid, std::uint64_t& count) {
   const I32 d;
+  // All bits of the group: without those of 2 and up, as weights mostly are, nothing can be wrong.
+  Bits any = hn::BitCast(U32(), masters[0]);
+  for (int j = 1; j < n; ++j) any = hn::Or(any, hn::BitCast(U32(), masters[j]));
+  if (HWY_LIKELY(hn::AllFalse(F32(), hn::MaskFromVec(hn::BitCast(F32(), hn::ShiftLeft<1>(any)))))) return false;
   auto largest = hn::BitCast(d, hn::Abs(masters[0]));
   for (int j = 1; j < n; ++j) largest = hn::Max(largest, hn::BitCast(d, hn::Abs(masters[j])));
   const auto bound = hn::Set(d, 0x7f7f7fff);

@@ -13,8 +13,11 @@ kernels::AdamwConstants constants(const AdamwStep& s) {
   kernels::AdamwConstants c{};
   c.gradient_scale = s.gradient_scale;
   c.one_minus_beta1 = static_cast<float>(1 - beta1);
+  c.beta1 = s.beta1;
   c.beta2 = s.beta2;
   c.one_minus_beta2 = static_cast<float>(1 - beta2);
+  c.gradient_to_m = static_cast<float>((1 - beta1) * s.gradient_scale);
+  c.gradient_to_root_v = static_cast<float>(std::sqrt(1 - beta2) * s.gradient_scale);
   c.root_correction2 = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, steps)));
   c.eps = s.eps;
   c.keep = static_cast<float>(1 - lr * s.weight_decay);

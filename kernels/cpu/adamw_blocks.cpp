@@ -23,32 +23,39 @@ class BlockUpdate {
  public:
   HWY_INLINE BlockUpdate(const AdamwConstants& constants, const AdamwRange& r)
       : c_(constants),
+        gradient_to_m_(hn::Set(F32(), constants.gradient_to_m)),
+        gradient_to_root_v_(hn::Set(F32(), constants.gradient_to_root_v)),
+        beta1_(constants.beta1),
+        beta2_(constants.beta2),
         master_(r),
         exp_avg_(static_cast<const std::int8_t*>(r.exp_avg)),
         exp_avg_sq_(static_cast<const std::uint8_t*>(r.exp_avg_sq)),
         gradient_(static_cast<const G*>(r.gradient)) {}
 
   HWY_INLINE void begin(float scale_m, float scale_v) {
+    scale_m *= beta1_;
+    scale_v *= beta2_;
     scale_m_ = hn::Set(F32(), scale_m);
     scale_v_ = hn::Set(F32(), scale_v);
     offset_m_ = hn::Set(F32(), -2 * scale_m);
     offset_v_ = hn::Set(F32(), -2 * scale_v);
     largest_m_ = largest_v_ = hn::Zero(U32());
   }
-  /// Averages and directions of a group of vectors from element i + k on, where the block begins at i.
-  HWY_INLINE void directions(std::int64_t i, std::int64_t k, NewMoments& out, Vec (&x)[group]) {
-    Vec m[group];
+  /// Averages of a group of vectors from element i + k on, where the block begins at i; x: the roots.
+  HWY_INLINE void averages(std::int64_t i, std::int64_t k, NewMoments& out, Vec (&m)[group], Vec (&x)[group]) {
     for (int j = 0; j < group; ++j) {
       const std::int64_t in_block = k + j * lanes(), at = i + in_block;
-      Vec v = decode_lanes(exp_avg_sq_ + at, scale_v_, offset_v_);
-      m[j] = decode_lanes(exp_avg_ + at, scale_m_, offset_m_);
-      c_.average(load_wide(gradient_ + at), &m[j], &v);
+      const Vec g = load_wide(gradient_ + at), h = hn::Mul(gradient_to_root_v_, g);
+      m[j] = exact_fma(gradient_to_m_, g, decode_lanes(exp_avg_ + at, scale_m_, offset_m_));
+      const Vec v = exact_fma(h, h, decode_lanes(exp_avg_sq_ + at, scale_v_, offset_v_));
       hn::Store(m[j], F32(), out.m + in_block);
       hn::Store(v, F32(), out.v + in_block);
       largest_m_ = hn::Max(largest_m_, hn::BitCast(U32(), hn::Abs(m[j])));
       largest_v_ = hn::Max(largest_v_, hn::BitCast(U32(), v));
       x[j] = hn::Sqrt(v);
     }
+  }
+  HWY_INLINE void directions(const Vec (&m)[group], Vec (&x)[group]) const {
     for (int j = 0; j < group; ++j) x[j] = c_.direction(m[j], x[j]);
   }
   /// The parameters of the group, of which `valid` elements count.
@@ -63,6 +70,8 @@ class BlockUpdate {
 
  private:
   const AdamwVectors c_;
+  const Vec gradient_to_m_, gradient_to_root_v_;
+  const float beta1_, beta2_;
   const Masters<P> master_;
   const std::int8_t* const exp_avg_;
   const std::uint8_t* const exp_avg_sq_;
@@ -80,10 +89,11 @@ struct BlockCodes {
 
 class BlockEncoder {
  public:
-  HWY_INLINE explicit BlockEncoder(std::uint64_t key) : random_(key) {}
+  HWY_INLINE explicit BlockEncoder(std::uint64_t key) : random_m_(key), random_v_(key) {}
   HWY_INLINE void begin(const NewMoments& moments, std::uint64_t block, const BlockCodes& to) {
     const BlockScale m(moments.largest_m, most_exp_avg), v(moments.largest_v, most_exp_avg_sq);
-    random_.seek(block);
+    random_m_.seek(block);
+    random_v_.seek(block);
     per_m_ = hn::Set(F32(), m.per_scale);
     per_v_ = hn::Set(F32(), v.per_scale);
     *to.scale_m = m.scale;
@@ -91,10 +101,9 @@ class BlockEncoder {
     usual_m_ = m.usual;
     usual_v_ = v.usual;
   }
-  HWY_INLINE void lanes_at(const NewMoments& moments, std::int64_t k, const BlockCodes& to) const {
-    const Bits bits = random_.at(k);
-    encode_lanes(hn::Load(F32(), moments.m + k), per_m_, bits, to.exp_avg + k);
-    encode_lanes(hn::Load(F32(), moments.v + k), per_v_, bits, to.exp_avg_sq + k);
+  HWY_INLINE void group_at(const NewMoments& moments, std::int64_t k, const BlockCodes& to) const {
+    encode_group(moments.m + k, per_m_, random_m_, k, to.exp_avg + k);
+    encode_group(moments.v + k, per_v_, random_v_, k, to.exp_avg_sq + k);
   }
   HWY_INLINE void end(const BlockCodes& to) const {
     if (HWY_UNLIKELY(!usual_m_)) std::memset(to.exp_avg, 0, moment_block_numel);
@@ -102,7 +111,8 @@ class BlockEncoder {
   }
 
  private:
-  RoundingBits random_;
+  RoundingBits<0, code_shift> random_m_;
+  RoundingBits<32 - code_shift, code_shift> random_v_;
   Vec per_m_ = hn::Zero(F32()), per_v_ = per_m_;
   bool usual_m_ = true, usual_v_ = true;
 };
@@ -110,7 +120,7 @@ class BlockEncoder {
 HWY_INLINE void encode_block(BlockEncoder& encoder, const NewMoments& moments, std::uint64_t block,
                              const BlockCodes& to) {
   encoder.begin(moments, block, to);
-  for (std::int64_t k = 0; k < moment_block_numel; k += lanes()) encoder.lanes_at(moments, k, to);
+  for (std::int64_t k = 0; k < moment_block_numel; k += group * lanes()) encoder.group_at(moments, k, to);
   encoder.end(to);
 }
 
@@ -147,8 +157,9 @@ std::uint64_t update_part(const AdamwConstants& constants, const AdamwRange& r, 
   std::uint64_t diverged = 0;
   update.begin(*codes.scale_m, *codes.scale_v);
   for (std::int64_t k = 0; k < moment_block_numel; k += group * lanes()) {
-    Vec x[group];
-    update.directions(0, k, moments, x);
+    Vec averages[group], x[group];
+    update.averages(0, k, moments, averages, x);
+    update.directions(averages, x);
     update.apply(k, count - k, x, diverged);
   }
   update.end(moments);
@@ -161,13 +172,16 @@ std::uint64_t update_part(const AdamwConstants& constants, const AdamwRange& r, 
   return diverged;
 }
 
-/// Whole blocks from the range's beginning.
+/// Whole blocks from the range's beginning. While the divider works on a group's roots, the group before it gets its
+/// parameters; while it works on the quotients, a group of the block before is encoded.
 template <class P, class G>
 HWY_INLINE std::uint64_t update_whole(const AdamwConstants& constants, const AdamwRange& r, std::int64_t blocks) {
   BlockUpdate<P, G> update(constants, r);
   BlockEncoder encoder(constants.rounding_key);
   Ahead ahead(Masters<P>(r), static_cast<std::int8_t*>(r.exp_avg), r.exp_avg_sq, static_cast<const G*>(r.gradient));
   NewMoments moments[2];
+  Vec waiting[group] = {hn::Zero(F32()), hn::Zero(F32()), hn::Zero(F32()), hn::Zero(F32())};
+  std::int64_t waiting_at = -1;
   std::uint64_t diverged = 0;
   const std::uint64_t first_block = r.first_index / moment_block_numel;
   const auto codes = [&](std::int64_t block) {
@@ -183,15 +197,18 @@ HWY_INLINE std::uint64_t update_whole(const AdamwConstants& constants, const Ada
     const std::int64_t first = block * moment_block_numel;
     for (std::int64_t k = 0; k < moment_block_numel; k += group * lanes()) {
       if (k % strip_numel == 0) ahead.strip<element_bytes<P, std::int8_t, G>>();
-      Vec x[group];
-      update.directions(first, k, out, x);
-      // encoding is what is ready to run while the quotients are not
-      for (int j = 0; block > 0 && j < group; ++j) encoder.lanes_at(before, k + j * lanes(), last);
-      update.apply(first + k, group * lanes(), x, diverged);
+      Vec m[group], x[group];
+      update.averages(first, k, out, m, x);
+      if (waiting_at >= 0) update.apply(waiting_at, group * lanes(), waiting, diverged);
+      update.directions(m, x);
+      if (block > 0) encoder.group_at(before, k, last);
+      for (int j = 0; j < group; ++j) waiting[j] = x[j];
+      waiting_at = first + k;
     }
     update.end(out);
     if (block > 0) encoder.end(last);
   }
+  if (waiting_at >= 0) update.apply(waiting_at, group * lanes(), waiting, diverged);
   if (blocks > 0)
     encode_block(encoder, moments[(blocks - 1) & 1], first_block + static_cast<std::uint64_t>(blocks) - 1,
                  codes(blocks - 1));

@@ -25,7 +25,7 @@ struct Rounder<float> {
 
 template <>
 struct Rounder<bf16> {
-  RoundingBits random;
+  RoundingBits<> random;
   explicit Rounder(std::uint64_t key) : random(key) {}
   HWY_INLINE void seek(std::uint64_t block) { random.seek(block); }
   HWY_INLINE void store(Vec m, Vec v, std::int64_t lane, bf16* exp_avg, bf16* exp_avg_sq) const {

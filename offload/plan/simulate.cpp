@@ -109,7 +109,7 @@ class Simulator {
   struct Outcome {
     Timeline spans;
     double end = 0, previous_end = 0;
-    std::array<double, 7> busy{};  ///< seconds per lane kind of rank 0
+    std::array<double, lane_names.size()> busy{};  ///< seconds per lane kind of rank 0
   };
   Outcome run(std::uint32_t iteration) {
     Outcome out;
@@ -290,7 +290,7 @@ Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterati
   Simulator::Outcome out = Simulator(plan, hw, plan.cyclic ? last + 2 : 1).run(last);
   sim.step_seconds = out.end - out.previous_end;
   sim.timeline = std::move(out.spans);
-  std::array<int, 7> lanes{};
+  std::array<int, lane_names.size()> lanes{};
   for (const Lane& l : plan.lanes) lanes[static_cast<std::size_t>(l.kind)] += l.rank == 0;
   for (std::size_t i = 0; i < lanes.size(); ++i)
     if (lanes[i] > 0 && sim.step_seconds > 0) sim.lane_busy[i] = out.busy[i] / sim.step_seconds / lanes[i];

@@ -31,9 +31,9 @@ struct Simulation {
   /// them, or the first one). The n-th passes of all ranks count as one.
   double pass_bound_seconds = 0;
   Resource bottleneck = Resource::compute;
-  std::array<double, 6> resource_seconds{};  ///< work / rate of each
-  std::array<double, 7> lane_busy{};         ///< busy fraction of each lane kind (rank 0) in steady state
-  Timeline timeline;                         ///< last simulated iteration, in program order
+  std::array<double, 6> resource_seconds{};           ///< work / rate of each
+  std::array<double, lane_names.size()> lane_busy{};  ///< busy fraction of each lane kind (rank 0) in steady state
+  Timeline timeline;                                  ///< last simulated iteration, in program order
 };
 
 /// Seconds the op takes alone: compute ops as measured under their cost key, else FLOP at the best matmul rate; the

@@ -131,8 +131,9 @@ Status BoundPlan::bind_op(const StepPlan& plan, OpId id, const BindParts& parts)
   const bool drives = op.kind == OpKind::read || op.kind == OpKind::write;
   const LaneKind lane = plan.lanes[op.lane].kind;
   const bool drive_lane = lane == LaneKind::nvme_read || lane == LaneKind::nvme_write;
-  const bool drive_op = drives || op.kind == OpKind::sync || op.kind == OpKind::commit;
-  if (drive_op != drive_lane) return bad_request("stands on a lane that can not run it");
+  const bool commits = op.kind == OpKind::sync || op.kind == OpKind::commit;
+  if (drives != drive_lane || commits != (lane == LaneKind::commit))
+    return bad_request("stands on a lane that can not run it");
   const std::size_t first = operands_.size();
   for (const Access& access : op.accesses) {
     const Buffer& buffer = plan.buffers[access.buffer];

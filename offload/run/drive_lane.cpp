@@ -21,12 +21,11 @@ bool rank_commits(const StepPlan& plan, RankId rank) {
 
 }  // namespace
 
-DriveLane::DriveLane(RunState& run, LaneId lane, SwapStore& store, CommitSink* sink)
+DriveLane::DriveLane(RunState& run, LaneId lane, SwapStore& store)
     : run_(run),
       lane_(lane),
       rank_(run.plan().lanes[lane].rank),
       store_(store),
-      sink_(sink),
       queue_(store.queue(rank_, io_op_of(run.plan().lanes[lane].kind))),
       ops_(run.bound().lanes[lane].ops),
       first_parity_(store.parity(rank_)),
@@ -85,8 +84,6 @@ bool DriveLane::start_next() {
     if (!ready(other, run_.finished_before(other, iteration_))) return false;
   for (const BoundWait& wait : op.waits)
     if (!ready(wait.source, run_.threshold(wait, iteration_))) return false;
-  const bool alone = op.op->kind == OpKind::sync || op.op->kind == OpKind::commit;
-  if (alone && started_ > 0) return false;
 
   Started& entry = window_[(oldest_ + started_) % window_.size()];
   entry = {&op, iteration_, run_.start_op(lane_, op, iteration_), 0, 0, false};
@@ -104,22 +101,10 @@ bool DriveLane::start_next() {
 bool DriveLane::submit() {
   Started& newest = window_[(oldest_ + started_ - 1) % window_.size()];
   const BoundOp& op = *newest.op;
-  if (op.op->kind == OpKind::sync) {
-    if (!submit_sync()) return false;
-  } else {
-    for (; transfer_ < op.transfers.size(); ++transfer_, submitted_bytes_ = 0)
-      if (!submit_transfer()) return false;
-  }
+  for (; transfer_ < op.transfers.size(); ++transfer_, submitted_bytes_ = 0)
+    if (!submit_transfer()) return false;
   newest.all_submitted = true;
   submitting_ = false;
-  return true;
-}
-
-bool DriveLane::submit_sync() {
-  Started& newest = window_[(oldest_ + started_ - 1) % window_.size()];
-  for (; transfer_ < store_.file().files().size(); ++transfer_)
-    if (!start_request(newest, nullptr, IoOp::sync, {static_cast<std::uint32_t>(transfer_), 0, 0}, nullptr))
-      return false;
   return true;
 }
 
@@ -189,12 +174,6 @@ bool DriveLane::retire() {
   if (started_ == 0) return false;
   const Started& entry = window_[oldest_];
   if (!entry.all_submitted || entry.in_flight > 0 || entry.unverified > 0) return false;
-  if (entry.op->op->kind == OpKind::commit) {
-    if (const Status done = commit(entry); !done.ok()) {
-      fail(*entry.op, done.error());
-      return false;
-    }
-  }
   run_.finish_op(lane_, *entry.op, entry.iteration, entry.time);
   oldest_ = (oldest_ + 1) % window_.size();
   --started_;
@@ -216,13 +195,6 @@ bool DriveLane::verify_one() {
   if (!same.ok()) fail(*block->owner->op, same.error());
   free_blocks_.push_back(block);
   return true;
-}
-
-Status DriveLane::commit(const Started& started) {
-  const auto parity = static_cast<std::uint8_t>(first_parity_ ^ ((started.iteration + 1) & 1));
-  if (sink_ != nullptr) SLUICE_TRY(sink_->commit(rank_, run_.params(started.iteration), parity));
-  store_.set_parity(rank_, parity);
-  return success();
 }
 
 std::uint8_t DriveLane::physical_slot(const BoundTransfer& transfer, std::uint64_t iteration) const {

@@ -1,4 +1,4 @@
-// A drive's lane: a sliding window of requests over the ops of the plan, checksums on both ways, durability.
+// A drive's lane: a sliding window of requests over the ops of the plan, checksums on both ways.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,10 @@
 namespace sluice {
 
 /// Starts ops in order as soon as their waits are over and the window has room, many at once on a windowed lane; makes
-/// their completions visible in order. Sync and commit run when everything before them on the lane has finished. One
-/// thread.
+/// their completions visible in order. One thread.
 class DriveLane {
  public:
-  DriveLane(RunState& run, LaneId lane, SwapStore& store, CommitSink* sink);
+  DriveLane(RunState& run, LaneId lane, SwapStore& store);
 
   void run();  ///< until the run halts; nothing is in flight when it returns
 
@@ -46,12 +45,10 @@ class DriveLane {
   bool start_next();       ///< the op at the cursor, if its waits are over
   bool submit();           ///< requests of the newest started op; true when all are submitted
   bool submit_transfer();  ///< of the transfer at the cursor
-  bool submit_sync();
-  void begin_requests();  ///< what was submitted and has not begun
-  bool retire();          ///< the oldest started op, if it has finished
+  void begin_requests();   ///< what was submitted and has not begun
+  bool retire();           ///< the oldest started op, if it has finished
   Block* open_block(Started& owner, const BoundTransfer& transfer, std::uint64_t begin, std::uint64_t bytes);
   bool verify_one();  ///< of the blocks that have arrived; false if there is none
-  Status commit(const Started& started);
   std::size_t wanted_completions() const;
   void sleep();
   void collect(std::size_t min_completions);
@@ -64,7 +61,6 @@ class DriveLane {
   LaneId lane_;
   RankId rank_;
   SwapStore& store_;
-  CommitSink* sink_;
   IoQueue& queue_;
   const std::vector<BoundOp>& ops_;
   std::uint8_t first_parity_;

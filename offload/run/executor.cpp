@@ -85,6 +85,8 @@ Status Executor::Impl::check_parts(const StepPlan& plan) const {
     const bool asks_source = op.kind == OpKind::load_tokens || op.kind == OpKind::step_end;
     if (computes && plan.lanes[op.lane].rank >= parts.backends.size())
       return bad_request("no compute backend").in(describe(plan, id));
+    const bool commits = op.kind == OpKind::sync || op.kind == OpKind::commit;
+    if (commits && parts.store == nullptr) return bad_request("no store to commit").in(describe(plan, id));
     if (asks_source && parts.source == nullptr) return bad_request("no step source").in(describe(plan, id));
     if (op.kind == OpKind::load_tokens && op.accesses.empty())
       return bad_request("loads tokens to nowhere").in(describe(plan, id));
@@ -126,7 +128,7 @@ void Executor::Impl::start_lanes() {
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     const bool drives = lanes[i].lane.kind == LaneKind::nvme_read || lanes[i].lane.kind == LaneKind::nvme_write;
     if (drives && !lanes[i].ops.empty())
-      drive_lanes[i] = std::make_unique<DriveLane>(*run, static_cast<LaneId>(i), *parts.store, parts.commit_sink);
+      drive_lanes[i] = std::make_unique<DriveLane>(*run, static_cast<LaneId>(i), *parts.store);
   }
   for (std::size_t i = 0; i < lanes.size(); ++i)
     if (!lanes[i].ops.empty()) threads.emplace_back([this, i] { run_lane(static_cast<LaneId>(i)); });

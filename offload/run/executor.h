@@ -60,9 +60,9 @@ class StepSource {
   virtual void step_not_finite(RankId, const StepParams&) {}
 };
 
-/// Makes a step durable: writes the commit record and syncs it. On the nvme_write lane, after everything the lane was
-/// given before has reached the drive, and after step_end of the iteration (of the one before, where updates run ahead
-/// of the forward pass). `parity` is the slot that becomes current; committed_step(params) is what it holds.
+/// Makes a step durable: writes the commit record and syncs it. On the commit lane, after all durable writes of the
+/// iteration have reached the drive, and after its step_end (that of the one before, where updates run ahead of the
+/// forward pass). `parity` is the slot that becomes current; committed_step(params) is what it holds.
 class CommitSink {
  public:
   virtual ~CommitSink() = default;

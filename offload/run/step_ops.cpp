@@ -57,9 +57,9 @@ Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
     case OpKind::all_gather: return all_gather(rank, op);
     case OpKind::reduce_scatter: return reduce_scatter(rank, op);
     case OpKind::read:
-    case OpKind::write:
-    case OpKind::sync:
-    case OpKind::commit: break;  // the drive's; bound plans have them on its lanes only
+    case OpKind::write: break;  // the drive's; bound plans have them on its lanes only
+    case OpKind::sync: return parts_.store->sync(rank);
+    case OpKind::commit: return commit(rank, params);
     case OpKind::forward:
     case OpKind::recompute:
     case OpKind::backward:
@@ -68,6 +68,14 @@ Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
     case OpKind::logits: return parts_.backends[rank]->run(*plan_, *op.op, op.operands, params);
   }
   SLUICE_CHECK(false, "(op #%u of kind %d)", op.id, static_cast<int>(op.op->kind));
+}
+
+/// Every iteration of a plan that commits does it once: slots change places.
+Status StepOps::commit(RankId rank, const StepParams& params) {
+  const auto parity = static_cast<std::uint8_t>(1 - parts_.store->parity(rank));
+  if (parts_.commit_sink != nullptr) SLUICE_TRY(parts_.commit_sink->commit(rank, params, parity));
+  parts_.store->set_parity(rank, parity);
+  return success();
 }
 
 Status StepOps::copy(const BoundOp& op) {

@@ -1,4 +1,4 @@
-// What each op does, on every lane but the drive's.
+// What each op does, on every lane but the two that move data to and from the drive.
 #pragma once
 
 #include <atomic>
@@ -30,6 +30,7 @@ class StepOps {
   Status update(RankId rank, const BoundOp& op, const StepParams& params);
   Status control(RankId rank, const BoundOp& op, const StepParams& params);
   Status step_end(RankId rank, const BoundOp& op, const StepParams& params);
+  Status commit(RankId rank, const StepParams& params);
   Status all_gather(RankId rank, const BoundOp& op);
   Status reduce_scatter(RankId rank, const BoundOp& op);
   Meeting meeting(RankId rank, const Op& op) const;

@@ -44,6 +44,12 @@ Result<std::unique_ptr<SwapStore>> SwapStore::create(SwapFile& file, std::span<c
       queue.buffers.emplace_back(memory.at(Tier::host, spec.rank, 0), bytes);
     SLUICE_ASSIGN(rank->reads, make_queue(queue));
     SLUICE_ASSIGN(rank->writes, make_queue(queue));
+    QueueOptions syncs = queue;
+    syncs.depth = 1;
+    syncs.buffers.clear();
+    syncs.sqpoll = syncs.iopoll = false;
+    SLUICE_ASSIGN(rank->syncs, make_queue(syncs));
+    rank->sync_requests.resize(queue.files.size());
     store->ranks_.push_back(std::move(rank));
   }
   return store;
@@ -202,7 +208,7 @@ Status SwapStore::reap(IoQueue& queue) {
 void SwapStore::drain() {
   // Nobody wants what is dropped here, nor its failures.
   for (const auto& rank : ranks_)
-    for (IoQueue* each : {rank->reads.get(), rank->writes.get()}) static_cast<void>(each->drain());
+    for (IoQueue* each : {rank->reads.get(), rank->writes.get(), rank->syncs.get()}) static_cast<void>(each->drain());
 }
 
 void SwapStore::assume_zero(BufferId buffer, Slot slot) {
@@ -228,11 +234,24 @@ Status SwapStore::clear(BufferId buffer) {
   return success();
 }
 
-Status SwapStore::sync() {
-  if (ranks_.empty()) return success();
-  for (std::size_t i = 0; i < file_.files().size(); ++i)
-    SLUICE_TRY(transfer_now(*ranks_.front()->writes, IoOp::sync, static_cast<std::uint32_t>(i), 0, {}));
-  return success();
+// All files at once: drives of a stripe flush their caches beside each other.
+Status SwapStore::sync(RankId id) {
+  RankStore& rank = rank_at(id);
+  for (std::size_t i = 0; i < rank.sync_requests.size(); ++i) {
+    IoRequest& request = rank.sync_requests[i] = IoRequest{};
+    request.op = IoOp::sync;
+    request.file = static_cast<std::uint32_t>(i);
+    SLUICE_CHECK(rank.syncs->submit(&request), "a sync of file %zu was refused", i);
+  }
+  Status status;
+  for (std::size_t left = rank.sync_requests.size(); left > 0;) {
+    std::array<IoRequest*, 16> done;
+    SLUICE_ASSIGN(const std::size_t count, rank.syncs->wait(1, done));
+    for (IoRequest* request : std::span(done).first(count))
+      if (status.ok()) status = rank.syncs->status(*request);
+    left -= count;
+  }
+  return status;
 }
 
 std::uint64_t SwapStore::read_bytes() const {

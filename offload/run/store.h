@@ -57,8 +57,8 @@ class SwapStore {
   static std::uint64_t file_bytes(std::span<const ArenaSpec> arenas);
 
   /// `file` has at least file_bytes(arenas) and outlives the store, as does `memory`, whose host arenas are registered
-  /// with the queues. One queue for reads and one for writes per rank, made from `queue`, whose files and buffers are
-  /// filled in here.
+  /// with the queues. One queue each for reads, writes and syncs per rank, made from `queue`, whose files and buffers
+  /// are filled in here.
   static Result<std::unique_ptr<SwapStore>> create(SwapFile& file, std::span<const ArenaSpec> arenas,
                                                    const Memory& memory, QueueOptions queue);
 
@@ -85,8 +85,11 @@ class SwapStore {
   void assume_zero(BufferId buffer, Slot slot);
   /// The same after whatever was there, for nvme buffers that are not durable: makes the file read as zeros.
   Status clear(BufferId buffer);
-  /// fdatasync of every file, through the queues. Nothing may be in flight.
-  Status sync();
+  /// fdatasync of every file, through a queue of the rank's own: makes durable what has come back to any queue before.
+  /// The rank's commit lane may call it while others transfer.
+  Status sync(RankId rank);
+  /// The same, whichever rank's. Does nothing where there is no nvme arena.
+  Status sync() { return ranks_.empty() ? success() : sync(ranks_.front()->spec.rank); }
 
   /// Which physical slot is `current` for the next iteration: flipped by commit ops.
   std::uint8_t parity(RankId rank) const { return rank_at(rank).parity.load(std::memory_order_acquire); }
@@ -110,7 +113,8 @@ class SwapStore {
   struct RankStore {
     ArenaSpec spec;
     std::uint64_t base = 0;  ///< of the arena in the swap file
-    std::unique_ptr<IoQueue> reads, writes;
+    std::unique_ptr<IoQueue> reads, writes, syncs;
+    std::vector<IoRequest> sync_requests;            ///< one for each file
     std::map<std::uint64_t, BufferSums> persistent;  ///< by arena offset
     std::atomic<std::uint8_t> parity{0};
   };

@@ -348,8 +348,8 @@ void RankBuilder::step_end() {
 }
 
 void RankBuilder::commit() {
-  emit_.op(OpKind::sync, LaneKind::nvme_write, rank_);
-  emit_.op(OpKind::commit, LaneKind::nvme_write, rank_);
+  emit_.op(OpKind::sync, LaneKind::commit, rank_);
+  emit_.op(OpKind::commit, LaneKind::commit, rank_);
 }
 
 }  // namespace sluice

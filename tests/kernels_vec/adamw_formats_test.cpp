@@ -14,8 +14,9 @@ Expected expected(const Tensor& t, const AdamwStep& s) {
     std::vector<float> ms, vs;
     std::vector<std::uint32_t> low, high, low19, high19;
     for (std::int64_t i = first; i < std::min(t.numel(), first + 256); ++i) {
-      Scalar e{t.exp_avg(i), t.exp_avg_sq(i), t.master(i)};
-      e.update(s, t.gradient(i));
+      const bool decays = t.formats().moments == MomentFormat::int8;
+      Scalar e(t.exp_avg(i, s.beta1), t.exp_avg_sq(i, s.beta2), t.master(i));
+      decays ? e.update_decayed(s, t.gradient(i)) : e.update(s, t.gradient(i));
       const std::uint32_t random = rounding_bits(s.rounding_key, static_cast<std::uint64_t>(i));
       out.w.push_back(e.w);
       ms.push_back(e.m);
@@ -132,7 +133,7 @@ TEST(AdamwFormats, IndicesBeyond32BitsCount) {
       const AdamwStep s = some_step(1);
       adamw(s, r);
       for (std::size_t i = 0; i < 512; ++i) {
-        Scalar e{0, 0, 0};
+        Scalar e(0, 0, 0);
         e.update(s, 0.1f);
         const std::uint32_t random = rounding_bits(s.rounding_key, first + i);
         ASSERT_EQ(m[i].bits, round_bf16(e.m, random & 0xffffu)) << first << " + " << i;

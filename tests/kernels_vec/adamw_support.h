@@ -17,14 +17,29 @@ inline std::uint32_t bits_of(float v) { return std::bit_cast<std::uint32_t>(v); 
 inline bool same_value(float x, float y) { return bits_of(x) == bits_of(y) || (std::isnan(x) && std::isnan(y)); }
 
 /// The update of one element.
-struct Scalar {
+class Scalar {
+ public:
+  Scalar(float exp_avg, float exp_avg_sq, float master) : m(exp_avg), v(exp_avg_sq), w(master) {}
   float m, v, w;
   void update(const AdamwStep& s, float gradient) {
-    const double lr = s.lr, b1 = s.beta1, b2 = s.beta2, t = static_cast<double>(s.step);
     const float g = gradient * s.gradient_scale;
-    const float one_minus_b1 = static_cast<float>(1 - b1), one_minus_b2 = static_cast<float>(1 - b2);
+    const float one_minus_b1 = static_cast<float>(1 - double{s.beta1});
+    const float one_minus_b2 = static_cast<float>(1 - double{s.beta2});
     m = std::fma(one_minus_b1, g - m, m);
     v = std::fma(one_minus_b2 * g, g, s.beta2 * v);
+    apply(s);
+  }
+  /// Of 8-bit moments, which have been decoded with their decay.
+  void update_decayed(const AdamwStep& s, float gradient) {
+    m = std::fma(static_cast<float>((1 - double{s.beta1}) * s.gradient_scale), gradient, m);
+    const float h = static_cast<float>(std::sqrt(1 - double{s.beta2}) * s.gradient_scale) * gradient;
+    v = std::fma(h, h, v);
+    apply(s);
+  }
+
+ private:
+  void apply(const AdamwStep& s) {
+    const double lr = s.lr, b1 = s.beta1, b2 = s.beta2, t = static_cast<double>(s.step);
     const float denominator = std::fma(std::sqrt(v), static_cast<float>(1 / std::sqrt(1 - std::pow(b2, t))), s.eps);
     const float keep = static_cast<float>(1 - lr * s.weight_decay);
     w = std::fma(static_cast<float>(-lr / (1 - std::pow(b1, t))), m / denominator, w * keep);
@@ -120,17 +135,18 @@ class Tensor {
   float gradient(std::int64_t i) const {
     return f_.gradient == Dtype::f32 ? at<float>(4)[i] : to_float(at<bf16>(4)[i]);
   }
-  float exp_avg(std::int64_t i) const {
+  /// Decoded with the scale times `decay` where there is one.
+  float exp_avg(std::int64_t i, float decay = 1) const {
     if (f_.moments == MomentFormat::f32) return at<float>(2)[i];
     if (f_.moments == MomentFormat::bf16) return to_float(at<bf16>(2)[i]);
     const std::uint32_t code = at<std::uint8_t>(2)[i];
-    const float x = decode(code & 0x7fu, scale_m[static_cast<std::size_t>(i / 256)]);
+    const float x = decode(code & 0x7fu, decay * scale_m[static_cast<std::size_t>(i / 256)]);
     return code > 0x80u ? -x : x;
   }
-  float exp_avg_sq(std::int64_t i) const {
+  float exp_avg_sq(std::int64_t i, float decay = 1) const {
     if (f_.moments == MomentFormat::f32) return at<float>(3)[i];
     if (f_.moments == MomentFormat::bf16) return to_float(at<bf16>(3)[i]);
-    return decode(at<std::uint8_t>(3)[i], scale_v[static_cast<std::size_t>(i / 256)]);
+    return decode(at<std::uint8_t>(3)[i], decay * scale_v[static_cast<std::size_t>(i / 256)]);
   }
   void set_exp_avg(std::int64_t i, float x) {
     if (f_.moments == MomentFormat::f32) at<float>(2)[i] = x;

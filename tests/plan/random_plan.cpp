@@ -17,7 +17,7 @@ class Generator {
     for (RankId r = 0; r < options.ranks; ++r) {
       plan_.groups[0].push_back(r);
       for (const LaneKind k : {LaneKind::compute, LaneKind::h2d, LaneKind::nvme_read, LaneKind::nvme_write,
-                               LaneKind::optimizer, LaneKind::comm})
+                               LaneKind::optimizer, LaneKind::comm, LaneKind::commit})
         plan_.lanes.push_back({k, r, k == LaneKind::nvme_read || k == LaneKind::nvme_write});
     }
   }
@@ -29,8 +29,8 @@ class Generator {
       for (RankId r = 0; r < options_.ranks; ++r) work(r);
     }
     for (RankId r = 0; r < options_.ranks && options_.durable; ++r) {
-      at(OpKind::sync, LaneKind::nvme_write, r);
-      at(OpKind::commit, LaneKind::nvme_write, r);
+      at(OpKind::sync, LaneKind::commit, r);
+      at(OpKind::commit, LaneKind::commit, r);
     }
     if (options_.ranks > 1) meet(OpKind::control);
     return std::move(plan_);

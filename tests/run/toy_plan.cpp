@@ -260,8 +260,8 @@ class RandomBuilder {
       const BufferId from = s == 0 && options_.ranks > 1 ? first : pick(ready.host[s]);
       b_.move(OpKind::write, LaneKind::nvme_write, r, from, ready.durable[s], Slot::current, Slot::next);
     }
-    b_.op(OpKind::sync, LaneKind::nvme_write, r);
-    b_.op(OpKind::commit, LaneKind::nvme_write, r);
+    b_.op(OpKind::sync, LaneKind::commit, r);
+    b_.op(OpKind::commit, LaneKind::commit, r);
   }
 
   // After the commits, so that no rank overwrites a slot that another has not left behind.
@@ -457,8 +457,8 @@ class TrainingBuilder {
   }
 
   void commit(RankId r) {
-    b_.op(OpKind::sync, LaneKind::nvme_write, r);
-    b_.op(OpKind::commit, LaneKind::nvme_write, r);
+    b_.op(OpKind::sync, LaneKind::commit, r);
+    b_.op(OpKind::commit, LaneKind::commit, r);
   }
 
   void control(RankId r) {

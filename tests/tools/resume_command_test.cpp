@@ -273,7 +273,8 @@ TEST_F(ResumeCommand, RefusesAForeignSwapFileNamingTheBlock) {
 TEST_F(ResumeCommand, RefusesWhatIsInUse) {
   const std::string script = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + options() + drive() +
                              run("run") + "--steps 1000000 >/dev/null 2>&1 & echo $! >" + path(".pid") +
-                             "; until [ -s " + path("run") + "/metrics.jsonl ]; do sleep 0.02; done";
+                             "; until [ -s " + path("run") +
+                             "/metrics.jsonl ]; do kill -0 $! || exit 1; sleep 0.02; done";
   ASSERT_EQ(std::system(script.c_str()), 0);
   for (const std::string& command : {"train --resume " + run("run"), options() + run("run") + "--steps 5"}) {
     const Finished f = sluice(command);
