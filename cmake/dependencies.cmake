@@ -9,6 +9,8 @@ find_package(CLI11 REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 find_library(AIO_LIBRARY aio REQUIRED)  # libaio has neither a pkg-config nor a CMake file
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 
 # A CUDA compiler is used where there is one and never needed.

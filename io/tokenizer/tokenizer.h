@@ -1,5 +1,5 @@
-// A model's own tokenizer: tokenizer.json of a Hugging Face directory. Byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM) and
-// BPE over characters with byte fallback (Llama 2, Mistral), with the normalizers, pre-tokenizers, added tokens,
+// A model's own tokenizer: tokenizer.json of a Hugging Face directory. Byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM)
+// and BPE over characters with byte fallback (Llama 2, Mistral), with the normalizers, pre-tokenizers, added tokens,
 // templates and decoders that these come with. The ids are those of the `tokenizers` package; whatever a file asks for
 // beyond that is refused by name.
 //

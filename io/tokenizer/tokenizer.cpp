@@ -1,0 +1,270 @@
+#include "io/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "io/json_guard.h"
+#include "io/tokenizer/added_tokens.h"
+#include "io/tokenizer/bpe.h"
+#include "io/tokenizer/decoder.h"
+#include "io/tokenizer/json_fields.h"
+#include "io/tokenizer/pre_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+/// The largest known files have 35 MB.
+constexpr std::uint64_t file_bytes_max = 256u << 20;
+
+const nlohmann::json& field(const nlohmann::json& json, const char* name) {
+  static const nlohmann::json none;
+  return json.contains(name) ? json[name] : none;
+}
+
+/// What stands around a text.
+struct Template {
+  std::vector<std::int32_t> before, after;
+};
+
+Status add_template(const nlohmann::json& json, Template& out) {
+  SLUICE_ASSIGN(const nlohmann::json* const items, list_of(json, "single"));
+  bool seen_text = false;
+  for (const nlohmann::json& item : *items) {
+    if (item.is_object() && item.contains("Sequence")) {
+      if (seen_text) return bad_request("a template that has the text twice is not supported");
+      seen_text = true;
+      continue;
+    }
+    const nlohmann::json& special = item.is_object() ? field(item, "SpecialToken") : item;
+    const std::string name =
+        special.is_object() && field(special, "id").is_string() ? special["id"].get<std::string>() : "";
+    const nlohmann::json& known = field(json, "special_tokens");
+    const nlohmann::json& entry = known.is_object() && known.contains(name) ? known[name] : field(json, "");
+    if (!entry.is_object() || !field(entry, "ids").is_array())
+      return bad_request("the template's token '" + name + "' is not among its special_tokens");
+    for (const nlohmann::json& id : entry["ids"]) {
+      if (!id.is_number_unsigned() || id.get<std::uint64_t>() > 0x7ffffffeu)
+        return bad_request("an id of the template's token '" + name + "' is not a number of a token");
+      (seen_text ? out.after : out.before).push_back(static_cast<std::int32_t>(id.get<std::uint64_t>()));
+    }
+  }
+  return seen_text ? success() : Status(bad_request("the template has no place for the text"));
+}
+
+Status add_post_processor(const nlohmann::json& json, Template& out) {
+  if (json.is_null()) return success();
+  SLUICE_ASSIGN(const std::string type, type_of(json, "a post-processor"));
+  if (type == "ByteLevel") return success();  // of offsets alone
+  if (type == "TemplateProcessing") return add_template(json, out);
+  if (type != "Sequence") return bad_request("the post-processor '" + type + "' is not supported");
+  SLUICE_ASSIGN(const nlohmann::json* const parts, list_of(json, "processors"));
+  for (const nlohmann::json& part : *parts) SLUICE_TRY(add_post_processor(part, out));
+  return success();
+}
+
+}  // namespace
+
+struct Tokenizer::Parts {
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  Bpe bpe;
+  Template around;
+  Decoder decoder;
+  std::deque<AddedToken> added;  ///< stay where they are
+  AddedTokenFinder in_text, in_normalized;
+  StringMap<std::int32_t> ids;
+  std::vector<std::string> tokens;  ///< [id]
+  std::set<std::int32_t> special;
+  std::map<std::int32_t, std::string> normal_forms;  ///< of added tokens that are looked for in one: texts have it
+
+  Status add_tokens(const nlohmann::json& json);
+  Status add_token(const nlohmann::json& json);
+  void name(std::int32_t id, const std::string& token);
+};
+
+void Tokenizer::Parts::name(std::int32_t id, const std::string& token) {
+  const auto place = static_cast<std::size_t>(id);
+  if (tokens.size() <= place) tokens.resize(place + 1);
+  tokens[place] = token;
+  ids[token] = id;
+}
+
+Status Tokenizer::Parts::add_tokens(const nlohmann::json& json) {
+  if (json.is_null()) return success();
+  if (!json.is_array()) return bad_request("added_tokens must be a list");
+  for (const nlohmann::json& each : json) SLUICE_TRY(add_token(each));
+  return success();
+}
+
+Status Tokenizer::Parts::add_token(const nlohmann::json& json) {
+  if (!json.is_object()) return bad_request("an added token must be an object");
+  AddedToken t;
+  SLUICE_ASSIGN(t.content, string_of(json, "content"));
+  const auto in_token = [&](const Error& error) { return error.in("added token '" + t.content + "'"); };
+  const nlohmann::json& id = field(json, "id");
+  if (!id.is_number_unsigned() || id.get<std::uint64_t>() > (1u << 30))
+    return in_token(bad_request("its id is not a number of a token"));
+  t.id = static_cast<std::int32_t>(id.get<std::uint64_t>());
+  for (const auto& [name, to] :
+       {std::pair("special", &t.special), std::pair("single_word", &t.single_word), std::pair("lstrip", &t.lstrip),
+        std::pair("rstrip", &t.rstrip), std::pair("normalized", &t.normalized)}) {
+    const auto value = bool_of(json, name, false);
+    if (!value.ok()) return in_token(value.error());
+    *to = *value;
+  }
+  if (const auto known = ids.find(t.content); known != ids.end() && known->second != t.id)
+    return in_token(
+        bad_request("its id is " + std::to_string(t.id) + ", in the vocabulary " + std::to_string(known->second)));
+  if (t.content.empty()) return success();
+  this->name(t.id, t.content);
+  if (t.special) special.insert(t.id);
+  added.push_back(std::move(t));
+  const AddedToken& token = added.back();
+  if (!token.normalized || normalizer.empty()) {
+    (token.normalized ? in_normalized : in_text).add(&token, token.content);
+    return success();
+  }
+  std::string form = token.content;
+  SLUICE_TRY(normalizer.apply(form));
+  in_normalized.add(&token, form);
+  normal_forms[token.id] = std::move(form);
+  return success();
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Result<Tokenizer> Tokenizer::load(const std::string& path) {
+  std::error_code ignored;
+  std::string file = path;
+  if (std::filesystem::is_directory(path, ignored)) file += "/tokenizer.json";
+  if (!std::filesystem::is_regular_file(file, ignored)) return bad_request(file + " is not a file");
+  if (std::filesystem::file_size(file, ignored) > file_bytes_max)
+    return bad_request(file + " is larger than 256 MiB; no tokenizer is");
+  std::ifstream in(file, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in.good() && !in.eof()) return bad_request("can not read " + file + ": " + std::strerror(errno));
+  return parse(text, file);
+}
+
+Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
+  if (const Status sound = check_json(text); !sound.ok()) return sound.error().in(name);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  auto parts = std::make_unique<Parts>();
+  const auto read = [&]() -> Status {
+    if (!json.is_object() || !json.contains("model")) return bad_request("is not a tokenizer: it has no model");
+    SLUICE_ASSIGN(parts->normalizer, Normalizer::from(field(json, "normalizer")));
+    SLUICE_ASSIGN(parts->pre_tokenizer, PreTokenizer::from(field(json, "pre_tokenizer")));
+    SLUICE_ASSIGN(parts->bpe, Bpe::from(json["model"], parts->pre_tokenizer.byte_level()));
+    SLUICE_ASSIGN(parts->decoder, Decoder::from(field(json, "decoder")));
+    SLUICE_TRY(add_post_processor(field(json, "post_processor"), parts->around));
+    std::int32_t most = -1;
+    for (const auto& [token, id] : parts->bpe.vocabulary()) most = std::max(most, id);
+    // A file of a hundred bytes could ask for the memory of two thousand million names.
+    if (most >= 0 && static_cast<std::uint64_t>(most) > 16 * parts->bpe.vocabulary().size() + 65536)
+      return bad_request("token ids go up to " + std::to_string(most) + ", of " +
+                         std::to_string(parts->bpe.vocabulary().size()) + " tokens");
+    for (const auto& [token, id] : parts->bpe.vocabulary()) parts->name(id, token);
+    const nlohmann::json& added = field(json, "added_tokens");
+    for (const nlohmann::json& each : added.is_array() ? added : nlohmann::json::array())
+      if (each.is_object() && field(each, "id").is_number_unsigned() &&
+          each["id"].get<std::uint64_t>() > 16 * (parts->tokens.size() + added.size()) + 65536)
+        return bad_request("the id of an added token is far beyond the others");
+    return parts->add_tokens(added);
+  };
+  if (const Status done = read(); !done.ok()) return done.error().in(name);
+  return Tokenizer(std::move(parts));
+}
+
+std::uint64_t Tokenizer::vocabulary() const { return parts_->tokens.size(); }
+
+std::optional<std::int32_t> Tokenizer::id(std::string_view token) const {
+  const auto it = parts_->ids.find(token);
+  return it == parts_->ids.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::string_view Tokenizer::token(std::int32_t id) const {
+  const auto place = static_cast<std::size_t>(id);
+  return id >= 0 && place < parts_->tokens.size() ? std::string_view(parts_->tokens[place]) : std::string_view();
+}
+
+bool Tokenizer::is_special(std::int32_t id) const { return parts_->special.contains(id); }
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const std::int32_t id : ids) {
+    const auto form = parts_->normal_forms.find(id);
+    const std::string_view name = form == parts_->normal_forms.end() ? token(id) : form->second;
+    if (!name.empty() && !(skip_special && is_special(id))) tokens.emplace_back(name);
+  }
+  return parts_->decoder.decode(std::move(tokens));
+}
+
+struct Tokenizer::Encoder::State {
+  explicit State(const Parts& p) : parts(p), words(p.pre_tokenizer), bpe(p.bpe) {}
+
+  Status text(std::string_view piece, bool at_start, std::vector<std::int32_t>& ids) {
+    const PreTokenizer::Sink sink = [&](std::string_view word) {
+      bpe.encode(word, ids);
+      return success();
+    };
+    return words.run(piece, at_start, sink);
+  }
+  /// Between added tokens of the text as it came.
+  Status between(std::string_view piece, bool at_start, std::vector<std::int32_t>& ids) {
+    if (piece.empty()) return success();
+    if (!parts.normalizer.empty()) {
+      normal.assign(piece);
+      SLUICE_TRY(parts.normalizer.apply(normal));
+      piece = normal;
+    }
+    parts.in_normalized.find_all(piece, found_normalized);
+    std::size_t done = 0;
+    for (const AddedTokenFinder::Found& f : found_normalized) {
+      SLUICE_TRY(text(piece.substr(done, f.range.begin - done), at_start && done == 0, ids));
+      ids.push_back(f.token->id);
+      done = f.range.end;
+    }
+    return text(piece.substr(done), at_start && done == 0, ids);
+  }
+  Status all(std::string_view whole, std::vector<std::int32_t>& ids) {
+    whole = valid_utf8(whole, valid);
+    parts.in_text.find_all(whole, found);
+    std::size_t done = 0;
+    for (const AddedTokenFinder::Found& f : found) {
+      SLUICE_TRY(between(whole.substr(done, f.range.begin - done), done == 0, ids));
+      ids.push_back(f.token->id);
+      done = f.range.end;
+    }
+    return between(whole.substr(done), done == 0, ids);
+  }
+
+  const Parts& parts;
+  PreTokenizer::Runner words;
+  Bpe::Encoder bpe;
+  std::string valid, normal;
+  std::vector<AddedTokenFinder::Found> found, found_normalized;
+};
+
+Tokenizer::Encoder::Encoder(const Tokenizer& tokenizer) : state_(std::make_unique<State>(*tokenizer.parts_)) {}
+Tokenizer::Encoder::Encoder(Encoder&&) noexcept = default;
+Tokenizer::Encoder::~Encoder() = default;
+
+Status Tokenizer::Encoder::encode(std::string_view text, bool add_special, std::vector<std::int32_t>& ids) {
+  const Template& around = state_->parts.around;
+  if (add_special) ids.insert(ids.end(), around.before.begin(), around.before.end());
+  SLUICE_TRY(state_->all(text, ids));
+  if (add_special) ids.insert(ids.end(), around.after.begin(), around.after.end());
+  return success();
+}
+
+}  // namespace sluice
