@@ -118,7 +118,12 @@ TEST(Patterns, MeanWhatTheyMeanToOniguruma) {
   EXPECT_EQ(find(R"(\S+)", "  ab "), "ab");
   EXPECT_EQ(find(R"([]a]+)", "x]a"), "]a");
   EXPECT_EQ(find(R"([[:digit:]x]+)", "ab1x"), "1x");
-  for (const char* refused : {"(", "[a", R"([a\S])", "[a&&b]", "[a[b]]", "(?m:.)", R"(\h)", R"(\C)"})
+  EXPECT_EQ(find(R"(\p{L}+)", "1\xf0\x93\x9e\x84'"), "\xf0\x93\x9e\x84") << "U+13784, a letter since Unicode 16";
+  EXPECT_EQ(find(R"([^\p{L}]+)", "\xf0\x93\x9e\x84'a"), "'");
+  EXPECT_EQ(find(R"(\d+)", "a\xf0\x91\xbd\x90z"), "\xf0\x91\xbd\x90") << "U+11F50, a digit since Unicode 15";
+  EXPECT_EQ(find(R"(\P{N}+)", "1ab2"), "ab");
+  for (const char* refused : {"(", "[a", R"([a\S])", "[a&&b]", "[a[b]]", "(?m:.)", R"(\h)", R"(\C)", R"(\w)", R"(\b)",
+                              R"(\p)", R"(\p{No such})", R"([\P{L}])"})
     EXPECT_FALSE(Pattern::compile(refused).ok()) << refused;
   EXPECT_FALSE(Pattern::compile(std::string(70000, 'a')).ok());
 }
