@@ -1,10 +1,16 @@
 // sluice generate: text that follows a prompt.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
+#include "io/json_guard.h"
+#include "io/tokenizer/text_stream.h"
 #include "src/train/inference.h"
 #include "tools/commands.h"
 #include "tools/run_options.h"
@@ -17,58 +23,115 @@ constexpr std::int64_t byte_vocabulary = 256;
 using Clock = std::chrono::steady_clock;
 
 struct Request {
-  std::string prompt;
+  std::string prompt, tokenizer;
   std::vector<std::int32_t> prompt_tokens;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
   std::int64_t tokens = 200, prefill = 64;
   Sampling sampling;
 };
 
 struct Generated {
   std::vector<std::int32_t> tokens;
+  std::string text;                        ///< of them, up to a stop string
+  const char* ended = "length";            ///< or "eos", "stop"
   double prompt_seconds = 0, seconds = 0;  ///< of the prompt's passes; of all
 };
 
-/// Bytes as tokens, unless the prompt was given as tokens.
-Result<std::vector<std::int32_t>> tokens_of(const Request& request, const std::string& model, std::int64_t vocabulary) {
-  for (const std::int32_t t : request.prompt_tokens)
-    if (t < 0 || t >= vocabulary)
-      return bad_request("--prompt-tokens: " + std::to_string(t) + " is not in the vocabulary of " +
-                         std::to_string(vocabulary) + " of " + model);
-  if (!request.prompt_tokens.empty()) return request.prompt_tokens;
-  if (vocabulary != byte_vocabulary)
+/// What the request says, or what lies beside the weights; none for models of bytes.
+Result<std::optional<Tokenizer>> tokenizer_of(const Request& request, const std::string& weights) {
+  std::optional<Tokenizer> none;
+  std::error_code ignored;
+  const bool beside = std::filesystem::is_regular_file(weights + "/tokenizer.json", ignored);
+  if (request.tokenizer.empty() && !beside) return none;
+  SLUICE_ASSIGN(Tokenizer tokenizer, Tokenizer::load(request.tokenizer.empty() ? weights : request.tokenizer));
+  return std::optional(std::move(tokenizer));
+}
+
+Result<std::vector<std::int32_t>> tokens_of(const Request& request, const std::optional<Tokenizer>& tokenizer,
+                                            const std::string& model, std::int64_t vocabulary) {
+  std::vector<std::int32_t> tokens = request.prompt_tokens;
+  const bool given = !tokens.empty();
+  if (!given && tokenizer) SLUICE_TRY(Tokenizer::Encoder(*tokenizer).encode(request.prompt, true, tokens));
+  if (!given && !tokenizer && vocabulary != byte_vocabulary)
     return bad_request(model + " has a vocabulary of " + std::to_string(vocabulary) +
-                       ", and text is read as bytes, for vocabularies of 256; give --prompt-tokens 1,2,3");
-  if (request.prompt.empty()) return bad_request("--prompt is empty; give at least one byte to go on from");
-  std::vector<std::int32_t> tokens;
-  for (const char c : request.prompt) tokens.push_back(static_cast<unsigned char>(c));
+                       " and no tokenizer.json beside its weights; give --tokenizer FILE, or --prompt-tokens 1,2,3");
+  if (!given && !tokenizer)
+    for (const char c : request.prompt) tokens.push_back(static_cast<unsigned char>(c));
+  if (tokens.empty()) return bad_request("--prompt is empty; give at least one byte to go on from");
+  for (const std::int32_t t : tokens)
+    if (t < 0 || t >= vocabulary)
+      return bad_request((given ? "--prompt-tokens: " : "--tokenizer: token ") + std::to_string(t) +
+                         " is not in the vocabulary of " + std::to_string(vocabulary) + " of " + model);
   return tokens;
 }
 
-/// Shows tokens as they come: text byte by byte, or numbers separated by commas.
+/// Tokens that end a text: eos_token_id, a number or a list, of generation_config.json, else of config.json.
+Result<std::vector<std::int32_t>> end_tokens(const std::string& weights) {
+  std::vector<std::int32_t> tokens;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const std::string path = weights + "/" + name;
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) > (1u << 20))
+      continue;
+    std::ifstream in(path, std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    if (const Status sound = check_json(text); !sound.ok()) return sound.error().in(path);
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_object() || !json.contains("eos_token_id") || json["eos_token_id"].is_null()) continue;
+    const nlohmann::json& eos = json["eos_token_id"];
+    for (const nlohmann::json& each : eos.is_array() ? eos : nlohmann::json::array({eos})) {
+      if (!each.is_number_integer() || each.get<std::int64_t>() < 0 || each.get<std::int64_t>() > 0x7fffffff)
+        return bad_request(path + ": eos_token_id must be a token or a list of tokens");
+      tokens.push_back(each.get<std::int32_t>());
+    }
+    break;
+  }
+  return tokens;
+}
+
+/// Shows tokens as they come: text as far as it is known, or numbers separated by commas.
 class Printer {
  public:
-  Printer(bool enabled, bool text) : enabled_(enabled), text_(text) {}
+  /// `tokenizer`: null where bytes are tokens.
+  Printer(bool enabled, bool text, const Tokenizer* tokenizer, std::span<const std::int32_t> prompt,
+          const std::vector<std::string>& stop)
+      : enabled_(enabled), text_(text), stop_(stop) {
+    if (tokenizer != nullptr) stream_.emplace(*tokenizer, prompt);
+  }
   void show(std::int32_t token) {
-    if (!enabled_) return;
-    if (text_) {
-      std::fputc(token, stdout);
-    } else {
-      std::printf(first_ ? "%d" : ",%d", token);
-    }
+    if (text_)
+      put(stop_.push(stream_ ? stream_->push(token) : std::string(1, static_cast<char>(token))));
+    else
+      put((first_ ? "" : ",") + std::to_string(token));
     first_ = false;
+  }
+  void put(const std::string& text) {
+    shown_ += text;
+    if (!enabled_ || text.empty()) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }
-  void finish() const {
+  void finish() {
+    if (text_ && stream_) put(stop_.push(stream_->finish()));
+    if (text_) put(stop_.finish());
     if (enabled_) std::fputc('\n', stdout);
   }
+  bool stopped() const { return stop_.stopped(); }
+  const std::string& shown() const { return shown_; }
 
  private:
   bool enabled_, text_, first_ = true;
+  std::optional<TextStream> stream_;
+  StopStrings stop_;
+  std::string shown_;
 };
 
 Result<Generated> continue_prompt(Generator& generator, const std::vector<std::int32_t>& prompt, const Request& request,
-                                  const std::atomic<bool>& stop, Printer& printer) {
+                                  const std::vector<std::int32_t>& ends, const std::atomic<bool>& stop,
+                                  Printer& printer) {
   Generated g;
+  std::vector<std::int32_t> before(prompt);
   const auto start = Clock::now();
   const auto since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   std::span<const std::int32_t> fresh(prompt);
@@ -81,21 +144,32 @@ Result<Generated> continue_prompt(Generator& generator, const std::vector<std::i
     SLUICE_ASSIGN(const auto logits, generator.append(fresh));
     if (g.tokens.empty()) g.prompt_seconds = since();
     SLUICE_ASSIGN(const std::int32_t token,
-                  sample_token(logits, request.sampling, static_cast<std::uint64_t>(generator.position())));
+                  sample_token(logits, request.sampling, static_cast<std::uint64_t>(generator.position()), before));
     g.tokens.push_back(token);
+    before.push_back(token);
+    if (std::find(ends.begin(), ends.end(), token) != ends.end()) {
+      g.ended = "eos";
+      break;
+    }
     printer.show(token);
+    if (printer.stopped()) {
+      g.ended = "stop";
+      break;
+    }
     fresh = std::span<const std::int32_t>(g.tokens).last(1);
   }
   g.seconds = since();
   printer.finish();
+  g.text = printer.shown();
   SLUICE_TRY(generator.finish());
   return g;
 }
 
 void report_json(Generator& generator, const std::vector<std::int32_t>& prompt, const Generated& g, bool text) {
   nlohmann::ordered_json j;
-  if (text) j["text"] = std::string(g.tokens.begin(), g.tokens.end());
+  if (text) j["text"] = g.text;
   j["tokens"] = g.tokens;
+  j["ended"] = g.ended;
   j["prompt_tokens"] = prompt.size();
   j["prompt_seconds"] = g.prompt_seconds;
   j["seconds"] = g.seconds;
@@ -113,7 +187,13 @@ void report_json(Generator& generator, const std::vector<std::int32_t>& prompt, 
 Status generate(const RunOptions& options, const Request& request) {
   SLUICE_ASSIGN(RunConfig config, resolve(options));
   SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
-  SLUICE_ASSIGN(const std::vector<std::int32_t> prompt, tokens_of(request, config.model, model.vocabulary));
+  const std::string weights = config.init.empty() ? config.model : config.init;
+  SLUICE_ASSIGN(const std::optional<Tokenizer> tokenizer, tokenizer_of(request, weights));
+  SLUICE_ASSIGN(const std::vector<std::int32_t> prompt, tokens_of(request, tokenizer, config.model, model.vocabulary));
+  std::vector<std::int32_t> ends;
+  if (!request.ignore_eos) {
+    SLUICE_ASSIGN(ends, end_tokens(weights));
+  }
   const auto length = static_cast<std::int64_t>(prompt.size());
   if (length + request.tokens > model.max_positions)
     return bad_request("a prompt of " + std::to_string(length) + " tokens and --tokens " +
@@ -131,10 +211,9 @@ Status generate(const RunOptions& options, const Request& request) {
                 }));
   line.finish();
   const bool text = request.prompt_tokens.empty();
-  Printer printer(!config.json, text);
-  if (text)
-    for (const std::int32_t t : prompt) printer.show(t);
-  SLUICE_ASSIGN(const Generated generated, continue_prompt(*generator, prompt, request, stop, printer));
+  if (text && !config.json) std::fwrite(request.prompt.data(), 1, request.prompt.size(), stdout);
+  Printer printer(!config.json, text, text && tokenizer ? &*tokenizer : nullptr, prompt, request.stop);
+  SLUICE_ASSIGN(const Generated generated, continue_prompt(*generator, prompt, request, ends, stop, printer));
   if (config.json) report_json(*generator, prompt, generated, text);
   return success();
 }
@@ -145,6 +224,7 @@ void add_generate(CLI::App& app, Outcome& outcome) {
   CLI::App* command = add_command(
       app, "generate", "continue a text, streaming a model that need not fit in memory",
       "  sluice generate --model out --prompt 'It was a dark and ' --tokens 300 --temperature 0.8\n"
+      "  sluice generate --model ./Llama-3.2-1B --prompt 'Q: Why is the sky blue?\\nA:' --top-p 0.9 --stop 'Q:'\n"
       "  sluice generate --model ./Llama-3.2-1B --prompt-tokens 128000,791,6864 --tokens 16 --temperature 0 \\\n"
       "      --device-memory 512MiB --host-memory 256MiB --nvme /mnt/nvme");
   auto options = std::make_shared<RunOptions>();
@@ -152,14 +232,16 @@ void add_generate(CLI::App& app, Outcome& outcome) {
   Sampling& s = request->sampling;
   add_model_options(command, options.get());
   command->get_option("--model")->required();
-  CLI::Option* text =
-      command->add_option("--prompt", request->prompt, "text to continue, for models of bytes (vocabulary 256)");
+  CLI::Option* text = command->add_option("--prompt", request->prompt, "text to continue");
   CLI::Option* tokens =
       command->add_option("--prompt-tokens", request->prompt_tokens, "tokens to continue; prints tokens, not text")
           ->delimiter(',')
           ->type_name("T[,T]")
           ->excludes(text);
-  command->add_option("--tokens", request->tokens, "tokens to generate")
+  command->add_option("--tokenizer", request->tokenizer,
+                      "tokenizer.json or its directory (default: the one beside the weights; without one, bytes are "
+                      "tokens for models with a vocabulary of 256)");
+  command->add_option("--tokens", request->tokens, "tokens to generate at most")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   command->add_option("--temperature", s.temperature, "0 takes the most likely token")
@@ -168,6 +250,21 @@ void add_generate(CLI::App& app, Outcome& outcome) {
   command->add_option("--top-k", s.top_k, "draw from the K most likely tokens; 0: from all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command
+      ->add_option("--top-p", s.top_p, "draw from the fewest tokens that together have this probability; 1: from all")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--repetition-penalty", s.repetition_penalty,
+                   "divides the logits of tokens that came before (negative ones are multiplied); 1: none")
+      ->check(CLI::Range(0.01, 100.0))
+      ->capture_default_str();
+  command->add_option("--stop", request->stop, "end before this text comes; may be given several times")
+      ->type_name("TEXT")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->excludes(tokens);
+  command->add_flag("--ignore-eos", request->ignore_eos, "go on behind the tokens that end a text");
   command->add_option("--seed", s.seed, "the same seed draws the same text")->capture_default_str();
   command->add_option("--prefill", request->prefill, "tokens of the prompt in one pass over the model")
       ->check(CLI::Range(1, 1 << 20))
@@ -175,6 +272,7 @@ void add_generate(CLI::App& app, Outcome& outcome) {
       ->group("Budgets");
   command->callback([options, request, text, tokens, &outcome] {
     if (text->count() + tokens->count() == 0) throw CLI::RequiredError("--prompt or --prompt-tokens");
+    request->stop.erase(std::remove(request->stop.begin(), request->stop.end(), ""), request->stop.end());
     outcome.finish("generate", generate(*options, *request));
   });
 }

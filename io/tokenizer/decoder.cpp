@@ -1,5 +1,6 @@
 #include "io/tokenizer/decoder.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -116,6 +117,11 @@ Status Decoder::add(const nlohmann::json& json) {
     return steps_.emplace_back(std::move(metaspace)), success();
   }
   return bad_request("the decoder '" + type + "' is not supported");
+}
+
+bool Decoder::joins(std::string_view token) const {
+  return byte_of(token) && std::any_of(steps_.begin(), steps_.end(),
+                                       [](const Step& step) { return std::holds_alternative<ByteFallback>(step); });
 }
 
 std::string Decoder::decode(Tokens tokens) const {

@@ -17,6 +17,8 @@ class Decoder {
   static Result<Decoder> from(const nlohmann::json& json);
   /// Tokens as the file writes them; valid UTF-8 comes out.
   std::string decode(std::vector<std::string> tokens) const;
+  /// Whether the token is a byte that is joined with those beside it.
+  bool joins(std::string_view token) const;
 
  private:
   struct ByteLevel {};

@@ -199,6 +199,8 @@ std::string_view Tokenizer::token(std::int32_t id) const {
 
 bool Tokenizer::is_special(std::int32_t id) const { return parts_->special.contains(id); }
 
+bool Tokenizer::is_byte(std::int32_t id) const { return parts_->decoder.joins(token(id)); }
+
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::vector<std::string> tokens;
   for (const std::int32_t id : ids) {

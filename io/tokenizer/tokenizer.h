@@ -36,6 +36,8 @@ class Tokenizer {
   /// The token as the file writes it; empty for an id without one.
   std::string_view token(std::int32_t id) const;
   bool is_special(std::int32_t id) const;
+  /// Whether it is one of the bytes that only together are text, where the decoder joins such.
+  bool is_byte(std::int32_t id) const;
 
   /// What the ids stand for. Ids without a token are left out, and special tokens with `skip_special`.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;

@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 
-#include "sluice/random.h"
 #include "src/train/hugging_face.h"
 
 namespace sluice {
 namespace {
-
-constexpr std::uint64_t sampling_stream = 0x73616d706c65;  // apart from weights and data order under the same seed
 
 std::span<const float> logits_of(const Prepared& run, const Engine& engine) {
   for (const Buffer& b : run.main.buffers)
@@ -36,34 +32,6 @@ Result<RunConfig> with_weights(const RunConfig& config) {
   SLUICE_ASSIGN([[maybe_unused]] const HuggingFaceWeights weights,
                 HuggingFaceWeights::open(c.init, build_model(model)));
   return c;
-}
-
-Result<std::int32_t> sample_token(std::span<const float> logits, const Sampling& sampling, std::uint64_t position) {
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    if (!std::isfinite(logits[i]))
-      return fault("the logit of token " + std::to_string(i) + " at position " + std::to_string(position) +
-                   " is not finite; the weights are damaged or overflow this --dtype");
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](std::int32_t a, std::int32_t b) {
-    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  if (sampling.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
-  if (sampling.top_k > 0 && static_cast<std::size_t>(sampling.top_k) < order.size()) {
-    std::nth_element(order.begin(), order.begin() + sampling.top_k, order.end(), likelier);
-    order.resize(static_cast<std::size_t>(sampling.top_k));
-    std::sort(order.begin(), order.end());
-  }
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  std::vector<double> until(order.size());
-  double sum = 0;
-  for (std::size_t i = 0; i < order.size(); ++i)
-    until[i] = sum +=
-        std::exp((static_cast<double>(logits[static_cast<std::size_t>(order[i])]) - largest) / sampling.temperature);
-  const double drawn = philox_uniform(sampling.seed, position, sampling_stream) * sum;
-  const auto at = std::upper_bound(until.begin(), until.end() - 1, drawn);
-  return order[static_cast<std::size_t>(at - until.begin())];
 }
 
 Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run, const Engine::Watch& watch) {

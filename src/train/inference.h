@@ -12,6 +12,7 @@
 #include "io/token_file.h"
 #include "src/train/batches.h"
 #include "src/train/engine.h"
+#include "src/train/sampling.h"
 
 namespace sluice {
 
@@ -19,16 +20,6 @@ namespace sluice {
 /// directory. bad_request when there is none, or when it does not hold every tensor of the model. Only headers are
 /// read.
 Result<RunConfig> with_weights(const RunConfig& config);
-
-struct Sampling {
-  double temperature = 1;  ///< 0: always the most likely token
-  int top_k = 0;           ///< draw from the k most likely tokens; 0: from all
-  std::uint64_t seed = 1;
-};
-
-/// The token that follows at `position`: a pure function of its arguments. Ties go to the smaller token.
-/// Errors: fault when a logit is not finite.
-Result<std::int32_t> sample_token(std::span<const float> logits, const Sampling& sampling, std::uint64_t position);
 
 /// Decodes one sequence through key-value caches, streaming parameters as the plan says. For Prepared of
 /// Purpose::decode: config.sequence tokens at most in one pass over the model, config.steps in all.

@@ -65,6 +65,32 @@ TEST_F(InferenceCommandTest, GeneratesTextAndJson) {
   EXPECT_EQ(std::count(tokens.out.begin(), tokens.out.end(), ','), 3) << tokens.out;
 }
 
+TEST_F(InferenceCommandTest, EndsWhereItIsTold) {
+  const std::string request = "generate --prompt 'the rain' --tokens 40 --temperature 0 ";
+  const json whole = json::parse(on_model(request + "--json", {1, 8}).out);
+  ASSERT_EQ(whole["ended"], "length");
+  const std::string text = whole["text"];
+  ASSERT_EQ(text.size(), 40u);
+  const std::string word = text.substr(10, 3);
+  const json stopped = json::parse(on_model(request + "--json --stop '" + word + "' --stop ZZZ", {1, 8}).out);
+  EXPECT_EQ(stopped["ended"], "stop");
+  EXPECT_EQ(stopped["text"], text.substr(0, text.find(word)));
+  const Finished shown = on_model(request + "--stop '" + word + "'", {1, 8});
+  EXPECT_EQ(shown.out, "the rain" + text.substr(0, text.find(word)) + "\n");
+  // A token that ends texts is told by the configuration, as a number or a list.
+  const int end = whole["tokens"][5];
+  const std::size_t first = static_cast<std::size_t>(
+      std::find(whole["tokens"].begin(), whole["tokens"].end(), json(end)) - whole["tokens"].begin());
+  std::ofstream(model() + "/generation_config.json") << json{{"eos_token_id", {255, end}}}.dump();
+  const json ended = json::parse(on_model(request + "--json", {1, 8}).out);
+  EXPECT_EQ(ended["ended"], "eos");
+  EXPECT_EQ(ended["text"], text.substr(0, first));
+  EXPECT_EQ(json::parse(on_model(request + "--json --ignore-eos", {1, 8}).out)["text"], text);
+  std::ofstream(model() + "/generation_config.json") << "{\"eos_token_id\": \"x\"}";
+  expect_refused("generate --model " + model() + " --prompt x", "eos_token_id");
+  std::filesystem::remove(model() + "/generation_config.json");
+}
+
 TEST_F(InferenceCommandTest, EvaluatesText) {
   const Finished f =
       on_model("eval --json --data " + text() + " --seq 64 --batch 4 --micro-batch 2 --batches 3", {2, 64});
@@ -88,7 +114,13 @@ TEST_F(InferenceCommandTest, WrongRequestsAreOneLine) {
   expect_refused("generate --model " + path("bare") + " --prompt x", "model.safetensors");
   expect_refused("generate --model llama-tiny --prompt x", "--init");
   expect_refused("generate --model llama-25m --init " + model() + " --prompt x", model());
-  expect_refused("generate --model llama-125m --prompt x", "--prompt-tokens");
+  expect_refused("generate --model llama-125m --prompt x", "--tokenizer");
+  expect_refused(trained + " --prompt x --tokenizer " + path("nowhere"), "nowhere");
+  expect_refused(trained + " --prompt x --tokenizer " SLUICE_FIXTURES "/tokenizers/llama2.json", "vocabulary of 256");
+  expect_refused(trained + " --prompt x --tokenizer " + model() + "/config.json", "no model");
+  expect_refused(trained + " --prompt x --top-p 0", "--top-p");
+  expect_refused(trained + " --prompt x --top-p 1.5", "--top-p");
+  expect_refused(trained + " --prompt x --repetition-penalty 0", "--repetition-penalty");
   expect_refused(trained, "--prompt");
   expect_refused(trained + " --prompt ''", "--prompt");
   expect_refused(trained + " --prompt x --prompt-tokens 1", "--prompt");

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "offload/plan/finish.h"
 #include "tests/inference/rig.h"
@@ -202,6 +203,36 @@ TEST(SampleToken, DrawsByProbability) {
   EXPECT_EQ(counts({0, 0, 5})[2], 8000);
   EXPECT_EQ(counts({1, 1, 5})[2], 8000);
   EXPECT_EQ(counts({1e-30, 0, 5})[2], 8000);
+}
+
+TEST(SampleToken, KeepsTheFewestTokensThatAreLikelyEnough) {
+  const std::vector<float> logits{0, std::log(2.0f), std::log(5.0f), std::log(2.0f)};  // of ten: 1, 2, 5, 2
+  const auto drawn = [&](double top_p, int top_k = 0, double temperature = 1) {
+    std::set<std::int32_t> all;
+    Sampling s{temperature, top_k, 7, top_p};
+    for (std::uint64_t i = 0; i < 4000; ++i) all.insert(expect_ok(sample_token(logits, s, i)));
+    return all;
+  };
+  EXPECT_EQ(drawn(0.3), (std::set<std::int32_t>{2}));
+  EXPECT_EQ(drawn(0.499), (std::set<std::int32_t>{2}));
+  EXPECT_EQ(drawn(0.6), (std::set<std::int32_t>{1, 2})) << "of equals the smaller token";
+  EXPECT_EQ(drawn(0.8), (std::set<std::int32_t>{1, 2, 3}));
+  EXPECT_EQ(drawn(0.95), (std::set<std::int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(drawn(0.8, 2), (std::set<std::int32_t>{1, 2})) << "of what top-k leaves, 2 and 5 of seven";
+  EXPECT_EQ(drawn(0.5, 0, 100), (std::set<std::int32_t>{1, 2})) << "after the temperature";
+}
+
+TEST(SampleToken, PenalizesWhatCameBeforeOnce) {
+  const std::vector<float> logits{4, 3, -1, -2};
+  const auto most_likely = [&](double penalty, std::vector<std::int32_t> before) {
+    return expect_ok(sample_token(logits, {0, 0, 1, 1, penalty}, 0, before));
+  };
+  EXPECT_EQ(most_likely(1, {0, 0}), 0);
+  EXPECT_EQ(most_likely(1.3, {0, 0}), 0) << "4 / 1.3 once is more than 3";
+  EXPECT_EQ(most_likely(1.5, {0}), 1);
+  EXPECT_EQ(most_likely(100, {0, 1, 2}), 0);
+  EXPECT_EQ(expect_ok(sample_token(std::vector<float>{-3, -2}, {0, 0, 1, 1, 2}, 0, std::vector<std::int32_t>{1})), 0);
+  EXPECT_EQ(most_likely(2, {-1, 99}), 0) << "tokens of no logit are left out";
 }
 
 TEST(SampleToken, TiesAndLogitsThatAreNoNumbers) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/tokenizer/pattern.h"
+#include "io/tokenizer/text_stream.h"
 #include "io/tokenizer/unicode.h"
 
 namespace sluice::test {
@@ -81,6 +82,48 @@ TEST(Tokenizers, LongWordsAndManyWordsAreTheSame) {
     std::string storage;
     return std::string(valid_utf8(all, storage));
   }()) << "byte-level BPE loses nothing";
+}
+
+/// Pieces add up to the whole text, and none ends within a character.
+TEST_P(Kinds, StreamTextsInWholeCharacters) {
+  const auto tokenizer = Tokenizer::load(folder + GetParam() + ".json");
+  ASSERT_TRUE(tokenizer.ok());
+  std::ifstream in(folder + GetParam() + ".cases.json");
+  Tokenizer::Encoder encoder(*tokenizer);
+  for (const json& c : json::parse(in)) {
+    std::vector<std::int32_t> ids, prompt;
+    ASSERT_TRUE(encoder.encode("so:", false, prompt).ok());
+    ids = prompt;
+    const auto more = c["ids"].get<std::vector<std::int32_t>>();
+    ids.insert(ids.end(), more.begin(), more.end());
+    TextStream stream(*tokenizer, prompt);
+    std::string text = tokenizer->decode(prompt, true);
+    for (const std::int32_t id : more) {
+      const std::string piece = stream.push(id);
+      EXPECT_EQ(valid_utf8_prefix(piece), piece.size());
+      text += piece;
+    }
+    text += stream.finish();
+    EXPECT_EQ(text, tokenizer->decode(ids, true));
+  }
+}
+
+TEST(StopStrings, EndTheTextBeforeTheFirstOfThem) {
+  StopStrings stop({"END", "\n\n", "NDX"});
+  EXPECT_EQ(stop.push("a\nb E"), "a\nb ");
+  EXPECT_EQ(stop.push("N"), "");
+  EXPECT_EQ(stop.push("Z\n"), "ENZ");
+  EXPECT_FALSE(stop.stopped());
+  EXPECT_EQ(stop.push("x\n"), "\nx");
+  EXPECT_EQ(stop.push("\nrest END"), "");
+  EXPECT_TRUE(stop.stopped());
+  EXPECT_EQ(stop.push("more"), "");
+  EXPECT_EQ(stop.finish(), "");
+  StopStrings open({"END"});
+  EXPECT_EQ(open.push("an EN"), "an ");
+  EXPECT_EQ(open.finish(), "EN");
+  StopStrings none({});
+  EXPECT_EQ(none.push("all"), "all");
 }
 
 TEST(Utf8, InvalidPartsBecomeOneReplacementEach) {
