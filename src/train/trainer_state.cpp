@@ -79,7 +79,12 @@ Engine::Watch Trainer::watch(const std::string& what) {
   return [this, what](double fraction) -> Status {
     observer_.progress(what, fraction);
     if (stop_ == nullptr || !stop_->load()) return success();
-    return Error{ErrorCode::cancelled, "stopped by a signal while " + what};
+    std::string text = "stopped by a signal while " + what;
+    if (directory_ != nullptr && directory_->run())
+      text += directory_->has_commits() || directory_->has_snapshot()
+                  ? "; the run is as it was: the same command goes on"
+                  : "; nothing has been trained yet: the same command starts over";
+    return Error{ErrorCode::cancelled, text};
   };
 }
 
@@ -146,8 +151,7 @@ Status Trainer::restore_committed() {
     for (RankId r = 0; r < run_.workload.ranks && whole; ++r) {
       whole = false;
       for (const CommitRecord* record : journal_->records(r, step)) {
-        Status restored =
-            engine_->restore(r, *record, watch("verifying the states of step " + std::to_string(step)));
+        Status restored = engine_->restore(r, *record, watch("verifying the states of step " + std::to_string(step)));
         const bool other_serves =
             restored.ok() || restored.error().code == ErrorCode::damaged || restored.error().code == ErrorCode::fault;
         if (!other_serves) return restored;

@@ -50,6 +50,8 @@ class Resume : public testing::Test {
 
   std::string fresh_directory() { return bench_.path("run" + std::to_string(++runs_)); }
 
+  static constexpr std::int64_t at_once = -1;
+
   /// One process's part of a run: prepared anew each time, from the directory if a run is there.
   static Attempt attempt(RunConfig c, const std::string& path, const Schedule& schedule, std::int64_t stop_after = 0) {
     Attempt a;
@@ -63,6 +65,7 @@ class Resume : public testing::Test {
     auto prepared = prepare_with(c, Purpose::train, schedule);
     EXPECT_TRUE(prepared.ok() && (*prepared)->search.fits);
     Stopper observer(stop_after);
+    observer.stop = stop_after == at_once;
     auto trainer = Trainer::create(**prepared, observer, &*directory, &observer.stop);
     if (trainer.ok()) {
       auto result = (*trainer)->run(observer.stop);
@@ -173,6 +176,22 @@ INSTANTIATE_TEST_SUITE_P(
                     Kind{"int8_moments_host_ranks", false, Place::host, false, 2, true, MomentFormat::int8},
                     Kind{"int8_moments_not_durable", true, Place::host, true, 2, false, MomentFormat::int8}),
     [](const auto& kind) { return kind.param.name; });
+
+TEST_F(Resume, StoppedBeforeItsFirstStepItSaysHowToGoOn) {
+  const std::string path = fresh_directory(), whole = fresh_directory();
+  const Schedule plan = schedule(true, Place::nvme);
+  const auto expect_stopped = [&](const std::string& what) {
+    const Attempt a = attempt(config(true), path, plan, at_once);
+    ASSERT_TRUE(a.error);
+    EXPECT_EQ(a.error->code, ErrorCode::cancelled);
+    EXPECT_NE(a.error->message.find(what), std::string::npos) << a.error->message;
+  };
+  expect_stopped("the same command starts over");
+  expect_stopped("the same command starts over");
+  ASSERT_FALSE(attempt(config(true), path, plan, 2).error);
+  expect_stopped("the same command goes on");
+  expect_same(finished(path, attempt(config(true), path, plan)), finished(whole, attempt(config(true), whole, plan)));
+}
 
 TEST_F(Resume, MomentsOfAnyFormatHaveTheSameBitsWhereverTheyLie) {
   for (const MomentFormat format : {MomentFormat::bf16, MomentFormat::int8}) {
