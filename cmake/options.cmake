@@ -1,6 +1,7 @@
 option(SLUICE_TESTS "build tests and benches" ON)
 option(SLUICE_WERROR "warnings are errors" ON)
 option(SLUICE_CHECKSUMS "verify what comes back from drives; OFF is only for measuring what that costs" ON)
+option(SLUICE_FUZZ "the parsers and their fuzz targets alone; needs clang" OFF)
 set(SLUICE_SANITIZE "" CACHE STRING "address;undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -26,6 +27,9 @@ target_compile_options(sluice_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtu
   -ffp-contract=off
   # g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+if(SLUICE_FUZZ)
+  target_compile_options(sluice_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 foreach(sanitizer IN LISTS SLUICE_SANITIZE)
   target_compile_options(sluice_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer -g)
   target_link_options(sluice_flags INTERFACE -fsanitize=${sanitizer})

@@ -69,7 +69,7 @@ std::string with_additions(const std::string& category) {
 constexpr std::string_view refused_escapes = "hHRXKZwWbB";
 
 /// So many steps of the interpreter, where the compiled code has no room.
-constexpr std::uint32_t steps_max = 100'000'000;
+constexpr std::uint32_t steps_max = 10'000'000;
 
 std::string message_of(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
