@@ -16,11 +16,13 @@
 
 namespace sluice::fuzz {
 
-/// A folder in memory that ends with the process.
+/// A folder, in memory where there is one for that, that ends with the process.
 class Folder {
  public:
   Folder() {
-    std::string made = "/dev/shm/sluice-fuzz-XXXXXX";
+    const bool memory = access("/dev/shm", W_OK) == 0;
+    std::string made =
+        (memory ? std::string("/dev/shm") : std::filesystem::temp_directory_path().string()) + "/sluice-fuzz-XXXXXX";
     SLUICE_CHECK(mkdtemp(made.data()) != nullptr, "mkdtemp");
     path_ = made;
   }
