@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "io/json_guard.h"
-#include "io/tokenizer/text_stream.h"
+#include "io/tokenizer/streaming_decoder.h"
 #include "src/train/inference.h"
 #include "tools/commands.h"
 #include "tools/run_options.h"
@@ -122,7 +122,7 @@ class Printer {
 
  private:
   bool enabled_, text_, first_ = true;
-  std::optional<TextStream> stream_;
+  std::optional<StreamingDecoder> stream_;
   StopStrings stop_;
   std::string shown_;
 };

@@ -2,7 +2,7 @@
 #include <deque>
 #include <memory>
 
-#include "io/tokenizer/text_stream.h"
+#include "io/tokenizer/streaming_decoder.h"
 #include "io/tokenizer/unicode.h"
 #include "tests/fuzz/input.h"
 
@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     SLUICE_CHECK(sluice::valid_utf8_prefix(decoded) == decoded.size(), "(%s)", kind.name.c_str());
     if (kind.name == "gpt2" || kind.name == "llama3" || kind.name == "smollm")
       SLUICE_CHECK(decoded == valid, "(%s)", kind.name.c_str());
-    sluice::TextStream stream(kind.tokenizer, {});
+    sluice::StreamingDecoder stream(kind.tokenizer, {});
     std::string streamed;
     for (std::size_t i = 0; i < ids.size() && i < 40; ++i) streamed += stream.push(ids[i]);
     streamed += stream.finish();

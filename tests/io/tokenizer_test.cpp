@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/tokenizer/pattern.h"
-#include "io/tokenizer/text_stream.h"
+#include "io/tokenizer/streaming_decoder.h"
 #include "io/tokenizer/unicode.h"
 
 namespace sluice::test {
@@ -96,7 +96,7 @@ TEST_P(Kinds, StreamTextsInWholeCharacters) {
     ids = prompt;
     const auto more = c["ids"].get<std::vector<std::int32_t>>();
     ids.insert(ids.end(), more.begin(), more.end());
-    TextStream stream(*tokenizer, prompt);
+    StreamingDecoder stream(*tokenizer, prompt);
     std::string text = tokenizer->decode(prompt, true);
     for (const std::int32_t id : more) {
       const std::string piece = stream.push(id);

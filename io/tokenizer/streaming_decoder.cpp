@@ -1,4 +1,4 @@
-#include "io/tokenizer/text_stream.h"
+#include "io/tokenizer/streaming_decoder.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,20 +13,21 @@ constexpr std::size_t context_tokens = 8;
 
 }  // namespace
 
-TextStream::TextStream(const Tokenizer& tokenizer, std::span<const std::int32_t> before) : tokenizer_(tokenizer) {
+StreamingDecoder::StreamingDecoder(const Tokenizer& tokenizer, std::span<const std::int32_t> before)
+    : tokenizer_(tokenizer) {
   const auto context = before.last(std::min(before.size(), context_tokens));
   tokens_.assign(context.begin(), context.end());
   handed_out_ = tokens_.size();
 }
 
-std::string TextStream::push(std::int32_t token) {
+std::string StreamingDecoder::push(std::int32_t token) {
   tokens_.push_back(token);
   return rest(false);
 }
 
-std::string TextStream::finish() { return rest(true); }
+std::string StreamingDecoder::finish() { return rest(true); }
 
-std::string TextStream::rest(bool last) {
+std::string StreamingDecoder::rest(bool last) {
   // What a run of bytes stands for is known when it has ended.
   if (!last && !tokens_.empty() && tokenizer_.is_byte(tokens_.back())) return "";
   const std::string known = tokenizer_.decode(std::span(tokens_).first(handed_out_), true);

@@ -12,10 +12,10 @@ namespace sluice {
 
 /// Decodes tokens of one text and hands out what can no longer change: whole characters, with the spaces between tokens
 /// that the decoder gives them in their place.
-class TextStream {
+class StreamingDecoder {
  public:
   /// `before`: tokens that the text goes on from; they are not handed out. The tokenizer outlives the stream.
-  TextStream(const Tokenizer& tokenizer, std::span<const std::int32_t> before);
+  StreamingDecoder(const Tokenizer& tokenizer, std::span<const std::int32_t> before);
   std::string push(std::int32_t token);
   std::string finish();  ///< what is left: of a character that was not completed a U+FFFD
 
