@@ -1,6 +1,7 @@
 // sluice eval: how well a model predicts a text.
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -14,14 +15,23 @@ namespace {
 
 constexpr std::int64_t byte_vocabulary = 256;
 
-void report(const Prepared& run, const Evaluator& evaluator, const EvaluateResult& result) {
-  const bool bytes = run.model.config.vocabulary == byte_vocabulary;
+/// Of the text behind the tokens; 0 where that is not known.
+Result<double> bits_per_byte(const Prepared& run, const Evaluator& evaluator, const EvaluateResult& result) {
   const double bits = result.loss / std::log(2.0);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(run.config.init + "/tokenizer.json", ignored))
+    return run.model.config.vocabulary == byte_vocabulary ? bits : 0.0;
+  SLUICE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(run.config.init));
+  SLUICE_ASSIGN(const std::uint64_t bytes, evaluator.text_bytes(tokenizer));
+  return bytes == 0 ? 0.0 : bits * static_cast<double>(result.tokens) / static_cast<double>(bytes);
+}
+
+void report(const Prepared& run, const Evaluator& evaluator, const EvaluateResult& result, double bits) {
   if (run.config.json) {
     nlohmann::ordered_json j;
     j["loss"] = result.loss;
     j["perplexity"] = std::exp(result.loss);
-    if (bytes) j["bits_per_byte"] = bits;
+    if (bits > 0) j["bits_per_byte"] = bits;
     j["tokens"] = result.tokens;
     j["windows"] = result.windows;
     j["text_tokens"] = evaluator.text_tokens();
@@ -29,7 +39,7 @@ void report(const Prepared& run, const Evaluator& evaluator, const EvaluateResul
     return;
   }
   std::printf("loss %.4f nats/token, perplexity %.3f", result.loss, std::exp(result.loss));
-  if (bytes) std::printf(", %.4f bits per byte", bits);
+  if (bits > 0) std::printf(", %.4f bits per byte", bits);
   std::printf("\nover %llu tokens (%llu windows) of the %llu in %s\n", static_cast<unsigned long long>(result.tokens),
               static_cast<unsigned long long>(result.windows), static_cast<unsigned long long>(evaluator.text_tokens()),
               run.config.data.c_str());
@@ -56,7 +66,8 @@ Status eval(const RunOptions& options, const Evaluator::Options& what) {
   });
   line.finish();
   if (!result.ok()) return result.error();
-  report(*run, *evaluator, *result);
+  SLUICE_ASSIGN(const double bits, bits_per_byte(*run, *evaluator, *result));
+  report(*run, *evaluator, *result, bits);
   return success();
 }
 

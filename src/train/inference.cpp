@@ -114,6 +114,17 @@ Status Evaluator::read_window(std::uint64_t window, std::span<std::int32_t> out)
                    : batches_.held_out_sample(window, out);
 }
 
+Result<std::uint64_t> Evaluator::text_bytes(const Tokenizer& tokenizer) const {
+  std::vector<std::int32_t> window(static_cast<std::size_t>(run_.config.sequence) + 1);
+  std::uint64_t bytes = 0;
+  for (std::uint64_t w = 0; w < windows_; ++w) {
+    SLUICE_TRY(read_window(w, window));
+    // The first token is not predicted; with it the others have the spaces that they have in the text.
+    bytes += tokenizer.decode(window, false).size() - tokenizer.decode(std::span(window).first(1), false).size();
+  }
+  return bytes;
+}
+
 Status Evaluator::load_tokens(RankId, std::int32_t micro_batch, const StepParams& params, std::span<std::int32_t> dst) {
   const std::uint64_t at = (params.step - 1) * static_cast<std::uint64_t>(run_.workload.micro_batches) +
                            static_cast<std::uint64_t>(micro_batch);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/token_file.h"
+#include "io/tokenizer/tokenizer.h"
 #include "src/train/batches.h"
 #include "src/train/engine.h"
 #include "src/train/sampling.h"
@@ -75,6 +76,8 @@ class Evaluator final : public StepSource {
   /// `watch` hears the loss so far after every pass over the model. Errors: cancelled once `stop` is true.
   Result<EvaluateResult> evaluate(const std::atomic<bool>& stop, const Watch& watch);
   std::uint64_t text_tokens() const { return tokens_.count(); }
+  /// Bytes of text that the predicted tokens stand for.
+  Result<std::uint64_t> text_bytes(const Tokenizer& tokenizer) const;
   Engine& engine() { return *engine_; }
 
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,

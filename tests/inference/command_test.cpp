@@ -100,6 +100,21 @@ TEST_F(InferenceCommandTest, EvaluatesText) {
   EXPECT_NEAR(j["bits_per_byte"].get<double>(), j["loss"].get<double>() / std::log(2.0), 1e-9);
   EXPECT_NEAR(j["perplexity"].get<double>(), std::exp(j["loss"].get<double>()), 1e-6);
   EXPECT_EQ(j["tokens"], 12 * 64);
+  // A tokenizer beside the weights says how many bytes the tokens stand for: here two each, whatever the token.
+  json vocabulary, two;
+  for (int i = 0; i < 256; ++i) {
+    char name[8];
+    std::snprintf(name, sizeof name, "%02x", i);
+    vocabulary[name] = i;
+  }
+  two["model"] = {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", json::array()}};
+  two["decoder"] = {{"type", "Fuse"}};
+  std::ofstream(model() + "/tokenizer.json") << two.dump();
+  const Finished twice =
+      on_model("eval --json --data " + text() + " --seq 64 --batch 4 --micro-batch 2 --batches 3", {2, 64});
+  std::filesystem::remove(model() + "/tokenizer.json");
+  ASSERT_EQ(twice.status, 0) << twice.err;
+  EXPECT_NEAR(json::parse(twice.out)["bits_per_byte"].get<double>(), j["bits_per_byte"].get<double>() / 2, 1e-9);
   const Finished all = on_model("eval --all-text --data " + text() + " --seq 64 --micro-batch 2", {2, 64});
   ASSERT_EQ(all.status, 0) << all.err;
   EXPECT_NE(all.out.find("bits per byte"), std::string::npos);
