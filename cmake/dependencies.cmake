@@ -10,6 +10,7 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 find_library(AIO_LIBRARY aio REQUIRED)  # libaio has neither a pkg-config nor a CMake file
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 # A CUDA compiler is used where there is one and never needed.
 include(CheckLanguage)
