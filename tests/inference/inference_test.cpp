@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "io/token_sink.h"
 #include "offload/plan/finish.h"
 #include "tests/inference/rig.h"
 
