@@ -11,7 +11,7 @@ constexpr std::uint64_t chunk_tokens = 1u << 20;
 /// Calls `each` with the tokens of the documents in order, at most chunk_tokens at a time, and `end` behind each
 /// document.
 template <class Each, class End>
-Status walk(const TokenFile& file, const std::function<void(std::uint64_t)>& watch, const Each& each, const End& end) {
+Status walk(const TokenFile& file, const TokenWatch& watch, const Each& each, const End& end) {
   std::vector<std::int32_t> tokens;
   std::uint64_t told = 0;
   for (std::uint64_t d = 0; d < file.documents(); ++d) {
@@ -22,14 +22,15 @@ Status walk(const TokenFile& file, const std::function<void(std::uint64_t)>& wat
       SLUICE_TRY(each(tokens));
     }
     end(d, document);
-    if (watch && (document.end - told >= chunk_tokens || d + 1 == file.documents())) watch(told = document.end);
+    if (watch && (document.end - told >= chunk_tokens || d + 1 == file.documents()))
+      SLUICE_TRY(watch(told = document.end));
   }
   return success();
 }
 
 }  // namespace
 
-Result<TokenSurvey> survey_tokens(const TokenFile& file, const std::function<void(std::uint64_t)>& watch) {
+Result<TokenSurvey> survey_tokens(const TokenFile& file, const TokenWatch& watch) {
   TokenSurvey survey;
   const auto each = [&](const std::vector<std::int32_t>& tokens) {
     for (const std::int32_t token : tokens) survey.largest_token = std::max(survey.largest_token, token);
@@ -45,7 +46,7 @@ Result<TokenSurvey> survey_tokens(const TokenFile& file, const std::function<voi
   return survey;
 }
 
-Status copy_tokens(const TokenFile& file, TokenSink& sink, const std::function<void(std::uint64_t)>& watch) {
+Status copy_tokens(const TokenFile& file, TokenSink& sink, const TokenWatch& watch) {
   return walk(
       file, watch, [&](const std::vector<std::int32_t>& tokens) { return sink.append(tokens); },
       [&](std::uint64_t, const TokenFile::Document&) { sink.end_document(); });

@@ -16,11 +16,13 @@ struct TokenSurvey {
   std::uint64_t empty_documents = 0;
 };
 
+/// Called now and then with the tokens done so far; its error ends the work.
+using TokenWatch = std::function<Status(std::uint64_t)>;
+
 /// Reads all of the file. bad_request for a token that is not in its vocabulary and a table that contradicts itself.
-/// `watch` is called now and then with the tokens done so far.
-Result<TokenSurvey> survey_tokens(const TokenFile& file, const std::function<void(std::uint64_t)>& watch = {});
+Result<TokenSurvey> survey_tokens(const TokenFile& file, const TokenWatch& watch = {});
 
 /// All documents of `file` to `sink`, which is then not yet finished.
-Status copy_tokens(const TokenFile& file, TokenSink& sink, const std::function<void(std::uint64_t)>& watch = {});
+Status copy_tokens(const TokenFile& file, TokenSink& sink, const TokenWatch& watch = {});
 
 }  // namespace sluice

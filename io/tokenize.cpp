@@ -126,7 +126,7 @@ bool is_held_out(std::uint64_t seed, std::uint64_t number, double share) {
 }
 
 Result<TokenizeReport> tokenize(const TokenizeOptions& options, const TextEncoding& encoding,
-                                const std::function<void(const TokenizeReport&)>& watch) {
+                                const std::function<Status(const TokenizeReport&)>& watch) {
   TextSource::Options texts = options.texts;
   texts.part_bytes = encoding.whole_documents ? 0 : batch_bytes;
   SLUICE_ASSIGN(TextSource source, TextSource::open(std::move(texts)));
@@ -148,7 +148,7 @@ Result<TokenizeReport> tokenize(const TokenizeOptions& options, const TextEncodi
     SLUICE_TRY(outputs.add(done));
     outputs.report().input_bytes = source.bytes_read();
     outputs.report().input_bytes_total = source.bytes_total();
-    if (watch) watch(outputs.report());
+    if (watch) SLUICE_TRY(watch(outputs.report()));
     pool.release_oldest();
   }
   SLUICE_TRY(reading);

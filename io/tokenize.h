@@ -57,11 +57,11 @@ struct TokenizeReport {
 };
 
 /// Writes options.output, and eval_output() where documents are held out; they appear when all is done. `watch` is
-/// called now and then with what is done so far. Memory: the longest document (1 MiB where texts may be cut) and its
-/// tokens for twice the threads, and 8 bytes a document. bad_request for everything that is wrong with the texts, the
-/// first of them in their order; also when an output would have no document.
+/// called now and then with what is done so far; its error ends the work. Memory: the longest document (1 MiB where
+/// texts may be cut) and its tokens for twice the threads, and 8 bytes a document. bad_request for everything that is
+/// wrong with the texts, the first of them in their order; also when an output would have no document.
 Result<TokenizeReport> tokenize(const TokenizeOptions& options, const TextEncoding& encoding,
-                                const std::function<void(const TokenizeReport&)>& watch = {});
+                                const std::function<Status(const TokenizeReport&)>& watch = {});
 
 /// "book.eval.tokens" of "book.tokens".
 std::string eval_output(const std::string& output);

@@ -1,6 +1,7 @@
 // sluice data: texts become token files, and what is in token files.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "io/tokenize.h"
 #include "sluice/size.h"
 #include "tools/commands.h"
+#include "tools/run_options.h"
 #include "tools/terminal.h"
 
 namespace sluice::tools {
@@ -87,6 +89,11 @@ Result<TextEncoding> encoding_of(const TokenizeRequest& request) {
   return encoding;
 }
 
+Status unless_stopped(const std::atomic<bool>& stop) {
+  if (!stop) return success();
+  return Error{ErrorCode::cancelled, "stopped by a signal; nothing was written"};
+}
+
 std::string progress_text(const TokenizeReport& report, double seconds) {
   const double rate = static_cast<double>(report.input_bytes) / std::max(seconds, 1e-9);
   const std::string of = report.input_bytes_total > 0 ? " of " + format_bytes(report.input_bytes_total) : "";
@@ -139,17 +146,20 @@ Status run_tokenize(const TokenizeRequest& request) {
   options.held_out = request.eval_split;
   options.seed = request.seed;
   options.threads = request.threads;
+  const std::atomic<bool>& stop = stop_on_signals();
+  options.before_publishing = [&] { return unless_stopped(stop); };
   const Clock clock;
   double told = 0;
   ProgressLine line(plain_seconds, !request.json);
   const auto watch = [&](const TokenizeReport& report) {
     const double now = clock.seconds();
-    if (now - told < 0.1) return;
+    if (now - told < 0.1) return unless_stopped(stop);
     told = now;
     line.update(progress_text(report, now),
                 report.input_bytes_total == 0
                     ? -1
                     : static_cast<double>(report.input_bytes) / static_cast<double>(report.input_bytes_total));
+    return unless_stopped(stop);
   };
   const auto report = tokenize(options, encoding, watch);
   line.finish();
@@ -158,12 +168,15 @@ Status run_tokenize(const TokenizeRequest& request) {
   return success();
 }
 
-/// Shows how much of the file was read.
-std::function<void(std::uint64_t)> watch_tokens(ProgressLine& line, const TokenFile& file, const std::string& what) {
-  return [&line, &file, what, clock = Clock(), told = 0.0](std::uint64_t tokens) mutable {
-    if (clock.seconds() - told < 0.1) return;
-    told = clock.seconds();
-    line.task(what, static_cast<double>(tokens) / static_cast<double>(file.count()));
+/// Shows how much of the file was read, and ends that on a signal.
+TokenWatch watch_tokens(ProgressLine& line, const TokenFile& file, const std::string& what) {
+  const std::atomic<bool>& stop = stop_on_signals();
+  return [&line, &file, &stop, what, clock = Clock(), told = 0.0](std::uint64_t tokens) mutable {
+    if (clock.seconds() - told >= 0.1) {
+      told = clock.seconds();
+      line.task(what, static_cast<double>(tokens) / static_cast<double>(file.count()));
+    }
+    return unless_stopped(stop);
   };
 }
 
@@ -267,7 +280,7 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
                    "texts (a document each) or JSON lines (.jsonl, .ndjson; a document a line), also as .gz, .dz or "
                    ".zst; - is standard input")
       ->required()
-      ->type_name("FILE...");
+      ->type_name("FILE");
   command->add_option("--output", request->output, "token file to write")->required()->type_name("FILE");
   const std::map<std::string, TextKind> kinds{
       {"auto", TextKind::automatic}, {"text", TextKind::text}, {"jsonl", TextKind::jsonl}};

@@ -105,6 +105,20 @@ TEST_F(DataCommandTest, PeopleSeeWhatWasDone) {
     EXPECT_NE(shown.out.find(std::string("\n") + row), std::string::npos) << row << "\n" << shown.out;
 }
 
+TEST_F(DataCommandTest, ASignalLeavesNothing) {
+  // The shell's end of the pipe opens when the other one is read: then signals are handled.
+  const std::string script = "cd " + path("") +
+                             " && mkfifo pipe && { " SLUICE_BINARY
+                             " data tokenize --input pipe --output t 2>err & } && exec 3>pipe && echo text >&3 && "
+                             "kill -TERM $! && exec 3>&- ; wait $!";
+  const int status = std::system(script.c_str());
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1);
+  EXPECT_NE(read(path("err")).find("sluice data tokenize: stopped by a signal; nothing was written\n"),
+            std::string::npos);
+  for (const auto& entry : std::filesystem::directory_iterator(path("")))
+    EXPECT_NE(entry.path().filename().string().front(), 't') << entry.path();
+}
+
 TEST_F(DataCommandTest, TrainsOnForeignFiles) {
   write_profile(path(""));
   write("a.txt", text(20000));
