@@ -139,10 +139,10 @@ Result<TokenizeReport> tokenize(const TokenizeOptions& options, const TextEncodi
       EncodeBatch& batch = pool.next_free();
       reading = fill(batch, source);
       more = reading.ok() && batch.used > 0;
-      if (more) pool.start(batch);
+      // Also what was read before a failure: something wrong in it comes first.
+      if (batch.used > 0) pool.start(batch);
       continue;
     }
-    // What is wrong with a text before comes before what could not be read.
     const EncodeBatch& done = pool.wait_for_oldest();
     SLUICE_TRY(done.result);
     SLUICE_TRY(outputs.add(done));

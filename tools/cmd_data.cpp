@@ -1,12 +1,14 @@
 // sluice data: texts become token files, and what is in token files.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "io/megatron.h"
@@ -34,7 +36,8 @@ class Clock {
 
 struct TokenizeRequest {
   std::vector<std::string> input;
-  std::string output, jsonl_field = "text";
+  std::string output;
+  std::optional<std::string> jsonl_field;
   TextKind input_format = TextKind::automatic;
   TokenFormat format = TokenFormat::sluice;
   double eval_split = 0;
@@ -75,6 +78,18 @@ Status refuse_to_replace(const std::vector<std::string>& inputs, const std::vect
         return bad_request(fmt::format("{} would replace {}, which is read; give another --output", output, input));
     }
   return success();
+}
+
+/// What is read; bad_request when a field is named that nothing has.
+Result<TextSource::Options> texts_of(const TokenizeRequest& request) {
+  TextSource::Options texts{.paths = request.input, .kind = request.input_format};
+  if (!request.jsonl_field) return texts;
+  texts.field = *request.jsonl_field;
+  const bool any = texts.kind == TextKind::automatic
+                       ? std::any_of(texts.paths.begin(), texts.paths.end(), is_jsonl_name)
+                       : texts.kind == TextKind::jsonl;
+  if (!any) return bad_request("--jsonl-field, but no input ends in .jsonl or .ndjson; add --input-format jsonl");
+  return texts;
 }
 
 /// How text becomes tokens, and the token behind each document if one was asked for.
@@ -137,9 +152,7 @@ Status run_tokenize(const TokenizeRequest& request) {
   SLUICE_TRY(refuse_to_replace(request.input, outputs));
   SLUICE_ASSIGN(const TextEncoding encoding, encoding_of(request));
   TokenizeOptions options;
-  options.texts.paths = request.input;
-  options.texts.kind = request.input_format;
-  options.texts.field = request.jsonl_field;
+  SLUICE_ASSIGN(options.texts, texts_of(request));
   options.output = request.output;
   options.format = request.format;
   options.end_of_text = request.append_eos;
@@ -287,17 +300,23 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
   command->add_option("--input-format", request->input_format, "what all inputs are; auto: by their endings")
       ->transform(CLI::CheckedTransformer(kinds).description(""))
       ->type_name("auto|text|jsonl");
-  command->add_option("--jsonl-field", request->jsonl_field, "the field of a JSON line that is the document")
-      ->capture_default_str()
+  command
+      ->add_option("--jsonl-field", request->jsonl_field,
+                   "the field of a JSON line that is the document (default: text)")
       ->type_name("NAME");
   add_format(command, &request->format);
-  command
-      ->add_option("--eval-split", request->eval_split,
-                   "share of the documents, whole ones, that go to a second file instead: OUTPUT with .eval before its "
-                   "ending")
-      ->check(CLI::Range(0.0, 0.999).description(""))
-      ->type_name("SHARE");
-  command->add_option("--seed", request->seed, "which documents those are")->capture_default_str()->type_name("N");
+  CLI::Option* eval_split =
+      command
+          ->add_option(
+              "--eval-split", request->eval_split,
+              "share of the documents, whole ones, that go to a second file instead: OUTPUT with .eval before its "
+              "ending")
+          ->check(CLI::Range(0.0, 0.999).description(""))
+          ->type_name("SHARE");
+  command->add_option("--seed", request->seed, "which documents those are")
+      ->capture_default_str()
+      ->type_name("N")
+      ->needs(eval_split);
   command
       ->add_option("--append-eos", request->append_eos,
                    "a token to put behind each document; 256 is the first that is no byte")

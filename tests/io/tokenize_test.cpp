@@ -34,6 +34,11 @@ TEST(Tokenize, NothingIsLeftOfWhatFails) {
   for (const int threads : {1, 3}) {
     expect_refused(tokenize_file(dir / "cut.gz", dir / "t", threads), "cut.gz ends in the middle");
     expect_refused(tokenize_file(dir / "bad.jsonl", dir / "t", threads), "bad.jsonl line 2 is not JSON");
+    TokenizeOptions both;
+    both.texts.paths = {dir / "bad.jsonl", dir / "cut.gz"};
+    both.output = dir / "t";
+    both.threads = threads;
+    expect_refused(tokenize(both, byte_encoding()), "bad.jsonl line 2 is not JSON");
     expect_refused(tokenize_file(dir / "empty", dir / "t", threads), "hold no text");
     expect_refused(tokenize_file(dir / "missing", dir / "t", threads), "missing");
     expect_refused(tokenize_file(dir.path(), dir / "t", threads), "is a directory");

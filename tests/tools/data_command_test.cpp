@@ -139,6 +139,8 @@ TEST_F(DataCommandTest, WrongOptionsAreRefused) {
   expect_refused(in + out + " --eval-split 1e-9", "t.eval");
   expect_refused(in + out + " --append-eos 257", "257");
   expect_refused(in + out + " --threads 0", "threads");
+  expect_refused(in + out + " --jsonl-field body", "--input-format jsonl");
+  expect_refused(in + out + " --seed 3", "--eval-split");
   expect_refused(in + " --output " + path("a.txt"), "would replace");
   expect_refused(in + " --output " + path("no/where"), "no/where");
   expect_refused("data convert --input " + path("a.txt") + out, "a.txt");
