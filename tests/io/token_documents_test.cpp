@@ -107,6 +107,18 @@ TEST(TokenDocuments, EveryBitCountsInTheHash) {
   EXPECT_GT(opened, 45u * 16) << "the tokens and all ends but the last are not looked at when the file is opened";
 }
 
+TEST(TokenDocuments, MegatronsIndexCountsInTheHash) {
+  const ScratchDir dir;
+  std::vector<std::uint64_t> hashes;
+  for (const std::vector<std::size_t>& lengths : {std::vector<std::size_t>{3, 4}, {4, 3}}) {
+    auto writer = MegatronWriter::create(dir / "m", 300);
+    ASSERT_TRUE(writer.ok());
+    write_documents(*writer, random_tokens(7, 300, 5), lengths);
+    hashes.push_back(open_tokens(dir / "m").hash());
+  }
+  EXPECT_NE(hashes[0], hashes[1]);
+}
+
 TEST(TokenDocuments, RandomMutationsNeverCrash) {
   const ScratchDir dir("/dev/shm");
   const auto tokens = random_tokens(200, 300, 6);

@@ -28,6 +28,7 @@ TEST(Tokenize, NothingIsLeftOfWhatFails) {
   const ScratchDir dir;
   const std::string good = gzip(some_text(5'000'000));
   write_text(dir / "cut.gz", good.substr(0, good.size() - 20));
+  write_text(dir / "short.gz", gzip(some_text(1000)).substr(0, 100));
   write_text(dir / "empty", "");
   write_text(dir / "bad.jsonl", "{\"text\":\"a\"}\n{\"text\":\n");
   const std::size_t before = dir.files();
@@ -35,7 +36,7 @@ TEST(Tokenize, NothingIsLeftOfWhatFails) {
     expect_refused(tokenize_file(dir / "cut.gz", dir / "t", threads), "cut.gz ends in the middle");
     expect_refused(tokenize_file(dir / "bad.jsonl", dir / "t", threads), "bad.jsonl line 2 is not JSON");
     TokenizeOptions both;
-    both.texts.paths = {dir / "bad.jsonl", dir / "cut.gz"};
+    both.texts.paths = {dir / "bad.jsonl", dir / "short.gz"};
     both.output = dir / "t";
     both.threads = threads;
     expect_refused(tokenize(both, byte_encoding()), "bad.jsonl line 2 is not JSON");
