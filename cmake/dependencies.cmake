@@ -12,6 +12,7 @@ find_library(AIO_LIBRARY aio REQUIRED)  # libaio has neither a pkg-config nor a 
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 # A CUDA compiler is used where there is one and never needed.
 include(CheckLanguage)

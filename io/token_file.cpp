@@ -2,22 +2,19 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "io/checksum.h"
+#include "io/megatron.h"
 #include "io/token_header.h"
 
 namespace sluice {
-
-static_assert(std::endian::native == std::endian::little, "token files are little endian");
 
 std::uint32_t token_bytes_for(std::uint64_t vocabulary) {
   if (vocabulary <= 1u << 8) return 1;
@@ -29,21 +26,6 @@ std::uint64_t header_checksum(const TokenHeader& h) {
 }
 
 namespace {
-
-/// What is wrong with a header that a file of `file_bytes` begins with; empty if nothing.
-std::string find_fault(const TokenHeader& h, std::uint64_t file_bytes) {
-  if (std::memcmp(h.magic, token_magic, sizeof h.magic) != 0) return "is not a token file (wrong magic)";
-  if (h.schema_version != token_file_schema_version)
-    return fmt::format("has schema version {}, this program reads {}", h.schema_version, token_file_schema_version);
-  if (h.checksum != header_checksum(h)) return "has a damaged header";
-  if (h.token_bytes != 1 && h.token_bytes != 2 && h.token_bytes != 4)
-    return fmt::format("has tokens of {} bytes", h.token_bytes);
-  if (h.vocabulary == 0 || h.vocabulary > 0x7fffffffu) return fmt::format("has a vocabulary of {}", h.vocabulary);
-  const std::uint64_t room = (file_bytes - sizeof h) / h.token_bytes;
-  if (h.count > room) return fmt::format("is truncated: {} of {} tokens are there", room, h.count);
-  if (file_bytes - sizeof h != h.count * h.token_bytes) return "has bytes after its last token";
-  return {};
-}
 
 /// Stored tokens to `out`; returns the largest.
 template <class T>
@@ -58,81 +40,139 @@ std::uint32_t widen(const std::byte* data, std::span<std::int32_t> out) {
   return largest;
 }
 
+bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+bool has_index(const std::string& path) { return exists(megatron_name(path) + ".idx"); }
+
+Result<TokenLayout> layout_of(TokenFormat format, std::span<const std::byte> tokens, std::span<const std::byte> index) {
+  switch (format) {
+    case TokenFormat::sluice: return sluice_layout(tokens);
+    case TokenFormat::megatron: return megatron_layout(index, tokens.size());
+    case TokenFormat::llm_c: return llm_c_layout(tokens);
+    case TokenFormat::nanogpt: return nanogpt_layout(tokens);
+  }
+  return fault("unknown format");
+}
+
 }  // namespace
 
-Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& requirements) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path) {
+  using Found = std::optional<TokenFormat>;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0 && errno == ENOENT && exists(path + ".bin") && exists(path + ".idx")) return Found(TokenFormat::megatron);
   if (fd < 0) return bad_request(fmt::format("can not open {}: {}", path, std::strerror(errno)));
+  std::array<std::byte, 16> begin{};
+  const ssize_t n = pread(fd, begin.data(), begin.size(), 0);
+  const int error = errno;
+  ::close(fd);
+  if (n < 0) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(error)));
+  const auto there = std::span<const std::byte>(begin).first(static_cast<std::size_t>(n));
+  if (n >= 8 && std::memcmp(there.data(), token_magic, 8) == 0) return Found(TokenFormat::sluice);
+  if (has_megatron_magic(there)) return Found(TokenFormat::megatron);
+  if (has_llm_c_magic(there)) return Found(TokenFormat::llm_c);
+  if (path.ends_with(".idx") && exists(megatron_name(path) + ".bin")) return Found(TokenFormat::megatron);
+  if (path.ends_with(".bin")) return Found(has_index(path) ? TokenFormat::megatron : TokenFormat::nanogpt);
+  return Found();
+}
+
+Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& requirements) {
+  // What is no token file, a directory or a missing one is refused below, where its name and size are known.
+  const auto found = recognize_tokens(path);
+  const TokenFormat format = found.ok() ? found->value_or(TokenFormat::sluice) : TokenFormat::sluice;
   TokenFile file;
   file.path_ = path;
-  struct stat st {};
+  std::string tokens_path = path;
+  if (format == TokenFormat::megatron) {
+    tokens_path = megatron_name(path) + ".bin";
+    file.path_ = megatron_name(path) + ".idx";
+    SLUICE_ASSIGN(file.index_, MappedFile::open(file.path_, requirements.own));
+  }
+  SLUICE_ASSIGN(file.tokens_, MappedFile::open(tokens_path, requirements.own));
+  auto layout = layout_of(format, file.tokens_.bytes(), file.index_.bytes());
+  if (!layout.ok()) return bad_request(fmt::format("{} {}", file.path_, layout.error().message));
+  file.layout_ = *layout;
+  const std::uint64_t limit = requirements.vocabulary_limit;
   std::string wrong;
-  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-    wrong = "is not a regular file";
-  } else if (static_cast<std::uint64_t>(st.st_size) < sizeof(TokenHeader)) {
-    wrong = fmt::format("is not a token file: {} bytes are fewer than its header has", st.st_size);
-  } else if (requirements.own && (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
-    wrong = "may have been written by another user";
-  } else {
-    file.map_bytes_ = static_cast<std::uint64_t>(st.st_size);
-    void* map = mmap(nullptr, file.map_bytes_, PROT_READ, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) {
-      wrong = fmt::format("can not be mapped: {}", std::strerror(errno));
-    } else {
-      file.map_ = map;
-    }
+  if (limit > 0 && file.vocabulary() > limit) {
+    if (file.vocabulary_known())
+      wrong =
+          fmt::format("has a vocabulary of {}, the model's is {}: use the model's tokenizer", file.vocabulary(), limit);
+    else
+      file.layout_.vocabulary = limit;
   }
-  ::close(fd);
-  if (wrong.empty()) {
-    TokenHeader header;
-    std::memcpy(&header, file.map_, sizeof header);
-    wrong = find_fault(header, file.map_bytes_);
-    file.count_ = header.count;
-    file.vocabulary_ = header.vocabulary;
-    file.token_bytes_ = header.token_bytes;
-  }
-  if (wrong.empty() && requirements.vocabulary_limit > 0 && file.vocabulary_ > requirements.vocabulary_limit)
-    wrong = fmt::format("has a vocabulary of {}, the model's is {}: use the model's tokenizer", file.vocabulary_,
-                        requirements.vocabulary_limit);
-  if (wrong.empty() && file.count_ < requirements.tokens_min)
-    wrong = fmt::format("has {} tokens, at least {} are needed", file.count_, requirements.tokens_min);
+  if (wrong.empty() && file.count() < requirements.tokens_min)
+    wrong = fmt::format("has {} tokens, at least {} are needed", file.count(), requirements.tokens_min);
   if (!wrong.empty()) return bad_request(fmt::format("{} {}", path, wrong));
   return file;
 }
 
-TokenFile::~TokenFile() {
-  if (map_ != nullptr) munmap(map_, map_bytes_);
+std::uint64_t TokenFile::hash() const {
+  StreamingChecksum sum;
+  sum.add(index_.bytes());
+  sum.add(tokens_.bytes());
+  return sum.value();
 }
-
-TokenFile::TokenFile(TokenFile&& other) noexcept { *this = std::move(other); }
-
-TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
-  if (this == &other) return *this;
-  if (map_ != nullptr) munmap(map_, map_bytes_);
-  path_ = std::move(other.path_);
-  map_ = std::exchange(other.map_, nullptr);
-  map_bytes_ = other.map_bytes_;
-  count_ = std::exchange(other.count_, 0);
-  vocabulary_ = other.vocabulary_;
-  token_bytes_ = other.token_bytes_;
-  return *this;
-}
-
-std::uint64_t TokenFile::hash() const { return checksum({static_cast<const std::byte*>(map_), map_bytes_}); }
 
 Status TokenFile::read(std::uint64_t start, std::span<std::int32_t> out) const {
-  SLUICE_CHECK(start <= count_ && out.size() <= count_ - start, "tokens [%llu, +%zu) of %llu",
-               static_cast<unsigned long long>(start), out.size(), static_cast<unsigned long long>(count_));
-  const auto* data = static_cast<const std::byte*>(map_) + sizeof(TokenHeader) + start * token_bytes_;
+  SLUICE_CHECK(start <= count() && out.size() <= count() - start, "tokens [%llu, +%zu) of %llu",
+               static_cast<unsigned long long>(start), out.size(), static_cast<unsigned long long>(count()));
+  if (out.empty()) return success();
+  const auto* data = tokens_.bytes().data() + layout_.first_byte + start * layout_.token_bytes;
   std::uint32_t largest = 0;
-  if (token_bytes_ == 1) largest = widen<std::uint8_t>(data, out);
-  if (token_bytes_ == 2) largest = widen<std::uint16_t>(data, out);
-  if (token_bytes_ == 4) largest = widen<std::uint32_t>(data, out);
-  if (largest < vocabulary_) return success();
+  if (layout_.token_bytes == 1) largest = widen<std::uint8_t>(data, out);
+  if (layout_.token_bytes == 2) largest = widen<std::uint16_t>(data, out);
+  if (layout_.token_bytes == 4) largest = widen<std::uint32_t>(data, out);
+  if (largest < vocabulary()) return success();
   std::size_t bad = 0;
-  while (static_cast<std::uint32_t>(out[bad]) < vocabulary_) ++bad;
+  while (static_cast<std::uint32_t>(out[bad]) < vocabulary()) ++bad;
   return bad_request(fmt::format("{}: token {} at position {} is not in the vocabulary of {}", path_,
-                                 static_cast<std::uint32_t>(out[bad]), start + bad, vocabulary_));
+                                 static_cast<std::uint32_t>(out[bad]), start + bad, vocabulary()));
+}
+
+std::uint64_t TokenFile::documents() const {
+  if (layout_.documents_known) return layout_.documents;
+  return count() > 0 ? 1 : 0;
+}
+
+/// As the table has it, or more than count() where that points outside it.
+std::uint64_t TokenFile::end_of(std::uint64_t document) const {
+  if (!layout_.documents_known) return count();
+  const std::uint64_t at = layout_.ends_byte + document * 8;
+  if (format() == TokenFormat::sluice) return load_number<std::uint64_t>(tokens_.bytes(), at);
+  const auto sequence = load_number<std::uint64_t>(index_.bytes(), at + 8);
+  if (sequence == layout_.sequences) return count();
+  if (sequence > layout_.sequences) return count() + 1;
+  return load_number<std::uint64_t>(index_.bytes(), layout_.pointers_byte + sequence * 8) / layout_.token_bytes;
+}
+
+Result<TokenFile::Document> TokenFile::document(std::uint64_t i) const {
+  SLUICE_CHECK(i < documents(), "document %llu of %llu", static_cast<unsigned long long>(i),
+               static_cast<unsigned long long>(documents()));
+  const Document d{i == 0 ? 0 : end_of(i - 1), end_of(i)};
+  if (d.begin <= d.end && d.end <= count()) return d;
+  return bad_request(fmt::format("{}: document {} is said to have the tokens [{}, {}) of {}; make the file again",
+                                 path_, i, d.begin, d.end, count()));
+}
+
+/// The first document at or behind `from` that ends behind `position`; documents() - 1 if the table has none.
+std::uint64_t TokenFile::first_ending_after(std::uint64_t position, std::uint64_t from) const {
+  std::uint64_t last = documents() - 1;
+  while (from < last) {
+    const std::uint64_t middle = from + (last - from) / 2;
+    if (end_of(middle) > position)
+      last = middle;
+    else
+      from = middle + 1;
+  }
+  return from;
+}
+
+TokenFile::DocumentRange TokenFile::documents_in(std::uint64_t start, std::uint64_t length) const {
+  SLUICE_CHECK(length > 0 && start < count() && length <= count() - start, "tokens [%llu, +%llu) of %llu",
+               static_cast<unsigned long long>(start), static_cast<unsigned long long>(length),
+               static_cast<unsigned long long>(count()));
+  const std::uint64_t first = first_ending_after(start, 0);
+  return {first, first_ending_after(start + length - 1, first) + 1};
 }
 
 }  // namespace sluice

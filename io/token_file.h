@@ -1,22 +1,26 @@
-// Token files: a 64-byte header and the tokens, memory-mapped. Text becomes one with bytes as tokens.
+// Token files: what a model trains on, memory-mapped. Sluice's own format, and those of Megatron-LM, llm.c and nanoGPT.
 //
-// Header, little endian: magic "SLUICTOK", u32 schema version, u32 bytes per token (1, 2, 4), u64 vocabulary, u64
-// count, 24 bytes zero, u64 XXH3 of the 56 bytes before.
+// Sluice's: a 64-byte header and the tokens. Header, little endian: magic "SLUICTOK", u32 schema version, u32 bytes per
+// token (1, 2, 4), u64 vocabulary, u64 count, u64 documents, 16 bytes zero, u64 XXH3 of the 56 bytes before. Version 2
+// has a table behind the tokens, at the next multiple of 8: for each document one u64, the position behind its last
+// token. A file of one document is version 1, which has no table.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
-#include "io/publish.h"
+#include "io/mapped_file.h"
+#include "io/token_layout.h"
 #include "sluice/status.h"
 
 namespace sluice {
 
-constexpr std::uint32_t token_file_schema_version = 1;
+constexpr std::uint32_t token_file_schema_version = 2;
 
-/// A read-only view of a token file. Move-only; read() may be called from several threads.
+/// A read-only view of a token file. Move-only; const members may be called from several threads.
 class TokenFile {
  public:
   struct Requirements {
@@ -24,55 +28,56 @@ class TokenFile {
     std::uint64_t tokens_min = 0;        ///< needed for one sequence
     bool own = false;                    ///< this user's, and writable by nobody else
   };
-  /// bad_request for everything that is wrong with the file.
+  /// The format is seen in the file; nanoGPT's, which has no mark, in the ending .bin. Megatron's is named by NAME.bin,
+  /// NAME.idx or NAME. bad_request for everything that is wrong with the file.
   static Result<TokenFile> open(const std::string& path, const Requirements& requirements);
   static Result<TokenFile> open(const std::string& path) { return open(path, Requirements()); }
 
-  TokenFile() = default;
-  ~TokenFile();
-  TokenFile(TokenFile&& other) noexcept;
-  TokenFile& operator=(TokenFile&& other) noexcept;
-
-  std::uint64_t count() const { return count_; }
-  std::uint64_t vocabulary() const { return vocabulary_; }
+  TokenFormat format() const { return layout_.format; }
+  std::uint64_t count() const { return layout_.count; }
+  std::uint64_t token_bytes() const { return layout_.token_bytes; }
+  /// Tokens that read() gives are below it. Where the format does not say it: the limit required, or what its type of
+  /// token can hold.
+  std::uint64_t vocabulary() const { return layout_.vocabulary; }
+  bool vocabulary_known() const { return layout_.vocabulary_known; }
   const std::string& path() const { return path_; }
-  std::uint64_t hash() const;  ///< XXH3 of the whole file
+  std::uint64_t hash() const;  ///< XXH3 of the whole file; of Megatron's index and then its tokens
   /// Tokens [start, start + out.size()), which must lie in the file. bad_request, naming the position, when one is not
   /// in the vocabulary.
   Status read(std::uint64_t start, std::span<std::int32_t> out) const;
 
+  /// Positions [begin, end) of a document's tokens. Documents follow one another without gaps and may be empty.
+  struct Document {
+    std::uint64_t begin = 0, end = 0;
+    std::uint64_t count() const { return end - begin; }
+  };
+  /// Where the format does not know documents, the file is one.
+  std::uint64_t documents() const;
+  bool documents_known() const { return layout_.documents_known; }
+  /// `i` < documents(). bad_request when the table contradicts itself there: opening does not read all of it.
+  Result<Document> document(std::uint64_t i) const;
+  /// Documents [first, last) that have tokens among the `length` > 0 at `start`, which must lie in the file (and the
+  /// empty ones between them): what packing needs to keep attention inside documents. In O(log documents).
+  struct DocumentRange {
+    std::uint64_t first = 0, last = 0;
+  };
+  DocumentRange documents_in(std::uint64_t start, std::uint64_t length) const;
+
  private:
+  std::uint64_t end_of(std::uint64_t document) const;
+  std::uint64_t first_ending_after(std::uint64_t position, std::uint64_t from) const;
   std::string path_;
-  void* map_ = nullptr;
-  std::uint64_t map_bytes_ = 0;
-  std::uint64_t count_ = 0, vocabulary_ = 0;
-  std::uint32_t token_bytes_ = 1;
+  MappedFile tokens_, index_;
+  TokenLayout layout_;
 };
 
-/// Streams tokens to a file that appears when finish() succeeds. Tokens are stored in the smallest of 1, 2, 4 bytes
-/// that holds the vocabulary.
-class TokenWriter {
- public:
-  static Result<TokenWriter> create(const std::string& path, std::uint64_t vocabulary);
-  /// bad_request for a token that is not in the vocabulary.
-  Status append(std::span<const std::int32_t> tokens);
-  Status append_bytes(std::span<const std::byte> text);  ///< each byte a token; vocabulary >= 256
-  Status finish();
-  std::uint64_t count() const { return count_; }
+/// The format of the token file at `path` (or of Megatron's NAME.bin and NAME.idx); none for anything else, such as a
+/// text. bad_request when it can not be read.
+Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path);
 
- private:
-  Status flush();
-  AtomicFile file_;
-  std::uint64_t vocabulary_ = 0, count_ = 0;
-  std::uint32_t token_bytes_ = 1;
-  std::string pending_;
-};
-
-/// Text, plain or gzip-compatible (.gz, .dz), to a token file with bytes as tokens (vocabulary 256).
-Status tokenize_bytes(const std::string& text_path, const std::string& token_path);
-
-/// A token file as it is; anything else is taken as text and tokenized into `cache_dir` (made if missing; empty: the
-/// user's cache), again only when its content is new there. What another user may have written there is not trusted.
+/// A token file as it is; anything else is taken as text (io/text_source.h) and tokenized into `cache_dir`, bytes as
+/// tokens (made if missing; empty: the user's cache), again only when its content is new there. What another user may
+/// have written there is not trusted.
 Result<TokenFile> open_or_tokenize(const std::string& path, std::string cache_dir,
                                    const TokenFile::Requirements& requirements);
 

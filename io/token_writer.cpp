@@ -1,164 +1,163 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
-#include <zlib.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <memory>
-#include <vector>
+#include <utility>
 
-#include "io/checksum.h"
+#include "io/megatron.h"
 #include "io/token_file.h"
 #include "io/token_header.h"
-#include "io/user_cache.h"
+#include "io/token_sink.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::size_t chunk_bytes = 1u << 20;
 
-/// A name in the cache that stands for the content of the text and nothing else.
-Result<std::string> cache_name(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored))
-    return bad_request(fmt::format("{} is not a regular file", path));
-  std::ifstream text(path, std::ios::binary);
-  StreamingChecksum sum;
-  std::vector<char> chunk(chunk_bytes);
-  while (text) {
-    text.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
-    sum.add(std::as_bytes(std::span(chunk)).first(static_cast<std::size_t>(text.gcount())));
+/// Tokens to their stored form; returns the largest.
+template <class T>
+std::uint32_t narrow(std::span<const std::int32_t> tokens, std::byte* out) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto token = static_cast<std::uint32_t>(tokens[i]);
+    largest = std::max(largest, token);
+    const T stored = static_cast<T>(token);
+    std::memcpy(out + i * sizeof stored, &stored, sizeof stored);
   }
-  if (!text.eof()) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(errno)));
-  return fmt::format("{:016x}.tokens", sum.value());
+  return largest;
 }
 
-Result<bool> has_magic(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return bad_request(fmt::format("can not open {}: {}", path, std::strerror(errno)));
-  char magic[8] = {};
-  const ssize_t n = pread(fd, magic, sizeof magic, 0);
-  close(fd);
-  if (n < 0) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(errno)));
-  return n == sizeof magic && std::memcmp(magic, token_magic, sizeof magic) == 0;
-}
-
-/// The whole text, not yet published.
-Result<TokenWriter> tokens_of(const std::string& text_path, const std::string& token_path) {
-  // zlib hands plain files through unchanged.
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> text(gzopen(text_path.c_str(), "rbe"), gzclose);
-  if (text == nullptr) return bad_request(fmt::format("can not open {}: {}", text_path, std::strerror(errno)));
-  gzbuffer(text.get(), 1u << 18);
-  SLUICE_ASSIGN(TokenWriter writer, TokenWriter::create(token_path, 256));
-  std::vector<std::byte> chunk(chunk_bytes);
-  for (;;) {
-    const int n = gzread(text.get(), chunk.data(), static_cast<unsigned>(chunk.size()));
-    if (n > 0) SLUICE_TRY(writer.append_bytes(std::span(chunk).first(static_cast<std::size_t>(n))));
-    int code = Z_OK;
-    const char* message = gzerror(text.get(), &code);
-    if (code == Z_ERRNO) message = std::strerror(errno);
-    // A compressed file that ends early is noticed as Z_BUF_ERROR after its last bytes have been handed out.
-    if (n < 0 || (code != Z_OK && code != Z_STREAM_END))
-      return bad_request(fmt::format("can not read {}: {}", text_path, message));
-    if (n == 0) return writer;
-  }
+template <class T>
+void add_number(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
 }  // namespace
 
-Result<TokenWriter> TokenWriter::create(const std::string& path, std::uint64_t vocabulary) {
+Result<PackedTokens> PackedTokens::create(const std::string& path, std::uint64_t vocabulary,
+                                          std::uint32_t token_bytes) {
   if (vocabulary == 0 || vocabulary > 0x7fffffffu)
     return bad_request(fmt::format("a vocabulary of {} is not possible", vocabulary));
+  PackedTokens tokens;
+  SLUICE_ASSIGN(tokens.file_, AtomicFile::create(path));
+  tokens.vocabulary_ = vocabulary;
+  tokens.token_bytes_ = token_bytes;
+  tokens.pending_.resize(chunk_bytes);
+  return tokens;
+}
+
+Status PackedTokens::append(std::span<const std::int32_t> tokens) {
+  while (!tokens.empty()) {
+    if (used_ == pending_.size()) SLUICE_TRY(flush());
+    const auto part = tokens.first(std::min(tokens.size(), (pending_.size() - used_) / token_bytes_));
+    std::byte* out = pending_.data() + used_;
+    std::uint32_t largest = 0;
+    if (token_bytes_ == 1) largest = narrow<std::uint8_t>(part, out);
+    if (token_bytes_ == 2) largest = narrow<std::uint16_t>(part, out);
+    if (token_bytes_ == 4) largest = narrow<std::uint32_t>(part, out);
+    if (largest >= vocabulary_) {
+      std::size_t bad = 0;
+      while (static_cast<std::uint32_t>(part[bad]) < vocabulary_) ++bad;
+      return bad_request(
+          fmt::format("token {} at position {} is not in the vocabulary of {}", part[bad], count_ + bad, vocabulary_));
+    }
+    used_ += part.size() * token_bytes_;
+    count_ += part.size();
+    tokens = tokens.subspan(part.size());
+  }
+  return success();
+}
+
+Status PackedTokens::flush() {
+  SLUICE_TRY(file_.append(std::span(pending_).first(used_)));
+  used_ = 0;
+  return success();
+}
+
+const std::vector<std::uint64_t>& PackedTokens::close_documents() {
+  if (count_ > (ends_.empty() ? 0 : ends_.back())) end_document();
+  return ends_;
+}
+
+Result<TokenWriter> TokenWriter::create(const std::string& path, std::uint64_t vocabulary) {
   TokenWriter writer;
-  SLUICE_ASSIGN(writer.file_, AtomicFile::create(path));
-  writer.vocabulary_ = vocabulary;
-  writer.token_bytes_ = token_bytes_for(vocabulary);
+  SLUICE_ASSIGN(writer.tokens_, PackedTokens::create(path, vocabulary, token_bytes_for(vocabulary)));
   const TokenHeader empty{};
-  SLUICE_TRY(writer.file_.append(std::as_bytes(std::span(&empty, 1))));
+  SLUICE_TRY(writer.tokens_.file().append(std::as_bytes(std::span(&empty, 1))));
   return writer;
 }
 
-Status TokenWriter::append(std::span<const std::int32_t> tokens) {
-  for (const std::int32_t token : tokens) {
-    if (token < 0 || static_cast<std::uint64_t>(token) >= vocabulary_)
-      return bad_request(
-          fmt::format("token {} at position {} is not in the vocabulary of {}", token, count_, vocabulary_));
-    pending_.append(reinterpret_cast<const char*>(&token), token_bytes_);
-    ++count_;
-    if (pending_.size() >= chunk_bytes) SLUICE_TRY(flush());
-  }
-  return success();
-}
-
-Status TokenWriter::append_bytes(std::span<const std::byte> text) {
-  SLUICE_CHECK(vocabulary_ >= 256, "bytes need a vocabulary of 256");
-  if (token_bytes_ == 1) {
-    SLUICE_TRY(flush());
-    count_ += text.size();
-    return file_.append(text);
-  }
-  for (const std::byte b : text) {
-    const auto token = std::to_integer<std::int32_t>(b);
-    SLUICE_TRY(append(std::span(&token, 1)));
-  }
-  return success();
-}
-
-Status TokenWriter::flush() {
-  SLUICE_TRY(file_.append(std::as_bytes(std::span(pending_))));
-  pending_.clear();
-  return success();
-}
-
 Status TokenWriter::finish() {
-  SLUICE_TRY(flush());
+  SLUICE_TRY(tokens_.flush());
+  AtomicFile& file = tokens_.file();
+  const auto& ends = tokens_.close_documents();
   TokenHeader header{};
   std::memcpy(header.magic, token_magic, sizeof header.magic);
-  header.schema_version = token_file_schema_version;
-  header.token_bytes = token_bytes_;
-  header.vocabulary = vocabulary_;
-  header.count = count_;
+  header.schema_version = 1;
+  header.token_bytes = tokens_.token_bytes();
+  header.vocabulary = tokens_.vocabulary();
+  header.count = count();
+  if (ends.size() > 1) {
+    header.schema_version = token_file_schema_version;
+    header.documents = ends.size();
+    const std::uint64_t tokens_bytes = count() * header.token_bytes;
+    const std::byte zero[8] = {};
+    SLUICE_TRY(file.append(std::span(zero).first(table_offset(tokens_bytes) - sizeof header - tokens_bytes)));
+    SLUICE_TRY(file.append(std::as_bytes(std::span(ends))));
+  }
   header.checksum = header_checksum(header);
-  SLUICE_TRY(file_.write_at(0, std::as_bytes(std::span(&header, 1))));
-  return file_.publish();
+  SLUICE_TRY(file.write_at(0, std::as_bytes(std::span(&header, 1))));
+  return file.publish();
 }
 
-Status tokenize_bytes(const std::string& text_path, const std::string& token_path) {
-  SLUICE_ASSIGN(TokenWriter writer, tokens_of(text_path, token_path));
-  return writer.finish();
+Result<MegatronWriter> MegatronWriter::create(const std::string& path, std::uint64_t vocabulary) {
+  MegatronWriter writer;
+  writer.name_ = megatron_name(path);
+  // Megatron's DType.optimal_dtype.
+  SLUICE_ASSIGN(writer.tokens_, PackedTokens::create(writer.name_ + ".bin", vocabulary, vocabulary < 65500 ? 2 : 4));
+  return writer;
 }
 
-Result<TokenFile> open_or_tokenize(const std::string& path, std::string cache_dir,
-                                   const TokenFile::Requirements& requirements) {
-  SLUICE_ASSIGN(const bool tokens, has_magic(path));
-  if (tokens) return TokenFile::open(path, requirements);
-  if (cache_dir.empty()) {
-    const auto user = user_cache_directory();
-    if (!user.ok())
+Result<std::string> MegatronWriter::index() {
+  const auto& ends = tokens_.close_documents();
+  std::string out(megatron_magic, megatron_magic_bytes);
+  add_number<std::uint64_t>(out, 1);
+  out += static_cast<char>(tokens_.token_bytes() == 2 ? MegatronType::uint16 : MegatronType::int32);
+  add_number<std::uint64_t>(out, ends.size());
+  add_number<std::uint64_t>(out, ends.size() + 1);
+  out.reserve(out.size() + ends.size() * 20 + 8);
+  std::uint64_t begin = 0;
+  for (std::size_t d = 0; d < ends.size(); begin = ends[d++]) {
+    if (ends[d] - begin > 0x7fffffffu)
       return bad_request(
-          fmt::format("no place for the tokens of {}: {}; give a token file that 'sluice data tokenize' "
-                      "makes of it",
-                      path, user.error().message));
-    cache_dir = *user + "/tokens";
+          fmt::format("{}: document {} has {} tokens, a sequence of Megatron's holds 2147483647; split "
+                      "the text, or write the format sluice",
+                      name_, d, ends[d] - begin));
+    add_number(out, static_cast<std::int32_t>(ends[d] - begin));
   }
-  SLUICE_ASSIGN(const std::string name, cache_name(path));
-  std::error_code error;
-  std::filesystem::create_directories(cache_dir, error);
-  if (error) return bad_request(fmt::format("can not make directory {}: {}", cache_dir, error.message()));
-  const std::string cached = cache_dir + "/" + name;
-  // A damaged or foreign entry is made anew; what does not fit the model is wrong either way.
-  if (!TokenFile::open(cached, {.own = true}).ok()) {
-    SLUICE_ASSIGN(TokenWriter writer, tokens_of(path, cached));
-    SLUICE_ASSIGN(const std::string still, cache_name(path));
-    if (still != name) return bad_request(fmt::format("{} changed while it was read; start again", path));
-    SLUICE_TRY(writer.finish());
+  begin = 0;
+  for (const std::uint64_t end : ends) add_number(out, std::exchange(begin, end) * tokens_.token_bytes());
+  for (std::uint64_t d = 0; d <= ends.size(); ++d) add_number(out, d);
+  return out;
+}
+
+Status MegatronWriter::finish() {
+  SLUICE_TRY(tokens_.flush());
+  SLUICE_ASSIGN(const std::string text, index());
+  SLUICE_TRY(tokens_.file().publish());
+  return publish_file(name_ + ".idx", text);
+}
+
+Result<std::unique_ptr<TokenSink>> make_token_sink(TokenFormat format, const std::string& path,
+                                                   std::uint64_t vocabulary) {
+  SLUICE_CHECK(format == TokenFormat::sluice || format == TokenFormat::megatron, "%s is not written",
+               format_name(format));
+  if (format == TokenFormat::megatron) {
+    SLUICE_ASSIGN(MegatronWriter writer, MegatronWriter::create(path, vocabulary));
+    return std::unique_ptr<TokenSink>(std::make_unique<MegatronWriter>(std::move(writer)));
   }
-  auto file = TokenFile::open(cached, requirements);
-  if (!file.ok()) return file.error().in(path);
-  return file;
+  SLUICE_ASSIGN(TokenWriter writer, TokenWriter::create(path, vocabulary));
+  return std::unique_ptr<TokenSink>(std::make_unique<TokenWriter>(std::move(writer)));
 }
 
 }  // namespace sluice

@@ -1,47 +1,377 @@
-// sluice data: text becomes token files.
+// sluice data: texts become token files, and what is in token files.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
 
-#include "io/token_file.h"
+#include "io/megatron.h"
+#include "io/token_survey.h"
+#include "io/tokenize.h"
+#include "sluice/size.h"
 #include "tools/commands.h"
+#include "tools/run_options.h"
+#include "tools/terminal.h"
 
 namespace sluice::tools {
 namespace {
 
-struct Options {
-  std::string input, output;
+using nlohmann::json;
+
+constexpr double plain_seconds = 10;  ///< between lines of progress where there is no terminal
+
+class Clock {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+struct TokenizeRequest {
+  std::vector<std::string> input;
+  std::string output;
+  std::optional<std::string> jsonl_field;
+  TextKind input_format = TextKind::automatic;
+  TokenFormat format = TokenFormat::sluice;
+  double eval_split = 0;
+  std::uint64_t seed = 1;
+  std::optional<std::int32_t> append_eos;
+  int threads = 1;
   bool json = false;
 };
 
-Status tokenize(const Options& options) {
-  SLUICE_TRY(tokenize_bytes(options.input, options.output));
-  SLUICE_ASSIGN(const TokenFile file, TokenFile::open(options.output));
-  if (options.json)
-    fmt::print(
-        "{}\n",
-        nlohmann::json{{"output", options.output}, {"tokens", file.count()}, {"vocabulary", file.vocabulary()}}.dump());
-  else
-    fmt::print("{}: {} tokens, vocabulary {}\n", options.output, file.count(), file.vocabulary());
+struct ConvertRequest {
+  std::string input, output;
+  TokenFormat format = TokenFormat::sluice;
+  std::uint64_t vocabulary = 0;
+  bool json = false;
+};
+
+struct InspectRequest {
+  std::string file;
+  bool json = false;
+};
+
+/// The files that a sink of `format` makes of `output`.
+std::vector<std::string> files_of(const std::string& output, TokenFormat format) {
+  if (format == TokenFormat::megatron) return {megatron_name(output) + ".bin", megatron_name(output) + ".idx"};
+  return {output};
+}
+
+std::string printed_files(const std::string& output, TokenFormat format) {
+  const auto files = files_of(output, format);
+  return files.size() == 1 ? files[0] : files[0] + " and " + files[1];
+}
+
+Status refuse_to_replace(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
+  for (const std::string& input : inputs)
+    for (const std::string& output : outputs) {
+      std::error_code ignored;
+      if (std::filesystem::equivalent(input, output, ignored))
+        return bad_request(fmt::format("{} would replace {}, which is read; give another --output", output, input));
+    }
   return success();
+}
+
+/// What is read; bad_request when a field is named that nothing has.
+Result<TextSource::Options> texts_of(const TokenizeRequest& request) {
+  TextSource::Options texts{.paths = request.input, .kind = request.input_format};
+  if (!request.jsonl_field) return texts;
+  texts.field = *request.jsonl_field;
+  const bool any = texts.kind == TextKind::automatic
+                       ? std::any_of(texts.paths.begin(), texts.paths.end(), is_jsonl_name)
+                       : texts.kind == TextKind::jsonl;
+  if (!any) return bad_request("--jsonl-field, but no input ends in .jsonl or .ndjson; add --input-format jsonl");
+  return texts;
+}
+
+/// How text becomes tokens, and the token behind each document if one was asked for.
+Result<TextEncoding> encoding_of(const TokenizeRequest& request) {
+  TextEncoding encoding = byte_encoding();
+  if (!request.append_eos) return encoding;
+  const auto id = static_cast<std::uint64_t>(*request.append_eos);
+  if (id > encoding.vocabulary)
+    return bad_request(
+        fmt::format("--append-eos {} is not a token; bytes are 0 to 255, and 256 can stand for the end", id));
+  encoding.vocabulary = std::max(encoding.vocabulary, id + 1);
+  return encoding;
+}
+
+Status unless_stopped(const std::atomic<bool>& stop) {
+  if (!stop) return success();
+  return Error{ErrorCode::cancelled, "stopped by a signal; nothing was written"};
+}
+
+std::string progress_text(const TokenizeReport& report, double seconds) {
+  const double rate = static_cast<double>(report.input_bytes) / std::max(seconds, 1e-9);
+  const std::string of = report.input_bytes_total > 0 ? " of " + format_bytes(report.input_bytes_total) : "";
+  std::string left;
+  if (report.input_bytes_total >= report.input_bytes && rate > 0)
+    left = ", " + format_seconds(static_cast<double>(report.input_bytes_total - report.input_bytes) / rate) + " left";
+  return fmt::format("{}{}, {}, {}tokens{}", format_bytes(report.input_bytes), of, format_rate(rate),
+                     format_count(static_cast<double>(report.training.tokens + report.held_out.tokens)), left);
+}
+
+json as_json(const TokenizeReport::Output& output) {
+  return {{"output", output.path}, {"tokens", output.tokens}, {"documents", output.documents}};
+}
+
+void print_report(const TokenizeRequest& request, const TokenizeReport& report, double seconds) {
+  const double rate = static_cast<double>(report.text_bytes) / seconds;
+  if (request.json) {
+    json out = as_json(report.training);
+    out["vocabulary"] = report.vocabulary;
+    out["empty_documents"] = report.empty_documents;
+    out["input_bytes"] = report.input_bytes;
+    out["text_bytes"] = report.text_bytes;
+    out["seconds"] = seconds;
+    out["text_bytes_per_second"] = rate;
+    if (!report.held_out.path.empty()) out["eval"] = as_json(report.held_out);
+    fmt::print("{}\n", out.dump());
+    return;
+  }
+  for (const auto* output : {&report.training, &report.held_out})
+    if (!output->path.empty())
+      fmt::print("{}: {} tokens in {} documents, vocabulary {}\n", printed_files(output->path, request.format),
+                 output->tokens, output->documents, report.vocabulary);
+  if (report.empty_documents > 0) fmt::print("{} documents without text were left out\n", report.empty_documents);
+  fmt::print("{} of text in {}, {}\n", format_bytes(report.text_bytes), format_seconds(seconds), format_rate(rate));
+}
+
+Status run_tokenize(const TokenizeRequest& request) {
+  std::vector<std::string> outputs = files_of(request.output, request.format);
+  if (request.eval_split > 0)
+    for (const std::string& file : files_of(eval_output(request.output), request.format)) outputs.push_back(file);
+  SLUICE_TRY(refuse_to_replace(request.input, outputs));
+  SLUICE_ASSIGN(const TextEncoding encoding, encoding_of(request));
+  TokenizeOptions options;
+  SLUICE_ASSIGN(options.texts, texts_of(request));
+  options.output = request.output;
+  options.format = request.format;
+  options.end_of_text = request.append_eos;
+  options.held_out = request.eval_split;
+  options.seed = request.seed;
+  options.threads = request.threads;
+  const std::atomic<bool>& stop = stop_on_signals();
+  options.before_publishing = [&] { return unless_stopped(stop); };
+  const Clock clock;
+  double told = 0;
+  ProgressLine line(plain_seconds, !request.json);
+  const auto watch = [&](const TokenizeReport& report) {
+    const double now = clock.seconds();
+    if (now - told < 0.1) return unless_stopped(stop);
+    told = now;
+    line.update(progress_text(report, now),
+                report.input_bytes_total == 0
+                    ? -1
+                    : static_cast<double>(report.input_bytes) / static_cast<double>(report.input_bytes_total));
+    return unless_stopped(stop);
+  };
+  const auto report = tokenize(options, encoding, watch);
+  line.finish();
+  if (!report.ok()) return report.error();
+  print_report(request, *report, clock.seconds());
+  return success();
+}
+
+/// Shows how much of the file was read, and ends that on a signal.
+TokenWatch watch_tokens(ProgressLine& line, const TokenFile& file, const std::string& what) {
+  const std::atomic<bool>& stop = stop_on_signals();
+  return [&line, &file, &stop, what, clock = Clock(), told = 0.0](std::uint64_t tokens) mutable {
+    if (clock.seconds() - told >= 0.1) {
+      told = clock.seconds();
+      line.task(what, static_cast<double>(tokens) / static_cast<double>(file.count()));
+    }
+    return unless_stopped(stop);
+  };
+}
+
+Status run_convert(const ConvertRequest& request) {
+  SLUICE_ASSIGN(const TokenFile file, TokenFile::open(request.input));
+  std::vector<std::string> inputs = {file.path()};
+  if (file.format() == TokenFormat::megatron) inputs.push_back(megatron_name(file.path()) + ".bin");
+  SLUICE_TRY(refuse_to_replace(inputs, files_of(request.output, request.format)));
+  ProgressLine line(plain_seconds, !request.json);
+  std::uint64_t vocabulary = request.vocabulary > 0 ? request.vocabulary : file.vocabulary();
+  if (request.vocabulary == 0 && !file.vocabulary_known()) {
+    SLUICE_ASSIGN(const TokenSurvey survey,
+                  survey_tokens(file, watch_tokens(line, file, "looking for the vocabulary")));
+    vocabulary = static_cast<std::uint64_t>(survey.largest_token) + 1;
+  }
+  if (file.count() == 0) return bad_request(fmt::format("{} has no tokens", file.path()));
+  SLUICE_ASSIGN(const auto sink, make_token_sink(request.format, request.output, vocabulary));
+  const Status copied = copy_tokens(file, *sink, watch_tokens(line, file, "copying tokens"));
+  line.finish();
+  if (!copied.ok()) return copied.error();
+  SLUICE_TRY(sink->finish());
+  const std::string files = printed_files(request.output, request.format);
+  if (request.json)
+    fmt::print("{}\n", json{{"output", request.output},
+                            {"tokens", file.count()},
+                            {"documents", file.documents()},
+                            {"vocabulary", vocabulary}}
+                           .dump());
+  else
+    fmt::print("{}: {} tokens in {} documents, vocabulary {}\n", files, file.count(), file.documents(), vocabulary);
+  return success();
+}
+
+/// What a vocabulary is where the format has none: said, not invented.
+std::string printed_vocabulary(const TokenFile& file) {
+  if (file.vocabulary_known()) return fmt::format("{}", file.vocabulary());
+  return fmt::format("not in this format; its tokens can be up to {}", file.vocabulary() - 1);
+}
+
+void print_inspection(const TokenFile& file, const TokenSurvey& survey) {
+  Table table({"file", file.path()});
+  table.add({"format", format_name(file.format())});
+  table.add({"tokens", fmt::format("{} of {} bytes", file.count(), file.token_bytes())});
+  table.add({"documents", file.documents_known() ? fmt::format("{}", file.documents()) : "one, or not known"});
+  table.add({"vocabulary", printed_vocabulary(file)});
+  table.add({"largest token", fmt::format("{}", survey.largest_token)});
+  table.add(
+      {"longest document", fmt::format("number {} with {} tokens", survey.longest_document, survey.longest_tokens)});
+  table.add({"empty documents", fmt::format("{}", survey.empty_documents)});
+  table.add({"hash", fmt::format("{:016x}", file.hash())});
+  fmt::print("{}", table.text());
+}
+
+Status run_inspect(const InspectRequest& request) {
+  SLUICE_ASSIGN(const auto format, recognize_tokens(request.file));
+  if (!format)
+    return bad_request(fmt::format("{} is not a token file; 'sluice data tokenize' makes one of a text", request.file));
+  SLUICE_ASSIGN(const TokenFile file, TokenFile::open(request.file));
+  ProgressLine line(plain_seconds, !request.json);
+  const auto survey = survey_tokens(file, watch_tokens(line, file, "reading tokens"));
+  line.finish();
+  if (!survey.ok()) return survey.error();
+  if (!request.json) {
+    print_inspection(file, *survey);
+    return success();
+  }
+  json out{{"file", file.path()},
+           {"format", format_name(file.format())},
+           {"tokens", file.count()},
+           {"token_bytes", file.token_bytes()},
+           {"documents", nullptr},
+           {"vocabulary", nullptr},
+           {"largest_token", survey->largest_token},
+           {"longest_document_tokens", survey->longest_tokens},
+           {"empty_documents", survey->empty_documents},
+           {"hash", fmt::format("{:016x}", file.hash())}};
+  if (file.documents_known()) out["documents"] = file.documents();
+  if (file.vocabulary_known()) out["vocabulary"] = file.vocabulary();
+  fmt::print("{}\n", out.dump());
+  return success();
+}
+
+void add_format(CLI::App* command, TokenFormat* format) {
+  const std::map<std::string, TokenFormat> names{{"sluice", TokenFormat::sluice}, {"megatron", TokenFormat::megatron}};
+  command->add_option("--format", *format, "sluice, or megatron: NAME.bin and NAME.idx")
+      ->transform(CLI::CheckedTransformer(names).description(""))
+      ->type_name("sluice|megatron");
+}
+
+void add_tokenize(CLI::App& data, Outcome& outcome) {
+  auto request = std::make_shared<TokenizeRequest>();
+  request->threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  CLI::App* command = add_command(
+      data, "tokenize", "Texts to a token file that knows where documents end, with bytes as tokens",
+      "  sluice data tokenize --input book.txt --output book.tokens\n"
+      "  sluice data tokenize --input c4-*.jsonl.zst --output c4.tokens --eval-split 0.01\n"
+      "  sluice data tokenize --input wiki.jsonl --jsonl-field body --output wiki --format megatron\n"
+      "  xzcat corpus.jsonl.xz | sluice data tokenize --input - --input-format jsonl --output corpus.tokens");
+  command
+      ->add_option("--input", request->input,
+                   "texts (a document each) or JSON lines (.jsonl, .ndjson; a document a line), also as .gz, .dz or "
+                   ".zst; - is standard input")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--output", request->output, "token file to write")->required()->type_name("FILE");
+  const std::map<std::string, TextKind> kinds{
+      {"auto", TextKind::automatic}, {"text", TextKind::text}, {"jsonl", TextKind::jsonl}};
+  command->add_option("--input-format", request->input_format, "what all inputs are; auto: by their endings")
+      ->transform(CLI::CheckedTransformer(kinds).description(""))
+      ->type_name("auto|text|jsonl");
+  command
+      ->add_option("--jsonl-field", request->jsonl_field,
+                   "the field of a JSON line that is the document (default: text)")
+      ->type_name("NAME");
+  add_format(command, &request->format);
+  CLI::Option* eval_split =
+      command
+          ->add_option(
+              "--eval-split", request->eval_split,
+              "share of the documents, whole ones, that go to a second file instead: OUTPUT with .eval before its "
+              "ending")
+          ->check(CLI::Range(0.0, 0.999).description(""))
+          ->type_name("SHARE");
+  command->add_option("--seed", request->seed, "which documents those are")
+      ->capture_default_str()
+      ->type_name("N")
+      ->needs(eval_split);
+  command
+      ->add_option("--append-eos", request->append_eos,
+                   "a token to put behind each document; 256 is the first that is no byte")
+      ->check(CLI::Range(0, 0x7ffffffe).description(""))
+      ->type_name("ID");
+  command->add_option("--threads", request->threads, "that encode; the output is the same for any number")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->capture_default_str()
+      ->type_name("N");
+  command->add_flag("--json", request->json, "print one JSON object");
+  command->callback([request, &outcome] { outcome.finish("data tokenize", run_tokenize(*request)); });
+}
+
+void add_convert(CLI::App& data, Outcome& outcome) {
+  auto request = std::make_shared<ConvertRequest>();
+  CLI::App* command =
+      add_command(data, "convert", "Token files of Megatron-LM, llm.c, nanoGPT or sluice to another format",
+                  "  sluice data convert --input pile_text_document.idx --output pile.tokens\n"
+                  "  sluice data convert --input fineweb_train_000001.bin --output fineweb.tokens "
+                  "--vocabulary 50257\n"
+                  "  sluice data convert --input c4.tokens --output c4 --format megatron");
+  command
+      ->add_option("--input", request->input,
+                   "token file; Megatron's as NAME.bin, NAME.idx or NAME; a .bin that is no other is nanoGPT's uint16")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--output", request->output, "token file to write")->required()->type_name("FILE");
+  add_format(command, &request->format);
+  command
+      ->add_option("--vocabulary", request->vocabulary,
+                   "of the tokenizer; without it the file's, or one more than its largest token")
+      ->check(CLI::Range(1, 0x7fffffff).description(""))
+      ->type_name("N");
+  command->add_flag("--json", request->json, "print one JSON object");
+  command->callback([request, &outcome] { outcome.finish("data convert", run_convert(*request)); });
+}
+
+void add_inspect(CLI::App& data, Outcome& outcome) {
+  auto request = std::make_shared<InspectRequest>();
+  CLI::App* command = add_command(data, "inspect", "What is in a token file; reads and checks all of it",
+                                  "  sluice data inspect c4.tokens\n"
+                                  "  sluice data inspect pile_text_document.idx --json");
+  command->add_option("file", request->file, "token file, as 'data convert' takes them")->required();
+  command->add_flag("--json", request->json, "print one JSON object");
+  command->callback([request, &outcome] { outcome.finish("data inspect", run_inspect(*request)); });
 }
 
 }  // namespace
 
 void add_data(CLI::App& app, Outcome& outcome) {
-  CLI::App* data = add_command(app, "data", "Turn text into token files", "");
+  CLI::App* data = add_command(app, "data", "Turn texts into token files, convert and inspect them", "");
   data->require_subcommand(1);
-  auto options = std::make_shared<Options>();
-  CLI::App* command =
-      add_command(*data, "tokenize", "Text, plain or gzip-compatible, to a token file with bytes as tokens",
-                  "  sluice data tokenize --input book.txt --output book.tokens\n"
-                  "  sluice data tokenize --input gcide.dict.dz --output gcide.tokens");
-  command->add_option("--input", options->input, "text file (.gz and .dz are unpacked)")->required();
-  command->add_option("--output", options->output, "token file to write")->required();
-  command->add_flag("--json", options->json, "print one JSON object");
-  command->callback([options, &outcome] { outcome.finish("data tokenize", tokenize(*options)); });
+  add_tokenize(*data, outcome);
+  add_convert(*data, outcome);
+  add_inspect(*data, outcome);
 }
 
 }  // namespace sluice::tools

@@ -83,7 +83,9 @@ void add_eval(CLI::App& app, Outcome& outcome) {
   auto what = std::make_shared<Evaluator::Options>();
   add_model_options(command, options.get());
   command->get_option("--model")->required();
-  command->add_option("--data", options->config.data, "text, or a token file made by 'sluice data tokenize'")
+  command
+      ->add_option("--data", options->config.data,
+                   "text or .jsonl, bytes as tokens, or a token file (sluice, Megatron-LM, llm.c, nanoGPT)")
       ->required();
   CLI::Option* batches =
       command

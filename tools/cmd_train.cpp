@@ -245,7 +245,8 @@ void add_train(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<RunOptions>();
   RunConfig& c = options->config;
   add_model_options(command, options.get());
-  command->add_option("--data", c.data, "text, or a token file made by 'sluice data tokenize'");
+  command->add_option("--data", c.data,
+                      "text or .jsonl, bytes as tokens, or a token file (sluice, Megatron-LM, llm.c, nanoGPT)");
   command->add_flag("--resume", options->resume, "go on with the run in --run; every other option may be left out")
       ->group("Run");
   command

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "io/token_sink.h"
 #include "offload/plan/finish.h"
 #include "tests/inference/rig.h"
 

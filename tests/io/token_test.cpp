@@ -1,28 +1,14 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <zlib.h>
 
 #include <optional>
 
 #include "io/token_file.h"
-#include "support.h"
+#include "io/tokenize.h"
+#include "token_support.h"
 
 namespace sluice {
 namespace {
-
-std::vector<std::int32_t> random_tokens(std::size_t count, std::uint64_t vocabulary, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::int32_t> tokens(count);
-  for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(random() % vocabulary);
-  return tokens;
-}
-
-void write_tokens(const std::string& path, std::uint64_t vocabulary, std::span<const std::int32_t> tokens) {
-  auto writer = TokenWriter::create(path, vocabulary);
-  ASSERT_TRUE(writer.ok()) << writer.error().message;
-  ASSERT_TRUE(writer->append(tokens).ok());
-  ASSERT_TRUE(writer->finish().ok());
-}
 
 TEST(TokenFile, RoundTripOfEveryWidth) {
   const ScratchDir dir;
@@ -45,12 +31,6 @@ TEST(TokenFile, RoundTripOfEveryWidth) {
     EXPECT_TRUE(file->read(tokens.size(), {}).ok());
   }
   EXPECT_EQ(dir.files(), 1u);
-}
-
-void expect_refused(const Result<TokenFile>& file, const std::string& part) {
-  ASSERT_FALSE(file.ok());
-  EXPECT_EQ(file.error().code, ErrorCode::bad_request);
-  EXPECT_NE(file.error().message.find(part), std::string::npos) << file.error().message;
 }
 
 TEST(TokenFile, RefusesWhatIsWrong) {
@@ -117,58 +97,6 @@ TEST(TokenFile, RandomMutationsNeverCrash) {
   }
 }
 
-void write_gzip(const std::string& path, const std::string& text) {
-  gzFile file = gzopen(path.c_str(), "wb");
-  ASSERT_EQ(gzwrite(file, text.data(), static_cast<unsigned>(text.size())), static_cast<int>(text.size()));
-  ASSERT_EQ(gzclose(file), Z_OK);
-}
-
-std::string some_text(std::size_t bytes) {
-  std::string text;
-  for (std::mt19937_64 random(5); text.size() < bytes;) text += "word" + std::to_string(random() % 1000) + "\xc3\xa4 ";
-  return text;
-}
-
-void expect_text(const TokenFile& file, const std::string& text) {
-  ASSERT_EQ(file.count(), text.size());
-  EXPECT_EQ(file.vocabulary(), 256u);
-  std::vector<std::int32_t> tokens(text.size());
-  ASSERT_TRUE(file.read(0, tokens).ok());
-  for (std::size_t i = 0; i < text.size(); ++i) ASSERT_EQ(tokens[i], static_cast<unsigned char>(text[i]));
-}
-
-TEST(Tokenize, PlainAndCompressedTextGiveTheSameTokens) {
-  const ScratchDir dir;
-  const std::string text = some_text(3'000'000);
-  write_text(dir / "a.txt", text);
-  write_gzip(dir / "a.dz", text);
-  for (const char* name : {"a.txt", "a.dz"}) {
-    ASSERT_TRUE(tokenize_bytes(dir / name, dir / "t").ok());
-    auto file = TokenFile::open(dir / "t");
-    ASSERT_TRUE(file.ok());
-    expect_text(*file, text);
-  }
-}
-
-TEST(Tokenize, DamagedCompressedTextIsRefused) {
-  const ScratchDir dir;
-  write_gzip(dir / "a.gz", some_text(500'000));
-  const std::string good = read_text(dir / "a.gz");
-  for (const std::size_t cut : {std::size_t{1}, std::size_t{8}, good.size() / 2, good.size() - 20}) {
-    write_text(dir / "cut.gz", good.substr(0, good.size() - cut));
-    const Status status = tokenize_bytes(dir / "cut.gz", dir / "t");
-    ASSERT_FALSE(status.ok()) << "cut by " << cut;
-    EXPECT_EQ(status.error().code, ErrorCode::bad_request);
-  }
-  std::string bad = good;
-  bad[good.size() / 2] = static_cast<char>(bad[good.size() / 2] ^ 1);
-  write_text(dir / "flip.gz", bad);
-  EXPECT_FALSE(tokenize_bytes(dir / "flip.gz", dir / "t").ok());
-  EXPECT_FALSE(tokenize_bytes(dir / "missing", dir / "t").ok());
-  EXPECT_FALSE(tokenize_bytes(dir.path(), dir / "t").ok());
-  EXPECT_FALSE(std::filesystem::exists(dir / "t"));
-}
-
 TEST(OpenOrTokenize, TakesTextAndTokenFilesAndRemembers) {
   const ScratchDir dir;
   const std::string cache = dir / "cache/deep";
@@ -233,7 +161,7 @@ std::string forged_entry(const ScratchDir& dir, const std::string& text, const s
   const auto file = open_or_tokenize(text, cache, {});
   EXPECT_TRUE(file.ok()) << file.error().message;
   write_text(dir / "other.txt", "something else");
-  EXPECT_TRUE(tokenize_bytes(dir / "other.txt", file->path()).ok());
+  EXPECT_TRUE(tokenize_file(dir / "other.txt", file->path()).ok());
   return file->path();
 }
 

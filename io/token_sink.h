@@ -1,0 +1,83 @@
+// Where tokens go: files of tokens that appear whole when finish() succeeds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/publish.h"
+#include "io/token_layout.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  /// bad_request for a token that is not in the vocabulary.
+  virtual Status append(std::span<const std::int32_t> tokens) = 0;
+  /// What was appended since the last call is a document. Where it is never called, all is one document.
+  virtual void end_document() = 0;
+  virtual Status finish() = 0;
+};
+
+/// Tokens, packed, to a file that is not yet published. Remembers the ends of documents, 8 bytes each.
+class PackedTokens {
+ public:
+  static Result<PackedTokens> create(const std::string& path, std::uint64_t vocabulary, std::uint32_t token_bytes);
+  Status append(std::span<const std::int32_t> tokens);
+  void end_document() { ends_.push_back(count_); }
+  Status flush();
+  AtomicFile& file() { return file_; }
+  std::uint64_t count() const { return count_; }
+  std::uint64_t vocabulary() const { return vocabulary_; }
+  std::uint32_t token_bytes() const { return token_bytes_; }
+  /// Tokens behind the last end_document() are a document too.
+  const std::vector<std::uint64_t>& close_documents();
+
+ private:
+  AtomicFile file_;
+  std::uint64_t vocabulary_ = 0, count_ = 0;
+  std::uint32_t token_bytes_ = 1;
+  std::vector<std::byte> pending_;
+  std::size_t used_ = 0;
+  std::vector<std::uint64_t> ends_;
+};
+
+/// Sluice's own format. Tokens are stored in the smallest of 1, 2, 4 bytes that holds the vocabulary. Move-only.
+class TokenWriter final : public TokenSink {
+ public:
+  static Result<TokenWriter> create(const std::string& path, std::uint64_t vocabulary);
+  Status append(std::span<const std::int32_t> tokens) override { return tokens_.append(tokens); }
+  void end_document() override { tokens_.end_document(); }
+  Status finish() override;
+  std::uint64_t count() const { return tokens_.count(); }
+
+ private:
+  PackedTokens tokens_;
+};
+
+/// NAME.bin and NAME.idx as Megatron's own tools write them: each document one sequence; uint16 below a vocabulary of
+/// 65500, else int32. The index appears last.
+class MegatronWriter final : public TokenSink {
+ public:
+  static Result<MegatronWriter> create(const std::string& path, std::uint64_t vocabulary);
+  Status append(std::span<const std::int32_t> tokens) override { return tokens_.append(tokens); }
+  void end_document() override { tokens_.end_document(); }
+  /// bad_request for a document of 2^31 tokens or more.
+  Status finish() override;
+
+ private:
+  Result<std::string> index();
+  std::string name_;
+  PackedTokens tokens_;
+};
+
+/// A sink of `format`, which is sluice or megatron.
+Result<std::unique_ptr<TokenSink>> make_token_sink(TokenFormat format, const std::string& path,
+                                                   std::uint64_t vocabulary);
+
+}  // namespace sluice

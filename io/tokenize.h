@@ -1,0 +1,72 @@
+// Texts to token files: documents are read, encoded by several threads and written in their order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/text_source.h"
+#include "io/token_layout.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+/// Turns text into tokens, for one thread.
+class TextEncoder {
+ public:
+  virtual ~TextEncoder() = default;
+  /// Appends the tokens of `text`.
+  virtual Status encode(std::string_view text, std::vector<std::int32_t>& tokens) = 0;
+};
+
+/// A vocabulary, and encoders for it. This is where a tokenizer plugs in.
+struct TextEncoding {
+  std::uint64_t vocabulary = 0;
+  bool whole_documents = true;  ///< else a text may be cut anywhere, and the tokens of its parts are the text's
+  std::function<std::unique_ptr<TextEncoder>()> make_encoder;
+};
+
+/// Each byte is a token.
+TextEncoding byte_encoding();
+
+struct TokenizeOptions {
+  TextSource::Options texts;  ///< part_bytes is set by tokenize()
+  std::string output;
+  TokenFormat format = TokenFormat::sluice;   ///< or megatron
+  std::optional<std::int32_t> end_of_text;    ///< a token that is put behind each document
+  double held_out = 0;                        ///< share of the documents that go to eval_output(output); whole ones
+  std::uint64_t seed = 0;                     ///< decides, with a document's number, whether it is held out
+  int threads = 1;                            ///< that encode; the result is the same for any number
+  std::function<Status()> before_publishing;  ///< its failure is tokenize()'s, and leaves no output
+};
+
+struct TokenizeReport {
+  struct Output {
+    std::string path;
+    std::uint64_t documents = 0, tokens = 0;
+  };
+  Output training, held_out;
+  std::uint64_t empty_documents = 0;                     ///< left out
+  std::uint64_t text_bytes = 0;                          ///< unpacked
+  std::uint64_t input_bytes = 0, input_bytes_total = 0;  ///< as packed; the total is 0 when a pipe is among them
+  std::uint64_t vocabulary = 0;
+};
+
+/// Writes options.output, and eval_output() where documents are held out; they appear when all is done. `watch` is
+/// called now and then with what is done so far; its error ends the work. Memory: the longest document (1 MiB where
+/// texts may be cut) and its tokens for twice the threads, and 8 bytes a document. bad_request for everything that is
+/// wrong with the texts, the first of them in their order; also when an output would have no document.
+Result<TokenizeReport> tokenize(const TokenizeOptions& options, const TextEncoding& encoding,
+                                const std::function<Status(const TokenizeReport&)>& watch = {});
+
+/// "book.eval.tokens" of "book.tokens".
+std::string eval_output(const std::string& output);
+
+/// Whether document `number` is held out: a function of (seed, number).
+bool is_held_out(std::uint64_t seed, std::uint64_t number, double share);
+
+}  // namespace sluice
