@@ -116,6 +116,25 @@ TextEncoding byte_encoding() {
   return {.vocabulary = 256, .whole_documents = false, .make_encoder = [] { return std::make_unique<ByteEncoder>(); }};
 }
 
+TextEncoding tokenizer_encoding(std::shared_ptr<const Tokenizer> tokenizer, bool add_special) {
+  class Encoder final : public TextEncoder {
+   public:
+    Encoder(std::shared_ptr<const Tokenizer> t, bool special)
+        : tokenizer_(std::move(t)), encoder_(*tokenizer_), special_(special) {}
+    Status encode(std::string_view text, std::vector<std::int32_t>& tokens) override {
+      return encoder_.encode(text, special_, tokens);
+    }
+
+   private:
+    std::shared_ptr<const Tokenizer> tokenizer_;
+    Tokenizer::Encoder encoder_;
+    bool special_;
+  };
+  return {.vocabulary = tokenizer->vocabulary(), .whole_documents = true, .make_encoder = [tokenizer, add_special] {
+            return std::make_unique<Encoder>(tokenizer, add_special);
+          }};
+}
+
 std::string eval_output(const std::string& output) {
   const std::filesystem::path path(output);
   return (path.parent_path() / (path.stem().string() + ".eval" + path.extension().string())).string();

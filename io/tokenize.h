@@ -11,6 +11,7 @@
 
 #include "io/text_source.h"
 #include "io/token_layout.h"
+#include "io/tokenizer/tokenizer.h"
 #include "sluice/status.h"
 
 namespace sluice {
@@ -32,6 +33,8 @@ struct TextEncoding {
 
 /// Each byte is a token.
 TextEncoding byte_encoding();
+/// A model's own tokenizer. With `add_special`, its template stands around each document.
+TextEncoding tokenizer_encoding(std::shared_ptr<const Tokenizer> tokenizer, bool add_special);
 
 struct TokenizeOptions {
   TextSource::Options texts;  ///< part_bytes is set by tokenize()

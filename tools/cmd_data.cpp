@@ -3,14 +3,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
+#include "io/json_guard.h"
 #include "io/megatron.h"
 #include "io/token_survey.h"
 #include "io/tokenize.h"
@@ -36,15 +39,15 @@ class Clock {
 
 struct TokenizeRequest {
   std::vector<std::string> input;
-  std::string output;
+  std::string output, tokenizer;
   std::optional<std::string> jsonl_field;
   TextKind input_format = TextKind::automatic;
   TokenFormat format = TokenFormat::sluice;
   double eval_split = 0;
   std::uint64_t seed = 1;
-  std::optional<std::int32_t> append_eos;
+  std::string append_eos;  ///< a number, auto, or nothing
   int threads = 1;
-  bool json = false;
+  bool json = false, no_special_tokens = false;
 };
 
 struct ConvertRequest {
@@ -92,16 +95,66 @@ Result<TextSource::Options> texts_of(const TokenizeRequest& request) {
   return texts;
 }
 
+/// The end of a text by the model's own settings: eos_token of tokenizer_config.json beside the tokenizer.
+Result<std::int32_t> end_of_text(const Tokenizer& tokenizer, const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::is_directory(path, ignored)
+                                           ? std::filesystem::path(path)
+                                           : std::filesystem::path(path).parent_path();
+  const std::string file = (folder / "tokenizer_config.json").string();
+  const auto refuse = [&](const std::string& why) {
+    return bad_request("--append-eos auto: " + file + " " + why + "; give the token's number");
+  };
+  if (!std::filesystem::is_regular_file(file, ignored) || std::filesystem::file_size(file, ignored) > (16u << 20))
+    return refuse("is not there");
+  std::ifstream in(file, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (const Status sound = check_json(text); !sound.ok()) return refuse("is not sound: " + sound.error().message);
+  const json config = json::parse(text, nullptr, false);
+  // A name, or an added token with its content.
+  const json eos = config.is_object() && config.contains("eos_token") ? config["eos_token"] : json();
+  const json name = eos.is_object() && eos.contains("content") ? eos["content"] : eos;
+  if (!name.is_string()) return refuse("has no eos_token");
+  const auto id = tokenizer.id(name.get<std::string>());
+  if (!id) return refuse("has an eos_token that the tokenizer lacks");
+  return *id;
+}
+
 /// How text becomes tokens, and the token behind each document if one was asked for.
-Result<TextEncoding> encoding_of(const TokenizeRequest& request) {
-  TextEncoding encoding = byte_encoding();
-  if (!request.append_eos) return encoding;
-  const auto id = static_cast<std::uint64_t>(*request.append_eos);
-  if (id > encoding.vocabulary)
+struct Encoding {
+  TextEncoding text;
+  std::optional<std::int32_t> end;
+};
+Result<Encoding> encoding_of(const TokenizeRequest& request) {
+  Encoding e{byte_encoding(), std::nullopt};
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (!request.tokenizer.empty()) {
+    SLUICE_ASSIGN(Tokenizer loaded, Tokenizer::load(request.tokenizer));
+    tokenizer = std::make_shared<const Tokenizer>(std::move(loaded));
+    e.text = tokenizer_encoding(tokenizer, !request.no_special_tokens);
+  } else if (request.no_special_tokens) {
+    return bad_request("--no-special-tokens, but bytes have none; add --tokenizer");
+  }
+  if (request.append_eos.empty()) return e;
+  if (request.append_eos == "auto") {
+    if (!tokenizer) return bad_request("--append-eos auto asks a tokenizer; add --tokenizer, or give a number");
+    SLUICE_ASSIGN(e.end, end_of_text(*tokenizer, request.tokenizer));
+    return e;
+  }
+  std::uint64_t id = 0;
+  const std::string& given = request.append_eos;
+  const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), id);
+  if (error != std::errc() || end != given.data() + given.size())
+    return bad_request("--append-eos '" + given + "' is neither the number of a token nor auto");
+  if (tokenizer && id >= e.text.vocabulary)
+    return bad_request(fmt::format("--append-eos {} is not a token; those of {} end at {}", id, request.tokenizer,
+                                   e.text.vocabulary - 1));
+  if (!tokenizer && id > e.text.vocabulary)
     return bad_request(
         fmt::format("--append-eos {} is not a token; bytes are 0 to 255, and 256 can stand for the end", id));
-  encoding.vocabulary = std::max(encoding.vocabulary, id + 1);
-  return encoding;
+  e.text.vocabulary = std::max(e.text.vocabulary, id + 1);
+  e.end = static_cast<std::int32_t>(id);
+  return e;
 }
 
 Status unless_stopped(const std::atomic<bool>& stop) {
@@ -150,12 +203,12 @@ Status run_tokenize(const TokenizeRequest& request) {
   if (request.eval_split > 0)
     for (const std::string& file : files_of(eval_output(request.output), request.format)) outputs.push_back(file);
   SLUICE_TRY(refuse_to_replace(request.input, outputs));
-  SLUICE_ASSIGN(const TextEncoding encoding, encoding_of(request));
+  SLUICE_ASSIGN(const Encoding encoding, encoding_of(request));
   TokenizeOptions options;
   SLUICE_ASSIGN(options.texts, texts_of(request));
   options.output = request.output;
   options.format = request.format;
-  options.end_of_text = request.append_eos;
+  options.end_of_text = encoding.end;
   options.held_out = request.eval_split;
   options.seed = request.seed;
   options.threads = request.threads;
@@ -174,7 +227,7 @@ Status run_tokenize(const TokenizeRequest& request) {
                     : static_cast<double>(report.input_bytes) / static_cast<double>(report.input_bytes_total));
     return unless_stopped(stop);
   };
-  const auto report = tokenize(options, encoding, watch);
+  const auto report = tokenize(options, encoding.text, watch);
   line.finish();
   if (!report.ok()) return report.error();
   print_report(request, *report, clock.seconds());
@@ -283,8 +336,10 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
   auto request = std::make_shared<TokenizeRequest>();
   request->threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   CLI::App* command = add_command(
-      data, "tokenize", "Texts to a token file that knows where documents end, with bytes as tokens",
+      data, "tokenize", "Texts to a token file that knows where documents end",
       "  sluice data tokenize --input book.txt --output book.tokens\n"
+      "  sluice data tokenize --input wiki.jsonl.zst --tokenizer ./Llama-3.2-1B --append-eos auto --output "
+      "wiki.tokens\n"
       "  sluice data tokenize --input c4-*.jsonl.zst --output c4.tokens --eval-split 0.01\n"
       "  sluice data tokenize --input wiki.jsonl --jsonl-field body --output wiki --format megatron\n"
       "  xzcat corpus.jsonl.xz | sluice data tokenize --input - --input-format jsonl --output corpus.tokens");
@@ -295,6 +350,12 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
       ->required()
       ->type_name("FILE");
   command->add_option("--output", request->output, "token file to write")->required()->type_name("FILE");
+  command
+      ->add_option("--tokenizer", request->tokenizer,
+                   "a model's tokenizer.json, or the directory that holds it (default: bytes are tokens)")
+      ->type_name("FILE|DIR");
+  command->add_flag("--no-special-tokens", request->no_special_tokens,
+                    "leave out what the tokenizer's template puts around a text, such as a beginning of sequence");
   const std::map<std::string, TextKind> kinds{
       {"auto", TextKind::automatic}, {"text", TextKind::text}, {"jsonl", TextKind::jsonl}};
   command->add_option("--input-format", request->input_format, "what all inputs are; auto: by their endings")
@@ -319,9 +380,9 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
       ->needs(eval_split);
   command
       ->add_option("--append-eos", request->append_eos,
-                   "a token to put behind each document; 256 is the first that is no byte")
-      ->check(CLI::Range(0, 0x7ffffffe).description(""))
-      ->type_name("ID");
+                   "a token to put behind each document; 256 is the first that is no byte; auto: eos_token of the "
+                   "tokenizer's tokenizer_config.json")
+      ->type_name("ID|auto");
   command->add_option("--threads", request->threads, "that encode; the output is the same for any number")
       ->check(CLI::Range(1, 1024).description(""))
       ->capture_default_str()

@@ -10,6 +10,7 @@
 #include "command.h"
 #include "io/token_file.h"
 #include "io/token_header.h"
+#include "io/tokenizer/tokenizer.h"
 
 namespace sluice {
 namespace {
@@ -56,6 +57,50 @@ TEST_F(DataCommandTest, TokenizesSeveralInputsAndStandardInput) {
   const std::string through = "cat " + path("lines") + " | " SLUICE_BINARY " data" + piped + " >" + path("out");
   ASSERT_EQ(std::system(through.c_str()), 0);
   EXPECT_EQ(json::parse(read(path("out")))["tokens"], 11);
+}
+
+TEST_F(DataCommandTest, TokenizesWithAModelsTokenizer) {
+  const std::string file = SLUICE_FIXTURES "/tokenizers/llama3.json";
+  std::filesystem::create_directory(path("model"));
+  std::filesystem::copy_file(file, path("model/tokenizer.json"));
+  write("model/tokenizer_config.json", R"({"eos_token": {"content": "<|end_of_text|>"}})");
+  const auto tokenizer = Tokenizer::load(file);
+  ASSERT_TRUE(tokenizer.ok());
+  Tokenizer::Encoder encoder(*tokenizer);
+  std::string lines;
+  std::vector<std::int32_t> expected, bare;
+  for (int i = 0; i < 60; ++i) {
+    const std::string document = text(static_cast<std::size_t>(1 + i * 7)) + " I'll na\u00efve \u4f60\u597d";
+    lines += json{{"text", document}}.dump() + "\n";
+    ASSERT_TRUE(encoder.encode(document, true, expected).ok() && encoder.encode(document, false, bare).ok());
+    expected.push_back(*tokenizer->id("<|end_of_text|>"));
+  }
+  write("a.jsonl", lines);
+  const auto tokens = [&](const std::string& options) {
+    run_json("tokenize --input " + path("a.jsonl") + " --output " + path("t") + " " + options);
+    const auto made = TokenFile::open(path("t"));
+    EXPECT_TRUE(made.ok() && made->vocabulary() == tokenizer->vocabulary() && made->documents() == 60);
+    std::vector<std::int32_t> all(made->count());
+    EXPECT_TRUE(made->read(0, all).ok());
+    return all;
+  };
+  const std::string with = "--tokenizer " + path("model");
+  EXPECT_EQ(tokens(with + " --append-eos auto --threads 3"), expected);
+  EXPECT_EQ(tokens(with + " --append-eos auto --threads 1"), expected);
+  EXPECT_EQ(tokens("--no-special-tokens --tokenizer " + file), bare);
+  const std::string line = "data tokenize --input " + path("a.jsonl") + " --output " + path("u") + " ";
+  expect_refused(line + "--tokenizer " + path("nowhere"), "nowhere");
+  expect_refused(line + "--tokenizer " + path("a.jsonl"), "a.jsonl");
+  expect_refused(line + "--no-special-tokens", "--tokenizer");
+  expect_refused(line + "--append-eos auto", "--tokenizer");
+  expect_refused(line + "--tokenizer " + file + " --append-eos auto", "tokenizer_config.json");
+  expect_refused(line + with + " --append-eos 700", "end at 699");
+  expect_refused(line + with + " --append-eos x1", "neither");
+  write("model/tokenizer_config.json", R"({"eos_token": "no such token"})");
+  expect_refused(line + with + " --append-eos auto", "lacks");
+  write("model/tokenizer_config.json", "{");
+  expect_refused(line + with + " --append-eos auto", "not sound");
+  EXPECT_FALSE(std::filesystem::exists(path("u")));
 }
 
 TEST_F(DataCommandTest, SplitsAndAppends) {
