@@ -170,7 +170,7 @@ Result<TokenizeReport> tokenize(const TokenizeOptions& options, const TextEncodi
     if (watch) SLUICE_TRY(watch(outputs.report()));
     pool.release_oldest();
   }
-  SLUICE_TRY(reading);
+  if (!reading.ok()) return reading.error();
   SLUICE_TRY(outputs.finish());
   return outputs.report();
 }
