@@ -11,6 +11,7 @@
 #include "sluice/half.h"
 #include "src/model/model.h"
 #include "src/train/export.h"
+#include "src/train/export_run.h"
 
 namespace sluice {
 namespace {
@@ -102,13 +103,15 @@ TEST_F(CheckpointCommand, ACompleteRunIsItsModel) {
   }
 }
 
-// Durable on a drive, saved from a drive, saved from memory, and two ranks of the first.
+// Durable with states on the drive and in memory, and saved; of ranks; with moments that are stored in groups.
 TEST_F(CheckpointCommand, AStoppedRunIsItsStateAndGoesOn) {
+  const std::string memory = "--device-memory 64MiB --host-memory 64MiB --states host ";
   for (const std::string& where :
-       {drive(), drive() + "--durable off ", std::string("--states host "), drive() + "--ranks 2 "}) {
+       {drive(), drive() + "--durable off ", memory, drive() + "--ranks 2 ", memory + "--ranks 2 --moments int8 ",
+        memory + "--residency all --moments int8 --nvme " + path("nvme") + " "}) {
     SCOPED_TRACE(where);
-    const std::string command = options() + where + "--steps 16 --eval-every 1 ";
-    train(where + "--steps 16 --eval-every 1 " + run("whole"));
+    const std::string command = options() + where + "--steps 30 --eval-every 1 ";
+    train(where + "--steps 30 --eval-every 1 " + run("whole"));
     ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
     const auto before = everything();
     const Finished inspected = sluice("checkpoint inspect --json " + path("run"));
@@ -283,6 +286,43 @@ TEST_F(CheckpointCommand, ARunInUseIsRefused) {
   expect_refused("checkpoint inspect " + path("run"), "in use by another process");
   EXPECT_FALSE(std::filesystem::exists(path("model")));
   EXPECT_EQ(std::system(("kill -9 $(cat " + path(".pid") + ")").c_str()), 0);
+}
+
+TEST_F(CheckpointCommand, ValuesBeyondHalfPrecisionAreRefusedByName) {
+  train(run("run") + "--steps 1 --dtype fp32");
+  EXPECT_EQ(sluice(to("half") + "--dtype f16").status, 0);
+  std::string weights = read(path("run/model.safetensors"));
+  const float large = -7e4f;
+  std::memcpy(weights.data() + weights.size() - 4, &large, 4);
+  write("run/model.safetensors", weights);
+  expect_nothing(to("model") + "--json --dtype f16", "model.norm.weight has the value -70000");
+  EXPECT_EQ(sluice(to("model") + "--dtype bf16").status, 0);
+}
+
+TEST_F(CheckpointCommand, AnExportThatIsStoppedLeavesNothing) {
+  stop_a_run();
+  const auto before = everything();
+  const auto directory = RunDirectory::open(path("run"));
+  ASSERT_TRUE(directory.ok()) << directory.error().message;
+  for (const double until : {0.0, 0.3, 0.99}) {
+    int notes = 0;
+    const RestoreListener listener{[&](const std::string&) { ++notes; },
+                                   [&](const std::string& what) -> Engine::Watch {
+                                     return [&, what](double fraction) -> Status {
+                                       if (!what.starts_with("writing") || fraction < until) return success();
+                                       return Error{ErrorCode::cancelled, "stopped"};
+                                     };
+                                   }};
+    const auto weights = StoredWeights::open(*directory, listener);
+    ASSERT_TRUE(weights.ok()) << weights.error().message;
+    ExportOptions options;
+    options.directory = path("model");
+    const auto stopped = export_run(**weights, options, listener);
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.error().code, ErrorCode::cancelled);
+    EXPECT_TRUE(before == everything());
+    EXPECT_EQ(notes, 0);
+  }
 }
 
 // Writes beyond a limit fail as they do on a full disk, and nothing is left.
