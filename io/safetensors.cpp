@@ -134,12 +134,13 @@ Status SafeTensors::add_indexed(const std::string& index_path) {
   if (!index.ok()) return index.error().in(index_path);
   const std::size_t slash = index_path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : index_path.substr(0, slash);
-  const int directory_fd = ::open((directory + "/").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const int directory_fd = ::open(directory.empty() ? "/" : directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (directory_fd < 0) return wrong_file(directory, std::strerror(errno));
+  const std::string prefix = directory + "/";
   Status status;
   for (const std::string& name : index->files) {
     auto fd = open_beneath(directory_fd, directory, name);
-    status = fd.ok() ? add_file(*fd, directory + "/" + name) : Status(fd.error());
+    status = fd.ok() ? add_file(*fd, prefix + name) : Status(fd.error());
     if (!status.ok()) break;
   }
   close(directory_fd);

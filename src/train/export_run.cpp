@@ -33,7 +33,7 @@ constexpr std::array token_fields{"bos_token_id", "eos_token_id", "pad_token_id"
 constexpr const char* mark = "sluice_export";  // in config.json
 constexpr std::uint64_t copied_bytes_max = 64u << 20;
 
-bool exists(const fs::path& path) {
+bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
@@ -123,7 +123,7 @@ Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, c
 Result<std::string> config_json(const StoredWeights& weights, Dtype dtype, const std::string& source) {
   Json config = Json::parse(hf_config_json(weights.model().config, dtype));
   for (const char* field : token_fields) config[field] = nullptr;
-  if (!source.empty() && exists(source + "/config.json")) {
+  if (!source.empty() && is_there(source + "/config.json")) {
     SLUICE_ASSIGN(const Json began, read_object(source + "/config.json"));
     for (const char* field : token_fields)
       if (began.contains(field)) config[field] = began[field];
@@ -145,10 +145,11 @@ std::string generation_json(const std::string& config) {
 Result<std::vector<std::string>> copy_companions(const std::string& source, const std::string& to) {
   std::vector<std::string> names(tokenizer_files.begin(), tokenizer_files.end());
   names.emplace_back(generation_file);
-  std::erase_if(names, [&](const std::string& name) { return source.empty() || !exists(source + "/" + name); });
+  const fs::path from = source, target = to;
+  std::erase_if(names, [&](const std::string& name) { return source.empty() || !is_there(from / name); });
   for (const std::string& name : names) {
-    SLUICE_ASSIGN(const std::string content, read_file(source + "/" + name, copied_bytes_max));
-    SLUICE_TRY(publish_file(to + "/" + name, content));
+    SLUICE_ASSIGN(const std::string content, read_file((from / name).string(), copied_bytes_max));
+    SLUICE_TRY(publish_file((target / name).string(), content));
   }
   return names;
 }
@@ -165,7 +166,7 @@ Result<Dtype> chosen_dtype(const StoredWeights& weights, const ExportOptions& op
 
 Status check_export_target(const std::string& directory, bool force) {
   std::error_code error;
-  if (!exists(directory)) return success();
+  if (!is_there(directory)) return success();
   if (!fs::is_directory(directory, error)) return bad_request(directory + " is there and not a directory");
   std::vector<std::string> names;
   for (fs::directory_iterator entry(directory, error); !error && entry != fs::directory_iterator();
@@ -191,10 +192,10 @@ Result<ExportResult> export_run(StoredWeights& weights, const ExportOptions& opt
   result.step = weights.step();
   result.parameters = weights.model().parameters;
   std::error_code ignored;
-  const bool replaces = exists(directory) && !fs::is_empty(directory, ignored);
+  const bool replaces = is_there(directory) && !fs::is_empty(directory, ignored);
   SLUICE_TRY(check_space(directory, result.parameters * dtype_bytes(result.dtype)));
   const std::string source = source_directory(weights.run().config);
-  if (!source.empty() && !exists(source))
+  if (!source.empty() && !is_there(source))
     listener.note(source + ", which the run began from, is gone: tokenizer files are not copied");
   SLUICE_ASSIGN(const std::string config, config_json(weights, result.dtype, source));
   SLUICE_ASSIGN(StagedDirectory staged, StagedDirectory::create(directory));
