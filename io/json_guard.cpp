@@ -12,6 +12,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::size_t shown_max = 160;
+
 /// Sees every event of the parser and stops it at the first thing that is refused.
 class Guard final : public nlohmann::json_sax<Json> {
  public:
@@ -49,7 +51,11 @@ class Guard final : public nlohmann::json_sax<Json> {
 
  private:
   bool refuse(std::string why) {
-    if (wrong_.empty()) wrong_ = std::move(why);
+    if (!wrong_.empty()) return false;
+    // Keys come from the text: no line breaks, and no more than a line can bear.
+    for (char& c : why)
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+    wrong_ = why.size() > shown_max ? why.substr(0, shown_max) + "..." : std::move(why);
     return false;
   }
   bool value() {

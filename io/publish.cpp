@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 namespace sluice {
@@ -103,6 +104,46 @@ Status sync_directory(const std::string& directory) {
   return success();
 }
 
+Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
+  StagedDirectory directory;
+  directory.path_ = path;
+  std::string staging = path + ".tmp-XXXXXX";
+  if (mkdtemp(staging.data()) == nullptr)
+    return bad_request(fmt::format("can not create {}: {}", path, std::strerror(errno)));
+  directory.staging_ = std::move(staging);
+  if (chmod(directory.staging_.c_str(), 0755) != 0) return os_fault(path, "chmod");
+  return directory;
+}
+
+StagedDirectory::~StagedDirectory() {
+  std::error_code ignored;
+  if (!staging_.empty()) std::filesystem::remove_all(staging_, ignored);
+}
+
+StagedDirectory& StagedDirectory::operator=(StagedDirectory&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(staging_, other.staging_);
+  return *this;
+}
+
+Status StagedDirectory::publish(bool replace) {
+  SLUICE_TRY(sync_directory(staging_));
+  if (!replace) {
+    if (rename(staging_.c_str(), path_.c_str()) != 0) return os_fault(path_, "rename");
+    staging_.clear();
+    return sync_directory(directory_of(path_));
+  }
+  if (renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0)
+    return fault(fmt::format("{}: this file system can not replace a directory at once ({}); remove it first", path_,
+                             std::strerror(errno)));
+  SLUICE_TRY(sync_directory(directory_of(path_)));
+  std::error_code error;  // what was there before goes now
+  std::filesystem::remove_all(staging_, error);
+  if (error) return fault(staging_ + ": the earlier files can not be removed: " + error.message());
+  staging_.clear();
+  return success();
+}
+
 Status publish_file(const std::string& path, std::string_view content, mode_t mode) {
   SLUICE_ASSIGN(AtomicFile file, AtomicFile::create(path, mode));
   SLUICE_TRY(file.append(std::as_bytes(std::span(content))));
@@ -110,8 +151,14 @@ Status publish_file(const std::string& path, std::string_view content, mode_t mo
 }
 
 Result<std::string> read_file(const std::string& path, std::uint64_t limit_bytes) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe that nobody writes to would be waited for.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return bad_request(fmt::format("can not open {}: {}", path, std::strerror(errno)));
+  struct stat st {};
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    close(fd);
+    return bad_request(path + " is not a regular file");
+  }
   std::string text;
   char chunk[1 << 16];
   ssize_t n = 0;

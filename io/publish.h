@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "sluice/status.h"
 
@@ -36,12 +37,33 @@ class AtomicFile {
   std::uint64_t end_ = 0;
 };
 
+/// A directory that takes its name only when everything in it is complete: a temporary one beside it -> files (each
+/// synced by who writes it) -> fsync -> rename -> fsync of the directory above. Not published: removed with what is in
+/// it on destruction; a killed process leaves "<name>.tmp-<random>". Move-only.
+class StagedDirectory {
+ public:
+  /// bad_request where the directory above is missing or can not be written to.
+  static Result<StagedDirectory> create(const std::string& path);
+  StagedDirectory() = default;
+  ~StagedDirectory();
+  StagedDirectory(StagedDirectory&& other) noexcept { *this = std::move(other); }
+  StagedDirectory& operator=(StagedDirectory&& other) noexcept;
+
+  const std::string& staging() const { return staging_; }  ///< where the files are to be written
+  /// With `replace` the directory that has the name changes places with this one and is then removed; else there must
+  /// be none, or an empty one.
+  Status publish(bool replace);
+
+ private:
+  std::string path_, staging_;
+};
+
 Status publish_file(const std::string& path, std::string_view content, mode_t mode = 0644);
 
 /// Make names in the directory durable.
 Status sync_directory(const std::string& directory);
 
-/// The whole file as text, refused beyond `limit_bytes`.
+/// The whole regular file as text, refused beyond `limit_bytes`.
 Result<std::string> read_file(const std::string& path, std::uint64_t limit_bytes = 64u << 20);
 
 /// Appends lines to a file (metrics as JSON lines), each with one write(). A line that can not be written whole is

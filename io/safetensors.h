@@ -55,8 +55,9 @@ struct TensorEntry {
 class SafeTensors {
  public:
   /// `path`: a .safetensors file, a .safetensors.index.json file, or a directory with model.safetensors or
-  /// model.safetensors.index.json. Shards named by an index are opened beneath its directory, links not followed.
-  /// bad_request for everything that is wrong with the files; only headers are read.
+  /// model.safetensors.index.json. Shards named by an index are opened beneath its directory, and no link on the way is
+  /// followed, wherever it leads: an index is data, and must not choose what else is read. A file that the caller names
+  /// may be a link. bad_request for everything that is wrong with the files; only headers are read.
   static Result<SafeTensors> open(const std::string& path);
 
   SafeTensors() = default;

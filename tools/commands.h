@@ -36,6 +36,7 @@ void add_plan(CLI::App& app, Outcome& outcome);
 void add_generate(CLI::App& app, Outcome& outcome);
 void add_eval(CLI::App& app, Outcome& outcome);
 void add_data(CLI::App& app, Outcome& outcome);
+void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_bench(CLI::App& app, Outcome& outcome);
 void add_bench_io(CLI::App& bench, Outcome& outcome);
 void add_bench_adamw(CLI::App& bench, Outcome& outcome);

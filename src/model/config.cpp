@@ -3,11 +3,11 @@
 #include <sys/stat.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "io/json_guard.h"
+#include "io/publish.h"
 #include "src/model/config_fields.h"
 #include "src/model/model.h"
 
@@ -205,13 +205,13 @@ Result<ModelConfig> parse_gpt2(const Fields& f) {
   return c;
 }
 
-Result<std::string> read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return bad_request(path + ": cannot be read; name a preset, a config.json or a directory that holds one");
-  std::string text(max_config_bytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
+/// Routed experts are other weights for every token: no field of a dense model says them.
+Status refuse_experts(const Fields& f, const std::string& type) {
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"})
+    if (f.has(key))
+      return f.refuse(
+          key, fmt::format("makes model_type '{}' a mixture of experts, which is not supported", type.substr(0, 40)));
+  return success();
 }
 
 }  // namespace
@@ -219,11 +219,13 @@ Result<std::string> read_text(const std::string& path) {
 Result<ModelConfig> parse_hf_config(const std::string& json_text, const std::string& origin) {
   if (json_text.size() > max_config_bytes)
     return bad_request(origin + ": larger than 1 MiB, not a model's config.json");
+  if (const Status sane = check_json(json_text); !sane.ok())
+    return bad_request(origin + ": not a model's configuration: " + sane.error().message);
   const nlohmann::json json = nlohmann::json::parse(json_text, nullptr, false);
-  if (json.is_discarded()) return bad_request(origin + ": not valid JSON");
   if (!json.is_object()) return bad_request(origin + ": not a JSON object");
   const Fields f(json, origin);
   SLUICE_ASSIGN(std::string type, f.required_text("model_type"));
+  SLUICE_TRY(refuse_experts(f, type));
   if (type == "smollm") type = "llama";
   Result<ModelConfig> config = bad_request("");
   if (type == "gpt2")
@@ -246,7 +248,7 @@ Result<ModelConfig> load_config(const std::string& model) {
     return bad_request(model + ": no such file; name a preset, a config.json or a directory that holds one");
   }
   const std::string path = S_ISDIR(s.st_mode) ? model + "/config.json" : model;
-  SLUICE_ASSIGN(const std::string text, read_text(path));
+  SLUICE_ASSIGN(const std::string text, read_file(path, max_config_bytes));
   return parse_hf_config(text, path);
 }
 

@@ -5,34 +5,52 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <set>
 #include <string_view>
+
+#include "sluice/half.h"
 
 namespace sluice {
 namespace {
 
-/// IEEE half precision, exactly.
-float half_to_float(std::uint16_t bits) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16, exponent = bits >> 10 & 31u;
-  const std::uint32_t fraction = bits & 0x3ffu;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(fraction) * 0x1.0p-24f;
-    return sign == 0 ? magnitude : -magnitude;
-  }
-  const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
-  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
+constexpr std::size_t listed_max = 8;
+
+/// Names under which a tensor may be stored.
+std::vector<std::string> names_of(const TensorSpec& tensor) {
+  std::vector<std::string> names{tensor.name};
+  for (const std::string_view prefix : {"model.", "transformer."})
+    if (tensor.name.starts_with(prefix)) names.push_back(tensor.name.substr(prefix.size()));
+  return names;
 }
 
-Result<HfTensor> find(const TensorSpec& tensor, const HfLookup& lookup) {
-  std::optional<HfTensor> found = lookup(tensor.name);
-  for (const std::string_view prefix : {"model.", "transformer."})
-    if (!found && tensor.name.starts_with(prefix)) found = lookup(tensor.name.substr(prefix.size()));
-  if (!found) return bad_request(fmt::format("tensor {} is missing from the weights", tensor.name));
-  if (found->shape != tensor.shape)
-    return bad_request(fmt::format("tensor {} has shape [{}], the config asks for [{}]", tensor.name,
-                                   fmt::join(found->shape, ", "), fmt::join(tensor.shape, ", ")));
-  if (found->dtype != Dtype::f32 && found->dtype != Dtype::bf16 && found->dtype != Dtype::f16)
-    return bad_request(fmt::format("tensor {} is neither F32, BF16 nor F16", tensor.name));
-  return std::move(*found);
+/// What is wrong with the stored tensor for the model's, in a few words after its name; empty if nothing is.
+std::string mismatch(const TensorSpec& tensor, const HfTensor& stored) {
+  if (stored.shape != tensor.shape)
+    return fmt::format("has shape [{}], the config asks for [{}]", fmt::join(stored.shape, ", "),
+                       fmt::join(tensor.shape, ", "));
+  if (stored.dtype != Dtype::f32 && stored.dtype != Dtype::bf16 && stored.dtype != Dtype::f16)
+    return "is neither F32, BF16 nor F16";
+  return {};
+}
+
+std::optional<HfTensor> find(const TensorSpec& tensor, const HfLookup& lookup) {
+  std::optional<HfTensor> found;
+  for (const std::string& name : names_of(tensor))
+    if (!found) found = lookup(name);
+  return found;
+}
+
+/// Of at most listed_max: "a, b and 3 more".
+std::string listed(const std::vector<std::string>& items) {
+  const std::size_t shown = std::min(items.size(), listed_max);
+  const std::string text = fmt::format("{}", fmt::join(items.begin(), items.begin() + shown, ", "));
+  return items.size() > shown ? fmt::format("{} and {} more", text, items.size() - shown) : text;
+}
+
+/// Tables that older versions of transformers saved with the weights: they follow from the config.
+bool is_derived(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 /// 16-bit values lie in the second half of `out` and are widened from the front: a value is read before the float that
@@ -48,21 +66,40 @@ void widen_in_place(Dtype dtype, std::span<float> out) {
 
 /// out = elements [first, first + out.size()) of the tensor
 Status read_tensor(const TensorSpec& tensor, const HfLookup& lookup, std::uint64_t first, std::span<float> out) {
-  SLUICE_ASSIGN(const HfTensor stored, find(tensor, lookup));
+  const std::optional<HfTensor> stored = find(tensor, lookup);
+  SLUICE_CHECK(stored && mismatch(tensor, *stored).empty(), "(%s was not checked)", tensor.name.c_str());
   const std::span<std::byte> bytes = std::as_writable_bytes(out);
-  if (*stored.dtype == Dtype::f32) return stored.read(4 * first, bytes);
-  SLUICE_TRY(stored.read(2 * first, bytes.subspan(bytes.size() / 2)));
-  widen_in_place(*stored.dtype, out);
+  if (*stored->dtype == Dtype::f32) return stored->read(4 * first, bytes);
+  SLUICE_TRY(stored->read(2 * first, bytes.subspan(bytes.size() / 2)));
+  widen_in_place(*stored->dtype, out);
   return success();
 }
 
 }  // namespace
 
-Status check_hf_weights(const ModelSpec& model, const HfLookup& lookup) {
+Status check_hf_weights(const ModelSpec& model, const HfLookup& lookup, std::span<const std::string> stored) {
+  std::vector<std::string> missing, wrong, unknown;
+  std::set<std::string, std::less<>> used;
   for (const UnitSpec& unit : model.units)
-    for (const TensorSpec& tensor : unit.tensors)
-      if (auto stored = find(tensor, lookup); !stored) return stored.error();
-  return success();
+    for (const TensorSpec& tensor : unit.tensors) {
+      const std::vector<std::string> names = names_of(tensor);
+      const auto name = std::find_if(names.begin(), names.end(), [&](const auto& n) { return lookup(n).has_value(); });
+      if (name == names.end()) {
+        missing.push_back(tensor.name);
+        continue;
+      }
+      used.insert(*name);
+      if (const std::string why = mismatch(tensor, *lookup(*name)); !why.empty()) wrong.push_back(*name + " " + why);
+    }
+  for (const std::string& name : stored)
+    if (!used.contains(name) && !is_derived(name) && !(model.config.tied && name == "lm_head.weight"))
+      unknown.push_back(name);
+  std::vector<std::string> parts;
+  if (!missing.empty()) parts.push_back("missing: " + listed(missing));
+  if (!wrong.empty()) parts.push_back("wrong: " + listed(wrong));
+  if (!unknown.empty()) parts.push_back("not in the model that the config describes: " + listed(unknown));
+  if (parts.empty()) return success();
+  return bad_request(fmt::format("the tensors are not the model's; {}", fmt::join(parts, "; ")));
 }
 
 Status read_hf_weights(const UnitSpec& unit, const HfLookup& lookup, std::uint64_t first, std::span<float> out) {

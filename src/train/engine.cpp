@@ -26,23 +26,6 @@ std::vector<OptimizerUnit> optimizer_units(const Workload& w) {
   return units;
 }
 
-}  // namespace
-
-Engine::~Engine() = default;
-
-Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& source, const Options& options) {
-  std::unique_ptr<Engine> engine(new Engine(run));
-  if (const Status reserved = engine->reserve(options); !reserved.ok()) {
-    if (!options.swap_exists) engine->discard_swap();
-    return reserved.error();
-  }
-  engine->index_buffers();
-  SLUICE_TRY(engine->build_executor(source, options));
-  return engine;
-}
-
-namespace {
-
 std::vector<ArenaSpec> arena_specs(const Prepared& run) {
   const TierBytes& needs = run.search.needs;
   std::vector<ArenaSpec> arenas;
@@ -65,6 +48,32 @@ SwapOptions swap_options(const Prepared& run, const std::string& name) {
 
 }  // namespace
 
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& source, const Options& options) {
+  std::unique_ptr<Engine> engine(new Engine(run));
+  if (const Status reserved = engine->reserve(options); !reserved.ok()) {
+    if (!options.swap_exists) engine->discard_swap();
+    return reserved.error();
+  }
+  engine->index_buffers();
+  SLUICE_TRY(engine->build_executor(source, options));
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, const std::string& swap_name) {
+  std::unique_ptr<Engine> engine(new Engine(run));
+  engine->states_only_ = true;
+  if (!swap_name.empty()) {
+    SLUICE_ASSIGN(engine->swap_, SwapFile::open_existing(swap_options(run, swap_name)));
+  }
+  SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_));
+  engine->memory_ = std::make_unique<Memory>(std::move(memory));
+  SLUICE_TRY(engine->open_store(arena_specs(run)));
+  engine->index_buffers();
+  return engine;
+}
+
 Status Engine::check_swap(const Prepared& run, const std::string& swap_name) {
   const auto opened = SwapFile::open_existing(swap_options(run, swap_name));
   return opened.ok() ? success() : Status(opened.error());
@@ -83,7 +92,11 @@ Status Engine::reserve(const Options& options) {
   }
   SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device_));
   memory_ = std::make_unique<Memory>(std::move(memory));
-  if (needs.nvme > 0) {
+  return open_store(arenas);
+}
+
+Status Engine::open_store(std::span<const ArenaSpec> arenas) {
+  if (!swap_.files().empty()) {
     const DriveProfile& drive = run_.profile.drive;
     const RunConfig& c = run_.config;
     QueueOptions queue;

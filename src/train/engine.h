@@ -28,6 +28,9 @@ class Engine {
     bool swap_exists = false;           ///< opened instead of made anew
   };
   static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, const Options& options);
+  /// Only to read what a run has left: no arenas, no lanes, and of the drive the kept swap file, opened, where it has a
+  /// name. Of this interface restore, read_state and what tells sizes serve; nothing is written.
+  static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, const std::string& swap_name);
   ~Engine();
 
   /// Whether the kept swap file of a run can be opened: bad_request when it is missing, cut off or in use.
@@ -50,6 +53,15 @@ class Engine {
   Status save_states(const Sink& sink);
   Status load_states(const Source& source);
   std::uint64_t state_stream_bytes();
+
+  /// Every shard of a state that the run has, in logical order: of the stream too, where it has so many bytes.
+  Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
+  std::uint64_t shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const;
+  /// Elements to read at a time: whole blocks of every state.
+  std::uint64_t piece_numel() const { return piece_numel_; }
+  /// Elements [first, first + numel) of a shard as they were restored, verified again; padding included. `first` is a
+  /// multiple of piece_numel(), numel that or what is left; `out` is 4096-aligned and has room for 4096 bytes more.
+  Status read_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel, std::byte* out);
 
   Executor& executor() { return *executor_; }
   SwapStore* store() { return store_.get(); }
@@ -75,6 +87,7 @@ class Engine {
  private:
   explicit Engine(const Prepared& run) : run_(run) {}
   Status reserve(const Options& options);
+  Status open_store(std::span<const ArenaSpec> arenas);
   Status build_executor(StepSource& source, const Options& options);
   void index_buffers();
   bool grouped(StateKind kind) const;                                     ///< 8-bit moments: not element after element
@@ -88,12 +101,12 @@ class Engine {
                        SwapWindow& window);
   Status clear_states(bool gradients_only);
   Status load_slots(RankId rank, bool verify_all, const Watch& watch);
-  BufferId kept(UnitId unit, StateKind kind, RankId rank);  ///< the state's buffer on the drive, or none
-  Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
+  BufferId kept(UnitId unit, StateKind kind, RankId rank);            ///< the state's buffer on the drive, or none
   std::uint64_t shard_content_numel(UnitId unit, RankId rank) const;  ///< without the padding
   void copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;
+  bool states_only_ = false;  ///< see open_states
   MomentLayout moments_;
   std::uint64_t piece_numel_ = 0;  ///< elements moved at a time outside steps: whole blocks of every state
   RopeTable rope_;

@@ -23,7 +23,6 @@ Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit
   });
 }
 
-/// Every shard of a state that the run has, in logical order.
 Status Engine::each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit) {
   const Workload& w = run_.workload;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
@@ -81,9 +80,9 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
     if (r != rank) return success();
     const BufferId drive = kept(u, kind, rank);
     const Buffer& place = run_.main.buffers[home(u, kind, rank)];
-    std::byte* const to = place.tier == Tier::host ? host(rank, place) : nullptr;
-    const bool resident =
-        kind == StateKind::parameter && residents_[static_cast<std::size_t>(u) * run_.workload.ranks + rank] != none;
+    std::byte* const to = place.tier == Tier::host && !states_only_ ? host(rank, place) : nullptr;
+    const bool resident = !states_only_ && kind == StateKind::parameter &&
+                          residents_[static_cast<std::size_t>(u) * run_.workload.ranks + rank] != none;
     if (!verify_all && to == nullptr && !resident) return success();
     return window.scan(drive, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) {
       if (to != nullptr) std::memcpy(to + offset, data.data(), data.size());
@@ -102,7 +101,13 @@ Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& wat
     sums = sums.subspan(values.size());
   }
   SLUICE_TRY(load_slots(rank, true, watch));
-  return rank + 1 == run_.workload.ranks ? clear_states(true) : success();
+  return rank + 1 == run_.workload.ranks && !states_only_ ? clear_states(true) : success();
+}
+
+Status Engine::read_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
+                          std::byte* out) {
+  const std::uint64_t at = state_bytes(kind, first), bytes = state_bytes(kind, first + numel) - at;
+  return store_->read(kept(unit, kind, rank), Slot::current, at, {out, bytes});
 }
 
 Status Engine::roll_back() {
@@ -140,10 +145,14 @@ Status Engine::load_states(const Source& source) {
   return window.finish();
 }
 
+std::uint64_t Engine::shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const {
+  return stream_bytes(kind, shard_content_numel(unit, rank));
+}
+
 std::uint64_t Engine::state_stream_bytes() {
   std::uint64_t bytes = 0;
   const Status counted = each_shard([&](UnitId u, StateKind kind, RankId r) {
-    bytes += stream_bytes(kind, shard_content_numel(u, r));
+    bytes += shard_stream_bytes(u, kind, r);
     return success();
   });
   SLUICE_CHECK(counted.ok(), "(%s)", counted.error().message.c_str());

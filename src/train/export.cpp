@@ -3,22 +3,29 @@
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "io/publish.h"
-#include "io/safetensors.h"
+#include "src/train/model_writer.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr double default_init_std = 0.02;  // of every family
+
 Json rope_scaling_json(const ModelConfig& c) {
   const RopeScaling& s = c.rope_scaling;
   const auto original = static_cast<std::int64_t>(s.original_max_positions);
   switch (s.kind) {
     case RopeScaling::Kind::none: return nullptr;
-    case RopeScaling::Kind::linear: return {{"rope_type", "linear"}, {"factor", s.factor}};
-    case RopeScaling::Kind::dynamic: return {{"rope_type", "dynamic"}, {"factor", s.factor}};
+    case RopeScaling::Kind::linear:
+    case RopeScaling::Kind::dynamic: {
+      Json j{{"rope_type", s.kind == RopeScaling::Kind::linear ? "linear" : "dynamic"}, {"factor", s.factor}};
+      if (original != c.max_positions) j["original_max_position_embeddings"] = original;
+      return j;
+    }
     case RopeScaling::Kind::llama3:
       return {{"rope_type", "llama3"},
               {"factor", s.factor},
@@ -34,6 +41,7 @@ Json rope_scaling_json(const ModelConfig& c) {
       if (s.attention_factor > 0) j["attention_factor"] = s.attention_factor;
       if (s.mscale > 0) j["mscale"] = s.mscale;
       if (s.mscale_all_dim > 0) j["mscale_all_dim"] = s.mscale_all_dim;
+      if (!s.truncate) j["truncate"] = false;
       return j;
     }
   }
@@ -54,12 +62,19 @@ Json gpt2_json(const ModelConfig& c) {
           {"tie_word_embeddings", c.tied}};
 }
 
+struct LlamaKind {
+  const char *type, *architecture;
+};
+
+LlamaKind llama_kind(const ModelConfig& c) {
+  if (c.qk_norm) return {"qwen3", "Qwen3ForCausalLM"};
+  if (c.qkv_bias) return {"qwen2", "Qwen2ForCausalLM"};
+  if (c.window > 0 || c.name == "mistral") return {"mistral", "MistralForCausalLM"};
+  return {"llama", "LlamaForCausalLM"};
+}
+
 Json llama_json(const ModelConfig& c) {
-  const char* type = c.qk_norm ? "qwen3" : c.qkv_bias ? "qwen2" : c.window > 0 ? "mistral" : "llama";
-  const char* architecture = c.qk_norm      ? "Qwen3ForCausalLM"
-                             : c.qkv_bias   ? "Qwen2ForCausalLM"
-                             : c.window > 0 ? "MistralForCausalLM"
-                                            : "LlamaForCausalLM";
+  const auto [type, architecture] = llama_kind(c);
   Json j{{"model_type", type},
          {"architectures", Json::array({architecture})},
          {"vocab_size", c.vocabulary},
@@ -76,6 +91,12 @@ Json llama_json(const ModelConfig& c) {
          {"hidden_act", "silu"},
          {"tie_word_embeddings", c.tied}};
   if (c.window > 0) j["sliding_window"] = c.window;
+  // Without the field the window would be the default one.
+  if (c.window == 0 && std::string_view(type) == "mistral") j["sliding_window"] = nullptr;
+  if (c.window > 0 && (c.qkv_bias || c.qk_norm)) {
+    j["use_sliding_window"] = true;
+    j["max_window_layers"] = 0;
+  }
   return j;
 }
 
@@ -83,7 +104,8 @@ Json llama_json(const ModelConfig& c) {
 
 std::string hf_config_json(const ModelConfig& config, Dtype dtype) {
   Json j = config.family == Family::gpt2 ? gpt2_json(config) : llama_json(config);
-  j["torch_dtype"] = dtype == Dtype::bf16 ? "bfloat16" : "float32";
+  if (config.init_std != default_init_std) j["initializer_range"] = config.init_std;
+  j["torch_dtype"] = dtype == Dtype::bf16 ? "bfloat16" : dtype == Dtype::f16 ? "float16" : "float32";
   return j.dump(2) + "\n";
 }
 
@@ -91,25 +113,11 @@ Status export_model(Engine& engine, const Prepared& run, const std::string& dire
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return bad_request(directory + ": cannot be made: " + error.message());
-  std::vector<SafeTensorsWriter::Tensor> tensors;
-  for (const UnitSpec& u : run.model.units)
-    for (const TensorSpec& t : u.tensors)
-      tensors.push_back({t.name, to_tensor_dtype(run.workload.dtype), {t.shape.begin(), t.shape.end()}});
-  SLUICE_ASSIGN(SafeTensorsWriter writer,
-                SafeTensorsWriter::create(directory + "/model.safetensors", tensors, {{"format", "pt"}}));
-  const std::uint64_t size = dtype_bytes(run.workload.dtype);
-  // A piece of the flat buffer may cover the ends of several tensors.
-  const auto write_piece = [&](UnitId unit, std::uint64_t first, std::span<const std::byte> data) -> Status {
-    for (const TensorSpec& t : run.model.units[static_cast<std::size_t>(unit)].tensors) {
-      const std::uint64_t begin = std::max(first, t.offset);
-      const std::uint64_t end = std::min(first + data.size() / size, t.offset + t.numel);
-      if (begin >= end) continue;
-      SLUICE_TRY(
-          writer.write(t.name, (begin - t.offset) * size, data.subspan((begin - first) * size, (end - begin) * size)));
-    }
-    return success();
-  };
-  SLUICE_TRY(engine.visit_states(std::array{StateKind::parameter}, write_piece));
+  SLUICE_ASSIGN(ModelWriter writer, ModelWriter::create(run.model, directory, run.workload.dtype));
+  SLUICE_TRY(engine.visit_states(std::array{StateKind::parameter},
+                                 [&](UnitId unit, std::uint64_t first, std::span<const std::byte> data) {
+                                   return writer.write(unit, first, data);
+                                 }));
   SLUICE_TRY(writer.finish());
   return publish_file(directory + "/config.json", hf_config_json(run.model.config, run.workload.dtype));
 }

@@ -12,7 +12,7 @@ namespace sluice {
 /// The state must be flushed and nothing may run. Files appear whole or not at all.
 Status export_model(Engine& engine, const Prepared& run, const std::string& directory);
 
-/// Hugging Face config.json of a model.
+/// Hugging Face config.json of a model: read back it is the same model.
 std::string hf_config_json(const ModelConfig& config, Dtype dtype);
 
 /// Of this process, from /proc/self/statm.

@@ -1,5 +1,8 @@
 #include "src/train/hugging_face.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "src/model/hf_weights.h"
 
 namespace sluice {
@@ -17,12 +20,37 @@ HfLookup lookup_in(const SafeTensors& file) {
   };
 }
 
+constexpr std::uint64_t compared_bytes = 1u << 20;
+
+/// A tied model has one matrix: a second one beside it must be the same, or the file is of an untied model.
+Status check_tied(const SafeTensors& file, const ModelSpec& model) {
+  const TensorEntry* head = model.config.tied ? file.find("lm_head.weight") : nullptr;
+  if (head == nullptr) return success();
+  const std::string& name = model.units.front().tensors.front().name;
+  const TensorEntry* embedding = file.find(name);
+  if (embedding == nullptr) embedding = file.find(std::string_view(name).substr(name.find('.') + 1));
+  const Error differs = bad_request("tie_word_embeddings is true, and lm_head.weight is not the same as " + name);
+  if (embedding == nullptr || embedding->dtype != head->dtype || embedding->shape != head->shape) return differs;
+  std::vector<std::byte> a(compared_bytes), b(compared_bytes);
+  for (std::uint64_t at = 0; at < head->bytes; at += compared_bytes) {
+    a.resize(std::min(compared_bytes, head->bytes - at));
+    b.resize(a.size());
+    SLUICE_TRY(file.read(*head, at, a));
+    SLUICE_TRY(file.read(*embedding, at, b));
+    if (a != b) return differs;
+  }
+  return success();
+}
+
 }  // namespace
 
 Result<HuggingFaceWeights> HuggingFaceWeights::open(const std::string& directory, const ModelSpec& model) {
   HuggingFaceWeights w;
   SLUICE_ASSIGN(w.file_, SafeTensors::open(directory));
-  const Status complete = check_hf_weights(model, lookup_in(w.file_));
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : w.file_.entries()) names.push_back(name);
+  Status complete = check_hf_weights(model, lookup_in(w.file_), names);
+  if (complete.ok()) complete = check_tied(w.file_, model);
   if (!complete.ok()) return complete.error().in(directory);
   return w;
 }

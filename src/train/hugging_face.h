@@ -12,8 +12,9 @@ namespace sluice {
 
 class HuggingFaceWeights {
  public:
-  /// `directory`: model.safetensors or its sharded index. Every tensor of the model must be there with its shape:
-  /// bad_request otherwise, before anything is written.
+  /// `directory`: model.safetensors or its sharded index. The tensors must be those of the model, with their shapes:
+  /// bad_request otherwise, before anything is written. Only headers are read; of a tied model that stores its head too
+  /// also both matrices, which must be equal.
   static Result<HuggingFaceWeights> open(const std::string& directory, const ModelSpec& model);
   /// Elements [first, first + out.size()) of the unit's flat buffer as fp32.
   Status read(const UnitSpec& unit, std::uint64_t first, std::span<float> out) const;

@@ -144,8 +144,8 @@ double flop_per_token(const ModelSpec& model, std::int64_t sequence) {
   return 6.0 * matmul_parameters + attention;
 }
 
-/// Model, workload, budgets and profile.
-Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
+/// Model and workload.
+Result<std::unique_ptr<Prepared>> describe_workload(const RunConfig& config, Purpose purpose) {
   SLUICE_TRY(validate(config, purpose));
   auto run = std::make_unique<Prepared>();
   run->config = config;
@@ -170,7 +170,13 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
     w.kv_capacity = model_config.max_positions;
     w.kv_capacity = std::min<std::int64_t>(w.kv_capacity, config.steps);
   }
-  SLUICE_TRY(set_budgets(config, w));
+  return run;
+}
+
+/// These, budgets and profile.
+Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
+  SLUICE_ASSIGN(auto run, describe_workload(config, purpose));
+  SLUICE_TRY(set_budgets(config, run->workload));
   SLUICE_TRY(get_profile(*run, progress));
   run->model_flop_per_token = flop_per_token(run->model, config.sequence);
   return run;
@@ -260,18 +266,40 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   return run;
 }
 
+namespace {
+
+Status check_units(const Prepared& run, const Schedule& schedule) {
+  if (schedule.units.size() == run.model.units.size()) return success();
+  return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
+                     run.config.model + " has " + std::to_string(run.model.units.size()));
+}
+
+void take_layout(Prepared& run, const DriveLayout& layout) {
+  run.workload.block_bytes = run.profile.drive.block_bytes = layout.block_bytes;
+  run.profile.drive.stripe_weights = layout.stripe_weights;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const Schedule& schedule,
+                                                 const DriveLayout& layout) {
+  SLUICE_ASSIGN(auto run, describe_workload(config, Purpose::train));
+  SLUICE_TRY(check_units(*run, schedule));
+  run->workload.durable = config.durable == Durable::on;
+  take_layout(*run, layout);
+  run->search.schedule = schedule;
+  run->search.needs = run->search.smallest = run_needs(run->workload, schedule);
+  run->main = build_plan(run->workload.main_kind(), run->workload, schedule);
+  return run;
+}
+
 Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule,
                                                const DriveLayout* layout, const Progress& progress) {
   SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
-  if (schedule.units.size() != run->model.units.size())
-    return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " + config.model +
-                       " has " + std::to_string(run->model.units.size()));
+  SLUICE_TRY(check_units(*run, schedule));
   run->workload.durable = config.durable == Durable::on;
   run->durability = run->workload.durable ? "on" : "off";
-  if (layout != nullptr) {
-    run->workload.block_bytes = run->profile.drive.block_bytes = layout->block_bytes;
-    run->profile.drive.stripe_weights = layout->stripe_weights;
-  }
+  if (layout != nullptr) take_layout(*run, *layout);
   SearchResult& found = run->search;
   found.schedule = schedule;
   found.needs = found.smallest = run_needs(run->workload, schedule);

@@ -52,6 +52,11 @@ struct DriveLayout {
 Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule,
                                                const DriveLayout* layout = nullptr, const Progress& progress = {});
 
+/// Only where things lie in a run that has been planned before: model, workload and main plan, with nothing measured,
+/// predicted or written. Budgets are not looked at.
+Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const Schedule& schedule,
+                                                 const DriveLayout& layout);
+
 /// Bytes of swap file that the second slots take, all ranks; 0 where the run is not durable.
 std::uint64_t durable_slot_bytes(const StepPlan& plan);
 

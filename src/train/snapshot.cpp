@@ -18,7 +18,7 @@ struct Header {
   std::uint64_t run_id = 0, step = 0, state_bytes = 0;
   std::array<std::uint64_t, 3> zero{};
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(Header) == snapshot_head_bytes);
 
 /// Reads a file front to back and sums what it has read.
 class Reading {
@@ -80,18 +80,27 @@ Status save_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_
   return file.publish();
 }
 
-Result<std::uint64_t> load_snapshot(const std::string& path, std::uint64_t run_id, Engine& engine,
-                                    const Engine::Watch& watch) {
-  const std::uint64_t state_bytes = engine.state_stream_bytes();
+Result<std::uint64_t> verify_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_t state_bytes,
+                                      const Engine::Watch& watch) {
   Reading whole(path);
   SLUICE_ASSIGN(const std::uint64_t step, read_head(whole, path, run_id, state_bytes));
   std::vector<std::byte> chunk(1 << 20);
-  for (std::uint64_t at = 0; at < state_bytes; at += chunk.size())
-    SLUICE_TRY(whole.read(std::span(chunk).first(std::min<std::uint64_t>(chunk.size(), state_bytes - at))));
+  for (std::uint64_t at = 0; at < state_bytes; at += chunk.size()) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(chunk.size(), state_bytes - at);
+    SLUICE_TRY(whole.read(std::span(chunk).first(bytes)));
+    if (watch) SLUICE_TRY(watch(static_cast<double>(at + bytes) / static_cast<double>(state_bytes)));
+  }
   const std::uint64_t sum = whole.sum();
   std::uint64_t expected = 0;
   SLUICE_TRY(whole.read(expected));
   if (sum != expected) return bad_request(path + " does not have the checksum that was written with it: it is damaged");
+  return step;
+}
+
+Result<std::uint64_t> load_snapshot(const std::string& path, std::uint64_t run_id, Engine& engine,
+                                    const Engine::Watch& watch) {
+  const std::uint64_t state_bytes = engine.state_stream_bytes();
+  SLUICE_ASSIGN(const std::uint64_t step, verify_snapshot(path, run_id, state_bytes, {}));
   Reading states(path);
   SLUICE_TRY(read_head(states, path, run_id, state_bytes));
   std::uint64_t done = 0;

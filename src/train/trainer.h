@@ -97,7 +97,6 @@ class Trainer final : public StepSource, public CommitSink {
   Status commit_initial();
   Status fill_new();
   Status continue_durable();
-  Status restore_committed();
   Status continue_snapshot();
   RunDescription describe() const;
   Status check_same(const RunDescription& run) const;

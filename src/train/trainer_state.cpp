@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "io/checksum.h"
 #include "src/device/profile.h"
 #include "src/train/export.h"
 #include "src/train/metrics_file.h"
+#include "src/train/restore.h"
 #include "src/train/run_config_json.h"
 #include "src/train/snapshot.h"
 #include "src/train/trainer.h"
@@ -19,8 +19,6 @@ std::uint64_t random_id() {
   std::random_device device;
   return static_cast<std::uint64_t>(device()) << 32 | device();
 }
-
-std::uint64_t hash_of(const std::string& text) { return checksum(std::as_bytes(std::span(text))); }
 
 }  // namespace
 
@@ -113,15 +111,7 @@ Status Trainer::fill_new() {
 }
 
 Status Trainer::open_journal(bool create) {
-  StepJournal::Options options;
-  options.run_id = directory_->run()->id;
-  options.layout = durable_layout(run_.main);
-  options.ranks = run_.workload.ranks;
-  SLUICE_ASSIGN(options.queue.backend,
-                parse_io_backend(run_.config.io_backend.empty() ? run_.profile.drive.backend : run_.config.io_backend));
-  options.queue.faults = run_.config.faults;
-  options.create = create;
-  SLUICE_ASSIGN(journal_, StepJournal::open(*directory_, *engine_->store(), options));
+  SLUICE_ASSIGN(journal_, sluice::open_journal(*directory_, run_, *engine_->store(), create));
   return success();
 }
 
@@ -136,47 +126,17 @@ Status Trainer::commit_initial() {
 Status Trainer::continue_durable() {
   SLUICE_TRY(open_engine(true));
   SLUICE_TRY(open_journal(false));
-  for (const std::string& line : journal_->damage()) observer_.note(line);
-  if (!journal_->steps().empty()) return restore_committed();
-  return bad_request(directory_->path() + ": no commit record is whole: " +
-                     (journal_->damage().empty() ? "ranks differ" : journal_->damage().front()) +
-                     "; start a new run in another directory");
-}
-
-/// The newest step whose records and slots are whole on every rank.
-Status Trainer::restore_committed() {
-  std::optional<Error> problem;
-  for (const std::uint64_t step : journal_->steps()) {
-    bool whole = true;
-    for (RankId r = 0; r < run_.workload.ranks && whole; ++r) {
-      whole = false;
-      for (const CommitRecord* record : journal_->records(r, step)) {
-        Status restored = engine_->restore(r, *record, watch("verifying the states of step " + std::to_string(step)));
-        const bool other_serves =
-            restored.ok() || restored.error().code == ErrorCode::damaged || restored.error().code == ErrorCode::fault;
-        if (!other_serves) return restored;
-        whole = restored.ok();
-        if (whole) {
-          journal_->continue_from(r, *record);
-          break;
-        }
-        observer_.note("step " + std::to_string(step) + " can not be used: " + restored.error().message);
-        // A drive that fails may yet work another time: then nothing is wrong with the request.
-        if (!problem || problem->code == ErrorCode::damaged) problem = restored.error();
-      }
-    }
-    if (!whole) continue;
-    done_ = static_cast<std::int64_t>(step);
-    // Of how many in a row have been skipped.
-    for (std::uint64_t s = step; s > 0 && journal_->find(s) && journal_->find(s)->skipped != 0; --s)
-      skip_.insert(static_cast<std::int64_t>(s));
-    observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
-                   std::to_string(run_.config.steps));
-    return success();
-  }
-  const std::string text = directory_->path() + ": no committed step is whole: " + problem->message;
-  if (problem->code == ErrorCode::fault) return fault(text);
-  return bad_request(text + "; put the swap file back as it was, or start a new run in another directory");
+  const RestoreListener listener{[this](const std::string& text) { observer_.note(text); },
+                                 [this](const std::string& what) { return watch(what); }};
+  SLUICE_ASSIGN(const std::uint64_t step,
+                restore_newest(*directory_, *engine_, *journal_, run_.workload.ranks, listener));
+  done_ = static_cast<std::int64_t>(step);
+  // Of how many in a row have been skipped.
+  for (std::uint64_t s = step; s > 0 && journal_->find(s) && journal_->find(s)->skipped != 0; --s)
+    skip_.insert(static_cast<std::int64_t>(s));
+  observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
+                 std::to_string(run_.config.steps));
+  return success();
 }
 
 Status Trainer::continue_snapshot() {
@@ -202,7 +162,7 @@ RunDescription Trainer::describe() const {
   if (d.config.device_memory == 0) d.config.device_memory = budget(Tier::device);
   if (d.config.host_memory == 0) d.config.host_memory = budget(Tier::host) * w.ranks;
   if (d.config.nvme_space == 0 && !d.config.nvme.empty()) d.config.nvme_space = budget(Tier::nvme) * w.ranks;
-  d.model_hash = hash_of(hf_config_json(run_.model.config, w.dtype));
+  d.model_hash = model_hash(run_);
   d.data_tokens = tokens_.count();
   d.data_hash = data_hash_;
   d.schedule = run_.search.schedule;
@@ -214,14 +174,10 @@ RunDescription Trainer::describe() const {
 
 Status Trainer::check_same(const RunDescription& run) const {
   const std::string where = directory_->path();
-  if (run.model_hash != hash_of(hf_config_json(run_.model.config, run_.workload.dtype)))
-    return bad_request(where + ": " + run_.config.model +
-                       " is not the model that the run began with; put its configuration back, or start a new run");
+  SLUICE_TRY(check_same_states(*directory_, run_));
   if (run.data_tokens != tokens_.count() || run.data_hash != data_hash_)
     return bad_request(where + ": " + run_.config.data +
                        " is not the data that the run began with; put it back, or start a new run");
-  if (run.layout != durable_layout(run_.main))
-    return bad_request(where + " was laid out by another version of sluice; go on with that one, or start a new run");
   if (run.machine != machine_id())
     observer_.note(where + ": the run began on another machine (" + run.machine +
                    "); from here on its bits need not be those of an uninterrupted run");

@@ -57,6 +57,64 @@ TEST(Publish, NotPublishedIsNotThere) {
   EXPECT_EQ(dir.files(), 0u);
 }
 
+TEST(StagedDirectory, TakesItsNameWhole) {
+  const ScratchDir dir;
+  {
+    auto staged = StagedDirectory::create(dir / "d");
+    ASSERT_TRUE(staged.ok()) << staged.error().message;
+    ASSERT_TRUE(publish_file(staged->staging() + "/a", "one").ok());
+    EXPECT_FALSE(std::filesystem::exists(dir / "d"));
+    ASSERT_TRUE(staged->publish(false).ok());
+  }
+  EXPECT_EQ(read_text(dir / "d/a"), "one");
+  EXPECT_EQ(std::filesystem::status(dir / "d").permissions(), std::filesystem::perms{0755});
+  EXPECT_EQ(dir.files(), 1u);
+  const auto missing = StagedDirectory::create(dir / "no/such/d");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ErrorCode::bad_request);
+}
+
+TEST(StagedDirectory, NotPublishedIsNotThere) {
+  const ScratchDir dir;
+  {
+    auto staged = StagedDirectory::create(dir / "d");
+    ASSERT_TRUE(staged.ok());
+    ASSERT_TRUE(publish_file(staged->staging() + "/a", "one").ok());
+  }
+  EXPECT_EQ(dir.files(), 0u);
+}
+
+TEST(StagedDirectory, ReplacesOnlyWhenAskedTo) {
+  const ScratchDir dir;
+  std::filesystem::create_directory(dir / "d");
+  {
+    auto staged = StagedDirectory::create(dir / "d");
+    ASSERT_TRUE(staged.ok() && staged->publish(false).ok()) << "an empty one may be there";
+  }
+  write_text(dir / "d/old", "old");
+  {
+    auto staged = StagedDirectory::create(dir / "d");
+    ASSERT_TRUE(staged.ok());
+    ASSERT_TRUE(publish_file(staged->staging() + "/new", "new").ok());
+    const Status refused = staged->publish(false);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::fault);
+    EXPECT_EQ(read_text(dir / "d/old"), "old");
+    ASSERT_TRUE(staged->publish(true).ok());
+  }
+  EXPECT_EQ(read_text(dir / "d/new"), "new");
+  EXPECT_FALSE(std::filesystem::exists(dir / "d/old"));
+  EXPECT_EQ(dir.files(), 1u);
+}
+
+TEST(Publish, PipesAreNotReadAsFiles) {
+  const ScratchDir dir;
+  ASSERT_EQ(mkfifo((dir / "p").c_str(), 0600), 0);
+  const auto text = read_file(dir / "p");
+  ASSERT_FALSE(text.ok());
+  EXPECT_NE(text.error().message.find("not a regular file"), std::string::npos);
+}
+
 TEST(Publish, FailedWriteKeepsTheOldFile) {
   const ScratchDir dir;
   ASSERT_TRUE(publish_file(dir / "x", "old").ok());

@@ -98,7 +98,7 @@ TEST(SafeTensors, RefusesBadHeaders) {
   refused("{" + entry("a", "F32", "[2]", "[0,8]") + "," + entry("a", "F32", "[2]", "[8,16]") + "}", 16, "twice");
   refused("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "twice");
   refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 0, "exactly");
-  refused("{\"a\":[[[[[1]]]]]}", 0, "deeper");
+  refused("{\"a\":[[[[[1]]]]]}", 0, "exactly");
   refused("{\"a\":1}", 0, "exactly");
   refused("{\"__metadata__\":{\"a\":1}}", 0, "not a string");
   refused("{\"__metadata__\":[]}", 0, "not an object");

@@ -1,0 +1,219 @@
+#include "src/train/export_run.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/json_guard.h"
+#include "io/publish.h"
+#include "sluice/half.h"
+#include "sluice/size.h"
+#include "src/train/export.h"
+#include "src/train/model_writer.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* generation_file = "generation_config.json";
+constexpr std::array tokenizer_files{"tokenizer.json",  "tokenizer_config.json", "special_tokens_map.json",
+                                     "tokenizer.model", "added_tokens.json",     "vocab.json",
+                                     "merges.txt",      "chat_template.jinja"};
+/// Of the config.json that a run began from: what says nothing of the model's arithmetic and all of its text.
+constexpr std::array token_fields{"bos_token_id", "eos_token_id", "pad_token_id"};
+constexpr const char* mark = "sluice_export";  // in config.json
+constexpr std::uint64_t copied_bytes_max = 64u << 20;
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// Whether an export can have written a file of that name.
+bool is_export_name(const std::string& name) {
+  const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".index.json"));
+  return weights || name == "config.json" || name == generation_file ||
+         std::find(tokenizer_files.begin(), tokenizer_files.end(), name) != tokenizer_files.end();
+}
+
+Result<Json> read_object(const std::string& path) {
+  SLUICE_ASSIGN(const std::string text, read_file(path, 1u << 20));
+  if (const Status sane = check_json(text); !sane.ok()) return sane.error().in(path);
+  Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return bad_request(path + " is not a JSON object");
+  return json;
+}
+
+/// The directory that the run's weights or configuration came from, which may be gone; empty where a preset described
+/// them.
+std::string source_directory(const RunConfig& config) {
+  const std::vector<std::string> presets = preset_names();
+  const bool is_preset = std::find(presets.begin(), presets.end(), config.model) != presets.end();
+  const std::string& named = !config.init.empty() ? config.init : is_preset ? config.init : config.model;
+  std::error_code ignored;
+  return fs::is_regular_file(named, ignored) ? fs::path(named).parent_path().string() : named;
+}
+
+Status check_space(const std::string& directory, std::uint64_t bytes) {
+  const std::string parent = fs::path(directory).parent_path().string();
+  struct statvfs space {};
+  if (statvfs(parent.c_str(), &space) != 0)
+    return bad_request(fmt::format("can not create {}: {}: {}", directory, parent, std::strerror(errno)));
+  const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  if (bytes <= free) return success();
+  return bad_request(fmt::format("{}: the model takes {}, and {} is free there; choose another drive", directory,
+                                 format_bytes(bytes), format_bytes(free)));
+}
+
+/// Values in the export's element type.
+class Rounding {
+ public:
+  Rounding(Dtype dtype, const ModelSpec& model) : dtype_(dtype), model_(model) {}
+
+  Result<std::span<const std::byte>> operator()(UnitId unit, std::uint64_t first, std::span<const float> values) {
+    if (dtype_ == Dtype::f32) return std::as_bytes(values);
+    bits_.resize(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      bits_[i] = dtype_ == Dtype::bf16 ? to_bf16(values[i]).bits : float_to_half(values[i]);
+      if (dtype_ == Dtype::f16 && (bits_[i] & 0x7fffu) == 0x7c00u && std::isfinite(values[i]))
+        return bad_request(fmt::format("{} has the value {}, which float16 can not hold; export bf16 or f32",
+                                       tensor_at(unit, first + i), values[i]));
+    }
+    return std::as_bytes(std::span<const std::uint16_t>(bits_));
+  }
+
+ private:
+  std::string tensor_at(UnitId unit, std::uint64_t element) const {
+    const UnitSpec& spec = model_.units[static_cast<std::size_t>(unit)];
+    for (const TensorSpec& t : spec.tensors)
+      if (element >= t.offset && element < t.offset + t.numel) return t.name;
+    return spec.name;
+  }
+
+  Dtype dtype_;
+  const ModelSpec& model_;
+  std::vector<std::uint16_t> bits_;
+};
+
+Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, const Engine::Watch& watch) {
+  Rounding rounding(dtype, weights.model());
+  std::uint64_t done = 0, total = 0;
+  for (const UnitSpec& unit : weights.model().units) total += unit.numel;
+  // Parameters that steps compute with are bf16 already; all else is made from the masters.
+  const auto write = [&](UnitId unit, std::uint64_t first, std::span<const float> values) -> Status {
+    SLUICE_ASSIGN(const std::span<const std::byte> data, rounding(unit, first, values));
+    SLUICE_TRY(writer.write(unit, first, data));
+    return watch(static_cast<double>(done += values.size()) / static_cast<double>(total));
+  };
+  // Parameters that steps compute with are bf16 already; all else is made from the masters.
+  SLUICE_TRY(weights.visit(dtype != Dtype::bf16, write));
+  return writer.finish();
+}
+
+/// config.json: the model's, with the special tokens of the one that it began from.
+Result<std::string> config_json(const StoredWeights& weights, Dtype dtype, const std::string& source) {
+  Json config = Json::parse(hf_config_json(weights.model().config, dtype));
+  for (const char* field : token_fields) config[field] = nullptr;
+  if (!source.empty() && is_there(source + "/config.json")) {
+    SLUICE_ASSIGN(const Json began, read_object(source + "/config.json"));
+    for (const char* field : token_fields)
+      if (began.contains(field)) config[field] = began[field];
+  }
+  config[mark] = {{"run", fmt::format("{:016x}", weights.run().id)}, {"step", weights.step()}};
+  return config.dump(2) + "\n";
+}
+
+/// Where the source has none: that the defaults are those of config.json.
+std::string generation_json(const std::string& config) {
+  const Json model = Json::parse(config);
+  Json generation{{"_from_model_config", true}};
+  for (const char* field : token_fields)
+    if (!model[field].is_null()) generation[field] = model[field];
+  return generation.dump(2) + "\n";
+}
+
+/// Names of what was copied.
+Result<std::vector<std::string>> copy_companions(const std::string& source, const std::string& to) {
+  std::vector<std::string> names(tokenizer_files.begin(), tokenizer_files.end());
+  names.emplace_back(generation_file);
+  const fs::path from = source, target = to;
+  std::erase_if(names, [&](const std::string& name) { return source.empty() || !is_there(from / name); });
+  for (const std::string& name : names) {
+    SLUICE_ASSIGN(const std::string content, read_file((from / name).string(), copied_bytes_max));
+    SLUICE_TRY(publish_file((target / name).string(), content));
+  }
+  return names;
+}
+
+Result<Dtype> chosen_dtype(const StoredWeights& weights, const ExportOptions& options) {
+  const Dtype dtype = options.dtype.value_or(weights.dtype());
+  if (dtype != Dtype::f32 || weights.has_masters()) return dtype;
+  return bad_request(
+      "--dtype f32: the run is complete and has kept its bf16 parameters only; leave the option out, and widen them as "
+      "they are loaded");
+}
+
+}  // namespace
+
+Status check_export_target(const std::string& directory, bool force) {
+  std::error_code error;
+  if (!is_there(directory)) return success();
+  if (!fs::is_directory(directory, error)) return bad_request(directory + " is there and not a directory");
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
+    names.push_back(entry->path().filename().string());
+  if (error) return bad_request(directory + ": can not be read: " + error.message());
+  if (names.empty()) return success();
+  const auto foreign = std::find_if_not(names.begin(), names.end(), is_export_name);
+  if (foreign != names.end())
+    return bad_request(directory + " holds " + *foreign + ", which is not of an export; give another directory");
+  const Result<Json> config = read_object(directory + "/config.json");
+  if (!config.ok() || !config->contains(mark))
+    return bad_request(directory + " is not empty, and holds no earlier export; give another directory");
+  if (force) return success();
+  return bad_request(directory + " holds an earlier export; add --force to replace it, or give another directory");
+}
+
+Result<ExportResult> export_run(StoredWeights& weights, const ExportOptions& options, const RestoreListener& listener) {
+  const std::string& directory = options.directory;
+  SLUICE_TRY(check_export_target(directory, options.force));
+  ExportResult result;
+  SLUICE_ASSIGN(result.dtype, chosen_dtype(weights, options));
+  result.step = weights.step();
+  result.parameters = weights.model().parameters;
+  std::error_code ignored;
+  const bool replaces = is_there(directory) && !fs::is_empty(directory, ignored);
+  SLUICE_TRY(check_space(directory, result.parameters * dtype_bytes(result.dtype)));
+  const std::string source = source_directory(weights.run().config);
+  if (!source.empty() && !is_there(source))
+    listener.note(source + ", which the run began from, is gone: tokenizer files are not copied");
+  SLUICE_ASSIGN(const std::string config, config_json(weights, result.dtype, source));
+  SLUICE_ASSIGN(StagedDirectory staged, StagedDirectory::create(directory));
+  SLUICE_ASSIGN(ModelWriter writer,
+                ModelWriter::create(weights.model(), staged.staging(), result.dtype, options.shard_bytes_max));
+  SLUICE_TRY(write_weights(weights, result.dtype, writer, listener.watch("writing " + directory)));
+  result.data_bytes = writer.data_bytes();
+  result.files = writer.files();
+  SLUICE_TRY(publish_file(staged.staging() + "/config.json", config));
+  result.files.emplace_back("config.json");
+  SLUICE_ASSIGN(const std::vector<std::string> copied, copy_companions(source, staged.staging()));
+  result.files.insert(result.files.end(), copied.begin(), copied.end());
+  if (std::find(copied.begin(), copied.end(), generation_file) == copied.end()) {
+    SLUICE_TRY(publish_file(staged.staging() + "/" + generation_file, generation_json(config)));
+    result.files.emplace_back(generation_file);
+  }
+  SLUICE_TRY(staged.publish(replaces));
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+// Where a durable run stands: the newest step whose commit records and slots are whole on every rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "src/train/engine.h"
+#include "src/train/step_journal.h"
+
+namespace sluice {
+
+/// Who hears how a restore goes. `watch` makes what is told the fraction that is done of a task, and may end it.
+struct RestoreListener {
+  std::function<void(const std::string& text)> note;
+  std::function<Engine::Watch(const std::string& what)> watch;
+};
+
+/// What the model's configuration is, as one number.
+std::uint64_t model_hash(const Prepared& prepared);
+/// The run is of this model, and its states lie as the plan says: else bad_request with the directory's name.
+Status check_same_states(const RunDirectory& directory, const Prepared& prepared);
+
+/// The records of the directory's run. `store`, with its plan bound, outlives them.
+Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory, const Prepared& prepared,
+                                                  SwapStore& store, bool create);
+
+/// Takes the slots of that step for the engine's states, every block read and verified, and the journal goes on from
+/// its records. Returns the step. Steps that can not be used are noted. Errors, all with the directory's name:
+/// bad_request when no step is whole, fault when the drive fails.
+Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal, RankId ranks,
+                                     const RestoreListener& listener);
+
+}  // namespace sluice

@@ -1,0 +1,54 @@
+// The weights of a run that stands still, wherever it left them: in its model, in the committed slots of its swap file,
+// or in its snapshot. Read without arenas or lanes, and with nothing of the run changed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "src/model/model.h"
+#include "src/train/restore.h"
+#include "src/train/run_directory.h"
+
+namespace sluice {
+
+class StoredWeights {
+ public:
+  enum class Place : std::uint8_t { model, slots, snapshot };
+
+  /// The state that the run would go on from, or the model that it ended with; what a checksum covers is verified.
+  /// `directory`, which keeps the run locked, outlives it. bad_request when it holds no run, when nothing of the run
+  /// was kept, or when what was kept is not whole.
+  static Result<std::unique_ptr<StoredWeights>> open(const RunDirectory& directory, const RestoreListener& listener);
+  virtual ~StoredWeights() = default;
+
+  virtual Place place() const = 0;
+  const RunDescription& run() const { return *directory_.run(); }
+  const ModelSpec& model() const { return model_; }
+  std::uint64_t step() const { return step_; }
+  /// Of the parameters that steps compute with.
+  Dtype dtype() const { return run().config.dtype; }
+  /// Whether fp32 values can be had: of a bf16 run only until it is complete.
+  bool has_masters() const { return dtype() == Dtype::f32 || place() != Place::model; }
+
+  /// Calls `visit` with consecutive pieces of each unit's flat buffer, without padding at its end: the parameters, or
+  /// where `masters` is true and there are any the fp32 values that they are rounded from. Needs less than 32 MiB.
+  using Visit = std::function<Status(UnitId unit, std::uint64_t first, std::span<const float> values)>;
+  Status visit(bool masters, const Visit& visit);
+
+ protected:
+  explicit StoredWeights(const RunDirectory& directory) : directory_(directory) {}
+  virtual RankId ranks() const = 0;
+  virtual std::uint64_t shard_numel(UnitId unit) const = 0;
+  virtual std::uint64_t piece_numel() const = 0;
+  /// Elements from `first` of a rank's shard; of a piece that ends in padding `values` has only what is before it.
+  virtual Status read(UnitId unit, RankId rank, std::uint64_t first, bool masters, std::span<float> values) = 0;
+
+  const RunDirectory& directory_;
+  ModelSpec model_;
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace sluice

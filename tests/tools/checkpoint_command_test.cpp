@@ -1,0 +1,343 @@
+// sluice checkpoint: complete, stopped and saved runs as models for other programs, and what is refused.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "io/safetensors.h"
+#include "run_command.h"
+#include "sluice/adamw.h"
+#include "sluice/half.h"
+#include "src/model/model.h"
+#include "src/train/export.h"
+#include "src/train/export_run.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+class CheckpointCommand : public RunCommandTest {
+ protected:
+  std::string to(const std::string& name, const std::string& run_name = "run") const {
+    return "checkpoint export " + path(run_name) + " " + path(name) + " ";
+  }
+  /// Every tensor's bytes by name, whatever the files.
+  std::map<std::string, std::string> tensors(const std::string& name) const {
+    std::map<std::string, std::string> all;
+    const auto model = SafeTensors::open(path(name));
+    EXPECT_TRUE(model.ok()) << (model.ok() ? "" : model.error().message);
+    if (!model.ok()) return all;
+    for (const auto& [tensor, entry] : model->entries()) {
+      std::string& data = all[tensor];
+      data.resize(entry.bytes);
+      EXPECT_TRUE(model->read(entry, 0, std::as_writable_bytes(std::span(data))).ok());
+    }
+    return all;
+  }
+  template <class T>
+  static std::vector<T> values(const std::string& bytes) {
+    std::vector<T> all(bytes.size() / sizeof(T));
+    std::memcpy(all.data(), bytes.data(), bytes.size());
+    return all;
+  }
+  std::string model_of(const std::string& name) const {
+    const auto config = load_config(path(name));
+    EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
+    return config.ok() ? hf_config_json(*config, Dtype::bf16) : "";
+  }
+  double loss_of(const std::string& name) const {
+    const Finished f =
+        sluice("eval --json --seq 32 --batch 4 --batches 1 --model " + path(name) + " --data " + path("text"));
+    EXPECT_EQ(f.status, 0) << f.err;
+    return f.status == 0 ? json::parse(f.out)["loss"].get<double>() : std::nan("");
+  }
+  void train(const std::string& arguments) const {
+    const Finished f = sluice(options() + arguments);
+    ASSERT_EQ(f.status, 0) << f.err;
+  }
+  /// A run "from-<name>" of one step that begins with an exported model.
+  void go_on_from(const std::string& name) const {
+    const Finished f = sluice("train --seq 32 --batch 4 --steps 1 --eval-batches 1 --data " + path("text") +
+                              " --model " + path(name) + " --init " + path(name) + " " + run("from-" + name));
+    ASSERT_EQ(f.status, 0) << f.err;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      if (entry.path().filename().string().front() != '.') all.push_back(entry.path().filename());
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+  /// Refused with everything left as it was, and nothing added.
+  void expect_nothing(const std::string& arguments, const std::string& what) const {
+    const auto before = names();
+    expect_refused_untouched(arguments, what);
+    EXPECT_EQ(before, names()) << arguments;
+  }
+};
+
+TEST_F(CheckpointCommand, ACompleteRunIsItsModel) {
+  for (const char* dtype : {"bf16", "fp32"}) {
+    const std::string name = std::string("run-") + dtype, out = std::string("out-") + dtype;
+    train(run(name) + "--steps 2 --dtype " + dtype);
+    const Finished f = sluice(to(out, name) + "--json");
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_EQ(f.err, "");
+    const json j = json::parse(f.out);
+    EXPECT_EQ(j["step"], 2);
+    EXPECT_EQ(j["files"], (json{"model.safetensors", "config.json", "generation_config.json"}));
+    EXPECT_EQ(read(path(out) + "/model.safetensors"), read(path(name) + "/model.safetensors"));
+    EXPECT_EQ(model_of(out), model_of(name));
+    EXPECT_NEAR(loss_of(out), lines(name)[1]["eval_loss"].get<double>(), dtype[0] == 'b' ? 1e-9 : 1e-2);
+  }
+  expect_nothing(to("wide", "run-bf16") + "--dtype f32", "bf16 parameters only");
+  ASSERT_EQ(sluice(to("narrow", "run-fp32") + "--dtype bf16").status, 0);
+  const auto exact = tensors("out-fp32"), narrow = tensors("narrow");
+  for (const auto& [name, data] : exact) {
+    const auto floats = values<float>(data);
+    const auto rounded = values<std::uint16_t>(narrow.at(name));
+    ASSERT_EQ(floats.size(), rounded.size());
+    for (std::size_t i = 0; i < floats.size(); ++i) ASSERT_EQ(rounded[i], to_bf16(floats[i]).bits) << name << i;
+  }
+}
+
+// Durable with states on the drive and in memory, and saved; of ranks; with moments that are stored in groups.
+TEST_F(CheckpointCommand, AStoppedRunIsItsStateAndGoesOn) {
+  const std::string memory = "--device-memory 64MiB --host-memory 64MiB --states host ";
+  for (const std::string& where :
+       {drive(), drive() + "--durable off ", memory, drive() + "--ranks 2 ", memory + "--ranks 2 --moments int8 ",
+        memory + "--residency all --moments int8 --nvme " + path("nvme") + " "}) {
+    SCOPED_TRACE(where);
+    const std::string command = options() + where + "--steps 30 --eval-every 1 ";
+    train(where + "--steps 30 --eval-every 1 " + run("whole"));
+    ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+    const auto before = everything();
+    const Finished inspected = sluice("checkpoint inspect --json " + path("run"));
+    ASSERT_EQ(inspected.status, 0) << inspected.err;
+    const Finished f = sluice(to("model"));
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_NE(f.err.find("verifying the states"), std::string::npos) << f.err;
+    EXPECT_EQ(sluice(to("wide") + "--dtype f32").status, 0);
+    auto after = everything();
+    std::erase_if(after, [&](const auto& file) {
+      return file.first.starts_with(path("model/")) || file.first.starts_with(path("wide/"));
+    });
+    EXPECT_TRUE(before == after) << "the run was touched";
+
+    const json last = lines("run").back();
+    EXPECT_EQ(json::parse(inspected.out)["step"], last["step"]);
+    EXPECT_EQ(json::parse(inspected.out)["complete"], false);
+    EXPECT_NEAR(loss_of("model"), last["eval_loss"].get<double>(), 1e-9);
+    ASSERT_EQ(sluice("train --resume " + run("run")).status, 0);
+    EXPECT_EQ(result("run"), result("whole"));
+    EXPECT_EQ(lines("run"), lines("whole"));
+    for (const char* name : {"run", "whole", "model", "wide"}) std::filesystem::remove_all(path(name));
+  }
+}
+
+TEST_F(CheckpointCommand, WiderTypesAreOfTheMasters) {
+  stop_a_run();
+  for (const char* dtype : {"bf16", "f32", "f16"}) ASSERT_EQ(sluice(to(dtype) + "--dtype " + dtype).status, 0);
+  const auto parameters = tensors("bf16"), masters = tensors("f32"), halves = tensors("f16");
+  std::size_t between = 0;
+  for (const auto& [name, data] : masters) {
+    const auto floats = values<float>(data);
+    const auto bits = values<bf16>(parameters.at(name));
+    const auto half = values<std::uint16_t>(halves.at(name));
+    std::vector<bf16> rounded(floats.size());
+    std::vector<std::int16_t> remainder(floats.size());
+    split_master(floats.data(), rounded.data(), remainder.data(), static_cast<std::int64_t>(floats.size()));
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      ASSERT_EQ(rounded[i].bits, bits[i].bits) << name << i;
+      ASSERT_EQ(float_to_half(floats[i]), half[i]) << name << i;
+      between += remainder[i] != 0;
+    }
+  }
+  EXPECT_GT(between, 1000u);
+  EXPECT_EQ(json::parse(read(path("f16/config.json")))["torch_dtype"], "float16");
+}
+
+TEST_F(CheckpointCommand, ShardsAreTheSameModel) {
+  train(run("run") + "--steps 2 --dtype fp32");
+  ASSERT_EQ(sluice(to("one")).status, 0);
+  ASSERT_EQ(sluice(to("many") + "--max-shard-size 1MiB").status, 0);
+  const json index = json::parse(read(path("many/model.safetensors.index.json")));
+  const auto one = tensors("one");
+  EXPECT_EQ(one, tensors("many"));
+  std::map<std::string, std::uint64_t> shard_bytes;
+  std::uint64_t total = 0;
+  for (const auto& [name, data] : one) {
+    total += data.size();
+    shard_bytes[index["weight_map"][name].get<std::string>()] += data.size();
+  }
+  EXPECT_EQ(index["metadata"]["total_size"], total);
+  EXPECT_EQ(index["weight_map"].size(), one.size());
+  ASSERT_GT(shard_bytes.size(), 2u);
+  std::size_t number = 0;
+  for (const auto& [name, bytes] : shard_bytes) {
+    char expected[64];
+    std::snprintf(expected, sizeof expected, "model-%05zu-of-%05zu.safetensors", ++number, shard_bytes.size());
+    EXPECT_EQ(name, expected);
+    EXPECT_LE(bytes, 1u << 20);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("many/model.safetensors")));
+  EXPECT_EQ(loss_of("many"), loss_of("one"));
+  for (const char* name : {"many", "one"}) go_on_from(name);
+  EXPECT_EQ(result("from-many")["state_hash"], result("from-one")["state_hash"]);
+}
+
+TEST_F(CheckpointCommand, WhatLayBesideTheModelComesAlong) {
+  train(run("run") + "--steps 1");
+  ASSERT_EQ(sluice(to("began")).status, 0);
+  json config = json::parse(read(path("began/config.json")));
+  EXPECT_TRUE(config["eos_token_id"].is_null());
+  config["eos_token_id"] = {7, 9};
+  write("began/config.json", config.dump());
+  write("began/generation_config.json", R"({"temperature": 0.6})");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+                           "vocab.json", "merges.txt", "chat_template.jinja", "README.md"})
+    write(std::string("began/") + name, name);
+  go_on_from("began");
+  ASSERT_EQ(sluice(to("model", "from-began")).status, 0);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+                           "vocab.json", "merges.txt", "chat_template.jinja"})
+    EXPECT_EQ(read(path("model/") + name), name);
+  EXPECT_FALSE(std::filesystem::exists(path("model/README.md")));
+  EXPECT_EQ(read(path("model/generation_config.json")), R"({"temperature": 0.6})");
+  EXPECT_EQ(json::parse(read(path("model/config.json")))["eos_token_id"], (json{7, 9}));
+  std::filesystem::remove_all(path("began"));
+  const Finished without = sluice(to("again", "from-began"));
+  EXPECT_EQ(without.status, 0) << without.err;
+  EXPECT_NE(without.err.find("is gone: tokenizer files are not copied"), std::string::npos) << without.err;
+}
+
+TEST_F(CheckpointCommand, TargetsThatHoldOtherThingsAreRefused) {
+  train(run("run") + "--steps 1");
+  std::filesystem::create_directory(path("empty"));
+  EXPECT_EQ(sluice(to("empty")).status, 0) << "an empty directory serves";
+  expect_nothing(to("empty"), "--force");
+  const std::string first = read(path("empty/model.safetensors"));
+  EXPECT_EQ(sluice(to("empty") + "--force --max-shard-size 1MiB").status, 0);
+  EXPECT_FALSE(std::filesystem::exists(path("empty/model.safetensors"))) << "what was there is gone";
+  EXPECT_TRUE(std::filesystem::exists(path("empty/model.safetensors.index.json")));
+  write("empty/notes.txt", "mine");
+  expect_nothing(to("empty") + "--force", "notes.txt");
+  std::filesystem::remove(path("empty/notes.txt"));
+  write("empty/config.json", "{}");
+  expect_nothing(to("empty") + "--force", "no earlier export");
+  expect_nothing(to("run") + "--force", "give another directory");
+  expect_nothing(to("text"), "not a directory");
+  expect_nothing(to("no/such/place"), "No such file");
+  expect_nothing("checkpoint export " + path("run") + " /proc/model", "/proc");
+}
+
+TEST_F(CheckpointCommand, WrongRequestsAreOneLine) {
+  train(run("run") + "--steps 1");
+  expect_refused("checkpoint", "subcommand");
+  expect_refused("checkpoint export " + path("run"), "DIR");
+  expect_nothing(to("model") + "--dtype fp8", "fp8");
+  expect_nothing(to("model") + "--max-shard-size lots", "lots");
+  expect_nothing(to("model") + "--max-shard-size 5", "1MiB");
+  expect_nothing(to("model", "nowhere"), "holds no run");
+  expect_nothing(to("model", "nvme"), "holds no run");
+  expect_nothing("checkpoint inspect " + path("nowhere"), "holds no run");
+  std::filesystem::remove(path("run/model.safetensors"));
+  expect_nothing(to("model"), "model.safetensors");
+}
+
+TEST_F(CheckpointCommand, RunsThatAreNotWholeAreRefused) {
+  stop_a_run();
+  std::filesystem::create_directory(path("begun"));
+  std::filesystem::copy_file(path("run/run.json"), path("begun/run.json"));
+  expect_nothing(to("model", "begun"), "cut short before anything of it was kept");
+  std::filesystem::copy(path("run"), path("broken"));
+  std::filesystem::resize_file(path("broken/commit.0"), 4096);
+  expect_nothing(to("model", "broken"), "cut off");
+  const std::string file = swap(), whole = read(file);
+  std::ofstream(file) << std::string(whole.size(), 'x');
+  const Finished f = sluice(to("model"));
+  EXPECT_EQ(f.status, 2) << f.err;
+  EXPECT_NE(f.err.find("block 0"), std::string::npos) << f.err;
+  EXPECT_FALSE(std::filesystem::exists(path("model")));
+  std::filesystem::remove(file);
+  expect_nothing(to("model"), "can not open swap file");
+  std::ofstream(file) << whole;
+  EXPECT_EQ(sluice(to("model")).status, 0);
+
+  ASSERT_EQ(signalled(options() + run("saved") + "--steps 1000", "saved", "TERM").status, 1);
+  std::string snapshot = read(path("saved/state.snapshot"));
+  snapshot[snapshot.size() / 2] ^= 1;
+  write("saved/state.snapshot", snapshot);
+  const Finished damaged = sluice(to("other", "saved"));
+  EXPECT_EQ(damaged.status, 2) << damaged.err;
+  EXPECT_NE(damaged.err.find("damaged"), std::string::npos) << damaged.err;
+  EXPECT_FALSE(std::filesystem::exists(path("other")));
+}
+
+TEST_F(CheckpointCommand, ARunInUseIsRefused) {
+  const std::string script = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + options() + drive() +
+                             run("run") + "--steps 1000000 >/dev/null 2>&1 & echo $! >" + path(".pid") +
+                             "; until [ -s " + path("run") +
+                             "/metrics.jsonl ]; do kill -0 $! || exit 1; sleep 0.02; done";
+  ASSERT_EQ(std::system(script.c_str()), 0);
+  expect_refused(to("model"), "in use by another process");
+  expect_refused("checkpoint inspect " + path("run"), "in use by another process");
+  EXPECT_FALSE(std::filesystem::exists(path("model")));
+  EXPECT_EQ(std::system(("kill -9 $(cat " + path(".pid") + ")").c_str()), 0);
+}
+
+TEST_F(CheckpointCommand, ValuesBeyondHalfPrecisionAreRefusedByName) {
+  train(run("run") + "--steps 1 --dtype fp32");
+  EXPECT_EQ(sluice(to("half") + "--dtype f16").status, 0);
+  std::string weights = read(path("run/model.safetensors"));
+  const float large = -7e4f;
+  std::memcpy(weights.data() + weights.size() - 4, &large, 4);
+  write("run/model.safetensors", weights);
+  expect_nothing(to("model") + "--json --dtype f16", "model.norm.weight has the value -70000");
+  EXPECT_EQ(sluice(to("model") + "--dtype bf16").status, 0);
+}
+
+TEST_F(CheckpointCommand, AnExportThatIsStoppedLeavesNothing) {
+  stop_a_run();
+  const auto before = everything();
+  const auto directory = RunDirectory::open(path("run"));
+  ASSERT_TRUE(directory.ok()) << directory.error().message;
+  for (const double until : {0.0, 0.3, 0.99}) {
+    int notes = 0;
+    const RestoreListener listener{[&](const std::string&) { ++notes; },
+                                   [&](const std::string& what) -> Engine::Watch {
+                                     return [&, what](double fraction) -> Status {
+                                       if (!what.starts_with("writing") || fraction < until) return success();
+                                       return Error{ErrorCode::cancelled, "stopped"};
+                                     };
+                                   }};
+    const auto weights = StoredWeights::open(*directory, listener);
+    ASSERT_TRUE(weights.ok()) << weights.error().message;
+    ExportOptions options;
+    options.directory = path("model");
+    const auto stopped = export_run(**weights, options, listener);
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.error().code, ErrorCode::cancelled);
+    EXPECT_TRUE(before == everything());
+    EXPECT_EQ(notes, 0);
+  }
+}
+
+// Writes beyond a limit fail as they do on a full disk, and nothing is left.
+TEST_F(CheckpointCommand, AFullDiskLeavesNothing) {
+  train(run("run") + "--steps 1");
+  const auto before = names();
+  const std::string script = "trap '' XFSZ; ulimit -f 512; XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " +
+                             to("model") + " 2>" + path(".err");
+  const int status = std::system(script.c_str());
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1);
+  const std::string said = read(path(".err"));
+  EXPECT_NE(said.find("model.safetensors"), std::string::npos) << said;
+  EXPECT_NE(said.find("File too large"), std::string::npos) << said;
+  EXPECT_EQ(before, names());
+}
+
+}  // namespace
+}  // namespace sluice
