@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -78,6 +83,18 @@ Status check_json(std::string_view text, const JsonLimits& limits) {
   Guard guard(limits);
   if (Json::sax_parse(text.begin(), text.end(), &guard)) return success();
   return bad_request(guard.wrong().empty() ? "it is not JSON" : guard.wrong());
+}
+
+Result<std::string> read_json_file(const std::string& path, std::uint64_t bytes_max) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return bad_request(path + " is not a file");
+  if (std::filesystem::file_size(path, ignored) > bytes_max)
+    return bad_request(fmt::format("{} is larger than {} bytes, which none of its kind is", path, bytes_max));
+  std::ifstream in(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (in.bad() || !in.is_open()) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(errno)));
+  if (const Status sound = check_json(text); !sound.ok()) return sound.error().in(path);
+  return text;
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "sluice/status.h"
@@ -16,5 +17,9 @@ struct JsonLimits {
 /// bad_request unless `text` is one JSON value within the limits without duplicate keys. After it,
 /// nlohmann::json::parse(text, nullptr, false) succeeds.
 Status check_json(std::string_view text, const JsonLimits& limits = {});
+
+/// The text of a small file of one JSON value, checked. bad_request, naming the file, when it is missing, larger than
+/// `bytes_max`, or not one.
+Result<std::string> read_json_file(const std::string& path, std::uint64_t bytes_max);
 
 }  // namespace sluice

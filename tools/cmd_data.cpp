@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -105,12 +104,9 @@ Result<std::int32_t> end_of_text(const Tokenizer& tokenizer, const std::string& 
   const auto refuse = [&](const std::string& why) {
     return bad_request("--append-eos auto: " + file + " " + why + "; give the token's number");
   };
-  if (!std::filesystem::is_regular_file(file, ignored) || std::filesystem::file_size(file, ignored) > (16u << 20))
-    return refuse("is not there");
-  std::ifstream in(file, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (const Status sound = check_json(text); !sound.ok()) return refuse("is not sound: " + sound.error().message);
-  const json config = json::parse(text, nullptr, false);
+  const Result<std::string> text = read_json_file(file, 16u << 20);
+  if (!text.ok()) return bad_request("--append-eos auto: " + text.error().message + "; give the token's number");
+  const json config = json::parse(*text, nullptr, false);
   // A name, or an added token with its content.
   const json eos = config.is_object() && config.contains("eos_token") ? config["eos_token"] : json();
   const json name = eos.is_object() && eos.contains("content") ? eos["content"] : eos;

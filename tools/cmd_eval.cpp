@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "src/train/inference.h"
 #include "tools/commands.h"
@@ -15,14 +16,24 @@ namespace {
 
 constexpr std::int64_t byte_vocabulary = 256;
 
+/// The one beside the weights. The loss does not need it: where it can not be used that is said, before the work.
+std::optional<Tokenizer> tokenizer_beside(const std::string& weights, ProgressLine& line) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(weights + "/tokenizer.json", ignored)) return std::nullopt;
+  Result<Tokenizer> tokenizer = Tokenizer::load(weights);
+  if (tokenizer.ok()) return std::move(*tokenizer);
+  line.note("bits per byte are not known: " + tokenizer.error().message);
+  return std::nullopt;
+}
+
 /// Of the text behind the tokens; 0 where that is not known.
-Result<double> bits_per_byte(const Prepared& run, const Evaluator& evaluator, const EvaluateResult& result) {
+Result<double> bits_per_byte(const Prepared& run, const std::optional<Tokenizer>& tokenizer, const Evaluator& evaluator,
+                             const EvaluateResult& result) {
   const double bits = result.loss / std::log(2.0);
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(run.config.init + "/tokenizer.json", ignored))
-    return run.model.config.vocabulary == byte_vocabulary ? bits : 0.0;
-  SLUICE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(run.config.init));
-  SLUICE_ASSIGN(const std::uint64_t bytes, evaluator.text_bytes(tokenizer));
+  const bool has_one = std::filesystem::exists(run.config.init + "/tokenizer.json", ignored);
+  if (!tokenizer) return !has_one && run.model.config.vocabulary == byte_vocabulary ? bits : 0.0;
+  SLUICE_ASSIGN(const std::uint64_t bytes, evaluator.text_bytes(*tokenizer));
   return bytes == 0 ? 0.0 : bits * static_cast<double>(result.tokens) / static_cast<double>(bytes);
 }
 
@@ -59,6 +70,7 @@ Status eval(const RunOptions& options, const Evaluator::Options& what) {
                   line.task("reading weights from " + config.init, fraction);
                   return success();
                 }));
+  const std::optional<Tokenizer> tokenizer = tokenizer_beside(config.init, line);
   const auto result = evaluator->evaluate(stop, [&](double fraction, double loss) {
     char shown[64];
     std::snprintf(shown, sizeof shown, "loss %.4f", loss);
@@ -66,7 +78,7 @@ Status eval(const RunOptions& options, const Evaluator::Options& what) {
   });
   line.finish();
   if (!result.ok()) return result.error();
-  SLUICE_ASSIGN(const double bits, bits_per_byte(*run, *evaluator, *result));
+  SLUICE_ASSIGN(const double bits, bits_per_byte(*run, tokenizer, *evaluator, *result));
   report(*run, *evaluator, *result, bits);
   return success();
 }

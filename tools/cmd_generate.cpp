@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,9 +37,10 @@ struct Generated {
   double prompt_seconds = 0, seconds = 0;  ///< of the prompt's passes; of all
 };
 
-/// What the request says, or what lies beside the weights; none for models of bytes.
+/// What the request says, or what lies beside the weights; none for models of bytes, and where the prompt is tokens.
 Result<std::optional<Tokenizer>> tokenizer_of(const Request& request, const std::string& weights) {
   std::optional<Tokenizer> none;
+  if (!request.prompt_tokens.empty()) return none;
   std::error_code ignored;
   const bool beside = std::filesystem::is_regular_file(weights + "/tokenizer.json", ignored);
   if (request.tokenizer.empty() && !beside) return none;
@@ -72,11 +72,8 @@ Result<std::vector<std::int32_t>> end_tokens(const std::string& weights) {
   for (const char* name : {"generation_config.json", "config.json"}) {
     const std::string path = weights + "/" + name;
     std::error_code ignored;
-    if (!std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) > (1u << 20))
-      continue;
-    std::ifstream in(path, std::ios::binary);
-    const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    if (const Status sound = check_json(text); !sound.ok()) return sound.error().in(path);
+    if (!std::filesystem::is_regular_file(path, ignored)) continue;
+    SLUICE_ASSIGN(const std::string text, read_json_file(path, 1u << 20));
     const auto json = nlohmann::json::parse(text, nullptr, false);
     if (!json.is_object() || !json.contains("eos_token_id") || json["eos_token_id"].is_null()) continue;
     const nlohmann::json& eos = json["eos_token_id"];
@@ -238,9 +235,11 @@ void add_generate(CLI::App& app, Outcome& outcome) {
           ->delimiter(',')
           ->type_name("T[,T]")
           ->excludes(text);
-  command->add_option("--tokenizer", request->tokenizer,
-                      "tokenizer.json or its directory (default: the one beside the weights; without one, bytes are "
-                      "tokens for models with a vocabulary of 256)");
+  command
+      ->add_option("--tokenizer", request->tokenizer,
+                   "tokenizer.json or its directory (default: the one beside the weights; without one, bytes are "
+                   "tokens for models with a vocabulary of 256)")
+      ->excludes(tokens);
   command->add_option("--tokens", request->tokens, "tokens to generate at most")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();

@@ -180,6 +180,7 @@ HWY_INLINE std::uint64_t update_whole(const AdamwConstants& constants, const Ada
   BlockEncoder encoder(constants.rounding_key);
   Ahead ahead(Masters<P>(r), static_cast<std::int8_t*>(r.exp_avg), r.exp_avg_sq, static_cast<const G*>(r.gradient));
   NewMoments moments[2];
+  static_assert(group == code_group);
   Vec waiting[group] = {hn::Zero(F32()), hn::Zero(F32()), hn::Zero(F32()), hn::Zero(F32())};
   std::int64_t waiting_at = -1;
   std::uint64_t diverged = 0;

@@ -112,6 +112,14 @@ TEST_F(InferenceCommandTest, EvaluatesText) {
   std::ofstream(model() + "/tokenizer.json") << two.dump();
   const Finished twice =
       on_model("eval --json --data " + text() + " --seq 64 --batch 4 --micro-batch 2 --batches 3", {2, 64});
+  std::ofstream(model() + "/tokenizer.json") << R"({"model": {"type": "Unigram"}})";
+  const Finished without = on_model("eval --data " + text() + " --seq 64 --batch 4 --micro-batch 2", {2, 64});
+  EXPECT_EQ(without.status, 0) << without.err;
+  EXPECT_NE(without.err.find("'Unigram' is not supported"), std::string::npos) << without.err;
+  EXPECT_EQ(without.out.find("bits per byte"), std::string::npos) << without.out;
+  EXPECT_NE(without.out.find("perplexity"), std::string::npos) << "the loss does not need a tokenizer";
+  EXPECT_EQ(on_model("generate --prompt-tokens 116,104 --tokens 2", {1, 2}).status, 0) << "nor do tokens";
+  expect_refused("generate --model " + model() + " --prompt x", "Unigram");
   std::filesystem::remove(model() + "/tokenizer.json");
   ASSERT_EQ(twice.status, 0) << twice.err;
   EXPECT_NEAR(json::parse(twice.out)["bits_per_byte"].get<double>(), j["bits_per_byte"].get<double>() / 2, 1e-9);
