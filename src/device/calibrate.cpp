@@ -81,18 +81,8 @@ Result<std::unique_ptr<Bench>> make_bench(const Workload& workload, const UnitSp
 }
 
 void run_op(SublayerArgs args, OpKind kind) {
-  switch (kind) {
-    case OpKind::forward:
-    case OpKind::recompute:
-      if (kind == OpKind::recompute) args.x_out = nullptr;
-      sublayer_forward(args);
-      break;
-    case OpKind::backward: sublayer_backward(args); break;
-    case OpKind::forward_backward: head_forward_backward(args); break;
-    case OpKind::loss: head_loss(args); break;
-    case OpKind::logits: head_logits(args); break;
-    default: SLUICE_CHECK(false, "%s is no sublayer op", op_names[static_cast<std::size_t>(kind)]);
-  }
+  if (kind == OpKind::recompute) args.x_out = nullptr;
+  run_sublayer(kind, args);
 }
 
 /// What is left to measure: one op of one kind of unit.

@@ -57,15 +57,8 @@ Status CpuBackend::run(const StepPlan& plan, const Op& op, std::span<const Opera
       if (o.role == Role::gradient && o.bytes > own_bytes) std::memset(o.data + own_bytes, 0, o.bytes - own_bytes);
     }
   }
-  switch (op.kind) {
-    case OpKind::forward:
-    case OpKind::recompute: sublayer_forward(args); return success();
-    case OpKind::backward: sublayer_backward(args); return success();
-    case OpKind::forward_backward: head_forward_backward(args); return success();
-    case OpKind::loss: head_loss(args); return success();
-    case OpKind::logits: head_logits(args); return success();
-    default: return fault(std::string("the CPU backend has no op ") + op_names[static_cast<std::size_t>(op.kind)]);
-  }
+  run_sublayer(op.kind, args);
+  return success();
 }
 
 }  // namespace sluice

@@ -43,11 +43,11 @@ std::vector<std::vector<float>> decode(const ModelConfig& config, const std::vec
       if (caches[u].size() > 0) a.kv_cache = caches[u].data();
       a.kv_capacity = capacity;
       if (u + 1 < model.spec.units.size()) {
-        sublayer_forward(a);
+        run_sublayer(OpKind::forward, a);
       } else {
         logits.emplace_back(static_cast<std::size_t>(config.vocabulary));
         a.logits = logits.back().data();
-        head_logits(a);
+        run_sublayer(OpKind::logits, a);
       }
       EXPECT_TRUE(workspace.intact() && caches[u].intact() && x[0].intact() && x[1].intact()) << u;
     }

@@ -143,7 +143,7 @@ class ModelRunner {
       a.x_out = x[u + 1].data();
       a.saved = keep && saved[u].size() > 0 ? saved[u].data() : nullptr;
       a.workspace = workspace.span();
-      sublayer_forward(a);
+      run_sublayer(OpKind::forward, a);
       expect_intact(u, workspace);
     }
   }
@@ -158,7 +158,7 @@ class ModelRunner {
       a.x_in = x[u].data();
       a.saved = saved[u].data();
       a.workspace = workspace.span();
-      sublayer_forward(a);
+      run_sublayer(OpKind::forward, a);
       expect_intact(u, workspace);
     }
   }
@@ -177,7 +177,7 @@ class ModelRunner {
       a.x_in = x[head].data();
       a.d_in = d[head].data();
       a.workspace = workspace.span();
-      head_forward_backward(a);
+      run_sublayer(OpKind::forward_backward, a);
       expect_intact(head, workspace);
     }
     for (std::size_t u = head; u-- > 0;) {
@@ -190,7 +190,7 @@ class ModelRunner {
       a.d_out = d[u + 1].data();
       a.d_in = d[u].data();
       a.workspace = workspace.span();
-      sublayer_backward(a);
+      run_sublayer(OpKind::backward, a);
       expect_intact(u, workspace);
     }
     return loss;
@@ -205,7 +205,7 @@ class ModelRunner {
     a.loss = &sum;
     a.x_in = x[head].data();
     a.workspace = workspace.span();
-    head_loss(a);
+    run_sublayer(OpKind::loss, a);
     expect_intact(head, workspace);
     return sum;
   }
@@ -222,7 +222,7 @@ class ModelRunner {
       a.x_in = x[head].data() + static_cast<std::uint64_t>(t * spec.config.hidden) * dtype_bytes(dtype_);
       a.logits = all.data() + static_cast<std::size_t>(t) * vocabulary;
       a.workspace = workspace.span();
-      head_logits(a);
+      run_sublayer(OpKind::logits, a);
     }
     return all;
   }
