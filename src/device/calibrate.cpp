@@ -44,7 +44,7 @@ Result<std::unique_ptr<Bench>> make_bench(const Workload& workload, const UnitSp
   const BatchShape shape = workload.shape;
   const Dtype dtype = workload.dtype;
   SublayerArgs& a = bench->args;
-  const SublayerCost cost = sublayer_cost(model, unit, shape, dtype);
+  const SublayerCost cost = sublayer_cost(model, unit, shape, dtype, cpu_kernel_sizes);
   const UnitSpec& embed = model.units.front();
   const bool tied_head = unit.kind == Sublayer::head && model.config.tied;
   a.model = &model;
@@ -111,7 +111,7 @@ std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profil
     const auto unit = std::find_if(w.model->units.begin(), w.model->units.end(),
                                    [sublayer](const UnitSpec& u) { return u.kind == sublayer; });
     if (unit == w.model->units.end()) continue;
-    const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype);
+    const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype, cpu_kernel_sizes);
     for (const OpKind kind : ops_of(sublayer, w.main_kind())) {
       std::string key = cost_key(*w.model, sublayer, kind, w.shape, w.dtype, w.threads);
       if (profile.op_seconds.count(key) == 0) tasks.push_back({&*unit, kind, key, op_flop(cost, kind)});
@@ -184,7 +184,8 @@ Status calibrate(const Workload& workload, HardwareProfile& profile, double budg
       // What backward reads must be what forward saves: statistics of noise would be infinite.
       if (task.kind == OpKind::backward && task.unit->kind != Sublayer::embed) run_op(bench->args, OpKind::recompute);
     }
-    const SublayerCost cost = sublayer_cost(*workload.model, *task.unit, workload.shape, workload.dtype);
+    const SublayerCost cost =
+        sublayer_cost(*workload.model, *task.unit, workload.shape, workload.dtype, cpu_kernel_sizes);
     const double seconds = stopwatch.run(bench->args, task.kind, cost.boundary_bytes);
     profile.op_seconds[task.key] = std::max(seconds, shortest_seconds);
     flop_done += task.flop;

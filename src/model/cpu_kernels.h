@@ -13,10 +13,13 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/norm.h"
+#include "src/model/kernel_sizes.h"
 
 namespace sluice {
 
 struct CpuKernels {
+  const KernelSizes& sizes() const { return cpu_kernel_sizes; }
+
   // ---- what kernels/cpu has, with its arguments
   void gemm(kernels::ConstMatrix a, kernels::ConstMatrix b, kernels::Matrix c, std::int64_t m, std::int64_t n,
             std::int64_t k, bool accumulate, std::span<std::byte> workspace) const {

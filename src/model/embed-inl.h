@@ -8,7 +8,7 @@ namespace sluice {
 
 template <class T, class K>
 void embed_forward(const K& device, const SublayerArgs& args) {
-  const Dims d(*args.model, args.shape, args.dtype);
+  const Dims d(*args.model, args.shape, args.dtype, device.sizes());
   const T* table = weight<T>(args, "embed_tokens.weight").value;
   const T* places = nullptr;
   if (d.gpt2) {
@@ -23,7 +23,7 @@ void embed_forward(const K& device, const SublayerArgs& args) {
 
 template <class T, class K>
 void embed_backward(const K& device, const SublayerArgs& args) {
-  const Dims d(*args.model, args.shape, args.dtype);
+  const Dims d(*args.model, args.shape, args.dtype, device.sizes());
   open_gradient(device, args);
   const std::vector<TensorSpec>& tensors = args.unit->tensors;
   float* d_table = args.gradient + tensors[0].offset;

@@ -13,7 +13,7 @@ enum class HeadMode : std::uint8_t { train, loss };
 template <class T, class K>
 struct HeadSublayer {
   HeadSublayer(const K& kernels_of_device, const SublayerArgs& a)
-      : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype) {
+      : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype, kernels_of_device.sizes()) {
     const bool tied = a.model->config.tied;
     if (d.gpt2)
       norm = {weight<T>(a, "ln_f.weight"), weight<T>(a, "ln_f.bias"), a.model->config.norm_eps, d.hidden};

@@ -11,7 +11,7 @@ namespace sluice {
 template <class T, class K>
 struct MlpSublayer {
   MlpSublayer(const K& kernels_of_device, const SublayerArgs& a)
-      : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype) {
+      : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype, kernels_of_device.sizes()) {
     const float eps = a.model->config.norm_eps;
     if (d.gpt2) {
       norm = {weight<T>(a, "ln_2.weight"), weight<T>(a, "ln_2.bias"), eps, d.hidden};

@@ -86,6 +86,8 @@ struct BatchShape {
   std::int64_t tokens() const { return batch * sequence; }
 };
 
+struct KernelSizes;  // src/model/kernel_sizes.h
+
 /// Bytes and FLOP of one unit's ops on one micro-batch. All are functions of shapes alone, never of budgets.
 struct SublayerCost {
   std::uint64_t boundary_bytes = 0;            ///< one boundary activation [tokens, hidden] (x_in, x_out, d_in, d_out)
@@ -98,7 +100,7 @@ struct SublayerCost {
 };
 /// `kv_capacity`: positions of the cache that decoding attends to; it sizes the forward workspace of attention.
 SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype,
-                           std::int64_t kv_capacity = 0);
+                           const KernelSizes& sizes, std::int64_t kv_capacity = 0);
 /// FLOP of one compute op of the unit with this cost.
 double op_flop(const SublayerCost& cost, OpKind kind);
 

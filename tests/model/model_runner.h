@@ -10,6 +10,7 @@
 
 #include "sluice/random.h"
 #include "src/model/init.h"
+#include "src/model/kernel_sizes.h"
 #include "src/model/model.h"
 #include "src/model/sublayer.h"
 
@@ -72,7 +73,7 @@ class ModelRunner {
       : spec(build_model(config)), dtype_(dtype), shape_(shape), shift_(shift) {
     rope_ = make_rope_table(config, shape.sequence);
     for (const UnitSpec& unit : spec.units) {
-      const SublayerCost cost = sublayer_cost(spec, unit, shape, dtype);
+      const SublayerCost cost = sublayer_cost(spec, unit, shape, dtype, cpu_kernel_sizes);
       costs_.push_back(cost);
       parameters.emplace_back(unit.numel * dtype_bytes(dtype), shift);
       gradients.emplace_back(unit.numel * 4, shift);
