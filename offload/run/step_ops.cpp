@@ -89,7 +89,7 @@ Status StepOps::commit(RankId rank, const StepParams& params) {
 
 Status StepOps::copy(const BoundOp& op) {
   for (const BoundCopy& each : op.copies) {
-    parts_.memory->device().copy(each.dst, each.src, each.bytes);
+    SLUICE_TRY(parts_.memory->device().copy(each.dst, each.src, each.bytes));
     count(each);
   }
   return success();

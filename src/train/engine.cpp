@@ -219,13 +219,14 @@ Status Engine::clear_states(bool gradients_only) {
   return success();
 }
 
-void Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
+Status Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
   for (RankId r = 0; r < run_.workload.ranks; ++r) {
     const BufferId id = residents_[static_cast<std::size_t>(unit) * run_.workload.ranks + r];
     if (id == none) continue;
     std::byte* to = memory_->at(Tier::device, r, run_.main.buffers[id].offset);
-    device_.copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size());
+    SLUICE_TRY(device_.copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
   }
+  return success();
 }
 
 /// Split fp32 weights into parameter and remainder. `first` is within the rank's shard.
@@ -242,8 +243,8 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std:
   } else {
     std::memcpy(parameter->data(), weights.data(), weights.size_bytes());
   }
-  copy_to_residents(unit, rank * w.shard_numel(unit) + first,
-                    {parameter->data(), state_bytes(StateKind::parameter, n)});
+  SLUICE_TRY(copy_to_residents(unit, rank * w.shard_numel(unit) + first,
+                    {parameter->data(), state_bytes(StateKind::parameter, n)}));
   return write_state(unit, StateKind::parameter, rank, first, n, *parameter, window);
 }
 

@@ -103,7 +103,7 @@ class Engine {
   Status load_slots(RankId rank, bool verify_all, const Watch& watch);
   BufferId kept(UnitId unit, StateKind kind, RankId rank);            ///< the state's buffer on the drive, or none
   std::uint64_t shard_content_numel(UnitId unit, RankId rank) const;  ///< without the padding
-  void copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
+  Status copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;
   bool states_only_ = false;  ///< see open_states

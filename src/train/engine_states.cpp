@@ -86,7 +86,8 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
     if (!verify_all && to == nullptr && !resident) return success();
     return window.scan(drive, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) {
       if (to != nullptr) std::memcpy(to + offset, data.data(), data.size());
-      if (resident) copy_to_residents(u, rank * run_.workload.shard_numel(u) + offset / state_bytes(kind, 1), data);
+      if (resident)
+        SLUICE_TRY(copy_to_residents(u, rank * run_.workload.shard_numel(u) + offset / state_bytes(kind, 1), data));
       return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
     });
   });
@@ -136,7 +137,8 @@ Status Engine::load_states(const Source& source) {
         moments_.from_stream(stream.data(), meant, piece->data(), n);
       else
         std::copy(stream.begin(), stream.end(), piece->data());
-      if (kind == StateKind::parameter) copy_to_residents(u, r * shard + at, {piece->data(), state_bytes(kind, n)});
+      if (kind == StateKind::parameter)
+        SLUICE_TRY(copy_to_residents(u, r * shard + at, {piece->data(), state_bytes(kind, n)}));
       SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
     }
     return success();
