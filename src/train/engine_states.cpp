@@ -47,7 +47,7 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
   const BufferId id = home(unit, kind, rank);
   const Buffer& b = run_.main.buffers[id];
   const std::uint64_t shard = w.shard_numel(unit), first = rank * shard, content = shard_content_numel(unit, rank);
-  const auto plain = [&](std::uint64_t offset, std::span<const std::byte> data) {
+  const auto plain = [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
     const std::uint64_t bytes = state_bytes(kind, content);
     if (offset >= bytes) return success();
     return visit(unit, first + offset / state_bytes(kind, 1), data.first(std::min(data.size(), bytes - offset)));
@@ -65,7 +65,7 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
     }
     return success();
   };
-  const auto each_piece = [&](std::uint64_t offset, std::span<const std::byte> data) {
+  const auto each_piece = [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
     return grouped(kind) ? by_groups(offset, data) : plain(offset, data);
   };
   if (b.tier == Tier::host) return each_piece(0, {host(rank, b), b.bytes});
@@ -84,7 +84,7 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
     const bool resident = !states_only_ && kind == StateKind::parameter &&
                           residents_[static_cast<std::size_t>(u) * run_.workload.ranks + rank] != none;
     if (!verify_all && to == nullptr && !resident) return success();
-    return window.scan(drive, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) {
+    return window.scan(drive, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
       if (to != nullptr) std::memcpy(to + offset, data.data(), data.size());
       if (resident)
         SLUICE_TRY(copy_to_residents(u, rank * run_.workload.shard_numel(u) + offset / state_bytes(kind, 1), data));
