@@ -26,11 +26,11 @@ const std::vector<Description>& descriptions() {
   static const char* const llama3_bos = "<|begin_of_text|>";
   static const std::vector<Description> all = {
       {ChatTemplate::chatml, "chatml", nullptr, nullptr, nullptr, im[1], false, true, im},
-      {ChatTemplate::qwen2, "qwen2", "You are a helpful assistant.", nullptr, nullptr, im[1], false, true, im},
+      {ChatTemplate::qwen2, "qwen2", "You are a helpful assistant.", nullptr, nullptr, im[1], false, false, im},
       {ChatTemplate::qwen2_5, "qwen2.5", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
        nullptr, nullptr, im[1], false, false, im},
       {ChatTemplate::smollm, "smollm", "You are a helpful AI assistant named SmolLM, trained by Hugging Face", nullptr,
-       nullptr, im[1], false, true, im},
+       nullptr, im[1], false, false, im},
       {ChatTemplate::llama2, "llama2", nullptr, "<s>", "</s>", nullptr, true, false, {}},
       {ChatTemplate::llama3, "llama3", nullptr, llama3_bos, nullptr, headers[2], false, true, headers},
       {ChatTemplate::llama3_1, "llama3.1", "", llama3_bos, nullptr, headers[2], false, false, headers},

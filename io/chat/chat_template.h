@@ -71,7 +71,7 @@ struct ChosenTemplate {
   ChatRenderer::Tokens tokens;
   std::string why;  ///< how it was found, for people; empty where it was named
 };
-/// The template `name`, or for "auto" the one of the model: by what is special in its chat_template
+/// The template `name`, or for "auto" the one of the model: by the expressions of its chat_template
 /// (chat_template.jinja or tokenizer_config.json beside the tokenizer), or where it has none by the special tokens of
 /// its vocabulary. bad_request, with the names, for one that is not known, and where it is not clear which it is.
 Result<ChosenTemplate> choose_template(const std::string& name, const Tokenizer& tokenizer,

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -63,25 +64,89 @@ Result<Beside> look_beside(const std::string& tokenizer_path) {
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-std::optional<ChatTemplate> recognize_chatml(std::string_view jinja) {
-  if (has(jinja, "reasoning_content") || has(jinja, "<think>")) return std::nullopt;
-  if (has(jinja, "You are Qwen, created by Alibaba Cloud.")) return ChatTemplate::qwen2_5;
-  if (has(jinja, "You are a helpful AI assistant named SmolLM, trained by Hugging Face<")) return ChatTemplate::smollm;
-  if (has(jinja, "You are a helpful assistant.<|im_end|>")) return ChatTemplate::qwen2;
-  if (has(jinja, "<|im_start|>system") || has(jinja, "bos_token")) return std::nullopt;  // something of its own
-  return ChatTemplate::chatml;
+/// The expressions and statements of a template without the space between their parts, literals in single quotes with
+/// their escapes resolved, x.role as x['role']. None where text stands outside of them, which would be printed.
+std::optional<std::string> squeezed(std::string_view jinja) {
+  std::string out;
+  bool tag = false;
+  char quote = 0;
+  for (std::size_t i = 0; i < jinja.size(); ++i) {
+    const char c = jinja[i], next = i + 1 < jinja.size() ? jinja[i + 1] : '\0';
+    if (quote != 0) {
+      const bool escape = c == '\\' && (next == 'n' || next == '\'' || next == '"' || next == '\\');
+      if (escape)
+        out += next == 'n' ? '\n' : next, ++i;
+      else
+        out += c == quote ? '\'' : c;
+      if (!escape && c == quote) quote = 0;
+    } else if (!tag && c == '{' && next == '#') {
+      i = std::min(jinja.find("#}", i), jinja.size() - 2) + 1;
+    } else if (!tag) {
+      tag = c == '{' && (next == '{' || next == '%');
+      if (!tag && c != ' ' && c != '\t' && c != '\n' && c != '\r') return std::nullopt;
+      if (tag) out += ' ', ++i;
+    } else if ((c == '}' || c == '%') && next == '}') {
+      tag = false;
+      ++i;
+    } else if (c == '\'' || c == '"') {
+      quote = c;
+      out += '\'';
+    } else if (jinja.substr(i).starts_with(".role") || jinja.substr(i).starts_with(".content")) {
+      const std::size_t length = jinja[i + 1] == 'r' ? 4 : 7;
+      out.append("['").append(jinja.substr(i + 1, length)).append("']");
+      i += length;
+    } else if (c != ' ' && c != '\t' && c != '\n' && c != '\r') {
+      out += c;
+    }
+  }
+  return out;
 }
 
-std::optional<ChatTemplate> recognize_inst(std::string_view jinja) {
-  if (has(jinja, "[SYSTEM_PROMPT]")) return std::nullopt;
-  if (has(jinja, "<<SYS>>")) return ChatTemplate::llama2;
-  const auto quoted = [&](const std::string& text) { return has(jinja, "'" + text) || has(jinja, '"' + text); };
-  const auto ends = [&](const std::string& text) { return has(jinja, text + "'") || has(jinja, text + '"'); };
-  const bool answers_with_space = has(jinja, "' ' + message['content']") || has(jinja, "\" \" + message[\"content\"]");
-  if (!answers_with_space) return std::nullopt;
-  if (quoted(" [INST] ") && ends(" [/INST]")) return ChatTemplate::mistral;
-  if (quoted("[INST] ") && ends("[/INST]") && !ends(" [/INST]")) return ChatTemplate::mistral_v3;
-  return std::nullopt;
+/// What a published template is known by: all of `there` are in it, and none of `missing`.
+struct Marks {
+  ChatTemplate name;
+  std::vector<const char*> there, missing;
+};
+const std::vector<Marks>& known_marks() {
+  static const char* const chatml = "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'+'\n'";
+  static const char* const llama3 =
+      "'<|start_header_id|>'+message['role']+'<|end_header_id|>\n\n'+message['content']|trim+'<|eot_id|>'";
+  static const char* const thinks = "<think>";
+  static const std::vector<Marks> all = {
+      {ChatTemplate::qwen2_5,
+       {chatml, "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"},
+       {thinks}},
+      {ChatTemplate::smollm,
+       {chatml, "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"},
+       {thinks}},
+      {ChatTemplate::qwen2,
+       {chatml, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"},
+       {thinks, "bos_token"}},
+      {ChatTemplate::chatml, {chatml}, {thinks, "bos_token", "<|im_start|>system", "system_message", "loop.first"}},
+      {ChatTemplate::llama3_1, {llama3, "Cutting Knowledge Date: December 2023\n"}, {}},
+      {ChatTemplate::llama3, {llama3}, {"Cutting Knowledge Date", "<|start_header_id|>system", "system_message"}},
+      {ChatTemplate::llama2,
+       {"'<<SYS>>\n'+system_message+'\n<</SYS>>\n\n'+message['content']",
+        "bos_token+'[INST] '+content.strip()+' [/INST]'", "' '+content.strip()+' '+eos_token"},
+       {}},
+      {ChatTemplate::mistral,
+       {"' [INST] '+message['content']+' [/INST]'", "' [INST] '+system_message+'\n\n'+message['content']+' [/INST]'",
+        "' '+message['content']+eos_token"},
+       {}},
+      {ChatTemplate::mistral_v3,
+       {"'[INST] '+message['content']+'[/INST]'", "'[INST] '+system_message+'\n\n'+message['content']+'[/INST]'",
+        "' '+message['content']|trim+eos_token", "message==user_messages[-1]"},
+       {}},
+      {ChatTemplate::phi3,
+       {"'<|system|>\n'+message['content']+'<|end|>\n'", "'<|user|>\n'+message['content']+'<|end|>\n'",
+        "'<|assistant|>\n'+message['content']+'<|end|>\n'"},
+       {"bos_token"}},
+      {ChatTemplate::zephyr,
+       {"'<|system|>\n'+message['content']+eos_token", "'<|user|>\n'+message['content']+eos_token",
+        "'<|assistant|>\n'+message['content']+eos_token"},
+       {"bos_token"}},
+  };
+  return all;
 }
 
 /// By the special tokens of the vocabulary, where one template alone has them.
@@ -101,14 +166,15 @@ std::optional<ChatTemplate> by_vocabulary(const Tokenizer& tokenizer) {
 }  // namespace
 
 std::optional<ChatTemplate> recognize_template(std::string_view jinja) {
-  if (has(jinja, "<|im_start|>")) return recognize_chatml(jinja);
-  if (has(jinja, "<|start_header_id|>"))
-    return has(jinja, "Cutting Knowledge Date") ? ChatTemplate::llama3_1 : ChatTemplate::llama3;
-  if (has(jinja, "[INST]")) return recognize_inst(jinja);
-  // In JSON the newline is one, in a file of Jinja it may be written.
-  if (!has(jinja, "<|user|>\n") && !has(jinja, "<|user|>\\n")) return std::nullopt;
-  if (has(jinja, "<|end|>")) return ChatTemplate::phi3;
-  return has(jinja, "message['content'] + eos_token") ? std::optional(ChatTemplate::zephyr) : std::nullopt;
+  const std::optional<std::string> text = squeezed(jinja);
+  if (!text) return std::nullopt;
+  for (const Marks& known : known_marks()) {
+    const auto in_text = [&](const char* mark) { return has(*text, mark); };
+    if (std::all_of(known.there.begin(), known.there.end(), in_text) &&
+        std::none_of(known.missing.begin(), known.missing.end(), in_text))
+      return known.name;
+  }
+  return std::nullopt;
 }
 
 Result<ChosenTemplate> choose_template(const std::string& name, const Tokenizer& tokenizer,
@@ -131,6 +197,7 @@ Result<ChosenTemplate> choose_template(const std::string& name, const Tokenizer&
                       beside.jinja_from, template_names()));
     chosen.name = *found;
     chosen.why = fmt::format("by the chat_template in {}", beside.jinja_from);
+    if (has(beside.jinja, "strftime_now")) chosen.why += ", with the date that it has where there is no clock";
     return chosen;
   }
   const auto found = by_vocabulary(tokenizer);

@@ -272,11 +272,19 @@ TEST(Chat, ATemplateIsChosenByWhatLiesBesideTheTokenizer) {
 TEST(Chat, TemplatesOfOthersAreNotTakenForOneOfThese) {
   for (const char* jinja :
        {"", "{{ messages }}", "<|im_start|>system\\nYou are somebody else.<|im_end|>",
-        "{{bos_token}}{{'<|im_start|>' + message['role']}}", "[INST]{{ message['content'] }}[/INST]",
+        "{{bos_token}}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}",
+        "{{system_message}}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}",
+        "<think>{{'<think>'}}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}",
+        "{{'<|im_start|>' + message['role'] + ' ' + message['content'] + '<|im_end|>' + '\\n'}}", "{{ 'open", "{",
+        "{{ '\\", "[INST]{{ message['content'] }}[/INST]",
         "{{ bos_token }}{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token}}",
         "[SYSTEM_PROMPT]' ' + message['content']'[INST] '[/INST]'",
         "{{ '<|user|>' + message['content'] + '<|end|>' }}"})
     EXPECT_FALSE(recognize_template(jinja)) << jinja;
+  EXPECT_EQ(recognize_template("{%- for message in messages -%}{{- \"<|im_start|>\" + message.role + \"\\n\" + "
+                               "message.content+\"<|im_end|>\"+\"\n\" -}}{% endfor %}"),
+            ChatTemplate::chatml)
+      << "quotes, dots, spaces and newlines as people write them";
 }
 
 class ChatFiles : public testing::Test {
