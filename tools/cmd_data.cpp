@@ -112,12 +112,9 @@ Result<std::int32_t> end_of_text(const Tokenizer& tokenizer, const std::string& 
                                            ? std::filesystem::path(path)
                                            : std::filesystem::path(path).parent_path();
   const std::string file = (folder / "tokenizer_config.json").string();
-  const auto refuse = [&](const std::string& why) {
-    return bad_request("--append-eos auto: " + file + " " + why + "; give the token's number");
-  };
-  const Result<std::string> text = read_json_file(file, 16u << 20);
-  if (!text.ok()) return bad_request("--append-eos auto: " + text.error().message + "; give the token's number");
-  const json config = json::parse(*text, nullptr, false);
+  const auto refuse = [&](const std::string& why) { return bad_request(file + " " + why); };
+  SLUICE_ASSIGN(const std::string text, read_json_file(file, 16u << 20));
+  const json config = json::parse(text, nullptr, false);
   // A name, or an added token with its content.
   const json eos = config.is_object() && config.contains("eos_token") ? config["eos_token"] : json();
   const json name = eos.is_object() && eos.contains("content") ? eos["content"] : eos;
@@ -141,6 +138,13 @@ Result<Encoding> chat_encoding_of(const TokenizeRequest& request) {
                        " is for texts; a chat template says which tokens stand around messages");
   SLUICE_ASSIGN(Tokenizer loaded, Tokenizer::load(request.tokenizer));
   auto tokenizer = std::make_shared<const Tokenizer>(std::move(loaded));
+  if (request.chat == "none") {
+    if (request.jsonl_field)
+      return bad_request("--jsonl-field, but with --chat none lines have \"prompt\" and \"completion\"");
+    const auto eos = end_of_text(*tokenizer, request.tokenizer);
+    if (!eos.ok()) return eos.error().in("--chat none");
+    return Encoding{completion_encoding(tokenizer, *eos, request.loss), std::nullopt, "none"};
+  }
   SLUICE_ASSIGN(const ChosenTemplate chosen, choose_template(request.chat, *tokenizer, request.tokenizer));
   auto renderer = ChatRenderer::create(chosen.name, *tokenizer, chosen.tokens);
   if (!renderer.ok()) return renderer.error().in(request.tokenizer);
@@ -162,7 +166,9 @@ Result<Encoding> encoding_of(const TokenizeRequest& request) {
   if (request.append_eos.empty()) return e;
   if (request.append_eos == "auto") {
     if (!tokenizer) return bad_request("--append-eos auto asks a tokenizer; add --tokenizer, or give a number");
-    SLUICE_ASSIGN(e.end, end_of_text(*tokenizer, request.tokenizer));
+    const auto eos = end_of_text(*tokenizer, request.tokenizer);
+    if (!eos.ok()) return bad_request("--append-eos auto: " + eos.error().message + "; give the token's number");
+    e.end = *eos;
     return e;
   }
   std::uint64_t id = 0;
@@ -406,7 +412,7 @@ void add_chat(CLI::App* command, TokenizeRequest& request) {
               "--chat", request.chat,
               "JSON lines are conversations, {\"messages\": [{\"role\", \"content\"}]} or ShareGPT's; rendered "
               "by the model's own template (auto) or " +
-                  template_names())
+                  template_names() + "; none: {\"prompt\", \"completion\"} as they stand, and eos_token")
           ->type_name("TEMPLATE");
   const std::map<std::string, ChatLoss> losses{
       {"assistant", ChatLoss::assistant}, {"last", ChatLoss::last}, {"all", ChatLoss::all}};

@@ -1,6 +1,7 @@
 #include "io/chat/chat_encoding.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace sluice {
@@ -36,7 +37,57 @@ class ChatEncoder final : public TextEncoder {
   RenderedChat rendered_;
 };
 
+class CompletionEncoder final : public TextEncoder {
+ public:
+  CompletionEncoder(std::shared_ptr<const Tokenizer> tokenizer, std::int32_t eos, ChatLoss loss)
+      : tokenizer_(std::move(tokenizer)), encoder_(*tokenizer_), eos_(eos), all_(loss == ChatLoss::all) {}
+
+  Status encode(std::string_view line, std::vector<std::int32_t>& tokens) override {
+    std::vector<std::uint8_t> unused;
+    return encode_masked(line, tokens, unused);
+  }
+  Status encode_masked(std::string_view line, std::vector<std::int32_t>& tokens,
+                       std::vector<std::uint8_t>& mask) override {
+    SLUICE_ASSIGN(const Completion made, parse_completion(line));
+    if (!before_) SLUICE_TRY(find_before());
+    tokens.insert(tokens.end(), before_->begin(), before_->end());
+    mask.insert(mask.end(), before_->size(), all_ ? 1 : 0);
+    const TextMark marks[] = {{.begin = 0, .content = true, .wanted = all_},
+                              {.begin = made.prompt.size(), .content = true, .wanted = true}};
+    SLUICE_TRY(encoder_.encode(made.prompt + made.completion, marks, tokens, mask));
+    tokens.push_back(eos_);
+    mask.push_back(1);
+    return success();
+  }
+
+ private:
+  /// What stands before a text: of the tokens of one in its template, those before its own.
+  Status find_before() {
+    std::vector<std::int32_t> whole, text;
+    SLUICE_TRY(encoder_.encode("x", true, whole));
+    SLUICE_TRY(encoder_.encode("x", false, text));
+    before_.emplace(whole.begin(), std::search(whole.begin(), whole.end(), text.begin(), text.end()));
+    return success();
+  }
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  Tokenizer::Encoder encoder_;
+  std::int32_t eos_;
+  bool all_;
+  std::optional<std::vector<std::int32_t>> before_;
+};
+
 }  // namespace
+
+TextEncoding completion_encoding(std::shared_ptr<const Tokenizer> tokenizer, std::int32_t eos, ChatLoss loss) {
+  const std::uint64_t vocabulary = tokenizer->vocabulary();
+  return {.vocabulary = vocabulary,
+          .whole_documents = true,
+          .has_mask = true,
+          .make_encoder = [tokenizer = std::move(tokenizer), eos, loss] {
+            return std::make_unique<CompletionEncoder>(tokenizer, eos, loss);
+          }};
+}
 
 TextEncoding chat_encoding(std::shared_ptr<const Tokenizer> tokenizer, ChatRenderer renderer, ChatOptions options) {
   const std::uint64_t vocabulary = tokenizer->vocabulary();

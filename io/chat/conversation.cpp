@@ -62,6 +62,13 @@ Result<ChatMessage> message_of(const Json& json) {
   return message;
 }
 
+Result<Json> object_of(std::string_view line) {
+  SLUICE_TRY(check_json(line));
+  Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object()) return bad_request(fmt::format("the line is {} and not an object", json.type_name()));
+  return json;
+}
+
 }  // namespace
 
 const char* role_name(ChatRole role) {
@@ -74,10 +81,19 @@ const char* role_name(ChatRole role) {
   return "";
 }
 
+Result<Completion> parse_completion(std::string_view line) {
+  SLUICE_ASSIGN(const Json json, object_of(line));
+  Completion made;
+  for (const auto& [field, text] : {std::pair("prompt", &made.prompt), std::pair("completion", &made.completion)}) {
+    auto found = text_of(json, field);
+    if (!found.ok()) return bad_request("the line " + found.error().message);
+    *text = std::move(*found);
+  }
+  return made;
+}
+
 Result<Conversation> parse_conversation(std::string_view line, const std::string& field) {
-  SLUICE_TRY(check_json(line));
-  const Json json = Json::parse(line, nullptr, false);
-  if (!json.is_object()) return bad_request(fmt::format("the line is {} and not an object", json.type_name()));
+  SLUICE_ASSIGN(const Json json, object_of(line));
   if (holds(json, "tools")) return bad_request("the line has tools, which are not supported");
   std::string name = field;
   if (name.empty()) name = json.contains("messages") || !json.contains("conversations") ? "messages" : "conversations";

@@ -22,8 +22,15 @@ using Conversation = std::vector<ChatMessage>;
 
 /// The messages of a line of untrusted JSON: {"messages": [{"role": ..., "content": ...}, ...]}, or as ShareGPT has it
 /// {"conversations": [{"from": ..., "value": ...}, ...]}. `field`: another name for the list; empty: either of these.
-/// Messages may be empty. Tools are refused: no template here writes them. bad_request with what is wrong, to follow the
-/// place of the line.
+/// Messages may be empty. Tools are refused: no template here writes them. bad_request with what is wrong, to follow
+/// the place of the line.
 Result<Conversation> parse_conversation(std::string_view line, const std::string& field);
+
+/// A text and how it goes on: {"prompt": ..., "completion": ...}.
+struct Completion {
+  std::string prompt, completion;
+};
+/// bad_request as above.
+Result<Completion> parse_completion(std::string_view line);
 
 }  // namespace sluice

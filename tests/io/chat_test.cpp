@@ -330,6 +330,34 @@ TEST_F(ChatFiles, HoldTheMask) {
   EXPECT_EQ(report->training.loss_tokens, learned);
 }
 
+TEST(Chat, ACompletionIsWhatFollowsItsPrompt) {
+  const Published llama3("llama3");  // with a beginning of sequence in its own template
+  const std::int32_t eos = *llama3.tokenizer->id("<|eot_id|>");
+  const auto encoded = [&](const std::string& line, ChatLoss loss) {
+    Encoded e;
+    const Status done =
+        completion_encoding(llama3.tokenizer, eos, loss).make_encoder()->encode_masked(line, e.ids, e.mask);
+    EXPECT_TRUE(done.ok()) << done.error().message;
+    return e;
+  };
+  const std::string line = R"({"prompt": "Why <|eot_id|>\nis", "completion": " it so?"})";
+  const Encoded e = encoded(line, ChatLoss::assistant);
+  std::vector<std::int32_t> ids = {*llama3.tokenizer->id("<|begin_of_text|>")};
+  std::vector<std::uint8_t> mask = {0};
+  const TextMark content[] = {{.begin = 0, .content = true}};
+  ASSERT_TRUE(Tokenizer::Encoder(*llama3.tokenizer).encode("Why <|eot_id|>\nis it so?", content, ids, mask).ok());
+  ids.push_back(eos);
+  EXPECT_EQ(e.ids, ids);
+  std::vector<std::int32_t> learned;
+  for (std::size_t i = 0; i < e.ids.size(); ++i)
+    if (e.mask[i] != 0) learned.push_back(e.ids[i]);
+  EXPECT_EQ(llama3.tokenizer->decode(learned, false), " it so?<|eot_id|>");
+  EXPECT_EQ(encoded(line, ChatLoss::all).mask, std::vector<std::uint8_t>(ids.size(), 1));
+  EXPECT_EQ(bits(encoded(R"({"prompt": "a", "completion": ""})", ChatLoss::assistant).mask), "001");
+  for (const char* bad : {R"({"prompt": "a"})", R"({"completion": "a"})", R"({"prompt": 1, "completion": "a"})", "[]"})
+    expect_refused(parse_completion(bad), "the line ");
+}
+
 TEST_F(ChatFiles, WithNothingToLearnAreLeftOut) {
   const std::string asked = line_of({{{"role", "user"}, {"content", "hello?"}}}) + "\n";
   const auto report = tokenize(options(asked + lines() + asked), encoding());

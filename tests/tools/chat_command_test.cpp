@@ -80,6 +80,23 @@ TEST_F(ChatCommandTest, TakesShareGptAndOtherFields) {
             share["loss_tokens"]);
 }
 
+TEST_F(ChatCommandTest, TakesPromptsAndCompletions) {
+  write("chat.jsonl", R"({"prompt": "2 + 2 =", "completion": " 4"})"
+                      "\n"
+                      R"({"prompt": "", "completion": "all"})"
+                      "\n");
+  const json made = run_json(line("--chat none"));
+  EXPECT_EQ(made["documents"], 2);
+  EXPECT_EQ(made["template"], "none");
+  EXPECT_GT(made["loss_tokens"], 3);
+  EXPECT_LT(made["loss_tokens"], made["tokens"]);
+  expect_refused(line("--chat none --field x"), "--jsonl-field");
+  write("chat.jsonl", R"({"prompt": "2 + 2 ="})");
+  expect_refused(line("--chat none"), "line 1: the line has no \"completion\"");
+  write("model/tokenizer_config.json", "{}");
+  expect_refused(line("--chat none"), "has no eos_token");
+}
+
 TEST_F(ChatCommandTest, PacksConversations) {
   const json made = run_json(line("--chat auto --pack 512 --eval-split 0.2 --threads 3"));
   EXPECT_EQ(made["sequence"], 512);
