@@ -126,19 +126,19 @@ Status refuse_unsupported_llama(const Fields& f) {
   return success();
 }
 
-/// Matrices that are multiplied as one (q, k, v; gate, up) lie one after the other and start at multiples of 64
-/// elements.
+/// Matrices that are multiplied as one (q, k, v; gate, up) lie one after the other, each aligned as all tensors are.
 Status check_shapes(const Fields& f, const ModelConfig& c) {
   if (c.heads % c.kv_heads != 0)
     return f.refuse("num_attention_heads",
                     fmt::format("{} is not a multiple of num_key_value_heads {}", c.heads, c.kv_heads));
   if (c.head_dim % 2 != 0)
     return f.refuse("head_dim", fmt::format("{} is odd; rotary positions need an even one", c.head_dim));
-  if (c.hidden * c.kv_heads * c.head_dim % 64 != 0)
-    return f.refuse("hidden_size", fmt::format("{} x {} key-value heads x head_dim {} is not a multiple of 64",
-                                               c.hidden, c.kv_heads, c.head_dim));
-  if (c.hidden * c.ffn % 64 != 0)
-    return f.refuse("intermediate_size", fmt::format("{} x hidden_size {} is not a multiple of 64", c.ffn, c.hidden));
+  if (c.hidden * c.kv_heads * c.head_dim % tensor_alignment_numel != 0)
+    return f.refuse("hidden_size", fmt::format("{} x {} key-value heads x head_dim {} is not a multiple of {}",
+                                               c.hidden, c.kv_heads, c.head_dim, tensor_alignment_numel));
+  if (c.hidden * c.ffn % tensor_alignment_numel != 0)
+    return f.refuse("intermediate_size", fmt::format("{} x hidden_size {} is not a multiple of {}", c.ffn, c.hidden,
+                                                     tensor_alignment_numel));
   return success();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sluice/dtype.h"
+#include "sluice/moments.h"
 #include "sluice/plan.h"
 #include "sluice/status.h"
 
@@ -46,13 +47,16 @@ Result<ModelConfig> parse_hf_config(const std::string& json_text, const std::str
 /// --model: a preset's name, a config.json, or a directory that holds one.
 Result<ModelConfig> load_config(const std::string& model);
 
+/// Tensors begin at multiples of it in their unit: no block of 8-bit moments is of two.
+constexpr std::int64_t tensor_alignment_numel = moment_block_numel;
+
 enum class Sublayer : std::uint8_t { embed, attention, mlp, head };
 
 /// One tensor in its unit's flat buffer. What differs from tensor to tensor is an attribute of the tensor.
 struct TensorSpec {
   std::string name;                 ///< Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;  ///< as Hugging Face stores it (GPT-2's Conv1D: [in, out])
-  std::uint64_t offset = 0;         ///< elements from the start of the unit; multiple of 64
+  std::uint64_t offset = 0;         ///< elements from the start of the unit; multiple of tensor_alignment_numel
   std::uint64_t numel = 0;
   bool decay = true;  ///< weight decay: none on norms and biases
   bool trainable = true;

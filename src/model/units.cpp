@@ -3,13 +3,12 @@
 #include <cmath>
 #include <utility>
 
-#include "sluice/moments.h"
 #include "src/model/model.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t tensor_alignment = moment_block_numel, unit_alignment = 4096;
+constexpr std::uint64_t unit_alignment = 4096;
 
 std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -44,7 +43,7 @@ class ModelBuilder {
     for (const std::int64_t extent : shape) t.numel *= static_cast<std::uint64_t>(extent);
     t.decay = shape.size() >= 2;
     t.shape = std::move(shape);
-    t.offset = round_up(unit.numel, tensor_alignment);
+    t.offset = round_up(unit.numel, tensor_alignment_numel);
     t.init_std = model_.config.init_std;
     t.index = tensors_++;
     unit.numel = t.offset + t.numel;

@@ -64,7 +64,7 @@ TEST(Units, tensors_are_aligned_and_apart) {
       std::uint64_t end = 0;
       EXPECT_EQ(unit.numel % 4096, 0u);
       for (const TensorSpec& t : unit.tensors) {
-        EXPECT_EQ(t.offset % 64, 0u) << t.name;
+        EXPECT_EQ(t.offset % tensor_alignment_numel, 0u) << t.name;
         EXPECT_GE(t.offset, end) << t.name;
         EXPECT_EQ(t.decay, t.shape.size() >= 2) << t.name;
         EXPECT_EQ(t.index, index++);
@@ -213,10 +213,14 @@ TEST(HfConfig, refuses_shapes_that_do_not_fit_together) {
   j["hidden_size"] = 40;
   j["num_attention_heads"] = 4;
   expect_refused(j, "hidden_size 40");
-  j["hidden_size"] = 72;
-  j["num_key_value_heads"] = 4;
-  j["intermediate_size"] = 100;
-  expect_refused(j, "intermediate_size 100");
+  j["hidden_size"] = 64;
+  j["intermediate_size"] = 99;
+  expect_refused(j, "intermediate_size 99");
+  j = llama_json();  // tensors of 64 elements would have gaps between them
+  j["hidden_size"] = 16;
+  j["head_dim"] = 4;
+  j["num_key_value_heads"] = 1;
+  expect_refused(j, "hidden_size 16 x 1 key-value heads x head_dim 4 is not a multiple of 256");
 }
 
 TEST(HfConfig, refuses_rope_scaling_it_cannot_compute) {
