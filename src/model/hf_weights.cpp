@@ -18,17 +18,18 @@ constexpr std::size_t listed_max = 8;
 
 /// Names under which a tensor may be stored.
 std::vector<std::string> names_of(const TensorSpec& tensor) {
-  std::vector<std::string> names{tensor.name};
+  const std::string& name = tensor.stored.name;
+  std::vector<std::string> names{name};
   for (const std::string_view prefix : {"model.", "transformer."})
-    if (tensor.name.starts_with(prefix)) names.push_back(tensor.name.substr(prefix.size()));
+    if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()));
   return names;
 }
 
 /// What is wrong with the stored tensor for the model's, in a few words after its name; empty if nothing is.
 std::string mismatch(const TensorSpec& tensor, const HfTensor& stored) {
-  if (stored.shape != tensor.shape)
+  if (stored.shape != tensor.stored.shape)
     return fmt::format("has shape [{}], the config asks for [{}]", fmt::join(stored.shape, ", "),
-                       fmt::join(tensor.shape, ", "));
+                       fmt::join(tensor.stored.shape, ", "));
   if (stored.dtype != Dtype::f32 && stored.dtype != Dtype::bf16 && stored.dtype != Dtype::f16)
     return "is neither F32, BF16 nor F16";
   return {};
@@ -69,6 +70,7 @@ Status read_tensor(const TensorSpec& tensor, const HfLookup& lookup, std::uint64
   const std::optional<HfTensor> stored = find(tensor, lookup);
   SLUICE_CHECK(stored && mismatch(tensor, *stored).empty(), "(%s was not checked)", tensor.name.c_str());
   const std::span<std::byte> bytes = std::as_writable_bytes(out);
+  first += tensor.stored.first;
   if (*stored->dtype == Dtype::f32) return stored->read(4 * first, bytes);
   SLUICE_TRY(stored->read(2 * first, bytes.subspan(bytes.size() / 2)));
   widen_in_place(*stored->dtype, out);
@@ -82,10 +84,11 @@ Status check_hf_weights(const ModelSpec& model, const HfLookup& lookup, std::spa
   std::set<std::string, std::less<>> used;
   for (const UnitSpec& unit : model.units)
     for (const TensorSpec& tensor : unit.tensors) {
+      if (tensor.stored.first > 0) continue;  // of one that another tensor begins
       const std::vector<std::string> names = names_of(tensor);
       const auto name = std::find_if(names.begin(), names.end(), [&](const auto& n) { return lookup(n).has_value(); });
       if (name == names.end()) {
-        missing.push_back(tensor.name);
+        missing.push_back(tensor.stored.name);
         continue;
       }
       used.insert(*name);

@@ -26,11 +26,11 @@ struct HfTensor {
 /// The stored tensor of that exact name, if there is one.
 using HfLookup = std::function<std::optional<HfTensor>(const std::string& name)>;
 
-/// Every tensor of the model is stored, with its shape and a floating-point element type; and of `stored`, the names of
-/// all that there are, each is one of the model's. bad_request with all that are missing, wrong or unknown (of each the
-/// first 8, and how many more). Names may lack the prefix "model." or "transformer." (as the files of openai/gpt2 do).
-/// Unknown tensors would be weights that are not computed; only tables that follow from the config may lie there too,
-/// and the lm_head.weight of a tied model, which is not read.
+/// Every tensor of the model is stored, where its StoredPlace says, with its shape and a floating-point element type;
+/// and of `stored`, the names of all that there are, each is one of the model's. bad_request with all that are missing,
+/// wrong or unknown (of each the first 8, and how many more). Names may lack the prefix "model." or "transformer." (as
+/// the files of openai/gpt2 do). Unknown tensors would be weights that are not computed; only tables that follow from
+/// the config may lie there too, and the lm_head.weight of a tied model, which is not read.
 Status check_hf_weights(const ModelSpec& model, const HfLookup& lookup, std::span<const std::string> stored = {});
 
 /// out[i] = element `first + i` of the unit's flat buffer as fp32; padding between tensors is zero.

@@ -95,7 +95,7 @@ class Rounding {
   std::string tensor_at(UnitId unit, std::uint64_t element) const {
     const UnitSpec& spec = model_.units[static_cast<std::size_t>(unit)];
     for (const TensorSpec& t : spec.tensors)
-      if (element >= t.offset && element < t.offset + t.numel) return t.name;
+      if (element >= t.offset && element < t.offset + t.numel) return t.stored.name;
     return spec.name;
   }
 

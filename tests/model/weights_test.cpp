@@ -45,7 +45,9 @@ TEST(InitialWeights, have_the_spread_that_the_tensor_asks_for) {
   EXPECT_NEAR(unit.tensor("o_proj.weight")->init_std, 0.02 / std::sqrt(8.0), 1e-12);
 }
 
-/// Tensors in memory whose element i is i.
+constexpr std::uint64_t value_count = 251;  // no divisor of where anything begins
+
+/// Tensors in memory whose element i is i modulo value_count.
 class Stored {
  public:
   void add(const std::string& name, std::vector<std::int64_t> shape, std::optional<Dtype> dtype) {
@@ -68,10 +70,10 @@ class Stored {
   static void write(Dtype dtype, std::uint64_t byte, std::span<std::byte> out) {
     const std::uint64_t size = dtype_bytes(dtype);
     for (std::uint64_t i = 0; i < out.size() / size; ++i) {
-      const auto value = static_cast<float>((byte / size + i) % 256);
+      const auto value = static_cast<float>((byte / size + i) % value_count);
       if (dtype == Dtype::f32) std::memcpy(out.data() + 4 * i, &value, 4);
       if (dtype == Dtype::bf16) store16(to_bf16(value).bits, out.data() + 2 * i);
-      if (dtype == Dtype::f16) store16(half_of((byte / size + i) % 256), out.data() + 2 * i);
+      if (dtype == Dtype::f16) store16(half_of((byte / size + i) % value_count), out.data() + 2 * i);
     }
   }
   static void store16(std::uint16_t bits, std::byte* to) { std::memcpy(to, &bits, 2); }
@@ -86,27 +88,60 @@ class Stored {
 Stored stored(const ModelSpec& model, Dtype dtype, std::size_t cut_prefix = 0) {
   Stored all;
   for (const UnitSpec& unit : model.units)
-    for (const TensorSpec& t : unit.tensors)
-      all.add(t.name.starts_with("lm_head") ? t.name : t.name.substr(cut_prefix), t.shape, dtype);
+    for (const TensorSpec& t : unit.tensors) {
+      const std::string& name = t.stored.name;
+      all.add(name.starts_with("lm_head") ? name : name.substr(cut_prefix), t.stored.shape, dtype);
+    }
   return all;
 }
 
-TEST(HfWeights, fill_units_from_every_dtype_and_in_parts) {
-  const ModelSpec model = build_model(test::small_models()[0]);
-  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
-    const Stored all = stored(model, dtype);
-    EXPECT_TRUE(check_hf_weights(model, all.lookup()).ok());
-    for (const UnitSpec& unit : model.units) {
-      std::vector<float> expected(unit.numel, 0.0f), got(unit.numel, NAN);
-      for (const TensorSpec& t : unit.tensors)
-        for (std::uint64_t i = 0; i < t.numel; ++i) expected[t.offset + i] = static_cast<float>(i % 256);
-      for (std::uint64_t first = 0; first < unit.numel; first += 1001) {
-        const std::span<float> part = std::span(got).subspan(first, std::min<std::uint64_t>(1001, unit.numel - first));
-        ASSERT_TRUE(read_hf_weights(unit, all.lookup(), first, part).ok());
-      }
-      EXPECT_EQ(got, expected) << unit.name << " " << dtype_name(dtype);
+ModelSpec phi3() {
+  ModelConfig config = test::small_llama("phi3");
+  config.fused = true;
+  return build_model(config);
+}
+
+void expect_filled(const ModelSpec& model, Dtype dtype) {
+  const Stored all = stored(model, dtype);
+  EXPECT_TRUE(check_hf_weights(model, all.lookup()).ok());
+  for (const UnitSpec& unit : model.units) {
+    std::vector<float> expected(unit.numel, 0.0f), got(unit.numel, NAN);
+    for (const TensorSpec& t : unit.tensors)
+      for (std::uint64_t i = 0; i < t.numel; ++i)
+        expected[t.offset + i] = static_cast<float>((t.stored.first + i) % value_count);
+    for (std::uint64_t first = 0; first < unit.numel; first += 1001) {
+      const std::span<float> part = std::span(got).subspan(first, std::min<std::uint64_t>(1001, unit.numel - first));
+      ASSERT_TRUE(read_hf_weights(unit, all.lookup(), first, part).ok());
     }
+    EXPECT_EQ(got, expected) << unit.name << " " << dtype_name(dtype);
   }
+}
+
+TEST(HfWeights, fill_units_from_every_dtype_and_in_parts) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
+    expect_filled(build_model(test::small_models()[0]), dtype);
+    expect_filled(phi3(), dtype);
+  }
+}
+
+TEST(HfWeights, fused_tensors_are_listed_once_and_as_they_are_stored) {
+  const ModelSpec model = phi3();
+  const auto check = [&](const Stored& all, std::vector<std::string> names = {}) {
+    const Status status = check_hf_weights(model, all.lookup(), names);
+    return status.ok() ? std::string() : status.error().message;
+  };
+  const std::string attention = "model.layers.0.self_attn.", qkv = attention + "qkv_proj.weight";
+  const std::string gate_up = "model.layers.0.mlp.gate_up_proj.weight";
+  EXPECT_EQ(check(stored(model, Dtype::bf16)), "");
+  EXPECT_EQ(check(stored(model, Dtype::bf16, 6)), "");
+  Stored all = stored(model, Dtype::bf16);
+  all.erase(qkv);
+  all.add(gate_up, {48, 32}, Dtype::bf16);
+  const std::string q = attention + "q_proj.weight";
+  all.add(q, {32, 32}, Dtype::bf16);
+  EXPECT_EQ(check(all, {gate_up, q}),
+            "the tensors are not the model's; missing: " + qkv + "; wrong: " + gate_up +
+                " has shape [48, 32], the config asks for [96, 32]; not in the model that the config describes: " + q);
 }
 
 TEST(HfWeights, names_may_lack_the_prefix) {

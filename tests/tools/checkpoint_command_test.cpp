@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "io/safetensors.h"
@@ -186,6 +188,63 @@ TEST_F(CheckpointCommand, ShardsAreTheSameModel) {
   EXPECT_EQ(loss_of("many"), loss_of("one"));
   for (const char* name : {"many", "one"}) go_on_from(name);
   EXPECT_EQ(result("from-many")["state_hash"], result("from-one")["state_hash"]);
+}
+
+// The same weights as Phi-3's fused tensors and as a Llama's: one run, bit for bit; and out again as they came in.
+TEST_F(CheckpointCommand, FusedTensorsAreTheSameModel) {
+  json config{{"model_type", "phi3"},     {"vocab_size", 256},        {"hidden_size", 128},
+              {"num_hidden_layers", 3},   {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+              {"intermediate_size", 352}, {"rms_norm_eps", 1e-5}};
+  std::filesystem::create_directory(path("began"));
+  write("began/config.json", config.dump());
+  const auto run_of = [&](const std::string& model, const std::string& init, const std::string& name) {
+    const Finished f = sluice(
+        "train --seq 32 --batch 4 --steps 1 --eval-batches 1 --dtype fp32 --weight-decay 0 "
+        "--lr 1e-30 --lr-end 0 --warmup 0 --data " +
+        path("text") + " --model " + path(model) + init + " " + run(name));
+    ASSERT_EQ(f.status, 0) << f.err;
+  };
+  run_of("began", "", "run");
+  ASSERT_EQ(sluice(to("one")).status, 0);
+  ASSERT_EQ(sluice(to("many") + "--max-shard-size 1MiB").status, 0);
+  const auto fused = tensors("one");
+  EXPECT_EQ(fused, tensors("many"));
+  EXPECT_EQ(fused.size(), 3u + 3 * 6);
+
+  std::filesystem::create_directory(path("llama"));
+  config["model_type"] = "llama";
+  config["max_position_embeddings"] = 4096;
+  write("llama/config.json", config.dump());
+  const ModelSpec spec = build_model(load_config(path("llama")).value());
+  std::vector<SafeTensorsWriter::Tensor> names;
+  for (const UnitSpec& unit : spec.units)
+    for (const TensorSpec& t : unit.tensors)
+      names.push_back({t.name, TensorDtype::f32, {t.shape.begin(), t.shape.end()}});
+  auto split = SafeTensorsWriter::create(path("llama/model.safetensors"), names);
+  ASSERT_TRUE(split.ok()) << split.error().message;
+  for (const auto& [name, data] : fused) {
+    const std::string block = name.substr(0, name.rfind('.', name.rfind('.') - 1) + 1);
+    std::vector<std::string> parts{name};
+    if (name.ends_with("qkv_proj.weight"))
+      parts = {block + "q_proj.weight", block + "k_proj.weight", block + "v_proj.weight"};
+    if (name.ends_with("gate_up_proj.weight")) parts = {block + "gate_proj.weight", block + "up_proj.weight"};
+    std::size_t at = 0;
+    for (const std::string& part : parts) {
+      const auto shape = std::find_if(names.begin(), names.end(), [&](const auto& t) { return t.name == part; })->shape;
+      const std::size_t bytes = std::accumulate(shape.begin(), shape.end(), std::size_t{4}, std::multiplies<>());
+      ASSERT_TRUE(split->write(part, 0, std::as_bytes(std::span(data)).subspan(at, bytes)).ok());
+      at += bytes;
+    }
+    EXPECT_EQ(at, data.size()) << name;
+  }
+  ASSERT_TRUE(split->finish().ok());
+
+  for (const char* name : {"one", "many", "llama"}) run_of(name, " --init " + path(name), std::string("from-") + name);
+  EXPECT_EQ(result("from-many")["state_hash"], result("from-one")["state_hash"]);
+  EXPECT_EQ(result("from-llama")["state_hash"], result("from-one")["state_hash"]);
+  ASSERT_EQ(sluice(to("again", "from-one")).status, 0);
+  EXPECT_EQ(read(path("again/model.safetensors")), read(path("one/model.safetensors")));
+  EXPECT_EQ(model_of("again"), model_of("began"));
 }
 
 TEST_F(CheckpointCommand, WhatLayBesideTheModelComesAlong) {
