@@ -78,11 +78,6 @@ Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> dat
   return success();
 }
 
-Status AtomicFile::resize(std::uint64_t bytes) {
-  if (ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return os_fault(path_, "ftruncate");
-  return success();
-}
-
 Status AtomicFile::publish() {
   SLUICE_CHECK(fd_ >= 0, "%s is not open", path_.c_str());
   if (fsync(fd_) != 0) return os_fault(path_, "sync");

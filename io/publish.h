@@ -26,9 +26,9 @@ class AtomicFile {
 
   Status append(std::span<const std::byte> data);
   Status write_at(std::uint64_t offset, std::span<const std::byte> data);
-  Status resize(std::uint64_t bytes);
   Status publish();
   const std::string& path() const { return path_; }
+  int fd() const { return fd_; }  ///< of the temporary file, for who writes it otherwise
 
  private:
   void discard();
