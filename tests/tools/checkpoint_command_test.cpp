@@ -388,6 +388,18 @@ TEST_F(CheckpointCommand, AnExportThatIsStoppedLeavesNothing) {
   }
 }
 
+TEST_F(CheckpointCommand, WhatAKilledExportLeftGoesWithTheNext) {
+  train(run("run") + "--steps 1");
+  std::filesystem::create_directory(path("model.tmp-AbCdEf"));
+  write("model.tmp-AbCdEf/model-00001-of-00002.safetensors", "half");
+  write("model.tmp-AbCdEf/model-00002-of-00002.safetensors.tmp-x0Y1z2", "half");
+  std::filesystem::create_directory(path("model.tmp-backup"));
+  write("model.tmp-backup/notes.txt", "mine");
+  ASSERT_EQ(sluice(to("model")).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(path("model.tmp-AbCdEf")));
+  EXPECT_TRUE(std::filesystem::exists(path("model.tmp-backup/notes.txt")));
+}
+
 // Writes beyond a limit fail as they do on a full disk, and nothing is left.
 TEST_F(CheckpointCommand, AFullDiskLeavesNothing) {
   train(run("run") + "--steps 1");
