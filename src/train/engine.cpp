@@ -201,6 +201,7 @@ Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64
 }
 
 /// The moments, and the gradient that would wait for its update: the first step reads it, though nothing is pending.
+/// Of a new engine, where not the gradients only are meant, memory is zero already: its pages are new.
 Status Engine::clear_states(bool gradients_only) {
   for (const auto* ids : {&homes_, &mirrors_})
     for (const BufferId id : *ids) {
@@ -208,13 +209,9 @@ Status Engine::clear_states(bool gradients_only) {
       const Buffer& b = run_.main.buffers[id];
       const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
       if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
-      if (b.tier == Tier::host) {
-        std::memset(host(b.rank, b), 0, b.bytes);
-      } else if (gradients_only) {
-        SLUICE_TRY(store_->clear(id));
-      } else {
-        store_->assume_zero(id, Slot::current);
-      }
+      if (b.tier == Tier::nvme && !gradients_only) store_->assume_zero(id, Slot::current);
+      if (b.tier == Tier::nvme && gradients_only) SLUICE_TRY(store_->clear(id));
+      if (b.tier == Tier::host && gradients_only) std::memset(host(b.rank, b), 0, b.bytes);
     }
   return success();
 }
