@@ -201,6 +201,7 @@ Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64
 }
 
 /// The moments, and the gradient that would wait for its update: the first step reads it, though nothing is pending.
+/// Of a new engine, where not the gradients only are meant, memory is zero already: its pages are new.
 Status Engine::clear_states(bool gradients_only) {
   for (const auto* ids : {&homes_, &mirrors_})
     for (const BufferId id : *ids) {
@@ -208,13 +209,9 @@ Status Engine::clear_states(bool gradients_only) {
       const Buffer& b = run_.main.buffers[id];
       const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
       if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
-      if (b.tier == Tier::host) {
-        std::memset(host(b.rank, b), 0, b.bytes);
-      } else if (gradients_only) {
-        SLUICE_TRY(store_->clear(id));
-      } else {
-        store_->assume_zero(id, Slot::current);
-      }
+      if (b.tier == Tier::nvme && !gradients_only) store_->assume_zero(id, Slot::current);
+      if (b.tier == Tier::nvme && gradients_only) SLUICE_TRY(store_->clear(id));
+      if (b.tier == Tier::host && gradients_only) std::memset(host(b.rank, b), 0, b.bytes);
     }
   return success();
 }
@@ -248,35 +245,38 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std:
   return write_state(unit, StateKind::parameter, rank, first, n, *parameter, window);
 }
 
+WeightPieces Engine::pieces() const {
+  const Workload& w = run_.workload;
+  return {*w.model, w.ranks, [&w](UnitId unit) { return w.shard_numel(unit); }, piece_numel_};
+}
+
 Status Engine::initialize(const std::string& init, std::uint64_t seed, const Watch& watch) {
   const Workload& w = run_.workload;
   HuggingFaceWeights source;
+  std::unique_ptr<WeightStream> stream;
   if (!init.empty()) {
     SLUICE_ASSIGN(source, HuggingFaceWeights::open(init, *w.model));
+    SLUICE_ASSIGN(stream, WeightStream::open(source, pieces()));
   }
   SLUICE_TRY(clear_states(false));
   SwapWindow window(store_.get(), piece_numel_ * 4);
-  std::vector<float> weights;
+  std::vector<float> random;
   std::uint64_t done = 0, total = 0;
   for (const UnitSpec& spec : w.model->units) total += spec.numel;
-  for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u) {
-    const UnitSpec& spec = w.model->units[static_cast<std::size_t>(u)];
-    for (RankId r = 0; r < w.ranks; ++r) {
-      for (std::uint64_t at = 0; at < w.shard_numel(u); at += piece_numel_) {
-        weights.assign(std::min(piece_numel_, w.shard_numel(u) - at), 0.0f);
-        const std::uint64_t first = r * w.shard_numel(u) + at;
-        const std::uint64_t n = first < spec.numel ? std::min<std::uint64_t>(weights.size(), spec.numel - first) : 0;
-        const std::span<float> part(weights.data(), n);
-        if (init.empty()) {
-          initial_weights(spec, seed, first, part);
-        } else {
-          SLUICE_TRY(source.read(spec, first, part));
-        }
-        SLUICE_TRY(store_weights(u, r, at, weights, window));
-        done += n;
-        if (watch) SLUICE_TRY(watch(static_cast<double>(done) / static_cast<double>(total)));
-      }
+  WeightPieces all = pieces();
+  while (const std::optional<WeightPiece> piece = all.next()) {
+    std::span<const float> weights;
+    if (stream != nullptr) {
+      SLUICE_ASSIGN(weights, stream->next());
+    } else {
+      random.assign(piece->numel, 0.0f);
+      initial_weights(w.model->units[static_cast<std::size_t>(piece->unit)], seed, piece->first,
+                      std::span(random).first(piece->content_numel));
+      weights = random;
     }
+    SLUICE_TRY(store_weights(piece->unit, piece->rank, piece->at, weights, window));
+    done += piece->content_numel;
+    if (watch) SLUICE_TRY(watch(static_cast<double>(done) / static_cast<double>(total)));
   }
   return window.finish();
 }

@@ -14,6 +14,7 @@
 #include "offload/state/commit_log.h"
 #include "src/device/cpu_backend.h"
 #include "src/train/prepare.h"
+#include "src/train/weight_pieces.h"
 
 namespace sluice {
 
@@ -29,7 +30,7 @@ class Engine {
   };
   static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, const Options& options);
   /// Only to read what a run has left: no arenas, no lanes, and of the drive the kept swap file, opened, where it has a
-  /// name. Of this interface restore, read_state and what tells sizes serve; nothing is written.
+  /// name. Of this interface restore, scan_states and what tells sizes serve; nothing is written.
   static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, const std::string& swap_name);
   ~Engine();
 
@@ -57,11 +58,12 @@ class Engine {
   /// Every shard of a state that the run has, in logical order: of the stream too, where it has so many bytes.
   Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
   std::uint64_t shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const;
-  /// Elements to read at a time: whole blocks of every state.
-  std::uint64_t piece_numel() const { return piece_numel_; }
-  /// Elements [first, first + numel) of a shard as they were restored, verified again; padding included. `first` is a
-  /// multiple of piece_numel(), numel that or what is left; `out` is 4096-aligned and has room for 4096 bytes more.
-  Status read_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel, std::byte* out);
+  /// All weights in pieces of whole blocks of every state.
+  WeightPieces pieces() const;
+  /// Calls `visit` with these states of each piece as they were restored, one kind after the other, verified again and
+  /// while the next ones are read; padding included.
+  using VisitPiece = std::function<Status(const StatePiece& piece, std::span<const std::byte> data)>;
+  Status scan_states(std::span<const StateKind> kinds, const VisitPiece& visit);
 
   Executor& executor() { return *executor_; }
   SwapStore* store() { return store_.get(); }

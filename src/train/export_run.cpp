@@ -95,7 +95,7 @@ class Rounding {
   std::string tensor_at(UnitId unit, std::uint64_t element) const {
     const UnitSpec& spec = model_.units[static_cast<std::size_t>(unit)];
     for (const TensorSpec& t : spec.tensors)
-      if (element >= t.offset && element < t.offset + t.numel) return t.name;
+      if (element >= t.offset && element < t.offset + t.numel) return t.stored.name;
     return spec.name;
   }
 
@@ -193,12 +193,13 @@ Result<ExportResult> export_run(StoredWeights& weights, const ExportOptions& opt
   result.parameters = weights.model().parameters;
   std::error_code ignored;
   const bool replaces = is_there(directory) && !fs::is_empty(directory, ignored);
-  SLUICE_TRY(check_space(directory, result.parameters * dtype_bytes(result.dtype)));
   const std::string source = source_directory(weights.run().config);
   if (!source.empty() && !is_there(source))
     listener.note(source + ", which the run began from, is gone: tokenizer files are not copied");
   SLUICE_ASSIGN(const std::string config, config_json(weights, result.dtype, source));
-  SLUICE_ASSIGN(StagedDirectory staged, StagedDirectory::create(directory));
+  // Before the room is counted: what killed exports left goes now.
+  SLUICE_ASSIGN(StagedDirectory staged, StagedDirectory::create(directory, is_export_name));
+  SLUICE_TRY(check_space(directory, result.parameters * dtype_bytes(result.dtype)));
   SLUICE_ASSIGN(ModelWriter writer,
                 ModelWriter::create(weights.model(), staged.staging(), result.dtype, options.shard_bytes_max));
   SLUICE_TRY(write_weights(weights, result.dtype, writer, listener.watch("writing " + directory)));
