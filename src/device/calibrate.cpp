@@ -49,7 +49,7 @@ Result<std::unique_ptr<Bench>> make_bench(const Workload& workload, const UnitSp
   const bool tied_head = unit.kind == Sublayer::head && model.config.tied;
   a.model = &model;
   a.unit = &unit;
-  a.rope = &rope;
+  a.rope = view_of(rope);
   a.shape = shape;
   a.dtype = dtype;
   SLUICE_ASSIGN(a.parameters, bench->pages(unit.numel * dtype_bytes(dtype), dtype, 0.05f));

@@ -32,7 +32,7 @@ struct AttentionSublayer {
     v_bias = weight<T>(a, "v_proj.bias");
     q_norm = weight<T>(a, "q_norm.weight");
     k_norm = weight<T>(a, "k_norm.weight");
-    const auto positions = static_cast<std::int64_t>(a.rope->cos.size()) / (d.head_dim / 2);
+    const auto positions = a.rope.numel / (d.head_dim / 2);
     SLUICE_CHECK(a.position0 + d.sequence <= positions, "position %lld of %lld",
                  static_cast<long long>(a.position0 + d.sequence), static_cast<long long>(positions));
   }
@@ -43,8 +43,8 @@ struct AttentionSublayer {
   /// `qkv`: of `rows` tokens from `token` on.
   void rotate(T* qkv, std::int64_t token, std::int64_t rows, bool inverse) const {
     if (d.gpt2) return;
-    device.rope(qkv, d.qkv, rows, token_positions(args, token), d.heads + d.kv_heads, d.head_dim, args.rope->cos.data(),
-                args.rope->sin.data(), inverse);
+    device.rope(qkv, d.qkv, rows, token_positions(args, token), d.heads + d.kv_heads, d.head_dim, args.rope.cos,
+                args.rope.sin, inverse);
   }
 
   kernels::AttentionShape shape_from(std::int64_t token, std::int64_t sequences) const {

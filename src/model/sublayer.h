@@ -19,6 +19,14 @@ struct RopeTable {
   std::vector<float> cos, sin;
   float attention_scale = 1;  ///< yarn's factor on cos and sin is folded into the tables; this stays 1 unless needed
 };
+/// A table where it lies.
+struct RopeView {
+  const float *cos = nullptr, *sin = nullptr;
+  std::int64_t numel = 0;  ///< of each: positions x head_dim/2
+};
+inline RopeView view_of(const RopeTable& table) {
+  return {table.cos.data(), table.sin.data(), static_cast<std::int64_t>(table.cos.size())};
+}
 RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions);
 
 /// The tokens of a micro-batch, each plane [batch, sequence].
@@ -41,7 +49,7 @@ struct TokenPlanes {
 struct SublayerArgs {
   const ModelSpec* model = nullptr;
   const UnitSpec* unit = nullptr;
-  const RopeTable* rope = nullptr;
+  RopeView rope;
   BatchShape shape;
   Dtype dtype = Dtype::f32;
   std::int64_t position0 = 0;  ///< of the first token of each sequence (decoding)

@@ -99,7 +99,7 @@ class ModelRunner {
     SublayerArgs a;
     a.model = &spec;
     a.unit = &spec.units[u];
-    a.rope = &rope_;
+    a.rope = view_of(rope_);
     a.shape = shape_;
     a.dtype = dtype_;
     a.parameters = parameters[u].data();
