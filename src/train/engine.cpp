@@ -226,23 +226,42 @@ Status Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<con
   return success();
 }
 
+/// Where elements of a shard's state can be written at once: its home in memory, if nothing of it goes to the drive.
+std::byte* Engine::only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first) {
+  const BufferId id = home(unit, kind, rank);
+  const bool in_memory = id != none && run_.main.buffers[id].tier == Tier::host && kept(unit, kind, rank) == none;
+  return in_memory ? host(rank, run_.main.buffers[id]) + state_bytes(kind, first) : nullptr;
+}
+
 /// Split fp32 weights into parameter and remainder. `first` is within the rank's shard.
 Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std::span<const float> weights,
                              SwapWindow& window) {
   const Workload& w = run_.workload;
   const std::uint64_t n = weights.size();
-  SLUICE_ASSIGN(SwapWindow::Piece * parameter, window.take());
+  struct Target {
+    std::byte* data;
+    SwapWindow::Piece* piece;  ///< that it is of, to be written from; null where data is the home
+  };
+  const auto target = [&](StateKind kind) -> Result<Target> {
+    if (std::byte* const place = only_home(unit, kind, rank, first); place != nullptr) return Target{place, nullptr};
+    SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
+    return Target{piece->data(), piece};
+  };
+  const auto put = [&](StateKind kind, const Target& to) {
+    return to.piece == nullptr ? success() : write_state(unit, kind, rank, first, n, *to.piece, window);
+  };
+  SLUICE_ASSIGN(const Target parameter, target(StateKind::parameter));
   if (w.dtype == Dtype::bf16) {
-    SLUICE_ASSIGN(SwapWindow::Piece * remainder, window.take());
-    split_master(weights.data(), reinterpret_cast<bf16*>(parameter->data()),
-                 reinterpret_cast<std::int16_t*>(remainder->data()), static_cast<std::int64_t>(n));
-    SLUICE_TRY(write_state(unit, StateKind::remainder, rank, first, n, *remainder, window));
+    SLUICE_ASSIGN(const Target remainder, target(StateKind::remainder));
+    split_master(weights.data(), reinterpret_cast<bf16*>(parameter.data),
+                 reinterpret_cast<std::int16_t*>(remainder.data), static_cast<std::int64_t>(n));
+    SLUICE_TRY(put(StateKind::remainder, remainder));
   } else {
-    std::memcpy(parameter->data(), weights.data(), weights.size_bytes());
+    std::memcpy(parameter.data, weights.data(), weights.size_bytes());
   }
   SLUICE_TRY(copy_to_residents(unit, rank * w.shard_numel(unit) + first,
-                    {parameter->data(), state_bytes(StateKind::parameter, n)}));
-  return write_state(unit, StateKind::parameter, rank, first, n, *parameter, window);
+                               {parameter.data, state_bytes(StateKind::parameter, n)}));
+  return put(StateKind::parameter, parameter);
 }
 
 WeightPieces Engine::pieces() const {

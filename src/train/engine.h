@@ -99,6 +99,7 @@ class Engine {
   Status visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window);
   Status write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                      SwapWindow::Piece& piece, SwapWindow& window);
+  std::byte* only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first);
   Status store_weights(UnitId unit, RankId rank, std::uint64_t first, std::span<const float> weights,
                        SwapWindow& window);
   Status clear_states(bool gradients_only);

@@ -143,11 +143,18 @@ class WeightStream::Reader {
   }
 
   Status fill(const WeightPiece& piece, std::vector<float>& out) {
-    out.assign(piece.numel, 0.0f);
+    out.resize(piece.numel);
+    std::uint64_t end = 0;  // of what is filled; tensors lie in the order of their offsets
+    const auto pad_until = [&](std::uint64_t begin) {
+      std::fill(out.begin() + static_cast<std::ptrdiff_t>(end), out.begin() + static_cast<std::ptrdiff_t>(begin), 0.0f);
+    };
     for (const Part& part : parts_of(piece)) {
       SLUICE_ASSIGN(const std::span<const std::byte> bytes, files_->take());
+      pad_until(part.at);
       widen(part.source->dtype, bytes, std::span(out).subspan(part.at, part.numel));
+      end = part.at + part.numel;
     }
+    pad_until(piece.numel);
     return success();
   }
 

@@ -75,7 +75,8 @@ class StateWeights : public StoredWeights {
     std::vector<std::byte> parameters;  // of the piece whose remainder comes next
     std::vector<float> values;
     const auto convert = [&](const StatePiece& piece, std::span<const std::byte> data) -> Status {
-      const auto& [unit, rank, at, first, numel, n] = piece.weights;
+      const UnitId unit = piece.weights.unit;
+      const std::uint64_t first = piece.weights.first, n = piece.weights.content_numel;
       if (n == 0) return success();
       if (dtype() == Dtype::f32) return visit_piece(unit, first, {reinterpret_cast<const float*>(data.data()), n});
       if (joined && piece.kind == StateKind::parameter) {
