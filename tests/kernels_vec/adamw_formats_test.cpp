@@ -1,5 +1,6 @@
 // Every format of parameter, moments and gradient against the contract, to the bit, on every SIMD target.
 #include "adamw_support.h"
+#include "support.h"
 
 namespace sluice::test {
 namespace {

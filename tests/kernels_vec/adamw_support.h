@@ -7,7 +7,7 @@
 #include <string>
 
 #include "sluice/adamw.h"
-#include "support.h"
+#include "values.h"
 
 namespace sluice::test {
 
