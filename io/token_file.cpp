@@ -129,6 +129,20 @@ Status TokenFile::read(std::uint64_t start, std::span<std::int32_t> out) const {
                                  static_cast<std::uint32_t>(out[bad]), start + bad, vocabulary()));
 }
 
+void TokenFile::read_mask(std::uint64_t start, std::span<std::uint8_t> out) const {
+  SLUICE_CHECK(start <= count() && out.size() <= count() - start, "mask of tokens [%llu, +%zu) of %llu",
+               static_cast<unsigned long long>(start), out.size(), static_cast<unsigned long long>(count()));
+  if (!has_mask()) {
+    std::fill(out.begin(), out.end(), std::uint8_t{1});
+    return;
+  }
+  const std::byte* const mask = tokens_.bytes().data() + layout_.mask_byte;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint64_t bit = start + i;
+    out[i] = std::to_integer<std::uint8_t>(mask[bit / 8] >> bit % 8) & 1u;
+  }
+}
+
 std::uint64_t TokenFile::documents() const {
   if (layout_.documents_known) return layout_.documents;
   return count() > 0 ? 1 : 0;
@@ -149,7 +163,12 @@ Result<TokenFile::Document> TokenFile::document(std::uint64_t i) const {
   SLUICE_CHECK(i < documents(), "document %llu of %llu", static_cast<unsigned long long>(i),
                static_cast<unsigned long long>(documents()));
   const Document d{i == 0 ? 0 : end_of(i - 1), end_of(i)};
-  if (d.begin <= d.end && d.end <= count()) return d;
+  const std::uint64_t n = packed_sequence();
+  if (d.begin <= d.end && d.end <= count()) {
+    if (n == 0 || d.begin == d.end || d.begin / n == (d.end - 1) / n) return d;
+    return bad_request(fmt::format("{}: document {} has the tokens [{}, {}), which lie in more than one sequence of {}",
+                                   path_, i, d.begin, d.end, n));
+  }
   return bad_request(fmt::format("{}: document {} is said to have the tokens [{}, {}) of {}; make the file again",
                                  path_, i, d.begin, d.end, count()));
 }

@@ -1,9 +1,12 @@
 // Token files: what a model trains on, memory-mapped. Sluice's own format, and those of Megatron-LM, llm.c and nanoGPT.
 //
 // Sluice's: a 64-byte header and the tokens. Header, little endian: magic "SLUICTOK", u32 schema version, u32 bytes per
-// token (1, 2, 4), u64 vocabulary, u64 count, u64 documents, 16 bytes zero, u64 XXH3 of the 56 bytes before. Version 2
-// has a table behind the tokens, at the next multiple of 8: for each document one u64, the position behind its last
-// token. A file of one document is version 1, which has no table.
+// token (1, 2, 4), u64 vocabulary, u64 count, u64 documents, u64 flags, u64 sequence, u64 XXH3 of the 56 bytes before.
+// Version 2 has a table behind the tokens, at the next multiple of 8: for each document one u64, the position behind
+// its last token. A file of one document is version 1, which has no table. Version 3 has the table and may have, behind
+// it, a loss mask (flag 1): for each token one bit, lowest first, that says whether it is to be predicted. Where
+// `sequence` is not 0, documents are packed whole into sequences of so many tokens: none crosses a multiple of it, and
+// the count is one. Files that need neither are versions 1 and 2, in which both are zero.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +21,7 @@
 
 namespace sluice {
 
-constexpr std::uint32_t token_file_schema_version = 2;
+constexpr std::uint32_t token_file_schema_version = 3;
 
 /// A read-only view of a token file. Move-only; const members may be called from several threads.
 class TokenFile {
@@ -45,6 +48,13 @@ class TokenFile {
   /// Tokens [start, start + out.size()), which must lie in the file. bad_request, naming the position, when one is not
   /// in the vocabulary.
   Status read(std::uint64_t start, std::span<std::int32_t> out) const;
+
+  /// Whether the file says which tokens count in the loss.
+  bool has_mask() const { return layout_.mask_known; }
+  /// out[i] is 1 if token start + i is to be predicted, else 0, for tokens that lie in the file; all 1 without a mask.
+  void read_mask(std::uint64_t start, std::span<std::uint8_t> out) const;
+  /// Not 0: no document crosses a multiple of it, and count() is one.
+  std::uint64_t packed_sequence() const { return layout_.packed_sequence; }
 
   /// Positions [begin, end) of a document's tokens. Documents follow one another without gaps and may be empty.
   struct Document {

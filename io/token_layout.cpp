@@ -28,11 +28,36 @@ Result<TokenLayout> with_documents(TokenLayout layout, const TokenHeader& h, std
   const std::uint64_t room = file.size() < layout.ends_byte ? 0 : (file.size() - layout.ends_byte) / 8;
   if (h.documents > room)
     return bad_request(fmt::format("is truncated: the ends of {} of {} documents are there", room, h.documents));
-  if (file.size() != layout.ends_byte + h.documents * 8) return bad_request("has bytes after its last document");
+  if (h.schema_version == 2 && file.size() != layout.ends_byte + h.documents * 8)
+    return bad_request("has bytes after its last document");
   const std::uint64_t last =
       h.documents == 0 ? 0 : load_number<std::uint64_t>(file, layout.ends_byte + (h.documents - 1) * 8);
   if (last != h.count)
     return bad_request(fmt::format("has {} tokens, but its last document ends at {}", h.count, last));
+  return layout;
+}
+
+/// Version 3: the mask behind the table of documents, and sequences that are full.
+Result<TokenLayout> with_features(TokenLayout layout, const TokenHeader& h, std::span<const std::byte> file) {
+  if ((h.flags & ~token_flag_mask) != 0)
+    return bad_request(fmt::format("has the flags {:#x}, this program knows {:#x}", h.flags, token_flag_mask));
+  if (h.sequence > 0 && h.count % h.sequence != 0)
+    return bad_request(
+        fmt::format("is packed for sequences of {} tokens and has {}, which do not fill them", h.sequence, h.count));
+  layout.packed_sequence = h.sequence;
+  const std::uint64_t documents_end = layout.ends_byte + h.documents * 8;
+  if ((h.flags & token_flag_mask) == 0 && file.size() != documents_end)
+    return bad_request("has bytes after its last document");
+  if ((h.flags & token_flag_mask) == 0) return layout;
+  layout.mask_known = true;
+  layout.mask_byte = documents_end;
+  const std::uint64_t room = file.size() - layout.mask_byte;
+  if (room < mask_bytes(h.count))
+    return bad_request(fmt::format("is truncated: {} of {} bytes of its mask are there", room, mask_bytes(h.count)));
+  if (h.count % 8 != 0 &&
+      load_number<std::uint8_t>(file, layout.mask_byte + mask_bytes(h.count) - 1) >> h.count % 8 != 0)
+    return bad_request(fmt::format("has a mask for more than its {} tokens", h.count));
+  if (room != mask_bytes(h.count)) return bad_request("has bytes after its mask");
   return layout;
 }
 
@@ -69,7 +94,10 @@ Result<TokenLayout> sluice_layout(std::span<const std::byte> file) {
   layout.count = h.count;
   layout.vocabulary = h.vocabulary;
   layout.vocabulary_known = true;
-  if (h.schema_version > 1) return with_documents(layout, h, file);
+  if (h.schema_version > 1) {
+    SLUICE_ASSIGN(layout, with_documents(layout, h, file));
+    return h.schema_version > 2 ? with_features(layout, h, file) : layout;
+  }
   if (file.size() - sizeof h != h.count * h.token_bytes) return bad_request("has bytes after its last token");
   return layout;
 }

@@ -31,6 +31,9 @@ struct TokenLayout {
   std::uint64_t documents = 0;
   std::uint64_t ends_byte = 0;  ///< sluice: of the table of ends. Megatron: of the indices of documents, in the index
   std::uint64_t pointers_byte = 0, sequences = 0;  ///< Megatron: of the sequences' pointers, in the index
+  bool mask_known = false;                         ///< the file says which tokens count in the loss
+  std::uint64_t mask_byte = 0;                     ///< of that mask
+  std::uint64_t packed_sequence = 0;               ///< no document crosses a multiple of it; 0: nothing is said
 };
 
 /// A little-endian number at any byte; the caller has checked that it is there.

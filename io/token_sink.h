@@ -14,14 +14,26 @@
 
 namespace sluice {
 
+/// What sluice's own format alone can say (io/token_file.h).
+struct TokenFeatures {
+  bool mask = false;           ///< which tokens count in the loss
+  std::uint64_t sequence = 0;  ///< documents are packed whole for sequences of so many tokens; 0: they are not
+};
+
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
+  /// `mask`, only for a sink that keeps one: 1 for each token that counts in the loss, else 0; empty: all of them do.
   /// bad_request for a token that is not in the vocabulary.
-  virtual Status append(std::span<const std::int32_t> tokens) = 0;
+  Status append(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask = {}) {
+    return put(tokens, mask);
+  }
   /// What was appended since the last call is a document. Where it is never called, all is one document.
   virtual void end_document() = 0;
   virtual Status finish() = 0;
+
+ private:
+  virtual Status put(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) = 0;
 };
 
 /// Tokens, packed, to a file that is not yet published. Remembers the ends of documents, 8 bytes each.
@@ -47,17 +59,21 @@ class PackedTokens {
   std::vector<std::uint64_t> ends_;
 };
 
-/// Sluice's own format. Tokens are stored in the smallest of 1, 2, 4 bytes that holds the vocabulary. Move-only.
+/// Sluice's own format. Tokens are stored in the smallest of 1, 2, 4 bytes that holds the vocabulary. A mask is
+/// remembered, a bit a token, until the end. Move-only.
 class TokenWriter final : public TokenSink {
  public:
-  static Result<TokenWriter> create(const std::string& path, std::uint64_t vocabulary);
-  Status append(std::span<const std::int32_t> tokens) override { return tokens_.append(tokens); }
+  static Result<TokenWriter> create(const std::string& path, std::uint64_t vocabulary,
+                                    const TokenFeatures& features = {});
   void end_document() override { tokens_.end_document(); }
   Status finish() override;
   std::uint64_t count() const { return tokens_.count(); }
 
  private:
+  Status put(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) override;
   PackedTokens tokens_;
+  TokenFeatures features_;
+  std::vector<std::uint8_t> mask_;  ///< as it lies in the file
 };
 
 /// NAME.bin and NAME.idx as Megatron's own tools write them: each document one sequence; uint16 below a vocabulary of
@@ -65,19 +81,19 @@ class TokenWriter final : public TokenSink {
 class MegatronWriter final : public TokenSink {
  public:
   static Result<MegatronWriter> create(const std::string& path, std::uint64_t vocabulary);
-  Status append(std::span<const std::int32_t> tokens) override { return tokens_.append(tokens); }
   void end_document() override { tokens_.end_document(); }
   /// bad_request for a document of 2^31 tokens or more.
   Status finish() override;
 
  private:
+  Status put(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) override;
   Result<std::string> index();
   std::string name_;
   PackedTokens tokens_;
 };
 
-/// A sink of `format`, which is sluice or megatron.
+/// A sink of `format`, which is sluice or megatron. bad_request for features that the format lacks.
 Result<std::unique_ptr<TokenSink>> make_token_sink(TokenFormat format, const std::string& path,
-                                                   std::uint64_t vocabulary);
+                                                   std::uint64_t vocabulary, const TokenFeatures& features = {});
 
 }  // namespace sluice

@@ -8,18 +8,21 @@ namespace {
 
 constexpr std::uint64_t chunk_tokens = 1u << 20;
 
-/// Calls `each` with the tokens of the documents in order, at most chunk_tokens at a time, and `end` behind each
-/// document.
+/// Calls `each` with the tokens of the documents in order, at most chunk_tokens at a time, and their mask (empty where
+/// the file has none), and `end` behind each document.
 template <class Each, class End>
 Status walk(const TokenFile& file, const TokenWatch& watch, const Each& each, const End& end) {
   std::vector<std::int32_t> tokens;
+  std::vector<std::uint8_t> mask;
   std::uint64_t told = 0;
   for (std::uint64_t d = 0; d < file.documents(); ++d) {
     SLUICE_ASSIGN(const TokenFile::Document document, file.document(d));
     for (std::uint64_t at = document.begin; at < document.end; at += tokens.size()) {
       tokens.resize(std::min(chunk_tokens, document.end - at));
       SLUICE_TRY(file.read(at, tokens));
-      SLUICE_TRY(each(tokens));
+      mask.resize(file.has_mask() ? tokens.size() : 0);
+      if (file.has_mask()) file.read_mask(at, mask);
+      SLUICE_TRY(each(tokens, mask));
     }
     end(d, document);
     if (watch && (document.end - told >= chunk_tokens || d + 1 == file.documents()))
@@ -32,7 +35,9 @@ Status walk(const TokenFile& file, const TokenWatch& watch, const Each& each, co
 
 Result<TokenSurvey> survey_tokens(const TokenFile& file, const TokenWatch& watch) {
   TokenSurvey survey;
-  const auto each = [&](const std::vector<std::int32_t>& tokens) {
+  const auto each = [&](const std::vector<std::int32_t>& tokens, const std::vector<std::uint8_t>& mask) {
+    survey.loss_tokens +=
+        mask.empty() ? tokens.size() : static_cast<std::uint64_t>(std::count(mask.begin(), mask.end(), 1));
     for (const std::int32_t token : tokens) survey.largest_token = std::max(survey.largest_token, token);
     return success();
   };
@@ -48,7 +53,10 @@ Result<TokenSurvey> survey_tokens(const TokenFile& file, const TokenWatch& watch
 
 Status copy_tokens(const TokenFile& file, TokenSink& sink, const TokenWatch& watch) {
   return walk(
-      file, watch, [&](const std::vector<std::int32_t>& tokens) { return sink.append(tokens); },
+      file, watch,
+      [&](const std::vector<std::int32_t>& tokens, const std::vector<std::uint8_t>& mask) {
+        return sink.append(tokens, mask);
+      },
       [&](std::uint64_t, const TokenFile::Document&) { sink.end_document(); });
 }
 

@@ -79,12 +79,27 @@ const std::vector<std::uint64_t>& PackedTokens::close_documents() {
   return ends_;
 }
 
-Result<TokenWriter> TokenWriter::create(const std::string& path, std::uint64_t vocabulary) {
+Result<TokenWriter> TokenWriter::create(const std::string& path, std::uint64_t vocabulary,
+                                        const TokenFeatures& features) {
   TokenWriter writer;
+  writer.features_ = features;
   SLUICE_ASSIGN(writer.tokens_, PackedTokens::create(path, vocabulary, token_bytes_for(vocabulary)));
   const TokenHeader empty{};
   SLUICE_TRY(writer.tokens_.file().append(std::as_bytes(std::span(&empty, 1))));
   return writer;
+}
+
+Status TokenWriter::put(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) {
+  SLUICE_CHECK(mask.empty() || (features_.mask && mask.size() == tokens.size()), "a mask of %zu for %zu tokens",
+               mask.size(), tokens.size());
+  const std::uint64_t before = count();
+  SLUICE_TRY(tokens_.append(tokens));
+  if (!features_.mask) return success();
+  mask_.resize(mask_bytes(count()));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (mask.empty() || mask[i] != 0)
+      mask_[(before + i) / 8] = static_cast<std::uint8_t>(mask_[(before + i) / 8] | 1u << (before + i) % 8);
+  return success();
 }
 
 Status TokenWriter::finish() {
@@ -97,13 +112,19 @@ Status TokenWriter::finish() {
   header.token_bytes = tokens_.token_bytes();
   header.vocabulary = tokens_.vocabulary();
   header.count = count();
-  if (ends.size() > 1) {
-    header.schema_version = token_file_schema_version;
+  const bool more = features_.mask || features_.sequence > 0;
+  SLUICE_CHECK(features_.sequence == 0 || count() % features_.sequence == 0, "%llu tokens in sequences of %llu",
+               static_cast<unsigned long long>(count()), static_cast<unsigned long long>(features_.sequence));
+  if (ends.size() > 1 || more) {
+    header.schema_version = more ? 3 : 2;
+    header.flags = features_.mask ? token_flag_mask : 0;
+    header.sequence = features_.sequence;
     header.documents = ends.size();
     const std::uint64_t tokens_bytes = count() * header.token_bytes;
     const std::byte zero[8] = {};
     SLUICE_TRY(file.append(std::span(zero).first(table_offset(tokens_bytes) - sizeof header - tokens_bytes)));
     SLUICE_TRY(file.append(std::as_bytes(std::span(ends))));
+    SLUICE_TRY(file.append(std::as_bytes(std::span(mask_))));
   }
   header.checksum = header_checksum(header);
   SLUICE_TRY(file.write_at(0, std::as_bytes(std::span(&header, 1))));
@@ -116,6 +137,11 @@ Result<MegatronWriter> MegatronWriter::create(const std::string& path, std::uint
   // Megatron's DType.optimal_dtype.
   SLUICE_ASSIGN(writer.tokens_, PackedTokens::create(writer.name_ + ".bin", vocabulary, vocabulary < 65500 ? 2 : 4));
   return writer;
+}
+
+Status MegatronWriter::put(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) {
+  SLUICE_CHECK(mask.empty(), "a mask of %zu tokens in Megatron's format", mask.size());
+  return tokens_.append(tokens);
 }
 
 Result<std::string> MegatronWriter::index() {
@@ -149,14 +175,18 @@ Status MegatronWriter::finish() {
 }
 
 Result<std::unique_ptr<TokenSink>> make_token_sink(TokenFormat format, const std::string& path,
-                                                   std::uint64_t vocabulary) {
+                                                   std::uint64_t vocabulary, const TokenFeatures& features) {
   SLUICE_CHECK(format == TokenFormat::sluice || format == TokenFormat::megatron, "%s is not written",
                format_name(format));
   if (format == TokenFormat::megatron) {
+    if (features.mask || features.sequence > 0)
+      return bad_request(
+          fmt::format("{}: Megatron's format can not say {}; write the format sluice", path,
+                      features.mask ? "which tokens count in the loss" : "that documents are packed for sequences"));
     SLUICE_ASSIGN(MegatronWriter writer, MegatronWriter::create(path, vocabulary));
     return std::unique_ptr<TokenSink>(std::make_unique<MegatronWriter>(std::move(writer)));
   }
-  SLUICE_ASSIGN(TokenWriter writer, TokenWriter::create(path, vocabulary));
+  SLUICE_ASSIGN(TokenWriter writer, TokenWriter::create(path, vocabulary, features));
   return std::unique_ptr<TokenSink>(std::make_unique<TokenWriter>(std::move(writer)));
 }
 

@@ -255,7 +255,8 @@ Status run_convert(const ConvertRequest& request) {
     vocabulary = static_cast<std::uint64_t>(survey.largest_token) + 1;
   }
   if (file.count() == 0) return bad_request(fmt::format("{} has no tokens", file.path()));
-  SLUICE_ASSIGN(const auto sink, make_token_sink(request.format, request.output, vocabulary));
+  SLUICE_ASSIGN(const auto sink, make_token_sink(request.format, request.output, vocabulary,
+                                                 {.mask = file.has_mask(), .sequence = file.packed_sequence()}));
   const Status copied = copy_tokens(file, *sink, watch_tokens(line, file, "copying tokens"));
   line.finish();
   if (!copied.ok()) return copied.error();
@@ -284,6 +285,10 @@ void print_inspection(const TokenFile& file, const TokenSurvey& survey) {
   table.add({"tokens", fmt::format("{} of {} bytes", file.count(), file.token_bytes())});
   table.add({"documents", file.documents_known() ? fmt::format("{}", file.documents()) : "one, or not known"});
   table.add({"vocabulary", printed_vocabulary(file)});
+  if (file.has_mask()) table.add({"in the loss", fmt::format("{} of {} tokens", survey.loss_tokens, file.count())});
+  if (file.packed_sequence() > 0)
+    table.add({"packed for", fmt::format("{} sequences of {} tokens", file.count() / file.packed_sequence(),
+                                         file.packed_sequence())});
   table.add({"largest token", fmt::format("{}", survey.largest_token)});
   table.add(
       {"longest document", fmt::format("number {} with {} tokens", survey.longest_document, survey.longest_tokens)});
@@ -316,6 +321,8 @@ Status run_inspect(const InspectRequest& request) {
            {"empty_documents", survey->empty_documents},
            {"hash", fmt::format("{:016x}", file.hash())}};
   if (file.documents_known()) out["documents"] = file.documents();
+  if (file.has_mask()) out["loss_tokens"] = survey->loss_tokens;
+  if (file.packed_sequence() > 0) out["sequence"] = file.packed_sequence();
   if (file.vocabulary_known()) out["vocabulary"] = file.vocabulary();
   fmt::print("{}\n", out.dump());
   return success();

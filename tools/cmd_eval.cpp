@@ -59,6 +59,7 @@ void report(const Prepared& run, const Evaluator& evaluator, const EvaluateResul
 Status eval(const RunOptions& options, const Evaluator::Options& what) {
   SLUICE_ASSIGN(RunConfig config, resolve(options));
   SLUICE_ASSIGN(config, with_weights(config));
+  SLUICE_ASSIGN(config, with_document_mask(config));
   if (config.micro_batch < 1 || config.batch < config.micro_batch || config.batch % config.micro_batch != 0)
     return bad_request("--batch " + std::to_string(config.batch) + " is not a multiple of --micro-batch " +
                        std::to_string(config.micro_batch));

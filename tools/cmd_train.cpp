@@ -192,7 +192,10 @@ Result<RunConfig> find_config(const RunOptions& options, const std::set<std::str
     return bad_request("--resume needs the directory of the run: add --run DIR");
   if (options.resume && !has_run)
     return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
-  if (!has_run) return resolve(options);
+  if (!has_run) {
+    SLUICE_ASSIGN(const RunConfig config, resolve(options));
+    return with_document_mask(config);
+  }
   const RunConfig& stored = directory.run()->config;
   SLUICE_ASSIGN(const RunConfig config, resolve(with_batch_of(stored, options, given)));
   Result<RunConfig> merged = continued(stored, config, given);

@@ -86,6 +86,12 @@ void add_batch_options(CLI::App* app, RunOptions* o) {
   app->add_option("--micro-batch", c.micro_batch, "sequences that are computed at once")
       ->capture_default_str()
       ->group("Batch");
+  app->add_option("--document-mask", o->document_mask,
+                  "attention and positions stay inside the documents of a sequence (auto: where 'sluice data tokenize "
+                  "--pack' has laid whole documents into it)")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group("Batch");
 }
 
 void add_training_options(CLI::App* app, RunOptions* o) {
@@ -189,6 +195,7 @@ std::set<std::string> given_options(const CLI::App& app) {
 
 Result<RunConfig> resolve(const RunOptions& o) {
   RunConfig c = o.config;
+  if (o.document_mask != "auto") c.document_mask = o.document_mask == "on";
   c.durable = o.durable == "on" ? Durable::on : o.durable == "off" ? Durable::off : Durable::automatic;
   if (o.sync_delay_ms > 0) {
     c.faults.emplace();

@@ -17,6 +17,9 @@ struct AttentionShape {
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;  ///< elements between consecutive tokens
   std::int64_t window = 0;  ///< sliding window: a query sees at most its last `window` keys; 0 = all
   float scale = 1;          ///< of the scores, usually 1/sqrt(head_dim)
+  /// [batch, queries], or null. Packed documents: how many tokens of a query's document are before it in its row, which
+  /// are all that it sees beside itself. One more than the token before has, or 0 where a document begins.
+  const std::int32_t* positions = nullptr;
 };
 
 std::uint64_t attention_workspace_bytes(const AttentionShape& shape, Dtype dtype);

@@ -132,7 +132,7 @@ void transpose_sums(const float* sums, std::int64_t padded, std::int64_t keys, f
 
 void head_backward(const AttentionCall<bf16>& call, std::int64_t batch, std::int64_t head, float* dk, float* dv,
                    float* scratch) {
-  const AttentionShape& s = call.shape;
+  const AttentionShape s = call.row(batch);
   const Scratch x(scratch, s);
   const std::int64_t dim = s.head_dim, padded = padded_head(s), column = head * dim;
   const std::int64_t row0 = batch * s.queries;

@@ -101,7 +101,7 @@ void pack_key_block(const AttentionCall<bf16>& call, std::int64_t pair, std::int
 
 void query_block_forward(const AttentionCall<bf16>& call, std::int64_t batch, std::int64_t head, std::int64_t query0,
                          float* packed_pair, float* scratch) {
-  const AttentionShape& s = call.shape;
+  const AttentionShape s = call.row(batch);
   const PackedPair packed{packed_pair, padded_head(s)};
   const Scratch x(scratch, padded_head(s));
   const std::int64_t rows = std::min(query_block, s.queries - query0), dim = s.head_dim, padded = packed.padded;

@@ -94,7 +94,7 @@ void block_backward(const AttentionShape& s, const Head<T>& h, std::int64_t quer
 template <class T>
 void head_backward(const AttentionCall<T>& call, std::int64_t batch, std::int64_t head, float* dk, float* dv,
                    float* scratch) {
-  const AttentionShape& s = call.shape;
+  const AttentionShape s = call.row(batch);
   const Scratch x(scratch, s);
   const std::int64_t dim = s.head_dim, row0 = batch * s.queries, key_row0 = batch * s.keys;
   const std::int64_t kv_offset = head / (s.heads / s.kv_heads) * dim;

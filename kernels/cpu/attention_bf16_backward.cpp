@@ -104,7 +104,7 @@ void add_to_queries(const Block& b, const Scratch& x) {
 
 void head_backward(const AttentionCall<bf16>& call, std::int64_t batch, std::int64_t head, float* dk, float* dv,
                    float* scratch) {
-  const AttentionShape& s = call.shape;
+  const AttentionShape s = call.row(batch);
   const Scratch x(scratch, s);
   const std::int64_t dim = s.head_dim, padded = padded_head(s), column = head * dim;
   const std::int64_t row0 = batch * s.queries;

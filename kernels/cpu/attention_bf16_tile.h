@@ -92,9 +92,10 @@ struct Block {
   }
   /// Rows of the block that see any of `n` keys from `key` on.
   KeyRange seeing(std::int64_t key, std::int64_t n) const {
-    const std::int64_t first = key0 + key - (s.keys - s.queries) - query0;
-    const std::int64_t last = s.window > 0 ? first + n - 1 + s.window : rows;
-    return {std::max<std::int64_t>(first, 0), std::min(last, rows)};
+    const std::int64_t first = std::max<std::int64_t>(key0 + key - (s.keys - s.queries) - query0, 0);
+    std::int64_t last = rows;
+    while (last > first && visible_keys(s, query0 + last - 1).first >= key0 + key + n) --last;
+    return {first, last};
   }
 };
 

@@ -82,7 +82,7 @@ HWY_INLINE void softmax_row(float* row, const KeyRange& block, const KeyRange& v
 template <class T>
 void query_block_forward(const AttentionCall<T>& call, std::int64_t batch, std::int64_t head, std::int64_t query0,
                          float* packed_pair, float* scratch) {
-  const AttentionShape& s = call.shape;
+  const AttentionShape s = call.row(batch);
   const PackedPair packed{packed_pair, padded_head(s)};
   const Scratch x(scratch, padded_head(s));
   const std::int64_t query1 = std::min(query0 + query_block, s.queries), rows = query1 - query0;

@@ -63,13 +63,15 @@ inline std::uint64_t workspace_bytes(const AttentionWorkspace& w, std::int64_t t
   return static_cast<std::uint64_t>(w.shared_floats() + threads * w.thread_floats) * sizeof(float);
 }
 
-/// Keys that query `i` sees: [first, last).
+/// Keys that a query sees: [first, last). Neither end goes down from one query to the next, so that what several
+/// neighbours see is without gaps. `s` is of one row of the batch (AttentionCall::row).
 struct KeyRange {
   std::int64_t first, last;
 };
 inline KeyRange visible_keys(const AttentionShape& s, std::int64_t query) {
   const std::int64_t last = query + s.keys - s.queries + 1;
-  return {s.window > 0 ? std::max<std::int64_t>(0, last - s.window) : 0, last};
+  const std::int64_t begin = s.positions != nullptr ? last - 1 - s.positions[query] : 0;
+  return {s.window > 0 ? std::max(begin, last - s.window) : begin, last};
 }
 /// Keys of [key0, key1) that any query of [query0, query1) sees, relative to key0; empty if first >= last.
 inline KeyRange visible_in_block(const AttentionShape& s, std::int64_t query0, std::int64_t query1, std::int64_t key0,
@@ -89,6 +91,13 @@ struct AttentionCall {
   AttentionWorkspace layout;
   float* workspace;
   int threads;
+
+  /// The shape, with the positions of that row of the batch.
+  AttentionShape row(std::int64_t batch) const {
+    AttentionShape s = shape;
+    if (s.positions != nullptr) s.positions += batch * s.queries;
+    return s;
+  }
 };
 
 template <class T>

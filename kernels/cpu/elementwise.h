@@ -39,21 +39,29 @@ void gelu_forward(const T* x, T* y, std::int64_t n);
 template <class T>
 void gelu_backward(const T* x, T* dy, T* dx, std::int64_t n);  ///< dy becomes y
 
-/// Rotary embedding in the half-split layout of Hugging Face ("rotate_half"), in place on [tokens, heads, head_dim]
-/// with token stride `stride`. cos, sin: [positions, head_dim/2] fp32. Position of token t is position0 + t % sequence.
-/// `inverse` rotates back (the backward pass).
-template <class T>
-void rope(T* x, std::int64_t stride, std::int64_t tokens, std::int64_t sequence, std::int64_t position0,
-          std::int64_t heads, std::int64_t head_dim, const float* cos, const float* sin, bool inverse);
+/// Where tokens stand: one after the other in rows of `sequence`, or as `each` says.
+struct Positions {
+  std::int64_t sequence = 1, first = 0;
+  const std::int32_t* each = nullptr;  ///< [tokens]
+  std::int64_t operator()(std::int64_t token) const {
+    return each != nullptr ? each[token] : first + token % sequence;
+  }
+};
 
-/// out[t, :] = table[tokens[t], :] (+ positions[t % sequence + position0, :] if positions != nullptr). A negative token
-/// is padding: its row of the table is zero, and has no gradient.
+/// Rotary embedding in the half-split layout of Hugging Face ("rotate_half"), in place on [tokens, heads, head_dim]
+/// with token stride `stride`. cos, sin: [positions, head_dim/2] fp32. `inverse` rotates back (the backward pass).
 template <class T>
-void embed_forward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, std::int64_t position0,
-                   const T* table, const T* positions, std::int64_t width, T* out);
-/// d_table[tokens[t], :] += d_out[t, :] in token order; d_positions[t % sequence, :] likewise, if not null
+void rope(T* x, std::int64_t stride, std::int64_t tokens, const Positions& positions, std::int64_t heads,
+          std::int64_t head_dim, const float* cos, const float* sin, bool inverse);
+
+/// out[t, :] = table[tokens[t], :] (+ places[positions(t), :] if places != nullptr). A negative token is padding: its
+/// row of the table is zero, and has no gradient.
 template <class T>
-void embed_backward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, const T* d_out,
-                    std::int64_t width, float* d_table, float* d_positions);
+void embed_forward(const std::int32_t* tokens, std::int64_t count, const Positions& positions, const T* table,
+                   const T* places, std::int64_t width, T* out);
+/// d_table[tokens[t], :] += d_out[t, :] in token order; d_places[positions(t), :] likewise, if not null
+template <class T>
+void embed_backward(const std::int32_t* tokens, std::int64_t count, const Positions& positions, const T* d_out,
+                    std::int64_t width, float* d_table, float* d_places);
 
 }  // namespace sluice::kernels

@@ -63,13 +63,13 @@ const EmbeddingLoops<bf16>& simd() {
 }  // namespace
 
 template <class T>
-void embed_forward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, std::int64_t position0,
-                   const T* table, const T* positions, std::int64_t width, T* out) {
+void embed_forward(const std::int32_t* tokens, std::int64_t count, const Positions& positions, const T* table,
+                   const T* places, std::int64_t width, T* out) {
   const auto add_row = simd<T>().add;
   for_rows(count, width, [=](std::int64_t a, std::int64_t b) {
     for (std::int64_t t = a; t < b; ++t) {
       const T* word = tokens[t] < 0 ? nullptr : table + tokens[t] * width;
-      const T* place = positions == nullptr ? nullptr : positions + (position0 + t % sequence) * width;
+      const T* place = places == nullptr ? nullptr : places + positions(t) * width;
       T* row = out + t * width;
       if (word != nullptr && place != nullptr)
         add_row(word, place, row, width);
@@ -82,8 +82,8 @@ void embed_forward(const std::int32_t* tokens, std::int64_t count, std::int64_t 
 }
 
 template <class T>
-void embed_backward(const std::int32_t* tokens, std::int64_t count, std::int64_t sequence, const T* d_out,
-                    std::int64_t width, float* d_table, float* d_positions) {
+void embed_backward(const std::int32_t* tokens, std::int64_t count, const Positions& positions, const T* d_out,
+                    std::int64_t width, float* d_table, float* d_places) {
   const auto accumulate = simd<T>().accumulate;
   // Threads share out columns, so that every row of the table sees its tokens in order whatever the team's size.
   constexpr std::int64_t columns = 64;
@@ -91,16 +91,16 @@ void embed_backward(const std::int32_t* tokens, std::int64_t count, std::int64_t
     for (std::int64_t t = 0; t < count; ++t) {
       const T* row = d_out + t * width + a;
       if (tokens[t] >= 0) accumulate(row, d_table + tokens[t] * width + a, b - a);
-      if (d_positions != nullptr) accumulate(row, d_positions + t % sequence * width + a, b - a);
+      if (d_places != nullptr) accumulate(row, d_places + positions(t) * width + a, b - a);
     }
   });
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
-#define SLUICE_INSTANTIATE(T)                                                                                       \
-  template void embed_forward<T>(const std::int32_t*, std::int64_t, std::int64_t, std::int64_t, const T*, const T*, \
-                                 std::int64_t, T*);                                                                 \
-  template void embed_backward<T>(const std::int32_t*, std::int64_t, std::int64_t, const T*, std::int64_t, float*,  \
+#define SLUICE_INSTANTIATE(T)                                                                                          \
+  template void embed_forward<T>(const std::int32_t*, std::int64_t, const Positions&, const T*, const T*,              \
+                                 std::int64_t, T*);                                                                    \
+  template void embed_backward<T>(const std::int32_t*, std::int64_t, const Positions&, const T*, std::int64_t, float*, \
                                   float*);
 // NOLINTEND(bugprone-macro-parentheses)
 SLUICE_INSTANTIATE(float)

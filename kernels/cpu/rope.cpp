@@ -60,23 +60,23 @@ RopeToken<bf16> simd() {
 }  // namespace
 
 template <class T>
-void rope(T* x, std::int64_t stride, std::int64_t tokens, std::int64_t sequence, std::int64_t position0,
-          std::int64_t heads, std::int64_t head_dim, const float* cos, const float* sin, bool inverse) {
+void rope(T* x, std::int64_t stride, std::int64_t tokens, const Positions& positions, std::int64_t heads,
+          std::int64_t head_dim, const float* cos, const float* sin, bool inverse) {
   const auto token = simd<T>();
   const std::int64_t half = head_dim / 2;
   const float sign = inverse ? -1.0f : 1.0f;
   for_rows(tokens, heads * head_dim, [=](std::int64_t a, std::int64_t b) {
     for (std::int64_t t = a; t < b; ++t) {
-      const std::int64_t angle = (position0 + t % sequence) * half;
+      const std::int64_t angle = positions(t) * half;
       token(x + t * stride, heads, half, cos + angle, sin + angle, sign);
     }
   });
 }
 
-template void rope<float>(float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+template void rope<float>(float*, std::int64_t, std::int64_t, const Positions&, std::int64_t, std::int64_t,
                           const float*, const float*, bool);
-template void rope<bf16>(bf16*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                         const float*, const float*, bool);
+template void rope<bf16>(bf16*, std::int64_t, std::int64_t, const Positions&, std::int64_t, std::int64_t, const float*,
+                         const float*, bool);
 
 }  // namespace sluice::kernels
 #endif

@@ -68,11 +68,11 @@ Result<std::unique_ptr<Bench>> make_bench(const Workload& workload, const UnitSp
   const std::uint64_t workspace = std::max(cost.forward_workspace_bytes, cost.backward_workspace_bytes);
   SLUICE_ASSIGN(std::byte * scratch, bench->pages(workspace, Dtype::f32, 1));
   a.workspace = {scratch, workspace};
-  bench->tokens.resize(static_cast<std::size_t>(shape.batch * (shape.sequence + 1)));
+  bench->tokens.resize(TokenPlanes::bytes(shape, false) / sizeof(std::int32_t));
   for (std::size_t i = 0; i < bench->tokens.size(); ++i)
     bench->tokens[i] =
         static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
-  a.tokens = bench->tokens.data();
+  a.tokens = TokenPlanes::at(bench->tokens.data(), shape, false);
   a.loss = &bench->loss;
   bench->logits.resize(static_cast<std::size_t>(model.config.vocabulary));
   a.logits = bench->logits.data();

@@ -35,7 +35,9 @@ SublayerArgs CpuBackend::bind(const StepPlan& plan, const Op& op, std::span<cons
       case Role::d_out: a.d_out = o.data; break;
       case Role::d_in: a.d_in = o.data; break;
       case Role::workspace: a.workspace = {o.data, o.bytes}; break;
-      case Role::tokens: a.tokens = reinterpret_cast<const std::int32_t*>(o.data); break;
+      case Role::tokens:
+        a.tokens = TokenPlanes::at(reinterpret_cast<const std::int32_t*>(o.data), options_.shape, options_.documents);
+        break;
       case Role::loss: a.loss = reinterpret_cast<double*>(o.data); break;
       case Role::logits: a.logits = reinterpret_cast<float*>(o.data); break;
       case Role::kv_cache: a.kv_cache = o.data; break;

@@ -16,6 +16,7 @@ class CpuBackend final : public ComputeBackend {
     Dtype dtype = Dtype::f32;
     int threads = 1;
     std::int64_t kv_capacity = 0;
+    bool documents = false;  ///< kept apart: their tokens come with positions
   };
   CpuBackend(const ModelSpec& model, const RopeTable& rope, const Options& options)
       : model_(model), rope_(rope), options_(options) {}

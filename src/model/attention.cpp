@@ -41,20 +41,25 @@ struct Attention {
   /// Keys that the last query sees.
   std::int64_t keys() const { return args.kv_cache == nullptr ? d.sequence : args.position0 + d.sequence; }
 
-  void rotate(T* qkv, std::int64_t rows, bool inverse) const {
+  /// `qkv`: of `rows` tokens from `token` on.
+  void rotate(T* qkv, std::int64_t token, std::int64_t rows, bool inverse) const {
     if (d.gpt2) return;
-    kernels::rope(qkv, d.qkv, rows, d.sequence, args.position0, d.heads + d.kv_heads, d.head_dim, args.rope->cos.data(),
-                  args.rope->sin.data(), inverse);
+    kernels::rope(qkv, d.qkv, rows, token_positions(args, token), d.heads + d.kv_heads, d.head_dim,
+                  args.rope->cos.data(), args.rope->sin.data(), inverse);
+  }
+
+  kernels::AttentionShape shape_from(std::int64_t token, std::int64_t sequences) const {
+    return attention_shape(d, sequences, token_positions(args, token).each);
   }
 
   const Weight<T>& head_norm(std::int64_t head) const { return head < d.heads ? q_norm : k_norm; }
 
   /// qk_norm: turned = rope(norm of every head of q and k); head_rstd: [heads + kv_heads, rows].
-  void turn(const T* qkv, std::int64_t rows, T* turned, float* head_rstd) const {
+  void turn(const T* qkv, std::int64_t token, std::int64_t rows, T* turned, float* head_rstd) const {
     for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head)
       kernels::rmsnorm_forward(qkv + head * d.head_dim, d.qkv, head_norm(head).value, args.model->config.norm_eps, rows,
                                d.head_dim, turned + head * d.head_dim, d.qkv, head_rstd + head * rows);
-    rotate(turned, rows, false);
+    rotate(turned, token, rows, false);
   }
 
   /// New keys and values go to the end of the cache; then k and v are all of it.
@@ -95,12 +100,12 @@ struct Attention {
     T* turned = qkv;
     if (d.qk_norm) {
       turned = reinterpret_cast<T*>(space.turned);
-      turn(qkv, rows, turned, space.head_rstd);
+      turn(qkv, token, rows, turned, space.head_rstd);
     } else {
-      rotate(qkv, rows, false);
+      rotate(qkv, token, rows, false);
     }
     const T *k = turned + d.q, *v = qkv + d.q + d.kv;
-    kernels::AttentionShape shape = attention_shape(d, sequences);
+    kernels::AttentionShape shape = shape_from(token, sequences);
     if (args.kv_cache != nullptr) shape = append_to_cache(sequences, &k, &v);
     kernels::attention_forward(shape, static_cast<const T*>(turned), k, v, out, kept.lse + at * d.heads, space.scratch);
     if (args.x_out == nullptr) return;
@@ -118,19 +123,19 @@ struct Attention {
     const T* out = reinterpret_cast<const T*>(kept.out) + token * d.q;
     const float* lse = kept.lse + token * d.heads;
     T* d_qkv = reinterpret_cast<T*>(space.d_qkv);
-    const kernels::AttentionShape shape = attention_shape(d, sequences);
+    const kernels::AttentionShape shape = shape_from(token, sequences);
     if (!d.qk_norm) {
       kernels::attention_backward(shape, qkv, qkv + k, qkv + v, out, d_attention, lse, d_qkv, d_qkv + k, d_qkv + v,
                                   space.scratch);
-      rotate(d_qkv, rows, true);
+      rotate(d_qkv, token, rows, true);
       return d_qkv;
     }
     T* turned = reinterpret_cast<T*>(space.turned);
-    turn(qkv, rows, turned, space.head_rstd);
+    turn(qkv, token, rows, turned, space.head_rstd);
     // Columns of v in `turned` are free: dv goes there, where the gradients of q and k follow it through their norms.
     kernels::attention_backward(shape, static_cast<const T*>(turned), static_cast<const T*>(turned + k), qkv + v, out,
                                 d_attention, lse, d_qkv, d_qkv + k, turned + v, space.scratch);
-    rotate(d_qkv, rows, true);
+    rotate(d_qkv, token, rows, true);
     for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head) {
       const Weight<T>& w = head_norm(head);
       const std::int64_t column = head * d.head_dim;

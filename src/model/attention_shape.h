@@ -8,7 +8,9 @@
 
 namespace sluice {
 
-inline kernels::AttentionShape attention_shape(const Dims& d, std::int64_t sequences) {
+/// `positions`: of the chunk's tokens, or null.
+inline kernels::AttentionShape attention_shape(const Dims& d, std::int64_t sequences,
+                                               const std::int32_t* positions = nullptr) {
   kernels::AttentionShape s;
   s.batch = sequences;
   s.queries = s.keys = d.sequence;
@@ -19,6 +21,7 @@ inline kernels::AttentionShape attention_shape(const Dims& d, std::int64_t seque
   s.out_stride = d.q;
   s.window = d.window;
   s.scale = 1.0f / std::sqrt(static_cast<float>(d.head_dim));
+  s.positions = positions;
   return s;
 }
 

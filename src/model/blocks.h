@@ -32,6 +32,12 @@ Weight<T> weight(const SublayerArgs& args, std::string_view suffix) {
           args.gradient == nullptr ? nullptr : args.gradient + t->offset};
 }
 
+/// Of the micro-batch's tokens from `token` on, with which a row begins.
+inline kernels::Positions token_positions(const SublayerArgs& args, std::int64_t token = 0) {
+  const std::int32_t* each = args.tokens.positions;
+  return {args.shape.sequence, args.position0, each != nullptr ? each + token : nullptr};
+}
+
 /// RMSNorm, or LayerNorm where there is a bias. statistics: 2 x rows floats.
 template <class T>
 struct Norm {

@@ -24,20 +24,11 @@ struct Head {
     project = {matrix, d.hidden, d.vocabulary};
   }
 
-  /// Targets of `rows` tokens from `first` on: column t + 1 of the row that token t is in.
-  void gather_targets(std::int64_t first, std::int64_t rows, std::int32_t* targets) const {
-    for (std::int64_t i = 0; i < rows; ++i) {
-      const std::int64_t t = first + i;
-      targets[i] = args.tokens[t / d.sequence * (d.sequence + 1) + t % d.sequence + 1];
-    }
-  }
-
   void logits_chunk(const HeadSpace& space, std::int64_t first, std::int64_t rows) const {
     const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
     T* normed = reinterpret_cast<T*>(space.normed);
     norm.forward(x, rows, normed, space.statistics);
     project.forward(normed, rows, kernels::Matrix{space.logits, Dtype::f32, d.vocabulary}, space.scratch);
-    gather_targets(first, rows, space.targets);
   }
 
   const T* gradient_of_logits(const HeadSpace& space, std::int64_t rows) const {
@@ -52,7 +43,7 @@ struct Head {
 
   void train_chunk(const HeadSpace& space, std::int64_t first, std::int64_t rows) const {
     logits_chunk(space, first, rows);
-    kernels::cross_entropy_forward_backward(space.logits, d.vocabulary, space.targets, rows, d.vocabulary,
+    kernels::cross_entropy_forward_backward(space.logits, d.vocabulary, args.tokens.targets + first, rows, d.vocabulary,
                                             static_cast<float>(args.loss_scale), space.loss);
     const T* d_logits = gradient_of_logits(space, rows);
     const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
@@ -66,7 +57,8 @@ struct Head {
 
   void loss_chunk(const HeadSpace& space, std::int64_t first, std::int64_t rows) const {
     logits_chunk(space, first, rows);
-    kernels::cross_entropy_forward(space.logits, d.vocabulary, space.targets, rows, d.vocabulary, space.loss);
+    kernels::cross_entropy_forward(space.logits, d.vocabulary, args.tokens.targets + first, rows, d.vocabulary,
+                                   space.loss);
   }
 
   const SublayerArgs& args;

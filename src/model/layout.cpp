@@ -131,7 +131,6 @@ HeadSpace::HeadSpace(Carver carver, const Dims& d, bool backward)
       statistics(carver.floats(2 * d.head_chunk)),
       logits(carver.floats(d.head_chunk * d.vocabulary)),
       loss(carver.floats(d.head_chunk)),
-      targets(reinterpret_cast<std::int32_t*>(carver.floats(d.head_chunk))),
       d_logits(carver.elements(d, backward && d.dtype == Dtype::bf16 ? d.head_chunk * d.vocabulary : 0)),
       d_normed(carver.elements(d, backward ? d.head_chunk * d.hidden : 0)),
       scratch(rest(carver, head_scratch_bytes(d, backward))),

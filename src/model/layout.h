@@ -100,11 +100,10 @@ struct HeadSpace {
   HeadSpace(Carver carver, const Dims& d, bool backward);
   std::byte* normed;  ///< [chunk, hidden]
   float* statistics;
-  float* logits;          ///< [chunk, vocabulary]
-  float* loss;            ///< [chunk]
-  std::int32_t* targets;  ///< [chunk]
-  std::byte* d_logits;    ///< backward in bf16: [chunk, vocabulary]
-  std::byte* d_normed;    ///< backward: [chunk, hidden]
+  float* logits;        ///< [chunk, vocabulary]
+  float* loss;          ///< [chunk]
+  std::byte* d_logits;  ///< backward in bf16: [chunk, vocabulary]
+  std::byte* d_normed;  ///< backward: [chunk, hidden]
   std::span<std::byte> scratch;
   std::uint64_t bytes;
 };

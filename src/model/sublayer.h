@@ -20,6 +20,23 @@ struct RopeTable {
 };
 RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions);
 
+/// The tokens of a micro-batch, each plane [batch, sequence].
+struct TokenPlanes {
+  const std::int32_t* inputs = nullptr;   ///< -1 is padding: a row of zeros
+  const std::int32_t* targets = nullptr;  ///< what follows each input; -1 does not count in the loss. Decoding: none
+  /// Where documents are kept apart: how many tokens of its document are before each input in its row. Else null: all
+  /// of a row is one document.
+  const std::int32_t* positions = nullptr;
+
+  /// In memory the planes lie behind one another.
+  static std::uint64_t bytes(BatchShape shape, bool positions) {
+    return static_cast<std::uint64_t>(shape.tokens()) * sizeof(std::int32_t) * (positions ? 3 : 2);
+  }
+  static TokenPlanes at(const std::int32_t* data, BatchShape shape, bool positions) {
+    return {data, data + shape.tokens(), positions ? data + 2 * shape.tokens() : nullptr};
+  }
+};
+
 struct SublayerArgs {
   const ModelSpec* model = nullptr;
   const UnitSpec* unit = nullptr;
@@ -41,9 +58,7 @@ struct SublayerArgs {
   std::byte* d_in = nullptr;
   std::span<std::byte> workspace;
 
-  /// [batch, sequence + 1]: inputs are columns 0..s-1, targets 1..s. -1 is padding: ignored as a target, a row of zeros
-  /// as an input.
-  const std::int32_t* tokens = nullptr;
+  TokenPlanes tokens;
   double loss_scale = 1;          ///< gradient scale: 1 / target tokens of the global batch
   double* loss = nullptr;         ///< sum of nats over the micro-batch's targets, set
   float* logits = nullptr;        ///< decode: [vocabulary] of the last token

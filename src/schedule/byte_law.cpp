@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/model/sublayer.h"
+
 namespace sluice {
 namespace {
 
@@ -17,8 +19,7 @@ class Law {
         remainder_(w.dtype == Dtype::bf16 ? 2 : 0) {}
 
   LinkBytes total() {
-    b_.h2d += static_cast<std::uint64_t>(work_.micro_batches) * 4u *
-              static_cast<std::uint64_t>(work_.shape.batch * (work_.shape.sequence + 1));
+    b_.h2d += static_cast<std::uint64_t>(work_.micro_batches) * TokenPlanes::bytes(work_.shape, work_.documents);
     b_.d2h += 8u * static_cast<std::uint64_t>(work_.micro_batches);  // losses
     for (UnitId u = 0; u <= head_; ++u) {
       parameters(u);

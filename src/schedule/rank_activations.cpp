@@ -3,6 +3,7 @@
 
 #include "sluice/status.h"
 #include "src/device/calibrate.h"
+#include "src/model/sublayer.h"
 #include "src/schedule/rank_builder.h"
 
 namespace sluice {
@@ -50,9 +51,8 @@ Part RankBuilder::bring(const Parked& parked, const std::string& name, UnitId u,
 }
 
 void RankBuilder::load_tokens(int mb) {
-  const auto columns = static_cast<std::uint64_t>(work_.shape.sequence) + 1;
-  const Part p = device("tokens.mb" + std::to_string(mb), 4 * columns * static_cast<std::uint64_t>(work_.shape.batch),
-                        Life::lasting);
+  const Part p =
+      device("tokens.mb" + std::to_string(mb), TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
   tokens_[static_cast<std::size_t>(mb)] = p;
   Op& op = emit_.op(OpKind::load_tokens, LaneKind::h2d, rank_, 0);
   op.micro_batch = mb;
@@ -74,6 +74,14 @@ void RankBuilder::bring_inputs(UnitId u, int mb, bool backward) {
     above.d = bring(above.parked_d, label(u + 1, "d", mb), u, mb, Life::brief);
     above.parked_d = {};
   }
+}
+
+/// What follows tokens through the model: their words at the ends, and where documents begin for every attention.
+void RankBuilder::touch_tokens(Op& op, UnitId u, int mb) {
+  const Sublayer kind = spec(u).kind;
+  const bool reads =
+      kind == Sublayer::embed || kind == Sublayer::head || (kind == Sublayer::attention && work_.documents);
+  if (reads) Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
 }
 
 Op& RankBuilder::compute(OpKind kind, UnitId u, int mb) {
@@ -113,7 +121,7 @@ void RankBuilder::forward(UnitId u, int mb) {
   micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
   Op& op = compute(OpKind::forward, u, mb);
   touch_parameters(op, u);
-  if (u == 0) Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  touch_tokens(op, u, mb);
   if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
   Emitter::touch(op, out, Role::x_out, Mode::write);
   if (saves) Emitter::touch(op, m.saved, Role::saved, Mode::write);
@@ -133,6 +141,7 @@ void RankBuilder::recompute(UnitId u, int mb) {
   m.saved = device(label(u, "saved", mb), cost.saved_bytes);
   Op& op = compute(OpKind::recompute, u, mb);
   touch_parameters(op, u);
+  touch_tokens(op, u, mb);
   Emitter::touch(op, m.x, Role::x_in, Mode::read);
   Emitter::touch(op, m.saved, Role::saved, Mode::write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
@@ -148,7 +157,7 @@ void RankBuilder::backward(UnitId u, int mb, bool accumulate) {
   Op& op = compute(OpKind::backward, u, mb);
   op.accumulate = accumulate;
   if (u > 0) touch_parameters(op, u);
-  if (u == 0) Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  touch_tokens(op, u, mb);
   if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
   if (m.saved.valid()) Emitter::touch(op, m.saved, Role::saved, Mode::read);
   Emitter::touch(op, above.d, Role::d_out, Mode::read);
@@ -169,7 +178,7 @@ void RankBuilder::head(int mb, bool accumulate) {
   Op& op = compute(OpKind::forward_backward, u, mb);
   op.accumulate = accumulate;
   touch_parameters(op, u);
-  Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  touch_tokens(op, u, mb);
   Emitter::touch(op, m.x, Role::x_in, Mode::read);
   Emitter::touch(op, m.d, Role::d_in, Mode::write);
   const Mode mode = accumulate ? Mode::read_write : Mode::write;
@@ -187,7 +196,7 @@ void RankBuilder::evaluate_head(int mb) {
   touch_workspace(OpKind::loss, u, workspace);
   Op& op = compute(OpKind::loss, u, mb);
   touch_parameters(op, u);
-  Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  touch_tokens(op, u, mb);
   Emitter::touch(op, micro(u, mb).x, Role::x_in, Mode::read);
   Emitter::touch(op, losses_.slice(8 * static_cast<std::uint64_t>(mb), 8), Role::loss, Mode::write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);

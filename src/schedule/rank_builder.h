@@ -46,6 +46,7 @@ class RankBuilder {
 
   // activations of one micro-batch
   void load_tokens(int mb);
+  void touch_tokens(Op& op, UnitId u, int mb);
   void bring_inputs(UnitId u, int mb, bool backward);
   void forward(UnitId u, int mb);
   void recompute(UnitId u, int mb);

@@ -24,6 +24,7 @@ struct Workload {
   bool durable = false;                           ///< two slots per shard on NVMe and a commit per step
   int threads = 1;                                ///< compute threads, part of the cost keys
   bool inference = false;                         ///< evaluate and decode only: no optimizer states
+  bool documents = false;                         ///< of packed rows are kept apart: attention reads positions
   std::int64_t kv_capacity = 0;                   ///< decode: positions in the cache; 0 for everything else
   std::array<std::uint64_t, 3> budget_bytes{};  ///< per tier: device per rank, host and nvme per rank's share; 0 = none
 

@@ -1,7 +1,10 @@
 #include "src/train/batches.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <string>
+#include <array>
+#include <optional>
 
 #include "sluice/random.h"
 
@@ -26,33 +29,108 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t k
 Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model) {
   TokenFile::Requirements requirements;
   requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
-  requirements.tokens_min = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence)) + 1;
-  return open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements);
+  const auto sequence = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence));
+  requirements.tokens_min = sequence;
+  SLUICE_ASSIGN(TokenFile tokens,
+                open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements));
+  const std::uint64_t packed = tokens.packed_sequence();
+  if (packed != 0 && packed != sequence)
+    return bad_request(
+        fmt::format("{}: its documents are packed for sequences of {}, and --seq is {}; give --seq {}, "
+                    "or pack them anew (sluice data tokenize --pack {})",
+                    config.data, packed, config.sequence, packed, config.sequence));
+  if (config.document_mask.value_or(false) && !tokens.documents_known())
+    return bad_request(config.data + ": --document-mask on needs to know where documents end, and a " +
+                       format_name(tokens.format()) + " file of this kind does not say it; leave the option out");
+  // Packed sequences end with documents, and so need no token behind them.
+  if (packed == 0 && tokens.count() == sequence)
+    return bad_request(fmt::format("{} has {} tokens, at least {} are needed", config.data, sequence, sequence + 1));
+  return tokens;
 }
 
-Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed) {
+Result<RunConfig> with_document_mask(const RunConfig& config) {
+  RunConfig decided = config;
+  if (config.document_mask || config.data.empty()) return decided;
+  SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
+  decided.document_mask = false;
+  if (format == TokenFormat::sluice) {
+    SLUICE_ASSIGN(const TokenFile tokens, TokenFile::open(config.data));
+    decided.document_mask = tokens.packed_sequence() != 0;
+  }
+  return decided;
+}
+
+BatchRow BatchRow::of(std::span<std::int32_t> planes, std::uint64_t row, std::uint64_t rows, std::uint64_t sequence) {
+  const auto plane = [&](std::uint64_t p) { return planes.subspan((p * rows + row) * sequence, sequence); };
+  return {plane(0), plane(1), planes.size() < 3 * rows * sequence ? std::span<std::int32_t>() : plane(2)};
+}
+
+std::uint64_t BatchRow::targets_that_count() const {
+  return static_cast<std::uint64_t>(std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; }));
+}
+
+std::uint64_t Windows::count() const {
+  const std::uint64_t tokens = tokens_->count();
+  return tokens_->packed_sequence() != 0 ? tokens / sequence_ : tokens == 0 ? 0 : (tokens - 1) / sequence_;
+}
+
+Status Windows::read(std::uint64_t window, const BatchRow& row) const {
+  const std::uint64_t start = window * sequence_;
+  SLUICE_CHECK(window < count() && row.inputs.size() == sequence_ && row.targets.size() == sequence_,
+               "window %llu of %llu", static_cast<unsigned long long>(window),
+               static_cast<unsigned long long>(count()));
+  SLUICE_TRY(tokens_->read(start, row.inputs));
+  const std::uint64_t behind = std::min(sequence_, tokens_->count() - start - 1);
+  SLUICE_TRY(tokens_->read(start + 1, row.targets.first(behind)));
+  std::fill(row.targets.begin() + static_cast<std::ptrdiff_t>(behind), row.targets.end(), -1);
+  if (tokens_->has_mask()) mark_masked(start + 1, row.targets.first(behind));
+  return documents_ ? mark_documents(start, row) : success();
+}
+
+void Windows::mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const {
+  std::array<std::uint8_t, 512> counts;
+  for (std::size_t at = 0; at < targets.size(); at += counts.size()) {
+    const std::span part = targets.subspan(at, std::min(counts.size(), targets.size() - at));
+    tokens_->read_mask(start + at, std::span(counts).first(part.size()));
+    for (std::size_t i = 0; i < part.size(); ++i)
+      if (counts[i] == 0) part[i] = -1;
+  }
+}
+
+/// Documents may begin before the window, and go on behind it.
+Status Windows::mark_documents(std::uint64_t start, const BatchRow& row) const {
+  const std::uint64_t end = start + sequence_;
+  const TokenFile::DocumentRange range = tokens_->documents_in(start, sequence_);
+  std::uint64_t at = start;
+  for (std::uint64_t d = range.first; d < range.last; ++d) {
+    SLUICE_ASSIGN(const TokenFile::Document document, tokens_->document(d));
+    if (document.begin > at) break;
+    const std::uint64_t first = at, last = std::min(document.end, end);
+    for (; at < last; ++at) row.positions[at - start] = static_cast<std::int32_t>(at - first);
+    if (last > first && document.end <= end) row.targets[last - 1 - start] = -1;
+  }
+  if (at == end) return success();
+  return bad_request(fmt::format("{}: its table of documents contradicts itself at token {}", tokens_->path(), at));
+}
+
+Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed, bool documents) {
   Batches b;
-  b.tokens_ = &tokens;
-  b.sequence_ = static_cast<std::uint64_t>(sequence);
+  b.windows_ = Windows(tokens, sequence, documents);
   b.seed_ = seed;
-  const std::uint64_t windows = tokens.count() == 0 ? 0 : (tokens.count() - 1) / b.sequence_;
+  const std::uint64_t windows = b.windows_.count();
   if (windows < 2)
-    return bad_request(tokens.path() + ": " + std::to_string(tokens.count()) + " tokens are too few for sequences of " +
-                       std::to_string(sequence) + "; give at least " + std::to_string(2 * b.sequence_ + 1) +
-                       " tokens or a smaller --seq");
+    return bad_request(
+        fmt::format("{}: {} tokens are too few for sequences of {}; give at least {} tokens or a "
+                    "smaller --seq",
+                    tokens.path(), tokens.count(), sequence, 2 * sequence + 1));
   b.held_out_ = std::max<std::uint64_t>(1, windows / 20);
   b.training_ = windows - b.held_out_;
   return b;
 }
 
-Status Batches::training_sample(std::uint64_t sample, std::span<std::int32_t> out) const {
+std::uint64_t Batches::training_window(std::uint64_t sample) const {
   const std::uint64_t epoch = sample / training_;
-  const std::uint64_t window = permuted(sample % training_, training_, seed_ * 0x9E3779B97F4A7C15ull + epoch);
-  return tokens_->read(window * sequence_, out);
-}
-
-Status Batches::held_out_sample(std::uint64_t sample, std::span<std::int32_t> out) const {
-  return tokens_->read((training_ + sample % held_out_) * sequence_, out);
+  return permuted(sample % training_, training_, seed_ * 0x9E3779B97F4A7C15ull + epoch);
 }
 
 }  // namespace sluice

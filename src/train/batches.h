@@ -11,26 +11,67 @@
 
 namespace sluice {
 
-/// config.data as tokens. bad_request when it has less than one window, or a larger vocabulary than the model.
+/// config.data as tokens. bad_request when it has less than one window, a larger vocabulary than the model, or
+/// documents that are packed for sequences of another length.
 Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model);
 
-/// Cuts a token file into windows of sequence + 1 tokens, `sequence` apart. The last part of the file is held out for
-/// evaluation (one window in twenty, at least one). Every epoch visits every training window once, in an order of its
-/// own that (seed, epoch) decides.
+/// The config with `document_mask` decided: where it was left open, on for token files whose documents are packed.
+Result<RunConfig> with_document_mask(const RunConfig& config);
+
+/// One row of a micro-batch: planes of src/model/sublayer.h, each [sequence].
+struct BatchRow {
+  std::span<std::int32_t> inputs, targets;
+  std::span<std::int32_t> positions;  ///< empty: documents are not kept apart
+
+  std::uint64_t targets_that_count() const;
+  /// Row `row` of the planes of a micro-batch of `rows`.
+  static BatchRow of(std::span<std::int32_t> planes, std::uint64_t row, std::uint64_t rows, std::uint64_t sequence);
+};
+
+/// A token file as windows of sequence + 1 tokens, `sequence` apart: inputs, and what follows each of them. A target
+/// counts in the loss if the file's mask says so and, where documents are kept apart, if it is not the first token of
+/// one.
+class Windows {
+ public:
+  Windows() = default;
+  /// `tokens` outlives it.
+  Windows(const TokenFile& tokens, std::int64_t sequence, bool documents)
+      : tokens_(&tokens), sequence_(static_cast<std::uint64_t>(sequence)), documents_(documents) {}
+
+  /// The last token of packed documents has nothing behind it, and its window serves all the same.
+  std::uint64_t count() const;
+  /// `window` < count(). bad_request for tokens that are not in the vocabulary.
+  Status read(std::uint64_t window, const BatchRow& row) const;
+  /// Whether all targets of all windows count.
+  bool all_count() const { return !tokens_->has_mask() && !documents_ && tokens_->packed_sequence() == 0; }
+
+ private:
+  Status mark_documents(std::uint64_t start, const BatchRow& row) const;
+  void mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const;
+  const TokenFile* tokens_ = nullptr;
+  std::uint64_t sequence_ = 0;
+  bool documents_ = false;
+};
+
+/// The windows that training and evaluation use. The last part of the file is held out for evaluation (one window in
+/// twenty, at least one). Every epoch visits every training window once, in an order of its own that (seed, epoch)
+/// decides.
 class Batches {
  public:
   /// bad_request when the file has no room for one training and one held-out window.
-  static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed);
+  static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed,
+                                bool documents = false);
 
+  const Windows& windows() const { return windows_; }
   std::uint64_t training_windows() const { return training_; }
   std::uint64_t held_out_windows() const { return held_out_; }
-  /// out: sequence + 1 tokens of global sample `sample`, of the training or of the held-out part.
-  Status training_sample(std::uint64_t sample, std::span<std::int32_t> out) const;
-  Status held_out_sample(std::uint64_t sample, std::span<std::int32_t> out) const;
+  /// The window of global sample `sample`, of the training or of the held-out part.
+  std::uint64_t training_window(std::uint64_t sample) const;
+  std::uint64_t held_out_window(std::uint64_t sample) const { return training_ + sample % held_out_; }
 
  private:
-  const TokenFile* tokens_ = nullptr;
-  std::uint64_t sequence_ = 0, seed_ = 0, training_ = 0, held_out_ = 0;
+  Windows windows_;
+  std::uint64_t seed_ = 0, training_ = 0, held_out_ = 0;
 };
 
 /// A permutation of [0, count) as a function: a Feistel network over the next power of four, walked until it lands

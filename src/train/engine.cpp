@@ -150,8 +150,8 @@ Status Engine::build_executor(StepSource& source, const Options& engine_options)
   parts.memory = memory_.get();
   parts.store = store_.get();
   for (RankId r = 0; r < w.ranks; ++r) {
-    backends_.push_back(
-        std::make_unique<CpuBackend>(*w.model, rope_, CpuBackend::Options{w.shape, w.dtype, w.threads, w.kv_capacity}));
+    backends_.push_back(std::make_unique<CpuBackend>(
+        *w.model, rope_, CpuBackend::Options{w.shape, w.dtype, w.threads, w.kv_capacity, w.documents}));
     parts.backends.push_back(backends_.back().get());
   }
   if (w.ranks > 1) {

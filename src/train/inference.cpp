@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "src/train/hugging_face.h"
 
@@ -98,29 +99,39 @@ Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, TokenF
 
 Status Evaluator::choose_windows(const Options& options) {
   const RunConfig& c = run_.config;
+  const bool documents = run_.workload.documents;
   all_text_ = options.all_text;
+  text_windows_ = Windows(tokens_, c.sequence, documents);
   if (all_text_) {
-    windows_ = (tokens_.count() - 1) / static_cast<std::uint64_t>(c.sequence);
+    windows_ = text_windows_.count();
     return success();
   }
-  SLUICE_ASSIGN(batches_, Batches::create(tokens_, c.sequence, c.seed));
+  SLUICE_ASSIGN(batches_, Batches::create(tokens_, c.sequence, c.seed, documents));
   const auto wanted = static_cast<std::uint64_t>(options.batches) * static_cast<std::uint64_t>(c.batch);
   windows_ = std::min(wanted, batches_.held_out_windows());
   return success();
 }
 
-Status Evaluator::read_window(std::uint64_t window, std::span<std::int32_t> out) const {
-  return all_text_ ? tokens_.read(window * static_cast<std::uint64_t>(run_.config.sequence), out)
-                   : batches_.held_out_sample(window, out);
-}
-
 Result<std::uint64_t> Evaluator::text_bytes(const Tokenizer& tokenizer) const {
-  std::vector<std::int32_t> window(static_cast<std::size_t>(run_.config.sequence) + 1);
+  const auto sequence = static_cast<std::uint64_t>(run_.config.sequence);
+  std::vector<std::int32_t> planes(3 * sequence), text;
+  const BatchRow row =
+      BatchRow::of(std::span(planes).first(run_.workload.documents ? planes.size() : 2 * sequence), 0, 1, sequence);
   std::uint64_t bytes = 0;
-  for (std::uint64_t w = 0; w < windows_; ++w) {
-    SLUICE_TRY(read_window(w, window));
-    // The first token is not predicted; with it the others have the spaces that they have in the text.
-    bytes += tokenizer.decode(window, false).size() - tokenizer.decode(std::span(window).first(1), false).size();
+  for (std::uint64_t i = 0; i < windows_; ++i) {
+    SLUICE_TRY(text_windows_.read(window(i), row));
+    // Runs of targets that count. What is before them is not predicted; with it they have the spaces that they have in
+    // the text.
+    for (std::size_t t = 0; t < sequence;) {
+      if (row.targets[t] < 0) {
+        ++t;
+        continue;
+      }
+      text.assign(1, row.inputs[t]);
+      const std::size_t before = tokenizer.decode(text, false).size();
+      for (; t < sequence && row.targets[t] >= 0; ++t) text.push_back(row.targets[t]);
+      bytes += tokenizer.decode(text, false).size() - before;
+    }
   }
   return bytes;
 }
@@ -128,39 +139,45 @@ Result<std::uint64_t> Evaluator::text_bytes(const Tokenizer& tokenizer) const {
 Status Evaluator::load_tokens(RankId, std::int32_t micro_batch, const StepParams& params, std::span<std::int32_t> dst) {
   const std::uint64_t at = (params.step - 1) * static_cast<std::uint64_t>(run_.workload.micro_batches) +
                            static_cast<std::uint64_t>(micro_batch);
-  const std::uint64_t whole = windows_ / rows();
-  const auto columns = static_cast<std::size_t>(run_.workload.shape.sequence) + 1;
-  for (std::uint64_t row = 0; row < rows(); ++row) {
-    // Past the end any window serves: its loss is not counted.
-    const std::uint64_t window = at < whole ? at * rows() + row : std::min(whole * rows() + (at - whole), windows_ - 1);
-    SLUICE_TRY(read_window(window, dst.subspan(row * columns, columns)));
+  const auto sequence = static_cast<std::uint64_t>(run_.workload.shape.sequence);
+  for (std::uint64_t i = 0; i < rows(); ++i) {
+    const BatchRow row = BatchRow::of(dst, i, rows(), sequence);
+    SLUICE_TRY(text_windows_.read(window(std::min(at * rows() + i, windows_ - 1)), row));
+    // Past the end any window serves: nothing of it counts.
+    if (at * rows() + i >= windows_) std::fill(row.targets.begin(), row.targets.end(), -1);
   }
   return success();
 }
 
 Status Evaluator::step_end(RankId, const StepParams& params, const ControlBlock&, std::span<const double>,
                            std::span<const double> losses) {
-  const std::uint64_t first = (params.step - 1) * losses.size();
-  double sum = 0;
-  for (std::uint64_t i = 0; i < losses.size() && first + i < micro_batches(); ++i)
-    sum += first + i < windows_ / rows() ? losses[i] : losses[i] / static_cast<double>(rows());
-  losses_[params.step - 1] = sum;
+  losses_[params.step - 1] = std::accumulate(losses.begin(), losses.end(), 0.0);
   return success();
 }
 
-std::uint64_t Evaluator::windows_in(std::uint64_t count) const {
-  const std::uint64_t whole = windows_ / rows();
-  return count <= whole ? count * rows() : std::min(whole * rows() + (count - whole), windows_);
+/// Of windows [first, last).
+Result<std::uint64_t> Evaluator::count_targets(std::uint64_t first, std::uint64_t last) {
+  const auto sequence = static_cast<std::uint64_t>(run_.workload.shape.sequence);
+  if (text_windows_.all_count()) return (last - first) * sequence;
+  scratch_.resize((run_.workload.documents ? 3 : 2) * sequence);
+  const BatchRow row = BatchRow::of(scratch_, 0, 1, sequence);
+  std::uint64_t count = 0;
+  for (std::uint64_t i = first; i < last; ++i) {
+    SLUICE_TRY(text_windows_.read(window(i), row));
+    count += row.targets_that_count();
+  }
+  return count;
 }
 
 Result<EvaluateResult> Evaluator::evaluate(const std::atomic<bool>& stop, const Watch& watch) {
   const auto per_pass = static_cast<std::uint64_t>(run_.workload.micro_batches);
-  const std::uint64_t passes = (micro_batches() + per_pass - 1) / per_pass;
+  const std::uint64_t per_pass_windows = per_pass * rows(),
+                      passes = (windows_ + per_pass_windows - 1) / per_pass_windows;
   losses_.assign(passes, 0.0);
   Executor& executor = engine_->executor();
   SLUICE_TRY(executor.begin(run_.main));
   double sum = 0;
-  std::uint64_t released = 0;
+  std::uint64_t released = 0, tokens = 0;
   for (std::uint64_t pass = 0; pass < passes; ++pass) {
     // One pass ahead, so that its first reads overlap this one's tail.
     for (; released < std::min(pass + 2, passes); ++released) {
@@ -170,8 +187,10 @@ Result<EvaluateResult> Evaluator::evaluate(const std::atomic<bool>& stop, const 
     }
     SLUICE_TRY(executor.wait(pass));
     sum += losses_[pass];
-    const std::uint64_t windows = windows_in((pass + 1) * per_pass);
-    const double loss = sum / static_cast<double>(windows * static_cast<std::uint64_t>(run_.workload.shape.sequence));
+    const std::uint64_t windows = std::min((pass + 1) * per_pass_windows, windows_);
+    SLUICE_ASSIGN(const std::uint64_t counted, count_targets(pass * per_pass_windows, windows));
+    tokens += counted;
+    const double loss = sum / static_cast<double>(std::max<std::uint64_t>(tokens, 1));
     if (watch) watch(static_cast<double>(pass + 1) / static_cast<double>(passes), loss);
     if (stop.load() && pass + 1 < passes) {
       SLUICE_TRY(executor.end());
@@ -180,7 +199,7 @@ Result<EvaluateResult> Evaluator::evaluate(const std::atomic<bool>& stop, const 
     }
   }
   SLUICE_TRY(executor.end());
-  const std::uint64_t tokens = windows_ * static_cast<std::uint64_t>(run_.workload.shape.sequence);
+  if (tokens == 0) return bad_request(run_.config.data + ": none of its tokens counts in the loss");
   return EvaluateResult{sum / static_cast<double>(tokens), tokens, windows_};
 }
 

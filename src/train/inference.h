@@ -88,18 +88,19 @@ class Evaluator final : public StepSource {
  private:
   explicit Evaluator(const Prepared& run) : run_(run) {}
   Status choose_windows(const Options& options);
-  Status read_window(std::uint64_t window, std::span<std::int32_t> out) const;
-  /// Micro-batches: whole ones, then one for each window that is left over, which fills all of its rows.
-  std::uint64_t micro_batches() const { return windows_ / rows() + windows_ % rows(); }
-  std::uint64_t windows_in(std::uint64_t count) const;  ///< of the first `count` micro-batches
+  /// The file's window for the evaluation's `i`-th, which is below windows_.
+  std::uint64_t window(std::uint64_t i) const { return all_text_ ? i : batches_.held_out_window(i); }
+  Result<std::uint64_t> count_targets(std::uint64_t first, std::uint64_t last);
   std::uint64_t rows() const { return static_cast<std::uint64_t>(run_.workload.shape.batch); }
 
   const Prepared& run_;
   TokenFile tokens_;
   Batches batches_;
+  Windows text_windows_;
   bool all_text_ = false;
   std::uint64_t windows_ = 0;
-  std::vector<double> losses_;  ///< [pass], written on the optimizer lane before the pass is complete
+  std::vector<std::int32_t> scratch_;  ///< planes of one row
+  std::vector<double> losses_;         ///< [pass], written on the optimizer lane before the pass is complete
   std::unique_ptr<Engine> engine_;
 };
 

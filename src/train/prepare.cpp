@@ -164,6 +164,7 @@ Result<std::unique_ptr<Prepared>> describe_workload(const RunConfig& config, Pur
                                                    : 1;
   w.dtype = config.dtype;
   w.moments = config.moments;
+  w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
   w.threads = config.threads > 0 ? config.threads
                                  : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / config.ranks);
   if (purpose == Purpose::decode) {

@@ -35,6 +35,8 @@ struct RunConfig {
   std::string init;  ///< Hugging Face directory with the initial weights; empty: random
   std::string data;  ///< token file, or text
   std::string run;   ///< run directory; empty: nothing is kept
+  /// Attention and positions stay inside the documents of a sequence. None: where the data's documents are packed.
+  std::optional<bool> document_mask;
   Durable durable = Durable::automatic;
   int skip_limit = 3;  ///< steps in a row that may be skipped because they are not finite, where the run is durable
   std::int64_t steps = 100;

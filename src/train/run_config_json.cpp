@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace sluice {
@@ -21,6 +22,7 @@ void each_field(Config& c, F f) {
   f("--model", "model", c.model, Change::never);
   f("--init", "init", c.init, Change::never);
   f("--data", "data", c.data, Change::never);
+  f("--document-mask", "document_mask", c.document_mask, Change::never);
   f("--steps", "steps", c.steps, Change::never);
   f("--seq", "sequence", c.sequence, Change::never);
   f("--micro-batch", "micro_batch", c.micro_batch, Change::never);
@@ -171,7 +173,10 @@ Json to_json(const RunConfig& config) {
 Result<RunConfig> run_config_from_json(const Json& json) {
   RunConfig config;
   Reader read(json);
-  each_field(config, [&](const char*, const char* key, auto& field, Change) { read(key, field); });
+  each_field(config, [&](const char*, const char* key, auto& field, Change) {
+    const bool is_later = std::string_view(key) == "document_mask";  // than version 0.1's first runs
+    if (!is_later || !json.is_object() || json.contains(key)) read(key, field);
+  });
   SLUICE_TRY(read.status());
   return config;
 }
@@ -214,6 +219,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--durable", {"auto", "on", "off"}},
   };
   if (value.is_null()) return "auto";
+  if (option == "--document-mask") return value == true ? "on" : "off";
   if (option == "--update") return value == true ? "ahead" : "backward";
   if (option == "--recompute") return value == true ? "full" : "none";
   if (option == "--residency") return value == true ? "all" : "none";

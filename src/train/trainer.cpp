@@ -31,20 +31,39 @@ double Trainer::batch_tokens() const {
 Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                             std::span<std::int32_t> dst) {
   const Workload& w = run_.workload;
-  const auto columns = static_cast<std::size_t>(w.shape.sequence) + 1;
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
   const auto micro_batches = static_cast<std::uint64_t>(w.micro_batches);
   const std::uint64_t first =
       (((params.step - 1) * w.ranks + rank) * micro_batches + static_cast<std::uint64_t>(micro_batch)) * rows;
-  for (std::uint64_t row = 0; row < rows; ++row) {
-    const auto out = dst.subspan(row * columns, columns);
-    if (evaluating_.load(std::memory_order_relaxed)) {
-      SLUICE_TRY(batches_.held_out_sample(first + row, out));
-    } else {
-      SLUICE_TRY(batches_.training_sample(first + row, out));
-    }
-  }
+  for (std::uint64_t row = 0; row < rows; ++row)
+    SLUICE_TRY(read_sample(evaluating_.load(std::memory_order_relaxed), first + row,
+                           BatchRow::of(dst, row, rows, static_cast<std::uint64_t>(w.shape.sequence))));
   return success();
+}
+
+Status Trainer::read_sample(bool held_out, std::uint64_t sample, const BatchRow& row) const {
+  const std::uint64_t window = held_out ? batches_.held_out_window(sample) : batches_.training_window(sample);
+  return batches_.windows().read(window, row);
+}
+
+/// Tokens of a global batch that count in its loss.
+Result<double> Trainer::count_targets(bool held_out, std::uint64_t step) {
+  if (batches_.windows().all_count()) return batch_tokens();
+  const auto sequence = static_cast<std::uint64_t>(run_.workload.shape.sequence);
+  const auto samples = static_cast<std::uint64_t>(batch_tokens()) / sequence;
+  scratch_.resize((run_.workload.documents ? 3 : 2) * sequence);
+  const BatchRow row = BatchRow::of(scratch_, 0, 1, sequence);
+  std::uint64_t targets = 0;
+  for (std::uint64_t i = 0; i < samples; ++i) {
+    SLUICE_TRY(read_sample(held_out, (step - 1) * samples + i, row));
+    targets += row.targets_that_count();
+  }
+  return static_cast<double>(targets);
+}
+
+/// Of a step whose results are in the rings. Where nothing counts there is nothing to learn.
+double Trainer::mean_loss(std::uint64_t step) const {
+  return ended_[step % ended_.size()].control.loss_sum / std::max(targets_[step % targets_.size()], 1.0);
 }
 
 Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlock& control, std::span<const double>,
@@ -55,7 +74,7 @@ Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlo
   if (!journal_ || evaluating_.load(std::memory_order_relaxed)) return success();
   StepResult result;
   result.step = params.step;
-  result.loss = control.loss_sum / batch_tokens();
+  result.loss = mean_loss(params.step);
   result.grad_norm = std::sqrt(control.grad_norm_sq);
   result.seconds = std::chrono::duration<double>(now - previous_report_).count();
   previous_report_ = now;
@@ -71,7 +90,7 @@ Status Trainer::commit(RankId rank, const StepParams& params, std::uint8_t parit
   return journal_ ? journal_->commit(rank, committed_step(params), parity) : success();
 }
 
-StepParams Trainer::step_params(std::int64_t step) const {
+StepParams Trainer::step_params(std::int64_t step, double targets) const {
   const OptimizerConfig& o = run_.config.optimizer;
   StepParams p;
   p.step = static_cast<std::uint64_t>(step);
@@ -81,7 +100,7 @@ StepParams Trainer::step_params(std::int64_t step) const {
   p.eps = static_cast<float>(o.eps);
   p.weight_decay = static_cast<float>(o.weight_decay);
   p.clip_norm = static_cast<float>(o.clip_norm);
-  p.loss_scale = 1.0 / batch_tokens();
+  p.loss_scale = 1.0 / std::max(targets, 1.0);
   const std::vector<std::int64_t>& poison = run_.config.poison_steps;
   if (std::find(poison.begin(), poison.end(), step) != poison.end())
     p.loss_scale = std::numeric_limits<double>::quiet_NaN();
@@ -93,7 +112,10 @@ StepParams Trainer::step_params(std::int64_t step) const {
 }
 
 Status Trainer::release(std::int64_t step) {
-  SLUICE_TRY(engine_->executor().release(step_params(step)));
+  SLUICE_ASSIGN(const double targets, count_targets(false, static_cast<std::uint64_t>(step)));
+  if (targets == 0) observer_.note("step " + std::to_string(step) + ": none of its tokens counts in the loss");
+  targets_[static_cast<std::uint64_t>(step) % targets_.size()] = targets;
+  SLUICE_TRY(engine_->executor().release(step_params(step, targets)));
   pending_ = run_.search.schedule.update_ahead;
   return success();
 }
@@ -113,7 +135,7 @@ Status Trainer::end_training() {
   training_ = false;
   SLUICE_TRY(executor.end());
   if (!pending_) return success();
-  StepParams p = step_params(released_ + 1);
+  StepParams p = step_params(released_ + 1, batch_tokens());
   p.step = p.update_step;
   SLUICE_TRY(executor.begin(run_.flush));
   SLUICE_TRY(executor.release(p));
@@ -125,12 +147,14 @@ Status Trainer::end_training() {
 Result<double> Trainer::evaluate(int batches) {
   Executor& executor = engine_->executor();
   evaluating_ = true;
-  double sum = 0;
+  double sum = 0, targets = 0;
   const auto run_batches = [&]() -> Status {
     SLUICE_TRY(executor.begin(run_.evaluate));
     for (int i = 0; i < batches; ++i) {
       StepParams p;
       p.step = static_cast<std::uint64_t>(i) + 1;
+      SLUICE_ASSIGN(const double counted, count_targets(true, p.step));
+      targets += counted;
       SLUICE_TRY(executor.release(p));
       SLUICE_TRY(executor.wait(static_cast<std::uint64_t>(i)));
       sum += ended_[p.step % ended_.size()].control.loss_sum;
@@ -141,7 +165,7 @@ Result<double> Trainer::evaluate(int batches) {
   const Status ended = executor.end();
   evaluating_ = false;
   if (status.ok()) status = ended;
-  if (status.ok()) return sum / (batch_tokens() * batches);
+  if (status.ok()) return sum / std::max(targets, 1.0);
   if (status.error().code == ErrorCode::not_finite) return fault("evaluation: " + status.error().message);
   return status.error();
 }
@@ -153,7 +177,7 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   const Ended& e = ended_[static_cast<std::uint64_t>(step) % ended_.size()];
   StepRecord r;
   r.step = step;
-  r.loss = e.control.loss_sum / batch_tokens();
+  r.loss = mean_loss(static_cast<std::uint64_t>(step));
   r.grad_norm = std::sqrt(e.control.grad_norm_sq);
   r.step_seconds = std::chrono::duration<double>(e.at - previous_end_).count();
   previous_end_ = e.at;

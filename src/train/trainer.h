@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "io/publish.h"
 #include "io/token_file.h"
@@ -106,7 +107,7 @@ class Trainer final : public StepSource, public CommitSink {
   Status complete(TrainResult& result);
 
   // steps (trainer.cpp)
-  StepParams step_params(std::int64_t step) const;
+  StepParams step_params(std::int64_t step, double targets) const;
   Status release(std::int64_t step);
   Result<StepRecord> collect(std::int64_t step);
   StepRecord restored(const StepResult& result) const;
@@ -124,6 +125,9 @@ class Trainer final : public StepSource, public CommitSink {
   void compare_with_prediction() const;
   Status write_trace_file();
   double batch_tokens() const;
+  Status read_sample(bool held_out, std::uint64_t sample, const BatchRow& row) const;
+  Result<double> count_targets(bool held_out, std::uint64_t step);
+  double mean_loss(std::uint64_t step) const;
 
   const Prepared& run_;
   TrainObserver& observer_;
@@ -142,7 +146,9 @@ class Trainer final : public StepSource, public CommitSink {
     ControlBlock control;
     Clock::time_point at;
   };
-  std::array<Ended, 8> ended_{};  ///< ring by step, written on the optimizer lane before the iteration is complete
+  std::array<Ended, 8> ended_{};       ///< ring by step, written on the optimizer lane before the iteration is complete
+  std::array<double, 8> targets_{};    ///< likewise, written before the step is released: tokens that count in its loss
+  std::vector<std::int32_t> scratch_;  ///< planes of one row
   Clock::time_point previous_end_, previous_report_;
   std::int64_t done_ = 0;     ///< the last step that is behind us
   std::int64_t written_ = 0;  ///< last step that has a line

@@ -161,6 +161,23 @@ TEST_P(Bits, DoNotDependOnTheScheduleWithClipping) {
   }
 }
 
+TEST_P(Bits, DoNotDependOnTheScheduleWithPackedDocuments) {
+  RunConfig c = config();
+  c.data = bench_.packed_documents();
+  c.document_mask = true;
+  const Outcome reference = picked(all_resident, c);
+  EXPECT_LT(reference.losses.back(), reference.losses.front() - 0.1);
+  RunConfig joined = c;
+  joined.document_mask = false;
+  EXPECT_NE(reference.state_hash, picked(all_resident, joined).state_hash) << "documents do not matter here";
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 8; ++i) {
+    const Pick p = random_pick(random);
+    SCOPED_TRACE(text(p));
+    expect_same(reference, picked(p, c));
+  }
+}
+
 TEST_P(Bits, AreTheSameAtTheSmallestBudgets) {
   RunConfig c = config();
   c.optimizer.clip_norm = 0.5;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "io/token_sink.h"
 #include "src/device/profile.h"
 #include "src/train/trainer.h"
 
@@ -48,6 +49,27 @@ class Bench {
     SLUICE_CHECK(saved.ok(), "(%s)", saved.error().message.c_str());
   }
   ~Bench() { std::filesystem::remove_all(folder_); }
+
+  /// A token file of documents packed for sequences of 32, of whose tokens two in three count in the loss.
+  std::string packed_documents() const {
+    auto writer = TokenWriter::create(path("packed.tokens"), 256, {.mask = true, .sequence = 32});
+    SLUICE_CHECK(writer.ok(), "(%s)", writer.error().message.c_str());
+    std::vector<std::int32_t> tokens;
+    std::vector<std::uint8_t> mask;
+    for (int row = 0; row < 200; ++row)
+      for (int begin = 0, length = 1; begin < 32; begin += length) {
+        length = std::min(1 + (row * 7 + begin * 5) % 23, 32 - begin);
+        tokens.clear(), mask.clear();
+        for (int i = 0; i < length; ++i) {
+          tokens.push_back('a' + (i * i + i / 7 + row % 3) % 26);
+          mask.push_back(static_cast<std::uint8_t>((row + i) % 3 != 0));
+        }
+        SLUICE_CHECK(writer->append(tokens, mask).ok(), "(%d)", row);
+        writer->end_document();
+      }
+    SLUICE_CHECK(writer->finish().ok(), "(%s)", path("packed.tokens").c_str());
+    return path("packed.tokens");
+  }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 

@@ -19,6 +19,11 @@ inline void open_and_read(const std::string& path, std::size_t bytes_max) {
   if (!read.ok()) check_refusal(read.error());
   for (const std::int32_t t : tokens)
     SLUICE_CHECK(!read.ok() || (t >= 0 && static_cast<std::uint64_t>(t) < file->vocabulary()), "token %d", t);
+  std::vector<std::uint8_t> mask(file->count());
+  file->read_mask(0, mask);
+  for (const std::uint8_t counts : mask) SLUICE_CHECK(counts == 1 || (counts == 0 && file->has_mask()), "%d", counts);
+  const std::uint64_t n = file->packed_sequence();
+  SLUICE_CHECK(n == 0 || file->count() % n == 0, "sequences");
   for (std::uint64_t i = 0; i < file->documents() && i < 1000; ++i) {
     const auto document = file->document(i);
     if (!document.ok()) return check_refusal(document.error());

@@ -46,7 +46,8 @@ struct Oracle {
   }
   void one_query(std::int64_t b, std::int64_t h, std::int64_t i) {
     const std::int64_t last = i + s.keys - s.queries, dim = s.head_dim;
-    const std::int64_t first = s.window > 0 ? std::max<std::int64_t>(0, last - s.window + 1) : 0;
+    const std::int64_t begin = s.positions != nullptr ? last - s.positions[b * s.queries + i] : 0;
+    const std::int64_t first = s.window > 0 ? std::max(begin, last - s.window + 1) : begin;
     const std::size_t at = query_at(b, i, h);
     Doubles p;
     double largest = -1e300, sum = 0, delta = 0;
@@ -77,12 +78,14 @@ struct Case {
   Dtype dtype = Dtype::f32;
   std::int64_t padding = 0, shift_bytes = 0;
   int threads = 2;
-  float spread = 2;  ///< size of queries and keys: larger makes the softmax sharper
+  float spread = 2;                     ///< size of queries and keys: larger makes the softmax sharper
+  std::vector<std::int64_t> documents{};  ///< lengths in a row, again and again to the end of the batch
 
   std::string name() const {
     std::ostringstream out;
     out << "b" << batch << " q" << queries << " k" << keys << " h" << heads << "/" << kv_heads << "x" << head_dim
-        << " window " << window << " " << dtype_name(dtype) << " padding " << padding;
+        << " window " << window << " " << dtype_name(dtype) << " padding " << padding << " documents";
+    for (const std::int64_t n : documents) out << " " << n;
     return out.str();
   }
 };
@@ -112,6 +115,18 @@ struct Trial {
     v.fill_random_rows(3, k_rows, k_width, k_ld);
     d_out.fill_random_rows(4, q_rows, q_width, q_ld);
     for (Tensor* x : {&out, &dq, &dk, &dv}) x->fill(canary);
+    place_documents();
+  }
+  void place_documents() {
+    if (c.documents.empty()) return;
+    std::int64_t left = 0;
+    std::size_t next = 0;
+    for (std::int64_t i = 0; i < c.batch * c.queries; ++i, --left) {
+      const bool begins = left == 0 || i % c.queries == 0;
+      if (left == 0) left = c.documents[next++ % c.documents.size()];
+      positions.push_back(begins ? 0 : positions.back() + 1);
+    }
+    shape.positions = positions.data();
   }
   Tensor make(std::int64_t numel) const { return {c.dtype, numel, c.shift_bytes}; }
 
@@ -157,6 +172,7 @@ struct Trial {
   static constexpr float canary = 768;
   Case c;
   AttentionShape shape;
+  std::vector<std::int32_t> positions;
   std::int64_t q_width, k_width, q_ld, k_ld;
   Tensor q, k, v, out, d_out, dq, dk, dv, lse;
 };
@@ -187,6 +203,15 @@ void expect_agreement(const Case& c) {
   EXPECT_LE(relative_error(keys(t.dv), o.dv), tolerance) << c.name() << " dv";
 }
 
+std::vector<Doubles> results_of(const Case& c) {
+  Trial t(c);
+  t.run();
+  std::vector<Doubles> all;
+  for (const Tensor* x : {&t.out, &t.dq}) all.push_back(Trial::dense(*x, t.q_width, t.q_ld, true));
+  for (const Tensor* x : {&t.dk, &t.dv}) all.push_back(Trial::dense(*x, t.k_width, t.k_ld, true));
+  return all;
+}
+
 TEST(attention, agrees_with_a_double_precision_loop) {
   const std::vector<Case> cases{
       {1, 1, 1, 1, 1, 64},         {1, 1, 300, 4, 2, 64},        {2, 5, 5, 2, 1, 16},
@@ -202,6 +227,35 @@ TEST(attention, agrees_with_a_double_precision_loop) {
         c.padding = padding;
         expect_agreement(c);
       }
+}
+
+TEST(attention, stays_inside_documents) {
+  std::vector<Case> cases;
+  const std::vector<std::vector<std::int64_t>> lengths{{1},          {1000},      {64}, {7, 130, 1, 2, 61},
+                                                       {33, 300, 5}, {31, 32, 33}};
+  for (const auto& documents : lengths) {
+    cases.push_back({.batch = 2, .queries = 300, .keys = 300, .heads = 4, .kv_heads = 2, .head_dim = 64});
+    cases.back().documents = documents;
+    cases.push_back({.batch = 3, .queries = 257, .keys = 257, .heads = 2, .kv_heads = 1, .head_dim = 40, .window = 50});
+    cases.back().documents = documents;
+    cases.push_back({.batch = 1, .queries = 1100, .keys = 1100, .heads = 1, .kv_heads = 1, .head_dim = 16});
+    cases.back().documents = documents;
+  }
+  for (Case c : cases)
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      c.dtype = dtype;
+      c.padding = 11;
+      expect_agreement(c);
+    }
+}
+
+TEST(attention, one_document_has_the_bits_of_a_row_without_documents) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    Case c{2, 300, 300, 2, 1, 64, 0, dtype};
+    const auto expected = results_of(c);
+    c.documents = {300};
+    EXPECT_EQ(results_of(c), expected) << c.name();
+  }
 }
 
 TEST(attention, sharp_softmax_neither_overflows_nor_loses_keys) {
@@ -233,15 +287,6 @@ TEST(attention, oracle_gradient_agrees_with_finite_differences) {
       below.run();
       EXPECT_NEAR((loss(above) - loss(below)) / (2 * step), (o.*gradient)[i], 1e-7);
     }
-}
-
-std::vector<Doubles> results_of(const Case& c) {
-  Trial t(c);
-  t.run();
-  std::vector<Doubles> all;
-  for (const Tensor* x : {&t.out, &t.dq}) all.push_back(Trial::dense(*x, t.q_width, t.q_ld, true));
-  for (const Tensor* x : {&t.dk, &t.dv}) all.push_back(Trial::dense(*x, t.k_width, t.k_ld, true));
-  return all;
 }
 
 TEST(attention, bits_do_not_depend_on_threads_addresses_or_strides) {

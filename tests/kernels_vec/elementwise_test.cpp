@@ -173,6 +173,15 @@ TYPED_TEST(Elementwise, ActivationsAtTheEdges) {
   }
 }
 
+/// Any places below `limit`, as packed documents would have them and worse.
+std::vector<std::int32_t> some_positions(std::int64_t tokens, std::int64_t limit) {
+  std::vector<std::int32_t> each;
+  for (std::int64_t t = 0; t < tokens; ++t)
+    each.push_back(
+        static_cast<std::int32_t>(philox(8, static_cast<std::uint64_t>(t), 0)[0] % static_cast<std::uint64_t>(limit)));
+  return each;
+}
+
 TYPED_TEST(Elementwise, RopeTurnsAndTurnsBack) {
   using T = TypeParam;
   for (std::int64_t head_dim : {2, 6, 64, 128}) {
@@ -185,16 +194,17 @@ TYPED_TEST(Elementwise, RopeTurnsAndTurnsBack) {
         cos.push_back(static_cast<float>(std::cos(angle)));
         sin.push_back(static_cast<float>(std::sin(angle)));
       }
-    with_targets([&] {
+    const std::vector<std::int32_t> each = some_positions(tokens, sequence + position0);
+    const auto check = [&](const kernels::Positions& positions) {
       const auto x = normal<T>(tokens * stride, 1);
       for (bool inverse : {false, true}) {
         auto y = x;
-        kernels::rope(y.data(), stride, tokens, sequence, position0, heads, head_dim, cos.data(), sin.data(), inverse);
+        kernels::rope(y.data(), stride, tokens, positions, heads, head_dim, cos.data(), sin.data(), inverse);
         for (std::int64_t t = 0; t < tokens; ++t) {
           for (std::int64_t c = 0; c < heads * head_dim; ++c) {
             const std::int64_t i = c % half, head = t * stride + c / head_dim * head_dim;
-            const double co = cos[(position0 + t % sequence) * half + i];
-            const double si = (inverse ? -1.0 : 1.0) * sin[(position0 + t % sequence) * half + i];
+            const double co = cos[positions(t) * half + i];
+            const double si = (inverse ? -1.0 : 1.0) * sin[positions(t) * half + i];
             const double a = value(x[head + i]), b = value(x[head + half + i]);
             const double want = c % head_dim < half ? a * co - b * si : b * co + a * si;
             expect_near(want, y[t * stride + c], 3e-7, 3e-7, "rope", c);
@@ -203,6 +213,10 @@ TYPED_TEST(Elementwise, RopeTurnsAndTurnsBack) {
             ASSERT_EQ(value(x[t * stride + c]), value(y[t * stride + c])) << "touched the gap between tokens";
         }
       }
+    };
+    with_targets([&] {
+      check({sequence, position0});
+      check({sequence, position0, each.data()});
     });
   }
 }
@@ -213,31 +227,36 @@ TYPED_TEST(Elementwise, EmbeddingGathersAndScatters) {
   std::vector<std::int32_t> tokens;
   for (std::int64_t t = 0; t < count; ++t)
     tokens.push_back(static_cast<std::int32_t>(philox(7, static_cast<std::uint64_t>(t), 0)[0] % words));
+  const std::vector<std::int32_t> each = some_positions(count, sequence + position0);
   for (std::int64_t width : {1, 7, 64, 130, 700}) {
-    const auto table = normal<T>(words * width, 1), positions = normal<T>((sequence + position0) * width, 2);
+    const auto table = normal<T>(words * width, 1), places = normal<T>((sequence + position0) * width, 2);
     const auto d_out = normal<T>(count * width, 3);
     std::vector<T> out(static_cast<std::size_t>(count * width));
-    for (const T* where : {static_cast<const T*>(nullptr), positions.data()}) {
-      kernels::embed_forward(tokens.data(), count, sequence, position0, table.data(), where, width, out.data());
-      for (std::int64_t t = 0; t < count; ++t)
-        for (std::int64_t c = 0; c < width; ++c) {
-          const double p = where == nullptr ? 0 : value(where[(position0 + t % sequence) * width + c]);
-          expect_near(value(table[tokens[t] * width + c]) + p, out[t * width + c], 0, 1e-30, "embed", c);
-        }
-    }
+    for (const T* where : {static_cast<const T*>(nullptr), places.data()})
+      for (const kernels::Positions& positions :
+           {kernels::Positions{sequence, position0}, {sequence, 0, each.data()}}) {
+        kernels::embed_forward(tokens.data(), count, positions, table.data(), where, width, out.data());
+        for (std::int64_t t = 0; t < count; ++t)
+          for (std::int64_t c = 0; c < width; ++c) {
+            const double p = where == nullptr ? 0 : value(where[positions(t) * width + c]);
+            expect_near(value(table[tokens[t] * width + c]) + p, out[t * width + c], 0, 1e-30, "embed", c);
+          }
+      }
     with_thread_counts([&] {
-      auto d_table = normal<float>(words * width, 4), d_positions = normal<float>(sequence * width, 5);
-      auto want_table = d_table, want_positions = d_positions, alone = d_table;
-      for (std::int64_t t = 0; t < count; ++t)  // the order is part of the contract, so equality is exact
-        for (std::int64_t c = 0; c < width; ++c) {
-          want_table[tokens[t] * width + c] += static_cast<float>(value(d_out[t * width + c]));
-          want_positions[t % sequence * width + c] += static_cast<float>(value(d_out[t * width + c]));
-        }
-      kernels::embed_backward(tokens.data(), count, sequence, d_out.data(), width, d_table.data(), d_positions.data());
-      ASSERT_TRUE(same_bytes(want_table, d_table));
-      ASSERT_TRUE(same_bytes(want_positions, d_positions));
-      kernels::embed_backward<T>(tokens.data(), count, sequence, d_out.data(), width, alone.data(), nullptr);
-      ASSERT_TRUE(same_bytes(want_table, alone));
+      for (const kernels::Positions& positions : {kernels::Positions{sequence}, {sequence, 0, each.data()}}) {
+        auto d_table = normal<float>(words * width, 4), d_places = normal<float>((sequence + position0) * width, 5);
+        auto want_table = d_table, want_places = d_places, alone = d_table;
+        for (std::int64_t t = 0; t < count; ++t)  // the order is part of the contract, so equality is exact
+          for (std::int64_t c = 0; c < width; ++c) {
+            want_table[tokens[t] * width + c] += static_cast<float>(value(d_out[t * width + c]));
+            want_places[positions(t) * width + c] += static_cast<float>(value(d_out[t * width + c]));
+          }
+        kernels::embed_backward(tokens.data(), count, positions, d_out.data(), width, d_table.data(), d_places.data());
+        ASSERT_TRUE(same_bytes(want_table, d_table));
+        ASSERT_TRUE(same_bytes(want_places, d_places));
+        kernels::embed_backward<T>(tokens.data(), count, positions, d_out.data(), width, alone.data(), nullptr);
+        ASSERT_TRUE(same_bytes(want_table, alone));
+      }
     });
   }
 }
@@ -254,7 +273,7 @@ TYPED_TEST(Elementwise, EmbeddingOfPaddingIsZeroAndLearnsNothing) {
     const auto positions = normal<T>(sequence * width, 2), d_out = normal<T>(count * width, 3);
     std::vector<T> out(static_cast<std::size_t>(count * width));
     for (const T* where : {static_cast<const T*>(nullptr), positions.data()}) {
-      kernels::embed_forward(tokens.data(), count, sequence, 0, row(rows, 1, width), where, width, out.data());
+      kernels::embed_forward(tokens.data(), count, {sequence}, row(rows, 1, width), where, width, out.data());
       for (std::int64_t t = 0; t < count; ++t)
         for (std::int64_t c = 0; c < width; ++c) {
           const double word = tokens[t] < 0 ? 0 : value(row(rows, 1 + tokens[t], width)[c]);
@@ -270,7 +289,7 @@ TYPED_TEST(Elementwise, EmbeddingOfPaddingIsZeroAndLearnsNothing) {
         if (tokens[t] >= 0) row(want_rows, 1 + tokens[t], width)[c] += d;
         row(want_positions, t % sequence, width)[c] += d;
       }
-    kernels::embed_backward(tokens.data(), count, sequence, d_out.data(), width, row(d_rows, 1, width),
+    kernels::embed_backward(tokens.data(), count, {sequence}, d_out.data(), width, row(d_rows, 1, width),
                             d_positions.data());
     EXPECT_TRUE(same_bytes(want_rows, d_rows));
     EXPECT_TRUE(same_bytes(want_positions, d_positions));

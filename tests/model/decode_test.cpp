@@ -27,8 +27,7 @@ std::vector<std::vector<float>> decode(const ModelConfig& config, const std::vec
   std::int64_t position = 0;
   for (const std::int64_t length : pieces) {
     const BatchShape shape{1, length};
-    std::vector<std::int32_t> piece(tokens.begin() + position, tokens.begin() + position + length);
-    piece.push_back(-1);
+    const std::vector<std::int32_t> piece(tokens.begin() + position, tokens.begin() + position + length);
     Guarded x[2] = {Guarded(static_cast<std::uint64_t>(4 * length * config.hidden)),
                     Guarded(static_cast<std::uint64_t>(4 * length * config.hidden))};
     for (std::size_t u = 0; u < model.spec.units.size(); ++u) {
@@ -37,7 +36,7 @@ std::vector<std::vector<float>> decode(const ModelConfig& config, const std::vec
       SublayerArgs a = model.args(u);
       a.shape = shape;
       a.position0 = position;
-      a.tokens = piece.data();
+      a.tokens.inputs = piece.data();
       a.x_in = x[u % 2].data();
       a.x_out = x[(u + 1) % 2].data();
       a.workspace = workspace.span();

@@ -110,6 +110,26 @@ class ModelRunner {
     return a;
   }
 
+  /// Documents of packed rows: [batch, sequence], as in TokenPlanes.
+  void set_positions(std::vector<std::int32_t> positions) { positions_ = std::move(positions); }
+
+  /// What follows the last token of a document is not to be predicted from it.
+  void hide_targets_before_documents() { hide_targets_ = true; }
+
+  /// Of rows of sequence + 1 tokens: inputs are columns 0..s-1, targets 1..s.
+  TokenPlanes planes(const std::int32_t* rows) {
+    if (rows == nullptr) return {nullptr, nullptr, positions_.empty() ? nullptr : positions_.data()};
+    const auto count = static_cast<std::size_t>(shape_.tokens()), columns = static_cast<std::size_t>(shape_.sequence);
+    tokens_.resize(2 * count);
+    for (std::size_t t = 0; t < count; ++t) {
+      const std::int32_t* token = rows + t / columns * (columns + 1) + t % columns;
+      tokens_[t] = token[0];
+      const bool ends = hide_targets_ && (t + 1) % columns != 0 && positions_[t + 1] == 0;
+      tokens_[count + t] = ends ? -1 : token[1];
+    }
+    return {tokens_.data(), tokens_.data() + count, positions_.empty() ? nullptr : positions_.data()};
+  }
+
   /// Boundary activations: x[u] is what unit u reads, x[0] unused; saved too with `keep`.
   void forward(const std::int32_t* tokens, bool keep = true) { forward_from(0, tokens, keep); }
 
@@ -118,7 +138,7 @@ class ModelRunner {
     for (std::size_t u = first; u + 1 < spec.units.size(); ++u) {
       Guarded workspace(costs_[u].forward_workspace_bytes, shift_);
       SublayerArgs a = args(u);
-      a.tokens = tokens;
+      a.tokens = planes(tokens);
       a.x_in = x[u].data();
       a.x_out = x[u + 1].data();
       a.saved = keep && saved[u].size() > 0 ? saved[u].data() : nullptr;
@@ -134,6 +154,7 @@ class ModelRunner {
       Guarded workspace(costs_[u].forward_workspace_bytes, shift_);
       saved[u] = Guarded(saved[u].size(), shift_);
       SublayerArgs a = args(u);
+      a.tokens = planes(nullptr);
       a.x_in = x[u].data();
       a.saved = saved[u].data();
       a.workspace = workspace.span();
@@ -149,7 +170,7 @@ class ModelRunner {
     {
       Guarded workspace(costs_[head].backward_workspace_bytes, shift_);
       SublayerArgs a = args(head);
-      a.tokens = tokens;
+      a.tokens = planes(tokens);
       a.loss_scale = loss_scale;
       a.loss = &loss;
       a.accumulate = accumulate;
@@ -162,7 +183,7 @@ class ModelRunner {
     for (std::size_t u = head; u-- > 0;) {
       Guarded workspace(costs_[u].backward_workspace_bytes, shift_);
       SublayerArgs a = args(u);
-      a.tokens = tokens;
+      a.tokens = planes(tokens);
       a.accumulate = accumulate;
       a.x_in = x[u].data();
       a.saved = saved[u].data();
@@ -180,7 +201,7 @@ class ModelRunner {
     double sum = 0;
     Guarded workspace(costs_[head].forward_workspace_bytes, shift_);
     SublayerArgs a = args(head);
-    a.tokens = tokens;
+    a.tokens = planes(tokens);
     a.loss = &sum;
     a.x_in = x[head].data();
     a.workspace = workspace.span();
@@ -232,6 +253,8 @@ class ModelRunner {
   std::uint64_t shift_;
   RopeTable rope_;
   std::vector<SublayerCost> costs_;
+  std::vector<std::int32_t> tokens_, positions_;
+  bool hide_targets_ = false;
 };
 
 /// Deterministic tokens [batch, sequence + 1] in the vocabulary.

@@ -29,12 +29,13 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
   c.work.durable = draw.coin();
   c.schedule = random_schedule(draw, c.work);
+  c.work.documents = draw.coin();
 }
 
 std::string text(const Case& c) {
   return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
-         std::to_string(c.work.ranks) + (c.work.durable ? " durable " : " ") + dtype_name(c.work.dtype) + " " +
-         describe(c.schedule);
+         std::to_string(c.work.ranks) + (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") +
+         dtype_name(c.work.dtype) + " " + describe(c.schedule);
 }
 
 void expect_legal(const StepPlan& plan) {

@@ -135,6 +135,34 @@ TEST_F(DataCommandTest, ConvertsToMegatronAndBack) {
   EXPECT_TRUE(read(path("direct.idx")) == read(path("m.idx")));
 }
 
+TEST_F(DataCommandTest, InspectShowsAndConvertKeepsMasksAndSequences) {
+  auto writer = TokenWriter::create(path("a.tokens"), 300, {.mask = true, .sequence = 6});
+  ASSERT_TRUE(writer.ok());
+  const std::vector<std::int32_t> tokens = random_tokens(12, 300, 1);
+  ASSERT_TRUE(writer->append(tokens, std::vector<std::uint8_t>{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1}).ok());
+  writer->end_document();
+  EXPECT_TRUE(writer->append(tokens).ok());
+  ASSERT_TRUE(writer->finish().ok());
+  expect_refused("data inspect " + path("a.tokens"), "document 0 has the tokens [0, 12)");
+  writer = TokenWriter::create(path("a.tokens"), 300, {.mask = true, .sequence = 6});
+  ASSERT_TRUE(writer->append(std::span(tokens).first(6), std::vector<std::uint8_t>{0, 1, 1, 0, 0, 1}).ok());
+  writer->end_document();
+  ASSERT_TRUE(writer->append(std::span(tokens).last(6)).ok());
+  ASSERT_TRUE(writer->finish().ok());
+
+  const json inspected = run_json("inspect " + path("a.tokens"));
+  EXPECT_EQ(inspected["loss_tokens"], 9);
+  EXPECT_EQ(inspected["sequence"], 6);
+  const Finished shown = sluice("data inspect " + path("a.tokens"));
+  EXPECT_NE(shown.out.find("9 of 12 tokens"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("2 sequences of 6 tokens"), std::string::npos) << shown.out;
+  run_json("convert --input " + path("a.tokens") + " --output " + path("b.tokens"));
+  EXPECT_TRUE(read(path("b.tokens")) == read(path("a.tokens")));
+  expect_refused("data convert --format megatron --input " + path("a.tokens") + " --output " + path("m"),
+                 "Megatron's format can not say which tokens count in the loss");
+  EXPECT_FALSE(std::filesystem::exists(path("m.bin")));
+}
+
 TEST_F(DataCommandTest, PeopleSeeWhatWasDone) {
   write("a.txt", text(1000));
   const Finished made = sluice("data tokenize --input " + path("a.txt") + " --output " + path("t"));
@@ -231,7 +259,7 @@ TEST_F(DataCommandTest, MalformedTokenFilesAreRefused) {
   const std::vector<Malformed> cases = {
       {"t", "", "is not a token file"},
       {"t", token_file([](TokenHeader&) {}).substr(0, 63), "63 bytes are fewer"},
-      {"t", token_file([](TokenHeader& h) { h.schema_version = 3; }), "schema version 3"},
+      {"t", token_file([](TokenHeader& h) { h.schema_version = 4; }), "schema version 4"},
       {"t", token_file([](TokenHeader& h) { h.schema_version = 0; }), "schema version 0"},
       {"t", damaged, "damaged header"},
       {"t", token_file([](TokenHeader& h) { h.token_bytes = 3; }), "tokens of 3 bytes"},
