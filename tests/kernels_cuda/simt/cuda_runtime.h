@@ -1,8 +1,8 @@
 // What kernels/cuda uses of CUDA, on the host: kernels compiled as C++ against this header run on any machine. Blocks
 // run one after the other, the threads of a block as coroutines that take turns at barriers and warp exchanges, in
 // ascending and in descending order. So arithmetic, indices, tails, barriers that not all threads reach and most
-// missing barriers show without a device; memory errors show under AddressSanitizer. What only hardware does (PTX,
-// scheduling, speed) does not.
+// missing barriers show without a device; memory errors show under AddressSanitizer. Tensor cores are modelled fragment
+// by fragment. What only hardware does (the rest of PTX, scheduling, speed) does not show.
 #pragma once
 
 #include <cmath>
@@ -18,6 +18,7 @@
 #define __host__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define SLUICE_SIMT 1
 
 struct dim3 {
   unsigned x, y, z;
@@ -41,7 +42,8 @@ enum cudaError_t {
   cudaErrorInvalidConfiguration = 9
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   std::size_t dynamicSmemBytes = 0;
@@ -69,6 +71,22 @@ bool block_barrier(bool any);
 const std::uint64_t* warp_exchange(std::uint64_t value);
 unsigned lane();
 
+/// The block's dynamic shared memory. Poison (NaN in every type) when a block begins.
+std::byte* dynamic_shared();
+/// Of a block at most, dynamic; tests of kernels that choose their tiles by it change it.
+inline int shared_bytes_max = 227 << 10;
+
+// Tensor cores and asynchronous copies, as the PTX manual describes them (kernels/cuda/mma.cuh has the real ones).
+
+/// ldmatrix .x4 of 8 x 8 matrices of 16-bit elements: lane 8 i + r hands in the address of row r of matrix i.
+void load_matrices(std::uint32_t (&r)[4], const void* row, bool transposed);
+/// mma.m16n8k16, bf16 operands: c += a b; sums in double precision, rounded once.
+void multiply_tiles(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+/// cp.async: nothing arrives before this thread waits for its group.
+void copy_async(void* to, const void* from, unsigned bytes, unsigned valid_bytes);
+void copy_commit();
+void copy_wait(unsigned groups_left);
+
 template <class T>
 T exchanged(std::uint32_t mask, T value, unsigned from) {
   static_assert(sizeof(T) <= sizeof(std::uint64_t));
@@ -81,6 +99,10 @@ T exchanged(std::uint32_t mask, T value, unsigned from) {
 
 }  // namespace simt
 
+template <class... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*)(Parameters...), cudaFuncAttribute, int value) {
+  return value <= simt::shared_bytes_max ? cudaSuccess : cudaErrorInvalidValue;
+}
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {

@@ -48,9 +48,22 @@ struct Meeting {
   unsigned arrived = 0;
 };
 
+/// What a lane hands to its warp in one piece: the operands of a tensor core instruction are 24 bytes.
+struct Blob {
+  std::uint32_t word[6] = {};
+};
+
 struct Warp {
   Meeting meeting;
   std::uint64_t slot[2][warp_threads] = {};
+  Blob blob[2][warp_threads] = {};
+};
+
+struct Copy {
+  void* to;
+  const void* from;
+  unsigned bytes, valid_bytes;
+  std::uint64_t group;
 };
 
 struct Thread {
@@ -61,6 +74,8 @@ struct Thread {
   unsigned number = 0;
   const Meeting* waits_for = nullptr;
   std::uint64_t seen = 0;
+  std::vector<Copy> copies;  ///< on their way, oldest first
+  std::uint64_t group = 0;   ///< that the next copy belongs to
   bool done = true;
   bool runnable() const { return !done && (waits_for == nullptr || waits_for->turn != seen); }
 };
@@ -78,6 +93,7 @@ struct Machine {
   std::size_t scheduler_stack_bytes = 0;
   void* scheduler_asan = nullptr;
   std::uint64_t blocks = 0;
+  std::vector<uint4> shared;
 };
 
 Machine& machine() {
@@ -123,6 +139,8 @@ void prepare(Thread& t) {
   for (int i = 3; i <= 8; ++i) *(top - i) = 0;
   t.sp = top - 8;
   t.waits_for = nullptr;
+  t.copies.clear();
+  t.group = 0;
   t.done = false;
 }
 
@@ -144,6 +162,7 @@ void run_block() {
   m.barrier = {};
   m.any[0] = m.any[1] = false;
   for (Warp& w : m.warps) w.meeting = {};
+  if (!m.shared.empty()) std::memset(m.shared.data(), 0xff, m.shared.size() * sizeof(uint4));
   for (unsigned i = 0; i < m.count; ++i) prepare(m.threads[i]);
   const bool backwards = m.blocks++ % 2 == 1;
   for (unsigned left = m.count; left > 0;) {
@@ -179,12 +198,14 @@ cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& t
   const dim3 grid = config.gridDim, block = config.blockDim;
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > most_threads || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
-      grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || config.dynamicSmemBytes > 0)
+      grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
+      config.dynamicSmemBytes > static_cast<std::size_t>(shared_bytes_max))
     return cudaErrorInvalidConfiguration;
   gridDim = grid;
   blockDim = block;
   m.count = static_cast<unsigned>(threads);
   m.body = &thread;
+  m.shared.assign((config.dynamicSmemBytes + sizeof(uint4) - 1) / sizeof(uint4), {});
   for (unsigned i = 0; i < m.count; ++i) {
     m.threads[i].number = i;
     m.threads[i].index = dim3(i % block.x, i / block.x % block.y, i / block.x / block.y);
@@ -199,6 +220,8 @@ cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& t
 }
 
 unsigned lane() { return machine().running->number % warp_threads; }
+
+std::byte* dynamic_shared() { return reinterpret_cast<std::byte*>(machine().shared.data()); }
 
 bool block_barrier(bool any) {
   Machine& m = machine();
@@ -219,6 +242,83 @@ const std::uint64_t* warp_exchange(std::uint64_t value) {
   slots[number % warp_threads] = value;
   meet(w.meeting, warp_threads);
   return slots;
+}
+
+namespace {
+
+/// The running thread's warp, whole.
+Warp& own_warp() {
+  Machine& m = machine();
+  const unsigned number = m.running->number, first = number / warp_threads * warp_threads;
+  if (first + warp_threads > m.count) die("a warp is not whole");
+  return m.warps[number / warp_threads];
+}
+
+/// What all lanes hand in.
+const Blob* gather(const Blob& mine) {
+  Warp& w = own_warp();
+  Blob* slots = w.blob[w.meeting.turn % 2];
+  slots[lane()] = mine;
+  meet(w.meeting, warp_threads);
+  return slots;
+}
+
+double half_of(std::uint32_t pair, unsigned which) {
+  const std::uint32_t bits = which == 0 ? pair << 16 : pair & 0xffff0000u;
+  float v;
+  std::memcpy(&v, &bits, sizeof v);
+  return v;
+}
+
+}  // namespace
+
+void load_matrices(std::uint32_t (&r)[4], const void* row, bool transposed) {
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) die("ldmatrix of a row that is not aligned to 16 bytes");
+  Blob mine;
+  std::memcpy(mine.word, row, 16);
+  const Blob* rows = gather(mine);
+  const auto element = [&](unsigned matrix, unsigned y, unsigned x) {
+    return rows[8 * matrix + y].word[x / 2] >> x % 2 * 16 & 0xffffu;
+  };
+  const unsigned g = lane() / 4, t = lane() % 4 * 2;
+  for (unsigned i = 0; i < 4; ++i)
+    r[i] = transposed ? element(i, t, g) | element(i, t + 1, g) << 16 : element(i, g, t) | element(i, g, t + 1) << 16;
+}
+
+void multiply_tiles(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  const Blob* all = gather({{a[0], a[1], a[2], a[3], b0, b1}});
+  const unsigned g = lane() / 4, t = lane() % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = g + i / 2 * 8, column = 2 * t + i % 2;
+    double sum = c[i];
+    for (unsigned k = 0; k < 16; ++k) {
+      const unsigned holder = k % 8 / 2, high = k / 8;
+      sum += half_of(all[row % 8 * 4 + holder].word[row / 8 + 2 * high], k % 2) *
+             half_of(all[column * 4 + holder].word[4 + high], k % 2);
+    }
+    c[i] = static_cast<float>(sum);
+  }
+}
+
+void copy_async(void* to, const void* from, unsigned bytes, unsigned valid_bytes) {
+  if (reinterpret_cast<std::uintptr_t>(to) % bytes != 0 || reinterpret_cast<std::uintptr_t>(from) % bytes != 0)
+    die("an asynchronous copy is not aligned");
+  Thread& self = *machine().running;
+  std::memset(to, 0xff, bytes);  // whoever reads before the copy is there reads NaN
+  self.copies.push_back({to, from, bytes, valid_bytes, self.group});
+}
+
+void copy_commit() { ++machine().running->group; }
+
+void copy_wait(unsigned groups_left) {
+  Thread& self = *machine().running;
+  std::size_t done = 0;
+  for (; done < self.copies.size() && self.copies[done].group + groups_left < self.group; ++done) {
+    const Copy& c = self.copies[done];
+    std::memset(c.to, 0, c.bytes);
+    if (c.valid_bytes > 0) std::memcpy(c.to, c.from, c.valid_bytes);
+  }
+  self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
 }  // namespace simt
@@ -243,8 +343,9 @@ cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = simt::multiprocessors;
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value =
+      attribute == cudaDevAttrMultiProcessorCount ? static_cast<int>(simt::multiprocessors) : simt::shared_bytes_max;
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** p, std::size_t bytes) {
