@@ -26,7 +26,7 @@ template <int D, int rows, int threads>
 __device__ void load_rows(uint4* tile, const bf16* head, std::int64_t stride, int begin, int end, int dim,
                           bool aligned) {
   constexpr int chunks = Tile<D>::chunks;
-#pragma unroll
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += threads) {
     const int row = i / chunks, c = i % chunks, left = begin + row < end ? dim - 8 * c : 0;
     const int valid = left < 0 ? 0 : left > 8 ? 8 : left;
@@ -35,7 +35,8 @@ __device__ void load_rows(uint4* tile, const bf16* head, std::int64_t stride, in
     if (aligned)
       copy_16_async(to, from, 2 * valid);
     else
-      Pack<bf16, 8>::load(from, {valid, false}).store(reinterpret_cast<bf16*>(to), {8, true});
+#pragma unroll 1
+      for (int j = 0; j < 8; ++j) reinterpret_cast<bf16*>(to)[j] = j < valid ? from[j] : bf16{};
   }
 }
 
