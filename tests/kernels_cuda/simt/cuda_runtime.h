@@ -1,6 +1,6 @@
 // What kernels/cuda uses of CUDA, on the host: kernels compiled as C++ against this header run on any machine. Blocks
-// run one after the other, the threads of a block as coroutines that take turns at barriers and warp exchanges, in
-// ascending and in descending order. So arithmetic, indices, tails, barriers that not all threads reach and most
+// run one after the other, the threads of a block as coroutines: each warp runs as far ahead of the others as barriers
+// let it, the first warp first or the last. So arithmetic, indices, tails, barriers that not all threads reach and most
 // missing barriers show without a device; memory errors show under AddressSanitizer. What only hardware does (PTX,
 // scheduling, speed) does not.
 #pragma once

@@ -146,15 +146,21 @@ void run_block() {
   for (Warp& w : m.warps) w.meeting = {};
   for (unsigned i = 0; i < m.count; ++i) prepare(m.threads[i]);
   const bool backwards = m.blocks++ % 2 == 1;
+  const auto at = [&](unsigned i) -> Thread& { return m.threads[backwards ? m.count - 1 - i : i]; };
   for (unsigned left = m.count; left > 0;) {
     bool moved = false;
-    for (unsigned i = 0; i < m.count; ++i) {
-      Thread& t = m.threads[backwards ? m.count - 1 - i : i];
-      if (!t.runnable()) continue;
-      moved = true;
-      resume(t);
-      if (t.done) --left;
-    }
+    // Each warp runs as far ahead of the others as it can.
+    for (unsigned first = 0; first < m.count; first += warp_threads)
+      for (bool again = true; again;) {
+        again = false;
+        for (unsigned i = first; i < m.count && i < first + warp_threads; ++i) {
+          Thread& t = at(i);
+          if (!t.runnable()) continue;
+          again = moved = true;
+          resume(t);
+          if (t.done) --left;
+        }
+      }
     if (!moved) die("threads wait for others that do not come");
   }
 }
