@@ -70,7 +70,7 @@ __device__ std::uint32_t encode_unsigned(float x, float per_scale, std::uint32_t
 }
 
 template <class P, class G>
-__global__ void __launch_bounds__(threads) adamw_blocks_kernel(AdamwConstants c, Blocks<P, G> a) {
+__global__ void __launch_bounds__(threads, 3) adamw_blocks_kernel(AdamwConstants c, Blocks<P, G> a) {
   const unsigned lane = threadIdx.x % warp_threads;
   std::uint32_t random_lane[n], diverged = 0;
 #pragma unroll
