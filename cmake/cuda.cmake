@@ -42,3 +42,10 @@ target_compile_options(sluice_cuda_flags INTERFACE
   # source lines for profilers and compute-sanitizer; costs no speed
   -lineinfo
   -Xcompiler=-Wall,-Wextra $<$<BOOL:${SLUICE_WERROR}>:-Werror=all-warnings>)
+
+# sluice_bundled(target): the program runs from a bundle (tools/gpu_check): libraries beside it come first, also for what
+# they need themselves, and those that are not needed are not linked.
+function(sluice_bundled target)
+  set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib")
+  target_link_options(${target} PRIVATE -Wl,--as-needed -Wl,--disable-new-dtags)
+endfunction()

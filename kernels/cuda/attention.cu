@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_call.cuh"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -21,8 +22,7 @@ __global__ void __launch_bounds__(delta_warps* warp_threads) delta_kernel(Attent
     const auto x = Pack<T, 2>::load(call.out + at + c, part), y = Pack<T, 2>::load(call.d_out + at + c, part);
     sum = __fmaf_rn(x[0], y[0], __fmaf_rn(x[1], y[1], sum));
   }
-#pragma unroll
-  for (int with = 16; with > 0; with /= 2) sum += __shfl_xor_sync(all_lanes, sum, with);
+  sum = warp_sum(sum);
   const auto row = static_cast<int>(token / call.queries);
   if (threadIdx.x % warp_threads == 0)
     call.delta[call.rows_of(row, static_cast<int>(head)) + token % call.queries] = sum;

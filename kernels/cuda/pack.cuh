@@ -52,6 +52,22 @@ __device__ inline std::uint32_t narrow_pair(float low, float high) {
 #endif
 }
 
+/// One store of 8 or 16 bytes. In PTX: the compiler takes those of some kernels apart, and does not join them again.
+__device__ inline void store_whole(uint2* to, uint2 v) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(v.x), "r"(v.y) : "memory");
+#else
+  *to = v;
+#endif
+}
+__device__ inline void store_whole(uint4* to, uint4 v) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#else
+  *to = v;
+#endif
+}
+
 /// n elements of T, of 4 to 32 bytes together. Elements that are not valid read as zero bits and are not written.
 template <class T, int n>
 class Pack {
@@ -89,11 +105,11 @@ class Pack {
       if constexpr (words == 1) {
         *reinterpret_cast<std::uint32_t*>(to) = word_[0];
       } else if constexpr (words == 2) {
-        *reinterpret_cast<uint2*>(to) = uint2{word_[0], word_[1]};
+        store_whole(reinterpret_cast<uint2*>(to), uint2{word_[0], word_[1]});
       } else {
 #pragma unroll
         for (int i = 0; i < words; i += 4)
-          reinterpret_cast<uint4*>(to)[i / 4] = uint4{word_[i], word_[i + 1], word_[i + 2], word_[i + 3]};
+          store_whole(reinterpret_cast<uint4*>(to) + i / 4, uint4{word_[i], word_[i + 1], word_[i + 2], word_[i + 3]});
       }
     } else {
 #pragma unroll

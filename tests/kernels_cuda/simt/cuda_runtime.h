@@ -1,6 +1,6 @@
 // What kernels/cuda uses of CUDA, on the host: kernels compiled as C++ against this header run on any machine. Blocks
-// run one after the other, the threads of a block as coroutines that take turns at barriers and warp exchanges, in
-// ascending and in descending order. So arithmetic, indices, tails, barriers that not all threads reach and most
+// run one after the other, the threads of a block as coroutines: each warp runs as far ahead of the others as barriers
+// let it, the first warp first or the last. So arithmetic, indices, tails, barriers that not all threads reach and most
 // missing barriers show without a device; memory errors show under AddressSanitizer. Tensor cores are modelled fragment
 // by fragment. What only hardware does (the rest of PTX, scheduling, speed) does not show.
 #pragma once
@@ -60,7 +60,22 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes);
 cudaError_t cudaFree(void* p);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemset(void* p, int value, std::size_t bytes);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+
+// For benches at smoke size.
+#define CUDART_VERSION 0
+struct cudaDeviceProp {
+  char name[256];
+  int major, minor, multiProcessorCount;
+};
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDriverGetVersion(int* version);
+using cudaEvent_t = double*;
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
 namespace simt {
 

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -165,15 +166,21 @@ void run_block() {
   if (!m.shared.empty()) std::memset(m.shared.data(), 0xff, m.shared.size() * sizeof(uint4));
   for (unsigned i = 0; i < m.count; ++i) prepare(m.threads[i]);
   const bool backwards = m.blocks++ % 2 == 1;
+  const auto at = [&](unsigned i) -> Thread& { return m.threads[backwards ? m.count - 1 - i : i]; };
   for (unsigned left = m.count; left > 0;) {
     bool moved = false;
-    for (unsigned i = 0; i < m.count; ++i) {
-      Thread& t = m.threads[backwards ? m.count - 1 - i : i];
-      if (!t.runnable()) continue;
-      moved = true;
-      resume(t);
-      if (t.done) --left;
-    }
+    // Each warp runs as far ahead of the others as it can.
+    for (unsigned first = 0; first < m.count; first += warp_threads)
+      for (bool again = true; again;) {
+        again = false;
+        for (unsigned i = first; i < m.count && i < first + warp_threads; ++i) {
+          Thread& t = at(i);
+          if (!t.runnable()) continue;
+          again = moved = true;
+          resume(t);
+          if (t.done) --left;
+        }
+      }
     if (!moved) die("threads wait for others that do not come");
   }
 }
@@ -364,4 +371,32 @@ cudaError_t cudaMemset(void* p, int value, std::size_t bytes) {
   std::memset(p, value, bytes);
   return cudaSuccess;
 }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {"model of a CUDA device", 0, 0, simt::multiprocessors};
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new double(0);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  *event = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = static_cast<float>((*end - *begin) * 1e3);
+  return cudaSuccess;
+}
