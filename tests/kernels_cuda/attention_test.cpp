@@ -1,6 +1,6 @@
 #include "kernels/cuda/attention.h"
 
-#include "device.h"
+#include "tests/kernels_cuda/device_copy.h"
 #include "tests/kernels_gemm/attention_trial.h"
 
 namespace sluice::test {
@@ -11,33 +11,12 @@ using kernels::AttentionTrial;
 using kernels::Doubles;
 using kernels::Tensor;
 
-/// Of a host tensor's elements, as far behind an aligned address.
-template <class T>
-class DeviceCopy {
- public:
-  explicit DeviceCopy(Tensor& host, std::int64_t shift_bytes = 0)
-      : host_(host), array_(values(), shift_bytes / static_cast<std::int64_t>(sizeof(T))) {}
-  T* data() { return array_.data(); }
-  void download() {
-    const std::vector<T> got = array_.read();
-    std::memcpy(host_.data(), got.data(), got.size() * sizeof(T));
-  }
-
- private:
-  std::vector<T> values() {
-    const std::span<T> all(host_.as<T>(), host_.bytes().size() / sizeof(T));
-    return {all.begin(), all.end()};
-  }
-  Tensor& host_;
-  DeviceArray<T> array_;
-};
-
 template <class T>
 void run(AttentionTrial& t, cuda::Stream& stream) {
   const std::int64_t shift = t.c.shift_bytes;
-  DeviceCopy<T> q(t.q, shift), k(t.k, shift), v(t.v, shift), out(t.out, shift), d_out(t.d_out, shift);
-  DeviceCopy<T> dq(t.dq, shift), dk(t.dk, shift), dv(t.dv, shift);
-  DeviceCopy<float> lse(t.lse);
+  DeviceCopy q(t.q, shift), k(t.k, shift), v(t.v, shift), out(t.out, shift), d_out(t.d_out, shift);
+  DeviceCopy dq(t.dq, shift), dk(t.dk, shift), dv(t.dv, shift);
+  DeviceCopy lse(t.lse);
   DeviceArray<std::int32_t> positions(t.positions);
   kernels::AttentionShape shape = t.shape;
   if (shape.positions != nullptr) shape.positions = positions.data();
@@ -45,10 +24,10 @@ void run(AttentionTrial& t, cuda::Stream& stream) {
   DeviceArray<std::byte> workspace(
       static_cast<std::int64_t>(cuda::attention_workspace_bytes(shape, t.c.dtype)));  // poison
   const std::span<std::byte> scratch(workspace.data(), cuda::attention_workspace_bytes(shape, t.c.dtype));
-  cuda::attention_forward(shape, q.data(), k.data(), v.data(), out.data(), lse.data(), scratch, stream);
-  cuda::attention_backward(shape, q.data(), k.data(), v.data(), out.data(), d_out.data(), lse.data(), dq.data(),
-                           dk.data(), dv.data(), scratch, stream);
-  for (DeviceCopy<T>* x : {&out, &dq, &dk, &dv}) x->download();
+  cuda::attention_forward(shape, q.as<T>(), k.as<T>(), v.as<T>(), out.as<T>(), lse.as<float>(), scratch, stream);
+  cuda::attention_backward(shape, q.as<T>(), k.as<T>(), v.as<T>(), out.as<T>(), d_out.as<T>(), lse.as<float>(),
+                           dq.as<T>(), dk.as<T>(), dv.as<T>(), scratch, stream);
+  for (DeviceCopy* x : {&out, &dq, &dk, &dv}) x->download();
   lse.download();
   workspace.read();
 }
