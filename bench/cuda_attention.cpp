@@ -1,4 +1,5 @@
-// Attention on the device, forward and backward in bf16, against what matrix multiply reaches on it.
+// Attention on the device, forward and backward in bf16, against what matrix multiply reaches on it; our own kernels,
+// and cuDNN's where it is installed and takes the shape.
 //
 //     bench_cuda_attention [--smoke] [--json FILE] [--rounds N] [part of a name]
 //
@@ -8,6 +9,7 @@
 
 #include "bench/cuda_bench.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/gemm.h"
 
 namespace sluice {
@@ -97,29 +99,60 @@ class Multiply {
   std::span<std::byte> workspace_;
 };
 
+struct Pass {
+  const char *by, *name;
+  double products;
+  std::function<void()> run;
+};
+
+/// Ours, and cuDNN's if it has a plan for the shape; `scratch` keeps its workspace.
+std::vector<Pass> passes_of(Operands& o, cuda::CudnnAttention* cudnn, Arrays& scratch, Stream& on) {
+  std::vector<Pass> passes{{"sluice", "forward", 2, [&] { o.forward(on); }},
+                           {"sluice", "backward", 5, [&] { o.backward(on); }}};
+  if (cudnn == nullptr) return passes;
+  const Result<cuda::CudnnAttention::Workspace> bytes = cudnn->prepare(o.shape);
+  if (!bytes) return passes;
+  const std::uint64_t most = std::max(bytes->forward, bytes->backward) / 4 * 4 + 4;
+  const std::span<std::byte> space(
+      reinterpret_cast<std::byte*>(scratch.make<float>(static_cast<std::int64_t>(most / 4))), most);
+  passes.push_back({"cuDNN", "forward", 2, [&o, &on, cudnn, space] {
+                      check(cudnn->forward(o.shape, o.q, o.k, o.v, o.out, o.lse, space, on));
+                    }});
+  passes.push_back({"cuDNN", "backward", 5, [&o, &on, cudnn, space] {
+                      check(
+                          cudnn->backward(o.shape, o.q, o.k, o.v, o.out, o.d_out, o.lse, o.dq, o.dk, o.dv, space, on));
+                    }});
+  return passes;
+}
+
 int run(int argc, char** argv) {
   const CudaOptions options = cuda_options("bench_cuda_attention", argc, argv);
   Stream stream(nullptr);
   Multiply multiply(options.smoke ? 64 : 8192);
+  Result<std::unique_ptr<cuda::CudnnAttention>> cudnn = cuda::CudnnAttention::create();
+  if (!cudnn) std::printf("without cuDNN: %s\n", cudnn.error().message.c_str());
   std::vector<std::string> json;
-  std::printf("%-26s %-9s %9s %10s %9s %9s %7s\n", "shape", "pass", "GFLOP", "us", "TFLOP/s", "multiply", "ratio");
+  std::printf("%-26s %-7s %-9s %9s %10s %9s %9s %7s\n", "shape", "by", "pass", "GFLOP", "us", "TFLOP/s", "multiply",
+              "ratio");
   for (const Case& c : options.smoke ? std::span<const Case>(smoke_cases) : full_cases) {
     if (std::string(c.name).find(options.filter) == std::string::npos) continue;
+    Arrays scratch;
     Operands o(c);
-    const auto seconds =
-        rounds(stream, options.rounds, options.smoke ? 1 : 2,
-               {[&] { multiply.run(stream); }, [&] { o.forward(stream); }, [&] { o.backward(stream); }});
-    for (const int pass : {1, 2}) {
-      const auto& took = seconds[static_cast<std::size_t>(pass)];
-      const double flop = (pass == 1 ? 2 : 5) * product_flop(c), s = median(took);
+    const std::vector<Pass> passes = passes_of(o, cudnn ? cudnn->get() : nullptr, scratch, stream);
+    std::vector<std::function<void()>> work{[&] { multiply.run(stream); }};
+    for (const Pass& pass : passes) work.push_back(pass.run);
+    const auto seconds = rounds(stream, options.rounds, options.smoke ? 1 : 2, work);
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      const Pass& pass = passes[i];
+      const auto& took = seconds[i + 1];
+      const double flop = pass.products * product_flop(c), s = median(took);
       const double ratio = median_ratio(seconds[0], took) * flop / multiply.flop();
-      const char* name = pass == 1 ? "forward" : "backward";
-      std::printf("%-26s %-9s %9.1f %10.1f %9.1f %9.1f %7.3f\n", c.name, name, flop / 1e9, s * 1e6, flop / s / 1e12,
-                  multiply.flop() / median(seconds[0]) / 1e12, ratio);
+      std::printf("%-26s %-7s %-9s %9.1f %10.1f %9.1f %9.1f %7.3f\n", c.name, pass.by, pass.name, flop / 1e9, s * 1e6,
+                  flop / s / 1e12, multiply.flop() / median(seconds[0]) / 1e12, ratio);
       json.push_back(
-          text("\"name\": \"%s\", \"pass\": \"%s\", \"flop\": %.6g, \"seconds\": %.9g, \"flops\": %.6g, "
-               "\"multiply_flops\": %.6g, \"ratio\": %.4f",
-               c.name, name, flop, s, flop / s, multiply.flop() / median(seconds[0]), ratio));
+          text("\"name\": \"%s\", \"by\": \"%s\", \"pass\": \"%s\", \"flop\": %.6g, \"seconds\": %.9g, "
+               "\"flops\": %.6g, \"multiply_flops\": %.6g, \"ratio\": %.4f",
+               c.name, pass.by, pass.name, flop, s, flop / s, multiply.flop() / median(seconds[0]), ratio));
     }
   }
   write_json(options, json);
