@@ -8,7 +8,7 @@ namespace {
 
 constexpr unsigned threads = 256, warps = threads / warp_threads;
 constexpr int n = 8, code_shift = 19;
-static_assert(n * warp_threads == moment_block_numel);
+static_assert(std::int64_t{n} * warp_threads == moment_block_numel);
 
 /// Largest |x| / scale of the codes, less a little, so that the largest y is not rounded to a code more.
 constexpr float most_exp_avg = 493.999f, most_exp_avg_sq = 126973.5f;

@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(column_lanes* column_rows)
   __shared__ float part_sum[column_rows][column_lanes * n];
   const std::int64_t begin = blockIdx.y * per_block;
   const std::int64_t end = rows < begin + per_block ? rows : begin + per_block;
-  const std::int64_t first_column = std::int64_t{blockIdx.x} * column_lanes * n, c = first_column + threadIdx.x * n;
+  const std::int64_t first_column = std::int64_t{blockIdx.x} * column_lanes * n,
+                     c = first_column + std::int64_t{threadIdx.x} * n;
   float sum[n] = {};
   if (c < width) {
     const Part part = part_of<n>(c, width, aligned);

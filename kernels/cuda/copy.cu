@@ -98,7 +98,7 @@ void copy_rows(const void* src, std::int64_t src_stride, void* dst, std::int64_t
 void copy_pieces(const CopyPiece* pieces, std::int64_t count, std::int64_t largest_bytes, Stream& stream) {
   if (count <= 0 || largest_bytes <= 0) return;
   const std::int64_t lines = std::min<std::int64_t>(count, 65535);
-  const std::int64_t columns = std::min(divide_up(largest_bytes, 4 * 16 * std::int64_t{piece_threads}),
+  const std::int64_t columns = std::min(divide_up(largest_bytes, std::int64_t{piece_threads} * 4 * 16),
                                         std::max<std::int64_t>(1, most_blocks(stream) / lines));
   launch(stream, "copy_pieces", copy_pieces_kernel, dim3(static_cast<unsigned>(columns), static_cast<unsigned>(lines)),
          dim3(piece_threads), pieces, count);

@@ -80,7 +80,8 @@ void bias_gradient(const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t
                    Stream& stream) {
   if (rows <= 0 || width <= 0) return;
   constexpr int n = pack_numel<T>;
-  const dim3 blocks(static_cast<unsigned>(divide_up(width, column_lanes * n)), static_cast<unsigned>(row_blocks(rows)));
+  const dim3 blocks(static_cast<unsigned>(divide_up(width, std::int64_t{column_lanes} * n)),
+                    static_cast<unsigned>(row_blocks(rows)));
   launch(stream, "bias_gradient", column_sums_kernel<T>, blocks, dim3(column_lanes, column_rows), dy, ld, rows,
          rows_per_block(rows), width, workspace, packs_aligned<n>(dy, ld));
   add_row_blocks("bias_gradient (sum of blocks)", workspace, row_blocks(rows), width, width, d_bias, stream);

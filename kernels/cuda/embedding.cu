@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(scatter_threads)
     scatter_rows_kernel(const std::int32_t* ids, std::int64_t count, std::int64_t sequence, const T* d_out,
                         std::int64_t width, float* d_rows, bool aligned) {
   constexpr int n = pack_numel<T>;
-  constexpr std::int64_t chunk = looks * scatter_threads;
+  constexpr std::int64_t chunk = std::int64_t{looks} * scatter_threads;
   __shared__ std::uint32_t found[2][looks][scatter_warps];
   __shared__ std::uint16_t list[chunk];
   const unsigned lane = threadIdx.x % warp_threads, warp = threadIdx.x / warp_threads;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(scatter_threads)
         bool hit = false;
 #pragma unroll
         for (int k = 0; k < looks; ++k) {
-          const std::int64_t s = begin + k * scatter_threads + threadIdx.x;
+          const std::int64_t s = begin + std::int64_t{k} * scatter_threads + threadIdx.x;
           hit |= s < t && ids[s] == id;
         }
         before = __syncthreads_or(hit) != 0;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(scatter_threads)
         std::uint32_t mask[looks];
 #pragma unroll
         for (int k = 0; k < looks; ++k) {
-          const std::int64_t s = begin + k * scatter_threads + threadIdx.x;
+          const std::int64_t s = begin + std::int64_t{k} * scatter_threads + threadIdx.x;
           mask[k] = __ballot_sync(all_lanes, s < count && ids[s] == id);
           if (lane == 0) found[turn][k][warp] = mask[k];
         }
@@ -146,7 +146,7 @@ void scatter_rows(const char* name, const std::int32_t* ids, std::int64_t count,
   constexpr int n = pack_numel<T>;
   const std::int64_t firsts = ids != nullptr ? count : std::min(count, sequence);
   const dim3 blocks(static_cast<unsigned>(std::min<std::int64_t>(firsts, 1 << 20)),
-                    static_cast<unsigned>(divide_up(width, scatter_threads * n)));
+                    static_cast<unsigned>(divide_up(width, std::int64_t{scatter_threads} * n)));
   launch(stream, name, scatter_rows_kernel<T>, blocks, dim3(scatter_threads), ids, count, sequence, d_out, width,
          d_rows, packs_aligned<n>(d_out, width) && packs_aligned<n>(d_rows, width));
 }

@@ -56,6 +56,17 @@ TEST_F(AdamwTest, ExtremeMagnitudesHaveTheBitsOfTheCpu) {
     }
 }
 
+/// More than the largest grid of a large device takes at once.
+TEST_F(AdamwTest, LongRangesHaveTheBitsOfTheCpu) {
+  for (const MomentFormat moments : {MomentFormat::f32, MomentFormat::bf16, MomentFormat::int8}) {
+    const std::int64_t n = moments == MomentFormat::int8 ? 9'000'001 : 5'000'001;
+    Tensor here = some_tensor({Dtype::bf16, Dtype::bf16, moments}, n), there = here;
+    here.update(some_step(5));
+    update(there, some_step(5));
+    EXPECT_TRUE(here == there) << moment_format_name(moments);
+  }
+}
+
 TEST_F(AdamwTest, CutsChangeNoBit) {
   for (const Formats& f : all_formats()) {
     const std::int64_t n = 1100, grain = f.moments == MomentFormat::int8 ? 256 : 1;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/copy.h"
 
 #include "device.h"
+#include "kernels/cuda/adamw.h"
 #include "kernels/cuda/elementwise.h"
 
 namespace sluice::test {
@@ -57,6 +58,33 @@ TEST_F(CopyTest, PiecesOfManySizes) {
   DeviceArray<cuda::CopyPiece> table(pieces);
   cuda::copy_pieces(table.data(), std::ssize(pieces), largest, *stream);
   EXPECT_TRUE(same_bytes(want, y.read()));
+}
+
+TEST_F(CopyTest, MoreThan2To31Elements) {
+  const std::int64_t middle = std::int64_t{1} << 31, n = middle + 77;
+  std::size_t unused = 0, total = 0;
+  expect_success(cudaMemGetInfo(&unused, &total), "cudaMemGetInfo");
+  if (unused < (std::size_t{14} << 30)) GTEST_SKIP() << "needs 14 GiB of device memory";
+  void *wide_memory = nullptr, *half_memory = nullptr;
+  expect_success(cudaMalloc(&wide_memory, static_cast<std::size_t>(n) * sizeof(float)), "cudaMalloc");
+  expect_success(cudaMalloc(&half_memory, static_cast<std::size_t>(n) * sizeof(bf16)), "cudaMalloc");
+  auto* x = static_cast<float*>(wide_memory);
+  auto* half = static_cast<bf16*>(half_memory);
+  DeviceArray<double> sum(std::vector<double>{0});
+  DeviceArray<double> workspace(static_cast<std::int64_t>(cuda::squared_norm_workspace_bytes(n) / sizeof(double)));
+  cuda::fill_f32(x, 3, n, *stream);
+  cuda::narrow(x, half, n, *stream);
+  cuda::fill_f32(x, 7, n, *stream);
+  cuda::widen(half, x, n, *stream);
+  cuda::add_squared_norm(x, n, sum.data(), workspace.data(), *stream);
+  EXPECT_EQ(sum.read()[0], 9 * static_cast<double>(n));
+  for (const std::int64_t at : {std::int64_t{0}, middle - 50, n - 100}) {
+    std::vector<float> part(100);
+    expect_success(cudaMemcpy(part.data(), x + at, 100 * sizeof(float), cudaMemcpyDeviceToHost), "download");
+    for (const float v : part) ASSERT_EQ(v, 3) << "from " << at;
+  }
+  static_cast<void>(cudaFree(wide_memory));
+  static_cast<void>(cudaFree(half_memory));
 }
 
 /// No device has 65536 blocks in that direction.

@@ -113,5 +113,26 @@ TYPED_TEST(ElementwiseTest, BiasAndItsGradient) {
       }
 }
 
+/// More than the largest grid of a large device takes at once.
+TYPED_TEST(ElementwiseTest, LongArraysAndManyRows) {
+  using T = TypeParam;
+  const auto pattern = normal<T>(9973, 1), other = normal<T>(5, 2);
+  const std::int64_t n = 20'000'003, rows = 1'200'000, width = 5;
+  const auto wide = [](T a, T b) {
+    return value(stored<T>(static_cast<float>(value(a)) + static_cast<float>(value(b))));
+  };
+  std::vector<T> a(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = pattern[i % pattern.size()];
+  DeviceArray<T> x(a), bias(other);
+  cuda::add_bias(x.data(), width, bias.data(), rows, width, *this->stream);
+  auto want = a;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rows * width); ++i)
+    want[i] = stored<T>(wide(a[i], other[i % 5]));
+  ASSERT_TRUE(same_bytes(want, x.read()));
+  cuda::add(x.data(), x.data(), x.data(), n, *this->stream);
+  for (auto& v : want) v = stored<T>(wide(v, v));
+  ASSERT_TRUE(same_bytes(want, x.read()));
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -118,6 +118,14 @@ TYPED_TEST(NormTest, AgainstTheDefinitionAndFiniteDifferences) {
       }
 }
 
+/// More than the largest grid of a large device takes at once.
+TYPED_TEST(NormTest, ManyRows) {
+  for (const bool centred : {false, true}) {
+    const Input<TypeParam> in(5000, 16, 0, centred);
+    check(in, run(in, false, 0, false, *this->stream), false);
+  }
+}
+
 TYPED_TEST(NormTest, SameBitsAgainFromOtherAddressesAndInPlace) {
   for (const bool centred : {false, true})
     for (const std::int64_t width : {131, 520, 9000}) {

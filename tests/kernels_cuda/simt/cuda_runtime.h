@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's.
 #define __global__
 #define __device__
 #define __host__
@@ -58,6 +59,8 @@ cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaMalloc(void** p, std::size_t bytes);
 cudaError_t cudaFree(void* p);
+/// Little: tests that need more skip.
+cudaError_t cudaMemGetInfo(std::size_t* unused, std::size_t* total);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemset(void* p, int value, std::size_t bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
@@ -168,3 +171,4 @@ inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline float __fdividef(float a, float b) { return a / b; }
+// NOLINTEND(bugprone-reserved-identifier)
