@@ -13,12 +13,3 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
-
-# A CUDA compiler is used where there is one and never needed.
-include(CheckLanguage)
-check_language(CUDA)
-if(CMAKE_CUDA_COMPILER)
-  message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER}")
-else()
-  message(STATUS "CUDA: not found; the device is host memory")
-endif()

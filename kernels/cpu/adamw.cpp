@@ -1,30 +1,9 @@
 #include "kernels/cpu/adamw.h"
 
-#include <cmath>
-
 #include "sluice/status.h"
 
 namespace sluice {
 namespace {
-
-kernels::AdamwConstants constants(const AdamwStep& s) {
-  const auto steps = static_cast<double>(s.step);
-  const double lr = s.lr, beta1 = s.beta1, beta2 = s.beta2;
-  kernels::AdamwConstants c{};
-  c.gradient_scale = s.gradient_scale;
-  c.one_minus_beta1 = static_cast<float>(1 - beta1);
-  c.beta1 = s.beta1;
-  c.beta2 = s.beta2;
-  c.one_minus_beta2 = static_cast<float>(1 - beta2);
-  c.gradient_to_m = static_cast<float>((1 - beta1) * s.gradient_scale);
-  c.gradient_to_root_v = static_cast<float>(std::sqrt(1 - beta2) * s.gradient_scale);
-  c.root_correction2 = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, steps)));
-  c.eps = s.eps;
-  c.keep = static_cast<float>(1 - lr * s.weight_decay);
-  c.minus_rate = static_cast<float>(-lr / (1 - std::pow(beta1, steps)));
-  c.rounding_key = s.rounding_key;
-  return c;
-}
 
 const kernels::AdamwLoops& loops(MomentFormat format) {
   switch (format) {
@@ -46,7 +25,7 @@ int place(Dtype dtype) {
 AdamwReport adamw(const AdamwStep& s, const AdamwRange& range) {
   SLUICE_CHECK(range.moments != MomentFormat::int8 || range.first_index % moment_block_numel == 0, "(%llu)",
                static_cast<unsigned long long>(range.first_index));
-  return {loops(range.moments).at[place(range.dtype)][place(range.gradient_dtype)](constants(s), range)};
+  return {loops(range.moments).at[place(range.dtype)][place(range.gradient_dtype)](kernels::adamw_constants(s), range)};
 }
 
 AdamwReport adamw_bf16(const AdamwStep& s, bf16* parameter, std::int16_t* remainder, float* exp_avg, float* exp_avg_sq,

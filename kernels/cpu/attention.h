@@ -18,7 +18,8 @@ struct AttentionShape {
   std::int64_t window = 0;  ///< sliding window: a query sees at most its last `window` keys; 0 = all
   float scale = 1;          ///< of the scores, usually 1/sqrt(head_dim)
   /// [batch, queries], or null. Packed documents: how many tokens of a query's document are before it in its row, which
-  /// are all that it sees beside itself. One more than the token before has, or 0 where a document begins.
+  /// are all that it sees beside itself. One more than the token before has, or 0 where a document begins. In the
+  /// memory of q, k and v: a device's for its kernels (kernels/cuda/attention.h has the same shape).
   const std::int32_t* positions = nullptr;
 };
 

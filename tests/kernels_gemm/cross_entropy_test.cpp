@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "tests/kernels_gemm/tensors.h"
+#include "tests/kernels_vec/oracles.h"
 
 namespace sluice::kernels {
 namespace {
@@ -53,10 +54,8 @@ void expect_agreement(std::int64_t vocabulary, std::int64_t ld, float spread) {
     const float* x = logits.data() + t * ld;
     const float* gradient = got.logits.data() + t * ld;
     const std::int32_t target = targets[static_cast<std::size_t>(t)];
-    double largest = x[0], sum = 0;
-    for (std::int64_t i = 0; i < vocabulary; ++i) largest = std::max<double>(largest, x[i]);
-    for (std::int64_t i = 0; i < vocabulary; ++i) sum += std::exp(x[i] - largest);
-    const double expected = target < 0 ? 0 : largest + std::log(sum) - x[target];
+    const test::CrossEntropy want(x, vocabulary, target, grad_scale);
+    const double expected = want.loss;
     EXPECT_NEAR(got.loss[static_cast<std::size_t>(t)], expected, 2e-6 * (1 + std::fabs(expected)));
     EXPECT_NEAR(loss_only[static_cast<std::size_t>(t)], expected, 2e-6 * (1 + std::fabs(expected)));
     for (std::int64_t i = 0; i < ld; ++i) {
@@ -64,10 +63,9 @@ void expect_agreement(std::int64_t vocabulary, std::int64_t ld, float spread) {
         ASSERT_EQ(gradient[i], 768);
         continue;
       }
-      const double p = std::exp(x[i] - largest) / sum;
-      const double d = target < 0 ? 0 : grad_scale * (i == target ? p - 1 : p);
+      const double d = want.gradient[static_cast<std::size_t>(i)];
       // x - largest is rounded in fp32, so the error grows with it
-      ASSERT_NEAR(gradient[i], d, (1e-6 + 2e-7 * (largest - x[i])) * std::fabs(d) + 1e-30)
+      ASSERT_NEAR(gradient[i], d, (1e-6 + 2e-7 * (want.largest - x[i])) * std::fabs(d) + 1e-30)
           << "token " << t << " word " << i;
     }
   }

@@ -1,5 +1,6 @@
 // Every format of parameter, moments and gradient against the contract, to the bit, on every SIMD target.
 #include "adamw_support.h"
+#include "support.h"
 
 namespace sluice::test {
 namespace {
@@ -70,22 +71,11 @@ TEST(AdamwFormats, FollowTheContractToTheBit) {
   });
 }
 
-/// Gradients from denormal to huge, also where squares underflow, overflow, and blocks hold all of it.
 TEST(AdamwFormats, ExtremeMagnitudesFollowTheContract) {
-  const auto wild = [](std::uint64_t key, std::uint64_t i, std::uint32_t end) {
-    for (std::uint64_t stream = 0;; ++stream)
-      if (const std::uint32_t bits = philox(key, i, stream)[0]; (bits & 0x7fffffffu) < end)
-        return std::bit_cast<float>(bits);
-  };
   with_targets([&] {
     for (const Formats& f : all_formats())
       for (const std::uint32_t end : {0x04000000u, 0x20000000u, 0x5e000000u, 0x7f000000u}) {
-        Tensor t(f, 3000);
-        for (std::int64_t i = 0; i < t.numel(); ++i) {
-          const auto at = static_cast<std::uint64_t>(i);
-          t.set_master(i, wild(1, at, 0x7e000000u));
-          t.set_gradient(i, wild(2, at, end));
-        }
+        Tensor t = wild_tensor(f, 3000, end);
         for (const std::uint64_t step : {1ull, 2ull, 3ull})
           ASSERT_NO_FATAL_FAILURE(expect_follows(t, some_step(step, 1)));
       }

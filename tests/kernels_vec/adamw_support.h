@@ -2,12 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "sluice/adamw.h"
-#include "support.h"
+#include "values.h"
 
 namespace sluice::test {
 
@@ -158,22 +159,35 @@ class Tensor {
   }
   std::uint8_t code_sq(std::int64_t i) const { return at<std::uint8_t>(3)[i]; }
 
-  /// Updates elements from to to.
-  AdamwReport update(const AdamwStep& s, std::int64_t from, std::int64_t to) {
+  /// Where the arrays of all_arrays and the scales begin, here or on a device.
+  struct Memory {
+    std::array<std::uint8_t*, 5> array{};
+    float *scale_m = nullptr, *scale_v = nullptr;
+  };
+  /// Parameter, remainder, exp_avg, exp_avg_sq, gradient, each with the guards around it.
+  std::array<std::vector<std::uint8_t>, 5>& all_arrays() { return arrays_; }
+  /// Elements from to to.
+  AdamwRange range(const Memory& memory, std::int64_t from, std::int64_t to) const {
     AdamwRange r;
     r.dtype = f_.dtype;
     r.gradient_dtype = f_.gradient;
     r.moments = f_.moments;
-    r.parameter = arrays_[0].data() + place(from, dtype_bytes(f_.dtype));
-    if (f_.dtype == Dtype::bf16) r.remainder = at<std::int16_t>(1) + from;
-    r.exp_avg = arrays_[2].data() + place(from, moment_bytes(f_.moments));
-    r.exp_avg_sq = arrays_[3].data() + place(from, moment_bytes(f_.moments));
-    r.exp_avg_scales = scale_m.data() + from / 256;
-    r.exp_avg_sq_scales = scale_v.data() + from / 256;
-    r.gradient = arrays_[4].data() + place(from, dtype_bytes(f_.gradient));
+    r.parameter = memory.array[0] + place(from, dtype_bytes(f_.dtype));
+    if (f_.dtype == Dtype::bf16) r.remainder = reinterpret_cast<std::int16_t*>(memory.array[1] + place(from, 2));
+    r.exp_avg = memory.array[2] + place(from, moment_bytes(f_.moments));
+    r.exp_avg_sq = memory.array[3] + place(from, moment_bytes(f_.moments));
+    r.exp_avg_scales = memory.scale_m + from / 256;
+    r.exp_avg_sq_scales = memory.scale_v + from / 256;
+    r.gradient = memory.array[4] + place(from, dtype_bytes(f_.gradient));
     r.numel = to - from;
     r.first_index = static_cast<std::uint64_t>(from);
-    return adamw(s, r);
+    return r;
+  }
+  /// Updates elements from to to.
+  AdamwReport update(const AdamwStep& s, std::int64_t from, std::int64_t to) {
+    Memory memory{{}, scale_m.data(), scale_v.data()};
+    for (std::size_t k = 0; k < arrays_.size(); ++k) memory.array[k] = arrays_[k].data();
+    return adamw(s, range(memory, from, to));
   }
   AdamwReport update(const AdamwStep& s) { return update(s, 0, n_); }
 
@@ -220,7 +234,7 @@ class Tensor {
 
   Formats f_;
   std::int64_t n_, shift_;
-  std::vector<std::vector<std::uint8_t>> arrays_;
+  std::array<std::vector<std::uint8_t>, 5> arrays_;
 };
 
 inline AdamwStep some_step(std::uint64_t step, float scale = 0.37f) {
@@ -231,6 +245,24 @@ inline AdamwStep some_step(std::uint64_t step, float scale = 0.37f) {
   s.gradient_scale = scale;
   s.rounding_key = 0x123456789abcdefull * step;
   return s;
+}
+
+/// Any float, from denormal on, whose magnitude has bits below `end`.
+inline float wild(std::uint64_t key, std::uint64_t i, std::uint32_t end) {
+  for (std::uint64_t stream = 0;; ++stream)
+    if (const std::uint32_t bits = philox(key, i, stream)[0]; (bits & 0x7fffffffu) < end)
+      return std::bit_cast<float>(bits);
+}
+/// Wild masters, and gradients whose magnitudes have bits below `end`: from denormal to huge, also where squares
+/// underflow, overflow, and blocks hold all of it.
+inline Tensor wild_tensor(const Formats& formats, std::int64_t numel, std::uint32_t end) {
+  Tensor t(formats, numel);
+  for (std::int64_t i = 0; i < numel; ++i) {
+    const auto at = static_cast<std::uint64_t>(i);
+    t.set_master(i, wild(1, at, 0x7e000000u));
+    t.set_gradient(i, wild(2, at, end));
+  }
+  return t;
 }
 
 /// Normal masters and gradients; moments are zero.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "adamw_support.h"
+#include "support.h"
 
 namespace sluice::test {
 namespace {

@@ -1,6 +1,7 @@
 // What short formats of moments promise: random bits that are uniform and independent, averages that do not drift,
 // small values that survive.
 #include "adamw_support.h"
+#include "support.h"
 
 namespace sluice::test {
 namespace {

@@ -1,0 +1,51 @@
+# The CUDA toolkit. SLUICE_HAS_CUDA says whether there is one to build with; without it everything else is built.
+set(SLUICE_HAS_CUDA OFF)
+set(reason "switched off (SLUICE_CUDA)")
+if(NOT SLUICE_CUDA STREQUAL OFF AND NOT SLUICE_FUZZ)
+  include(CheckLanguage)
+  check_language(CUDA)
+  find_package(CUDAToolkit QUIET)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(reason "no compiler found (CUDACXX and PATH)")
+  elseif(NOT CUDAToolkit_FOUND)
+    set(reason "${CMAKE_CUDA_COMPILER} works, but its libraries were not found")
+  elseif(CUDAToolkit_VERSION VERSION_LESS 12.0)
+    set(reason "toolkit ${CUDAToolkit_VERSION} is too old, 12.0 is needed")
+  else()
+    set(SLUICE_HAS_CUDA ON)
+  endif()
+endif()
+
+if(NOT SLUICE_HAS_CUDA)
+  if(SLUICE_CUDA STREQUAL ON)
+    message(FATAL_ERROR "SLUICE_CUDA is ON: ${reason}")
+  endif()
+  message(STATUS "CUDA: ${reason}; the device is host memory")
+  return()
+endif()
+
+set(CMAKE_CUDA_ARCHITECTURES ${SLUICE_CUDA_ARCHITECTURES})
+enable_language(CUDA)
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has learned it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} ${CUDAToolkit_VERSION}, architectures ${SLUICE_CUDA_ARCHITECTURES}")
+
+add_library(sluice_cuda_flags INTERFACE)
+target_compile_options(sluice_cuda_flags INTERFACE
+  # IEEE arithmetic as written, on the device as on the host: fused where the code says fma and nowhere else, denormals
+  # kept, quotients and roots rounded once (the latter two are defaults).
+  -fmad=false -Xcompiler=-ffp-contract=off
+  # constexpr functions of include/ are the device's too
+  --expt-relaxed-constexpr
+  # source lines for profilers and compute-sanitizer; costs no speed
+  -lineinfo
+  -Xcompiler=-Wall,-Wextra $<$<BOOL:${SLUICE_WERROR}>:-Werror=all-warnings>)
+
+# sluice_bundled(target): the program runs from a bundle (tools/gpu_check): libraries beside it come first, also for what
+# they need themselves, and those that are not needed are not linked.
+function(sluice_bundled target)
+  set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib")
+  target_link_options(${target} PRIVATE -Wl,--as-needed -Wl,--disable-new-dtags)
+endfunction()
