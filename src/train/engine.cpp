@@ -67,7 +67,8 @@ Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, const s
   if (!swap_name.empty()) {
     SLUICE_ASSIGN(engine->swap_, SwapFile::open_existing(swap_options(run, swap_name)));
   }
-  SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_));
+  SLUICE_ASSIGN(engine->device_, Device::open("cpu"));
+  SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_->memory()));
   engine->memory_ = std::make_unique<Memory>(std::move(memory));
   SLUICE_TRY(engine->open_store(arena_specs(run)));
   engine->index_buffers();
@@ -90,7 +91,8 @@ Status Engine::reserve(const Options& options) {
     SLUICE_ASSIGN(swap_, options.swap_exists ? SwapFile::open_existing(swap) : SwapFile::create(swap));
     storage_ = swap_.description();
   }
-  SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device_));
+  SLUICE_ASSIGN(device_, Device::open(run_.config.device));
+  SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device_->memory()));
   memory_ = std::make_unique<Memory>(std::move(memory));
   return open_store(arenas);
 }
@@ -150,8 +152,9 @@ Status Engine::build_executor(StepSource& source, const Options& engine_options)
   parts.memory = memory_.get();
   parts.store = store_.get();
   for (RankId r = 0; r < w.ranks; ++r) {
-    backends_.push_back(std::make_unique<CpuBackend>(
-        *w.model, rope_, SublayerOptions{w.shape, w.dtype, w.threads, w.kv_capacity, w.documents}));
+    SLUICE_ASSIGN(std::unique_ptr<ComputeBackend> backend,
+                  device_->make_backend(*w.model, rope_, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents}));
+    backends_.push_back(std::move(backend));
     parts.backends.push_back(backends_.back().get());
   }
   if (w.ranks > 1) {
@@ -221,7 +224,8 @@ Status Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<con
     const BufferId id = residents_[static_cast<std::size_t>(unit) * run_.workload.ranks + r];
     if (id == none) continue;
     std::byte* to = memory_->at(Tier::device, r, run_.main.buffers[id].offset);
-    SLUICE_TRY(device_.copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
+    SLUICE_TRY(
+        device_->memory().copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
   }
   return success();
 }

@@ -12,7 +12,7 @@
 #include "offload/run/executor.h"
 #include "offload/run/swap_window.h"
 #include "offload/state/commit_log.h"
-#include "src/device/cpu_backend.h"
+#include "src/device/device.h"
 #include "src/train/prepare.h"
 #include "src/train/weight_pieces.h"
 
@@ -113,12 +113,12 @@ class Engine {
   MomentLayout moments_;
   std::uint64_t piece_numel_ = 0;  ///< elements moved at a time outside steps: whole blocks of every state
   RopeTable rope_;
-  HostDevice device_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Memory> memory_;
   SwapFile swap_;
   std::unique_ptr<SwapStore> store_;
-  std::vector<std::unique_ptr<CpuBackend>> backends_;
+  std::vector<std::unique_ptr<ComputeBackend>> backends_;
   std::unique_ptr<Executor> executor_;
   std::vector<BufferId> homes_;      ///< [(unit * 5 + kind) * ranks + rank]
   std::vector<BufferId> mirrors_;    ///< the durable copies of homes in host memory, indexed likewise
