@@ -237,8 +237,9 @@ std::byte* Engine::only_home(UnitId unit, StateKind kind, RankId rank, std::uint
   return in_memory ? host(rank, run_.main.buffers[id]) + state_bytes(kind, first) : nullptr;
 }
 
-/// Split fp32 weights into parameter and remainder. `first` is within the rank's shard.
-Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std::span<const float> weights,
+/// Split fp32 weights into parameter and remainder; bf16 have none, and memory of a new engine is zero already. `first`
+/// is within the rank's shard.
+Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, const WeightValues& weights,
                              SwapWindow& window) {
   const Workload& w = run_.workload;
   const std::uint64_t n = weights.size();
@@ -257,11 +258,17 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std:
   SLUICE_ASSIGN(const Target parameter, target(StateKind::parameter));
   if (w.dtype == Dtype::bf16) {
     SLUICE_ASSIGN(const Target remainder, target(StateKind::remainder));
-    split_master(weights.data(), reinterpret_cast<bf16*>(parameter.data),
-                 reinterpret_cast<std::int16_t*>(remainder.data), static_cast<std::int64_t>(n));
+    auto* const remainders = reinterpret_cast<std::int16_t*>(remainder.data);
+    if (weights.dtype() == Dtype::bf16) {  // nothing remains
+      std::memcpy(parameter.data, weights.bytes().data(), weights.bytes().size());
+      if (remainder.piece != nullptr) std::fill_n(remainders, n, std::int16_t{0});
+    } else {
+      split_master(weights.as_f32().data(), reinterpret_cast<bf16*>(parameter.data), remainders,
+                   static_cast<std::int64_t>(n));
+    }
     SLUICE_TRY(put(StateKind::remainder, remainder));
   } else {
-    std::memcpy(parameter.data, weights.data(), weights.size_bytes());
+    std::memcpy(parameter.data, weights.bytes().data(), weights.bytes().size());
   }
   SLUICE_TRY(copy_to_residents(unit, rank * w.shard_numel(unit) + first,
                                {parameter.data, state_bytes(StateKind::parameter, n)}));
@@ -279,7 +286,7 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
   std::unique_ptr<WeightStream> stream;
   if (!init.empty()) {
     SLUICE_ASSIGN(source, HuggingFaceWeights::open(init, *w.model));
-    SLUICE_ASSIGN(stream, WeightStream::open(source, pieces()));
+    SLUICE_ASSIGN(stream, WeightStream::open(source, pieces(), w.dtype));
   }
   SLUICE_TRY(clear_states(false));
   SwapWindow window(store_.get(), piece_numel_ * 4);
@@ -288,14 +295,14 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
   for (const UnitSpec& spec : w.model->units) total += spec.numel;
   WeightPieces all = pieces();
   while (const std::optional<WeightPiece> piece = all.next()) {
-    std::span<const float> weights;
+    WeightValues weights;
     if (stream != nullptr) {
       SLUICE_ASSIGN(weights, stream->next());
     } else {
       random.assign(piece->numel, 0.0f);
       initial_weights(w.model->units[static_cast<std::size_t>(piece->unit)], seed, piece->first,
                       std::span(random).first(piece->content_numel));
-      weights = random;
+      weights = std::span<const float>(random);
     }
     SLUICE_TRY(store_weights(piece->unit, piece->rank, piece->at, weights, window));
     done += piece->content_numel;

@@ -100,8 +100,7 @@ class Engine {
   Status write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                      SwapWindow::Piece& piece, SwapWindow& window);
   std::byte* only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first);
-  Status store_weights(UnitId unit, RankId rank, std::uint64_t first, std::span<const float> weights,
-                       SwapWindow& window);
+  Status store_weights(UnitId unit, RankId rank, std::uint64_t first, const WeightValues& weights, SwapWindow& window);
   Status clear_states(bool gradients_only);
   Status load_slots(RankId rank, bool verify_all, const Watch& watch);
   BufferId kept(UnitId unit, StateKind kind, RankId rank);            ///< the state's buffer on the drive, or none

@@ -79,8 +79,10 @@ class Rounding {
  public:
   Rounding(Dtype dtype, const ModelSpec& model) : dtype_(dtype), model_(model) {}
 
-  Result<std::span<const std::byte>> operator()(UnitId unit, std::uint64_t first, std::span<const float> values) {
-    if (dtype_ == Dtype::f32) return std::as_bytes(values);
+  Result<std::span<const std::byte>> operator()(UnitId unit, std::uint64_t first, const WeightValues& given) {
+    if (dtype_ == given.dtype()) return given.bytes();
+    const std::span<const float> values = given.as_f32();
+    SLUICE_CHECK(values.size() == given.size(), "(%s from %s)", dtype_name(dtype_), dtype_name(given.dtype()));
     bits_.resize(values.size());
     if (dtype_ == Dtype::bf16) {  // a loop of its own, which compilers vectorise
       std::transform(values.begin(), values.end(), bits_.begin(), [](float value) { return to_bf16(value).bits; });
@@ -112,7 +114,7 @@ Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, c
   Rounding rounding(dtype, weights.model());
   std::uint64_t done = 0, total = 0;
   for (const UnitSpec& unit : weights.model().units) total += unit.numel;
-  const auto write = [&](UnitId unit, std::uint64_t first, std::span<const float> values) -> Status {
+  const auto write = [&](UnitId unit, std::uint64_t first, const WeightValues& values) -> Status {
     SLUICE_ASSIGN(const std::span<const std::byte> data, rounding(unit, first, values));
     SLUICE_TRY(writer.write(unit, first, data));
     return watch(static_cast<double>(done += values.size()) / static_cast<double>(total));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -78,6 +79,13 @@ std::uint64_t HuggingFaceWeights::element_bytes_max() const {
   return most;
 }
 
+bool HuggingFaceWeights::all_stored_as(Dtype dtype) const {
+  for (const auto& sources : units_)
+    for (const Source& source : sources)
+      if (source.dtype != dtype) return false;
+  return true;
+}
+
 /// What fills a part of a piece.
 struct WeightStream::Part {
   const HuggingFaceWeights::Source* source;
@@ -88,7 +96,8 @@ struct WeightStream::Part {
 /// The thread, and what it has ready for the caller.
 class WeightStream::Reader {
  public:
-  Reader(const HuggingFaceWeights& weights, WeightPieces pieces) : weights_(weights), pieces_(std::move(pieces)) {}
+  Reader(const HuggingFaceWeights& weights, WeightPieces pieces, bool as_stored)
+      : weights_(weights), pieces_(std::move(pieces)), as_stored_(as_stored) {}
   ~Reader() {
     {
       const std::lock_guard lock(mutex_);
@@ -120,12 +129,15 @@ class WeightStream::Reader {
     return success();
   }
 
-  Result<std::span<const float>> take() {
+  Result<WeightValues> take() {
     std::unique_lock lock(mutex_);
     released_ = taken_;
     changed_.notify_all();
     changed_.wait(lock, [this] { return ready_ > taken_ || over_; });
-    if (ready_ > taken_) return std::span<const float>(ring_[taken_++ % ring_.size()]);
+    if (ready_ > taken_) {
+      const Values& values = ring_[taken_++ % ring_.size()];
+      return as_stored_ ? WeightValues(std::span(values.stored)) : WeightValues(std::span(values.wide));
+    }
     SLUICE_CHECK(!status_.ok(), "(%s)", "there are no more pieces");
     return status_.error();
   }
@@ -142,16 +154,30 @@ class WeightStream::Reader {
     return parts;
   }
 
-  Status fill(const WeightPiece& piece, std::vector<float>& out) {
+  struct Values {
+    std::vector<float> wide;
+    std::vector<bf16> stored;
+  };
+
+  Status fill(const WeightPiece& piece, Values& out) {
+    return as_stored_ ? fill(piece, out.stored,
+                             [](Dtype, std::span<const std::byte> bytes, std::span<bf16> values) {
+                               std::memcpy(values.data(), bytes.data(), bytes.size());
+                             })
+                      : fill(piece, out.wide, widen);
+  }
+
+  template <class T, class Convert>
+  Status fill(const WeightPiece& piece, std::vector<T>& out, const Convert& convert) {
     out.resize(piece.numel);
     std::uint64_t end = 0;  // of what is filled; tensors lie in the order of their offsets
     const auto pad_until = [&](std::uint64_t begin) {
-      std::fill(out.begin() + static_cast<std::ptrdiff_t>(end), out.begin() + static_cast<std::ptrdiff_t>(begin), 0.0f);
+      std::fill(out.begin() + static_cast<std::ptrdiff_t>(end), out.begin() + static_cast<std::ptrdiff_t>(begin), T{});
     };
     for (const Part& part : parts_of(piece)) {
       SLUICE_ASSIGN(const std::span<const std::byte> bytes, files_->take());
       pad_until(part.at);
-      widen(part.source->dtype, bytes, std::span(out).subspan(part.at, part.numel));
+      convert(part.source->dtype, bytes, std::span(out).subspan(part.at, part.numel));
       end = part.at + part.numel;
     }
     pad_until(piece.numel);
@@ -164,7 +190,7 @@ class WeightStream::Reader {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return stop_ || ready_ - released_ < ring_.size(); });
       if (stop_) return;
-      std::vector<float>& out = ring_[ready_ % ring_.size()];
+      Values& out = ring_[ready_ % ring_.size()];
       lock.unlock();
       status = fill(*piece, out);
       lock.lock();
@@ -180,7 +206,8 @@ class WeightStream::Reader {
   const HuggingFaceWeights& weights_;
   WeightPieces pieces_;
   std::unique_ptr<ReadAhead> files_;
-  std::array<std::vector<float>, 4> ring_;
+  bool as_stored_;  ///< bf16
+  std::array<Values, 4> ring_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t ready_ = 0, taken_ = 0, released_ = 0;  ///< pieces so far
@@ -192,12 +219,14 @@ class WeightStream::Reader {
 WeightStream::WeightStream(std::unique_ptr<Reader> reader) : reader_(std::move(reader)) {}
 WeightStream::~WeightStream() = default;
 
-Result<std::unique_ptr<WeightStream>> WeightStream::open(const HuggingFaceWeights& weights, WeightPieces pieces) {
-  auto reader = std::make_unique<Reader>(weights, std::move(pieces));
+Result<std::unique_ptr<WeightStream>> WeightStream::open(const HuggingFaceWeights& weights, WeightPieces pieces,
+                                                         Dtype wanted) {
+  const bool as_stored = wanted == Dtype::bf16 && weights.all_stored_as(Dtype::bf16);
+  auto reader = std::make_unique<Reader>(weights, std::move(pieces), as_stored);
   SLUICE_TRY(reader->start());
   return std::unique_ptr<WeightStream>(new WeightStream(std::move(reader)));
 }
 
-Result<std::span<const float>> WeightStream::next() { return reader_->take(); }
+Result<WeightValues> WeightStream::next() { return reader_->take(); }
 
 }  // namespace sluice

@@ -29,22 +29,25 @@ class HuggingFaceWeights {
     Dtype dtype = Dtype::f32;
   };
   std::uint64_t element_bytes_max() const;
+  bool all_stored_as(Dtype dtype) const;
 
   SafeTensors file_;
   std::vector<std::vector<Source>> units_;  ///< in the order of the model's
 };
 
-/// The weights piece by piece as fp32. Reading runs ahead, and widening has a thread of its own beside the caller's.
+/// The weights piece by piece. Reading runs ahead, and widening has a thread of its own beside the caller's.
 /// Needs 8 MiB, and of the widest element type in the files 17 pieces: with pieces of half a million elements less
 /// than 48 MiB.
 class WeightStream {
  public:
-  /// The pieces in their order; `weights` outlives the stream.
-  static Result<std::unique_ptr<WeightStream>> open(const HuggingFaceWeights& weights, WeightPieces pieces);
+  /// The pieces in their order; `weights` outlives the stream. As fp32, or where bf16 is wanted and every tensor is
+  /// stored so, as they are.
+  static Result<std::unique_ptr<WeightStream>> open(const HuggingFaceWeights& weights, WeightPieces pieces,
+                                                    Dtype wanted = Dtype::f32);
   ~WeightStream();
 
   /// The next piece, which there must be; padding is zero. It stays until the next call. fault when it can not be read.
-  Result<std::span<const float>> next();
+  Result<WeightValues> next();
 
  private:
   struct Part;

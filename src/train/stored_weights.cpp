@@ -35,12 +35,12 @@ class ModelWeights final : public StoredWeights {
   }
   Place place() const override { return Place::model; }
 
-  Status visit(bool, const Visit& visit_piece) override {
+  Status visit(bool masters, const Visit& visit_piece) override {
     const auto shard_numel = [this](UnitId unit) { return model_.units[static_cast<std::size_t>(unit)].numel; };
     WeightPieces pieces(model_, 1, shard_numel, model_piece_numel);
-    SLUICE_ASSIGN(const auto stream, WeightStream::open(weights_, pieces));
+    SLUICE_ASSIGN(const auto stream, WeightStream::open(weights_, pieces, masters ? Dtype::f32 : dtype()));
     while (const std::optional<WeightPiece> piece = pieces.next()) {
-      SLUICE_ASSIGN(const std::span<const float> values, stream->next());
+      SLUICE_ASSIGN(const WeightValues values, stream->next());
       SLUICE_TRY(visit_piece(piece->unit, piece->first, values));
     }
     return success();
@@ -78,18 +78,17 @@ class StateWeights : public StoredWeights {
       const UnitId unit = piece.weights.unit;
       const std::uint64_t first = piece.weights.first, n = piece.weights.content_numel;
       if (n == 0) return success();
-      if (dtype() == Dtype::f32) return visit_piece(unit, first, {reinterpret_cast<const float*>(data.data()), n});
-      if (joined && piece.kind == StateKind::parameter) {
+      if (dtype() == Dtype::f32)
+        return visit_piece(unit, first, std::span(reinterpret_cast<const float*>(data.data()), n));
+      if (!joined) return visit_piece(unit, first, std::span(reinterpret_cast<const bf16*>(data.data()), n));
+      if (piece.kind == StateKind::parameter) {
         parameters.assign(data.begin(), data.end());
         return success();
       }
       values.resize(n);
-      if (joined)
-        join_master(reinterpret_cast<const bf16*>(parameters.data()),
-                    reinterpret_cast<const std::int16_t*>(data.data()), values.data(), static_cast<std::int64_t>(n));
-      else
-        widen(Dtype::bf16, data.first(2 * n), values);
-      return visit_piece(unit, first, values);
+      join_master(reinterpret_cast<const bf16*>(parameters.data()), reinterpret_cast<const std::int16_t*>(data.data()),
+                  values.data(), static_cast<std::int64_t>(n));
+      return visit_piece(unit, first, std::span<const float>(values));
     };
     return scan(std::span(kinds).first(joined ? 2 : 1), convert);
   }

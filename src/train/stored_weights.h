@@ -33,10 +33,10 @@ class StoredWeights {
   /// Whether fp32 values can be had: of a bf16 run only until it is complete.
   bool has_masters() const { return dtype() == Dtype::f32 || place() != Place::model; }
 
-  /// Calls `visit` with consecutive pieces of each unit's flat buffer, without padding at its end: the parameters, or
-  /// where `masters` is true and there are any the fp32 values that they are rounded from. Reading runs ahead of
-  /// `visit`. Needs less than 48 MiB.
-  using Visit = std::function<Status(UnitId unit, std::uint64_t first, std::span<const float> values)>;
+  /// Calls `visit` with consecutive pieces of each unit's flat buffer, without padding at its end: the parameters, as
+  /// they are, or where `masters` is true and there are any the fp32 values that they are rounded from. Reading runs
+  /// ahead of `visit`. Needs less than 48 MiB.
+  using Visit = std::function<Status(UnitId unit, std::uint64_t first, const WeightValues& values)>;
   virtual Status visit(bool masters, const Visit& visit) = 0;
 
  protected:

@@ -2,15 +2,34 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "sluice/dtype.h"
 #include "src/model/model.h"
 
 namespace sluice {
+
+/// Elements of a piece: in fp32, or in bf16 where that is what they are and what is wanted.
+class WeightValues {
+ public:
+  WeightValues() = default;
+  WeightValues(std::span<const float> values) : f32_(values) {}  // NOLINT(google-explicit-constructor): is a view
+  WeightValues(std::span<const bf16> values) : bf16_(values) {}  // NOLINT(google-explicit-constructor)
+  Dtype dtype() const { return bf16_.empty() ? Dtype::f32 : Dtype::bf16; }
+  std::size_t size() const { return f32_.size() + bf16_.size(); }
+  std::span<const float> as_f32() const { return f32_; }
+  std::span<const bf16> as_bf16() const { return bf16_; }
+  std::span<const std::byte> bytes() const { return bf16_.empty() ? std::as_bytes(f32_) : std::as_bytes(bf16_); }
+
+ private:
+  std::span<const float> f32_;
+  std::span<const bf16> bf16_;
+};
 
 /// A part of a rank's shard of a unit's flat buffer.
 struct WeightPiece {

@@ -63,7 +63,7 @@ class Golden : public testing::TestWithParam<const char*> {
     for (std::size_t u = 0; u < spec.units.size(); ++u) {
       const auto unit = (*stream)->next();
       EXPECT_TRUE(unit.ok()) << (unit.ok() ? "" : unit.error().message);
-      values.emplace_back(unit->begin(), unit->end());
+      values.emplace_back(unit->as_f32().begin(), unit->as_f32().end());
     }
     return values;
   }

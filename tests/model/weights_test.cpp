@@ -120,7 +120,8 @@ ModelSpec phi3() {
 }
 
 /// Every element of every unit, from a file, in pieces that begin and end anywhere, of several ranks.
-void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint64_t piece_numel, bool odd) {
+void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint64_t piece_numel, bool odd,
+                   bool as_stored = false) {
   SCOPED_TRACE(fmt::format("{}, {} ranks, {} elements", dtype_name(dtype), static_cast<int>(ranks), piece_numel));
   const std::string folder = testing::TempDir() + "sluice_weights_test";
   std::filesystem::create_directories(folder);
@@ -132,7 +133,7 @@ void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint6
     return (model.units[static_cast<std::size_t>(u)].numel + grain - 1) / grain * 4096;
   };
   WeightPieces pieces(model, ranks, shard_numel, piece_numel);
-  const auto stream = WeightStream::open(*weights, pieces);
+  const auto stream = WeightStream::open(*weights, pieces, as_stored ? Dtype::bf16 : Dtype::f32);
   ASSERT_TRUE(stream.ok()) << stream.error().message;
   std::vector<std::vector<float>> got(model.units.size());
   while (const auto piece = pieces.next()) {
@@ -141,7 +142,9 @@ void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint6
     ASSERT_EQ(values->size(), piece->numel);
     std::vector<float>& unit = got[static_cast<std::size_t>(piece->unit)];
     ASSERT_EQ(piece->first, unit.size());
-    unit.insert(unit.end(), values->begin(), values->end());
+    EXPECT_EQ(values->dtype(), as_stored && dtype == Dtype::bf16 ? Dtype::bf16 : Dtype::f32);
+    for (const float value : values->as_f32()) unit.push_back(value);
+    for (const bf16 value : values->as_bf16()) unit.push_back(to_float(value));
   }
   for (std::size_t u = 0; u < model.units.size(); ++u) {
     std::vector<float> expected(shard_numel(static_cast<UnitId>(u)) * ranks, 0.0f);
@@ -159,6 +162,7 @@ TEST(HfWeights, fill_units_from_every_dtype_and_in_parts) {
     expect_filled(build_model(test::small_models()[6]), dtype, 1, 1u << 19, true);
     expect_filled(phi3(), dtype, 1, 1001, true);
     expect_filled(phi3(), dtype, 3, 2048, false);
+    expect_filled(phi3(), dtype, 3, 2048, true, true);
   }
 }
 
@@ -180,12 +184,11 @@ TEST(HfWeights, a_stream_that_nobody_reads_to_its_end_ends) {
   std::filesystem::resize_file(folder + "/model.safetensors", 6000);
   const auto stream = WeightStream::open(*weights, pieces);
   ASSERT_TRUE(stream.ok()) << stream.error().message;
-  Result<std::span<const float>> next = (*stream)->next();
+  Result<WeightValues> next = (*stream)->next();
   for (int i = 0; i < 1000 && next.ok(); ++i) next = (*stream)->next();
   ASSERT_FALSE(next.ok());
   EXPECT_EQ(next.error().code, ErrorCode::fault);
-  EXPECT_NE(next.error().message.find("model.safetensors: ends at offset "), std::string::npos)
-      << next.error().message;
+  EXPECT_NE(next.error().message.find("model.safetensors: ends at offset "), std::string::npos) << next.error().message;
   std::filesystem::remove_all(folder);
 }
 
