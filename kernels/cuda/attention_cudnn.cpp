@@ -249,7 +249,7 @@ class Attention final : public CudnnAttention {
 
   Result<const Plans*> begin(const AttentionShape& shape, std::uint64_t Workspace::*pass,
                              std::span<std::byte> workspace, Stream& stream) {
-    SLUICE_TRY(stream.status());
+    if (!stream.status()) return stream.status().error();
     SLUICE_ASSIGN(const Plans* const plans, plans_of(shape));
     if (const std::uint64_t needed = plans->workspace().*pass; workspace.size() < needed)
       return fault("cuDNN attention needs " + std::to_string(needed) + " bytes of workspace and was given " +

@@ -242,7 +242,7 @@ Status check(const GemmCall& call, const GemmProblem& problem) {
 Status CublasGemm::multiply(const GemmCall& call, std::span<std::byte> workspace, Stream& stream) {
   const GemmProblem problem(call);
   SLUICE_TRY(check(call, problem));
-  SLUICE_TRY(stream.status());
+  if (!stream.status()) return stream.status();
   if (call.m <= 0 || call.n <= 0) return success();
   if (call.a.dtype == Dtype::f32 && call.c.dtype == Dtype::bf16) return multiply_and_narrow(call, workspace, stream);
   if (call.k <= 0) {
