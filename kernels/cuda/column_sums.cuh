@@ -8,7 +8,7 @@ namespace sluice::kernels::cuda {
 /// Rows that one block sums up: enough blocks for a large device, few enough that their sums are little to read again.
 /// A function of the shape alone, since it is part of the order. Grids have up to 65535 blocks of rows.
 inline std::int64_t rows_per_block(std::int64_t rows) {
-  return std::max(std::clamp<std::int64_t>(divide_up(rows, 256), 4, 64), divide_up(rows, 32768));
+  return std::max(std::clamp<std::int64_t>(divide_up(rows, 512), 4, 64), divide_up(rows, 32768));
 }
 inline std::int64_t row_blocks(std::int64_t rows) { return divide_up(rows, rows_per_block(rows)); }
 

@@ -97,7 +97,7 @@ TEST_F(CopyTest, ALaunchThatFailsIsNamedAndStopsTheRest) {
   ASSERT_FALSE(failing.status().ok());
   const std::string message = failing.status().error().message;
   EXPECT_NE(message.find("embed_backward (tokens)"), std::string::npos) << message;
-  EXPECT_NE(message.find("cudaErrorInvalidConfiguration"), std::string::npos) << message;
+  EXPECT_NE(message.find("was not launched"), std::string::npos) << message;
   cuda::fill_f32(x.data(), 7, 3, failing);
   EXPECT_FALSE(failing.synchronize().ok());
   EXPECT_TRUE(same_bytes(x.read(), std::vector<float>{1, 2, 3}));
