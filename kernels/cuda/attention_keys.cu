@@ -118,6 +118,8 @@ __global__ void __launch_bounds__(K::threads) keys_kernel(AttentionCall<bf16> ca
     add_products<D, K::mt, K::nt>(dk, ds, q);
   }
 
+  commit_copies();  // keys before every window: no step has waited for them
+  wait_for_copies<0>();
   float scale[K::mt][2], one[K::mt][2];
 #pragma unroll
   for (int m = 0; m < K::mt; ++m) scale[m][0] = scale[m][1] = call.scale, one[m][0] = one[m][1] = 1;
