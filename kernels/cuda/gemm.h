@@ -23,7 +23,8 @@ namespace sluice::kernels::cuda {
 using kernels::ConstMatrix;
 using kernels::Matrix;
 
-/// What is done to C's elements before they are written, instead of by a pass of its own.
+/// What is done to C's elements before they are written, instead of by a pass of its own. The library has it for bf16
+/// results; for f32 there may be no algorithm, which is an error.
 struct GemmEpilogue {
   const void* bias = nullptr;   ///< [n], of C's dtype, added to every row
   bool gelu = false;            ///< GELU, tanh form, after the bias
