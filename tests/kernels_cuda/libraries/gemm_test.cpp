@@ -149,6 +149,10 @@ TEST_F(GemmTest, BiasAndGelu) {
           has_algorithm = status.ok();
           EXPECT_TRUE(has_algorithm || (dtype == Dtype::f32 && with_gelu)) << status.error().message;
         });
+        for (const cuda::GemmChoice& choice : gemm->choices()) {
+          const Status adopted = gemm->adopt(choice);
+          EXPECT_TRUE(adopted.ok()) << adopted.error().message;
+        }
         if (!has_algorithm) continue;  // the library promises GELU of bf16 results alone
         device_before.download();
         const auto a = t.a.floats(), b = t.b.floats(), add = bias.floats(), got = t.result.floats();
