@@ -6,8 +6,9 @@
 namespace sluice {
 namespace {
 
-Status encode_pieces(EncodeBatch& batch, const TextSource& source, TextEncoder& encoder) {
+Status encode_pieces(EncodeBatch& batch, const TextSource& source, TextEncoder& encoder, bool has_mask) {
   batch.tokens.clear();
+  batch.mask.clear();
   batch.ends.clear();
   batch.text_bytes = 0;
   std::string storage;
@@ -15,7 +16,8 @@ Status encode_pieces(EncodeBatch& batch, const TextSource& source, TextEncoder& 
     const TextPiece& piece = batch.pieces[i];
     std::string_view text;
     SLUICE_TRY(source.text_of(piece, storage, text));
-    const Status encoded = encoder.encode(text, batch.tokens);
+    const Status encoded =
+        has_mask ? encoder.encode_masked(text, batch.tokens, batch.mask) : encoder.encode(text, batch.tokens);
     if (!encoded.ok()) return encoded.error().in(source.where(piece));
     batch.ends.push_back(batch.tokens.size());
     batch.text_bytes += text.size();
@@ -46,7 +48,7 @@ void EncodePool::start(EncodeBatch& batch) {
   ++busy_;
   batch.done = own_ != nullptr;
   if (own_ != nullptr) {
-    batch.result = encode_pieces(batch, source_, *own_);
+    batch.result = encode_pieces(batch, source_, *own_, encoding_.has_mask);
     return;
   }
   {
@@ -79,7 +81,7 @@ void EncodePool::work() {
       batch = waiting_.front();
       waiting_.pop_front();
     }
-    Status result = encode_pieces(*batch, source_, *encoder);
+    Status result = encode_pieces(*batch, source_, *encoder, encoding_.has_mask);
     {
       const std::lock_guard lock(mutex_);
       batch->result = std::move(result);

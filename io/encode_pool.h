@@ -18,7 +18,8 @@ struct EncodeBatch {
   std::vector<TextPiece> pieces;
   std::size_t used = 0;  ///< of pieces; the others keep their memory for later
   std::vector<std::int32_t> tokens;
-  std::vector<std::size_t> ends;  ///< of each piece's tokens
+  std::vector<std::uint8_t> mask;  ///< of the tokens, where the encoding has one
+  std::vector<std::size_t> ends;   ///< of each piece's tokens
   std::uint64_t text_bytes = 0;
   Status result;
   bool done = false;

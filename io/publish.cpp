@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,8 @@
 namespace sluice {
 namespace {
 
+constexpr std::string_view staging_mark = ".tmp-";  // six characters follow
+
 Error os_fault(const std::string& path, const char* what) {
   return fault(fmt::format("{}: {} failed: {}", path, what, std::strerror(errno)));
 }
@@ -24,12 +27,45 @@ std::string directory_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+/// The directory of that name, locked for this process; -1 where it is not there, or somebody works on it.
+int lock_directory(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+/// Those beside `path` that killed processes left, if all that is in them is ours. What can not be removed stays.
+void remove_abandoned(const std::string& path, const StagedDirectory::IsOurs& is_ours) {
+  const auto original = [](std::string name) {  // of a file that is not complete
+    if (const std::size_t at = name.rfind(staging_mark); at + staging_mark.size() + 6 == name.size()) name.resize(at);
+    return name;
+  };
+  const std::filesystem::path target = path;
+  const std::string begin = target.filename().string() + std::string(staging_mark);
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory_of(path), error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(begin) || name.size() != begin.size() + 6) continue;
+    const int lock = lock_directory(entry->path().string());
+    if (lock < 0) continue;
+    std::error_code unreadable;
+    bool ours = true;
+    for (std::filesystem::directory_iterator file(entry->path(), unreadable); !unreadable && file != end;
+         file.increment(unreadable))
+      ours = ours && file->is_regular_file(unreadable) && is_ours(original(file->path().filename().string()));
+    if (ours && !unreadable) std::filesystem::remove_all(entry->path(), unreadable);
+    close(lock);
+  }
+}
+
 }  // namespace
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
   AtomicFile file;
   file.path_ = path;
-  file.temporary_ = path + ".tmp-XXXXXX";
+  file.temporary_ = path + std::string(staging_mark) + "XXXXXX";
   file.fd_ = mkostemp(file.temporary_.data(), O_CLOEXEC);
   if (file.fd_ < 0) {
     file.temporary_.clear();
@@ -78,11 +114,6 @@ Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> dat
   return success();
 }
 
-Status AtomicFile::resize(std::uint64_t bytes) {
-  if (ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return os_fault(path_, "ftruncate");
-  return success();
-}
-
 Status AtomicFile::publish() {
   SLUICE_CHECK(fd_ >= 0, "%s is not open", path_.c_str());
   if (fsync(fd_) != 0) return os_fault(path_, "sync");
@@ -104,25 +135,48 @@ Status sync_directory(const std::string& directory) {
   return success();
 }
 
-Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
+Result<StagedDirectory> StagedDirectory::create(const std::string& path, const IsOurs& is_ours) {
+  remove_abandoned(path, is_ours);
   StagedDirectory directory;
   directory.path_ = path;
-  std::string staging = path + ".tmp-XXXXXX";
-  if (mkdtemp(staging.data()) == nullptr)
-    return bad_request(fmt::format("can not create {}: {}", path, std::strerror(errno)));
-  directory.staging_ = std::move(staging);
-  if (chmod(directory.staging_.c_str(), 0755) != 0) return os_fault(path, "chmod");
+  for (bool made = false; !made;) {
+    SLUICE_ASSIGN(made, directory.make());
+  }
   return directory;
+}
+
+/// False when another process took the new one for abandoned before it was locked.
+Result<bool> StagedDirectory::make() {
+  std::string staging = path_ + std::string(staging_mark) + "XXXXXX";
+  if (mkdtemp(staging.data()) == nullptr)
+    return bad_request(fmt::format("can not create {}: {}", path_, std::strerror(errno)));
+  const int fd = open(staging.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return false;
+  if (fd < 0) return os_fault(staging, "open");
+  lock_ = fd;
+  staging_ = std::move(staging);
+  // File systems that have no such locks never let it be taken for abandoned either.
+  const bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  struct stat there {};
+  if (taken || fstat(fd, &there) != 0 || there.st_nlink == 0) {
+    staging_.clear();
+    close(std::exchange(lock_, -1));
+    return false;
+  }
+  if (fchmod(fd, 0755) != 0) return os_fault(path_, "chmod");
+  return true;
 }
 
 StagedDirectory::~StagedDirectory() {
   std::error_code ignored;
   if (!staging_.empty()) std::filesystem::remove_all(staging_, ignored);
+  if (lock_ >= 0) close(lock_);
 }
 
 StagedDirectory& StagedDirectory::operator=(StagedDirectory&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(staging_, other.staging_);
+  std::swap(lock_, other.lock_);
   return *this;
 }
 

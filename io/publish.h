@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,9 +27,9 @@ class AtomicFile {
 
   Status append(std::span<const std::byte> data);
   Status write_at(std::uint64_t offset, std::span<const std::byte> data);
-  Status resize(std::uint64_t bytes);
   Status publish();
   const std::string& path() const { return path_; }
+  int fd() const { return fd_; }  ///< of the temporary file, for who writes it otherwise
 
  private:
   void discard();
@@ -39,11 +40,15 @@ class AtomicFile {
 
 /// A directory that takes its name only when everything in it is complete: a temporary one beside it -> files (each
 /// synced by who writes it) -> fsync -> rename -> fsync of the directory above. Not published: removed with what is in
-/// it on destruction; a killed process leaves "<name>.tmp-<random>". Move-only.
+/// it on destruction. A killed process leaves "<name>.tmp-<random>", which the next one to be created removes: it is
+/// locked (flock) as long as somebody works on it. Move-only.
 class StagedDirectory {
  public:
+  /// Whether a file of that name may have been written into such a directory. One that holds others is nobody's to
+  /// remove.
+  using IsOurs = std::function<bool(const std::string& name)>;
   /// bad_request where the directory above is missing or can not be written to.
-  static Result<StagedDirectory> create(const std::string& path);
+  static Result<StagedDirectory> create(const std::string& path, const IsOurs& is_ours);
   StagedDirectory() = default;
   ~StagedDirectory();
   StagedDirectory(StagedDirectory&& other) noexcept { *this = std::move(other); }
@@ -55,7 +60,9 @@ class StagedDirectory {
   Status publish(bool replace);
 
  private:
+  Result<bool> make();
   std::string path_, staging_;
+  int lock_ = -1;  ///< the directory, open
 };
 
 Status publish_file(const std::string& path, std::string_view content, mode_t mode = 0644);

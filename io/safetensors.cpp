@@ -24,18 +24,6 @@ Error wrong_file(const std::string& path, const std::string& what) {
   return bad_request(fmt::format("{}: {}", path, what));
 }
 
-Status read_exactly(int fd, const std::string& path, std::uint64_t offset, std::span<std::byte> out) {
-  while (!out.empty()) {
-    const ssize_t n = pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fault(fmt::format("{}: read at offset {} failed: {}", path, offset, std::strerror(errno)));
-    if (n == 0) return fault(fmt::format("{}: ends at offset {}: it was changed while being read", path, offset));
-    out = out.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
-  return success();
-}
-
 /// The header's text of a file of `file_bytes`.
 Result<std::string> read_header(int fd, const std::string& path, std::uint64_t file_bytes) {
   if (file_bytes < 8) return wrong_file(path, "is too short for safetensors");
@@ -100,7 +88,7 @@ TensorDtype to_tensor_dtype(Dtype t) {
 }
 
 SafeTensors::~SafeTensors() {
-  for (const File& file : files_) close(file.fd);
+  for (const ReadAhead::File& file : files_) close(file.fd);
 }
 
 SafeTensors& SafeTensors::operator=(SafeTensors&& other) noexcept {
@@ -181,7 +169,7 @@ const TensorEntry* SafeTensors::find(std::string_view name) const {
 Status SafeTensors::read(const TensorEntry& entry, std::uint64_t byte_offset, std::span<std::byte> out) const {
   SLUICE_CHECK(byte_offset <= entry.bytes && out.size() <= entry.bytes - byte_offset, "[%llu, +%zu) of %llu bytes",
                static_cast<unsigned long long>(byte_offset), out.size(), static_cast<unsigned long long>(entry.bytes));
-  const File& file = files_[entry.file];
+  const ReadAhead::File& file = files_[entry.file];
   return read_exactly(file.fd, file.path, entry.offset + byte_offset, out);
 }
 

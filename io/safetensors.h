@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "io/publish.h"
+#include "io/read_ahead.h"
+#include "io/stream_writer.h"
 #include "sluice/dtype.h"
 #include "sluice/status.h"
 
@@ -71,15 +73,13 @@ class SafeTensors {
   const std::map<std::string, TensorEntry, std::less<>>& entries() const { return entries_; }
   /// Bytes [byte_offset, byte_offset + out.size()) of the tensor's data. Thread-safe.
   Status read(const TensorEntry& entry, std::uint64_t byte_offset, std::span<std::byte> out) const;
+  /// The files that TensorEntry::file counts, open: for who reads much of them ahead.
+  std::span<const ReadAhead::File> files() const { return files_; }
 
  private:
   Status add_file(int fd, const std::string& path);
   Status add_indexed(const std::string& index_path);
-  struct File {
-    int fd;
-    std::string path;
-  };
-  std::vector<File> files_;
+  std::vector<ReadAhead::File> files_;
   std::map<std::string, TensorEntry, std::less<>> entries_;
 };
 
@@ -93,15 +93,16 @@ class SafeTensorsWriter {
   };
   static Result<SafeTensorsWriter> create(const std::string& path, const std::vector<Tensor>& tensors,
                                           const std::map<std::string, std::string>& metadata = {});
-  /// Part of a tensor's data; every byte must be written once.
+  /// Part of a tensor's data. All of the data in the order of the tensors: a file is one stream.
   Status write(std::string_view name, std::uint64_t byte_offset, std::span<const std::byte> data);
   Status finish();
 
  private:
   struct Place {
-    std::uint64_t offset, bytes, written;
+    std::uint64_t offset, bytes;  ///< in the file
   };
   AtomicFile file_;
+  std::unique_ptr<StreamWriter> stream_;  ///< into file_
   std::map<std::string, Place, std::less<>> places_;
 };
 

@@ -19,7 +19,7 @@ Result<SafeTensorsWriter> SafeTensorsWriter::create(const std::string& path, con
     for (const std::uint64_t dimension : tensor.shape)
       if (__builtin_mul_overflow(bytes, dimension, &bytes))
         return bad_request(fmt::format("{}: tensor '{}' has a shape that overflows", path, tensor.name));
-    if (tensor.name == "__metadata__" || !writer.places_.emplace(tensor.name, Place{end, bytes, 0}).second)
+    if (tensor.name == "__metadata__" || !writer.places_.emplace(tensor.name, Place{end, bytes}).second)
       return bad_request(fmt::format("{}: tensor '{}' appears twice", path, tensor.name));
     header[tensor.name] = {
         {"dtype", tensor_dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {end, end + bytes}}};
@@ -30,27 +30,26 @@ Result<SafeTensorsWriter> SafeTensorsWriter::create(const std::string& path, con
   const std::uint64_t header_bytes = text.size();
   for (auto& [name, place] : writer.places_) place.offset += 8 + header_bytes;
   SLUICE_ASSIGN(writer.file_, AtomicFile::create(path));
-  SLUICE_TRY(writer.file_.append(std::as_bytes(std::span(&header_bytes, 1))));
-  SLUICE_TRY(writer.file_.append(std::as_bytes(std::span(text))));
-  SLUICE_TRY(writer.file_.resize(8 + header_bytes + end));
+  SLUICE_ASSIGN(writer.stream_, StreamWriter::create(writer.file_.fd(), path, 8 + header_bytes + end, {}));
+  SLUICE_TRY(writer.stream_->append(std::as_bytes(std::span(&header_bytes, 1))));
+  SLUICE_TRY(writer.stream_->append(std::as_bytes(std::span(text))));
   return writer;
 }
 
 Status SafeTensorsWriter::write(std::string_view name, std::uint64_t byte_offset, std::span<const std::byte> data) {
   const auto it = places_.find(name);
   SLUICE_CHECK(it != places_.end(), "no tensor '%.*s'", static_cast<int>(name.size()), name.data());
-  Place& place = it->second;
+  const Place& place = it->second;
   SLUICE_CHECK(byte_offset <= place.bytes && data.size() <= place.bytes - byte_offset, "beyond the tensor's end");
-  SLUICE_TRY(file_.write_at(place.offset + byte_offset, data));
-  place.written += data.size();
-  return success();
+  SLUICE_CHECK(place.offset + byte_offset == stream_->appended_bytes(), "byte %llu of '%.*s' comes at %llu of the file",
+               static_cast<unsigned long long>(byte_offset), static_cast<int>(name.size()), name.data(),
+               static_cast<unsigned long long>(stream_->appended_bytes()));
+  return stream_->append(data);
 }
 
 Status SafeTensorsWriter::finish() {
-  for (const auto& [name, place] : places_)
-    SLUICE_CHECK(place.written == place.bytes, "%llu of %llu bytes of '%s' were written",
-                 static_cast<unsigned long long>(place.written), static_cast<unsigned long long>(place.bytes),
-                 name.c_str());
+  SLUICE_TRY(stream_->finish());
+  stream_.reset();
   return file_.publish();
 }
 

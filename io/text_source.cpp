@@ -214,7 +214,7 @@ std::string TextSource::where(const TextPiece& piece) const {
 
 Status TextSource::text_of(const TextPiece& piece, std::string& storage, std::string_view& text) const {
   text = piece.data;
-  if (piece.line == 0) return success();
+  if (piece.line == 0 || options_.whole_lines) return success();
   FieldReader reader(options_.field, storage);
   const bool parsed = Json::sax_parse(piece.data.begin(), piece.data.end(), &reader);
   const std::string wrong = reader.wrong(parsed);

@@ -36,6 +36,7 @@ class TextSource {
     std::vector<std::string> paths;  ///< files, pipes, or "-" for standard input
     TextKind kind = TextKind::automatic;
     std::string field = "text";  ///< of a JSON line, holds the document
+    bool whole_lines = false;    ///< a JSON line is handed out as it stands, unread
     /// Text files come in parts of this many bytes; 0: whole.
     std::size_t part_bytes = 0;
     /// Memory is bounded by the longest line, or text file that comes whole, and these by this.

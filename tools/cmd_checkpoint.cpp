@@ -122,7 +122,7 @@ void add_export(CLI::App& checkpoint, Outcome& outcome) {
       "RUN may be complete, stopped or crashed: then the step is exported that it would go on from, and it can still\n"
       "go on. Every checksum is verified first. Needs less than 256 MiB of memory whatever the model's size, and the\n"
       "room of the model on the drive. config.json, tokenizer files and generation_config.json come along; all of it\n"
-      "is in DIR, or nothing is.");
+      "is in DIR, or nothing is, and what killed exports to it have left beside it (DIR.tmp-*) goes.");
   auto options = std::make_shared<Options>();
   command->add_option("RUN", options->run, "directory of the run")->required();
   command->add_option("DIR", options->to.directory, "directory to write: new, or empty")->required();

@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "io/chat/chat_encoding.h"
 #include "io/json_guard.h"
 #include "io/megatron.h"
 #include "io/token_survey.h"
@@ -45,6 +46,10 @@ struct TokenizeRequest {
   double eval_split = 0;
   std::uint64_t seed = 1;
   std::string append_eos;  ///< a number, auto, or nothing
+  std::string chat;        ///< a template, auto, or nothing
+  ChatLoss loss = ChatLoss::assistant;
+  std::uint64_t pack = 0;
+  TooLong too_long = TooLong::cut;
   int threads = 1;
   bool json = false, no_special_tokens = false;
 };
@@ -85,6 +90,12 @@ Status refuse_to_replace(const std::vector<std::string>& inputs, const std::vect
 /// What is read; bad_request when a field is named that nothing has.
 Result<TextSource::Options> texts_of(const TokenizeRequest& request) {
   TextSource::Options texts{.paths = request.input, .kind = request.input_format};
+  if (!request.chat.empty()) {
+    if (texts.kind == TextKind::text) return bad_request("--chat reads JSON lines, and --input-format is text");
+    texts.kind = TextKind::jsonl;
+    texts.whole_lines = true;
+    return texts;
+  }
   if (!request.jsonl_field) return texts;
   texts.field = *request.jsonl_field;
   const bool any = texts.kind == TextKind::automatic
@@ -101,12 +112,9 @@ Result<std::int32_t> end_of_text(const Tokenizer& tokenizer, const std::string& 
                                            ? std::filesystem::path(path)
                                            : std::filesystem::path(path).parent_path();
   const std::string file = (folder / "tokenizer_config.json").string();
-  const auto refuse = [&](const std::string& why) {
-    return bad_request("--append-eos auto: " + file + " " + why + "; give the token's number");
-  };
-  const Result<std::string> text = read_json_file(file, 16u << 20);
-  if (!text.ok()) return bad_request("--append-eos auto: " + text.error().message + "; give the token's number");
-  const json config = json::parse(*text, nullptr, false);
+  const auto refuse = [&](const std::string& why) { return bad_request(file + " " + why); };
+  SLUICE_ASSIGN(const std::string text, read_json_file(file, 16u << 20));
+  const json config = json::parse(text, nullptr, false);
   // A name, or an added token with its content.
   const json eos = config.is_object() && config.contains("eos_token") ? config["eos_token"] : json();
   const json name = eos.is_object() && eos.contains("content") ? eos["content"] : eos;
@@ -120,9 +128,33 @@ Result<std::int32_t> end_of_text(const Tokenizer& tokenizer, const std::string& 
 struct Encoding {
   TextEncoding text;
   std::optional<std::int32_t> end;
+  std::string rendered;  ///< conversations: by which template, and how that was chosen
 };
+
+Result<Encoding> chat_encoding_of(const TokenizeRequest& request) {
+  if (request.tokenizer.empty()) return bad_request("--chat needs the special tokens of a tokenizer; add --tokenizer");
+  if (request.no_special_tokens || !request.append_eos.empty())
+    return bad_request(std::string(request.no_special_tokens ? "--no-special-tokens" : "--append-eos") +
+                       " is for texts; a chat template says which tokens stand around messages");
+  SLUICE_ASSIGN(Tokenizer loaded, Tokenizer::load(request.tokenizer));
+  auto tokenizer = std::make_shared<const Tokenizer>(std::move(loaded));
+  if (request.chat == "none") {
+    if (request.jsonl_field)
+      return bad_request("--jsonl-field, but with --chat none lines have \"prompt\" and \"completion\"");
+    const auto eos = end_of_text(*tokenizer, request.tokenizer);
+    if (!eos.ok()) return eos.error().in("--chat none");
+    return Encoding{completion_encoding(tokenizer, *eos, request.loss), std::nullopt, "none"};
+  }
+  SLUICE_ASSIGN(const ChosenTemplate chosen, choose_template(request.chat, *tokenizer, request.tokenizer));
+  auto renderer = ChatRenderer::create(chosen.name, *tokenizer, chosen.tokens);
+  if (!renderer.ok()) return renderer.error().in(request.tokenizer);
+  return Encoding{chat_encoding(tokenizer, *renderer, {request.jsonl_field.value_or(""), request.loss}), std::nullopt,
+                  std::string(template_name(chosen.name)) + (chosen.why.empty() ? "" : ", " + chosen.why)};
+}
+
 Result<Encoding> encoding_of(const TokenizeRequest& request) {
-  Encoding e{byte_encoding(), std::nullopt};
+  if (!request.chat.empty()) return chat_encoding_of(request);
+  Encoding e{byte_encoding(), std::nullopt, {}};
   std::shared_ptr<const Tokenizer> tokenizer;
   if (!request.tokenizer.empty()) {
     SLUICE_ASSIGN(Tokenizer loaded, Tokenizer::load(request.tokenizer));
@@ -134,7 +166,9 @@ Result<Encoding> encoding_of(const TokenizeRequest& request) {
   if (request.append_eos.empty()) return e;
   if (request.append_eos == "auto") {
     if (!tokenizer) return bad_request("--append-eos auto asks a tokenizer; add --tokenizer, or give a number");
-    SLUICE_ASSIGN(e.end, end_of_text(*tokenizer, request.tokenizer));
+    const auto eos = end_of_text(*tokenizer, request.tokenizer);
+    if (!eos.ok()) return bad_request("--append-eos auto: " + eos.error().message + "; give the token's number");
+    e.end = *eos;
     return e;
   }
   std::uint64_t id = 0;
@@ -168,29 +202,63 @@ std::string progress_text(const TokenizeReport& report, double seconds) {
                      format_count(static_cast<double>(report.training.tokens + report.held_out.tokens)), left);
 }
 
-json as_json(const TokenizeReport::Output& output) {
-  return {{"output", output.path}, {"tokens", output.tokens}, {"documents", output.documents}};
+json as_json(const TokenizeRequest& request, const TokenizeReport::Output& output) {
+  json out{{"output", output.path}, {"tokens", output.tokens}, {"documents", output.documents}};
+  if (!request.chat.empty() || request.pack > 0) out["loss_tokens"] = output.loss_tokens;
+  if (request.pack == 0) return out;
+  out["sequence"] = request.pack;
+  out["sequences"] = output.pack.sequences;
+  out["padding_tokens"] = output.pack.padding_tokens;
+  out["too_long"] = output.pack.too_long;
+  out["lost_tokens"] = output.pack.lost_tokens;
+  out["unlearned"] = output.pack.unlearned;
+  return out;
 }
 
-void print_report(const TokenizeRequest& request, const TokenizeReport& report, double seconds) {
+double percent(std::uint64_t part, std::uint64_t whole) {
+  return 100 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));
+}
+
+void print_packing(const TokenizeRequest& request, const TokenizeReport::Output& output) {
+  const PackReport& pack = output.pack;
+  fmt::print("  {} sequences of {} tokens, {:.2f}% of them padding\n", pack.sequences, request.pack,
+             percent(pack.padding_tokens, pack.padding_tokens + pack.tokens));
+  const std::string of = fmt::format("{} of more than {} tokens", pack.too_long, request.pack);
+  if (pack.too_long > 0 && request.too_long == TooLong::drop)
+    fmt::print("  {} were dropped, with {} tokens\n", of, pack.lost_tokens);
+  else if (pack.too_long > 0)
+    fmt::print("  {} were cut, {} tokens lost\n", of, pack.lost_tokens);
+  if (pack.unlearned > 0) fmt::print("  {} were left out, whose answers were cut off\n", pack.unlearned);
+}
+
+void print_report(const TokenizeRequest& request, const Encoding& encoding, const TokenizeReport& report,
+                  double seconds) {
   const double rate = static_cast<double>(report.text_bytes) / seconds;
   if (request.json) {
-    json out = as_json(report.training);
+    json out = as_json(request, report.training);
+    if (!encoding.rendered.empty()) out["template"] = encoding.rendered.substr(0, encoding.rendered.find(','));
     out["vocabulary"] = report.vocabulary;
     out["empty_documents"] = report.empty_documents;
     out["input_bytes"] = report.input_bytes;
     out["text_bytes"] = report.text_bytes;
     out["seconds"] = seconds;
     out["text_bytes_per_second"] = rate;
-    if (!report.held_out.path.empty()) out["eval"] = as_json(report.held_out);
+    if (!report.held_out.path.empty()) out["eval"] = as_json(request, report.held_out);
     fmt::print("{}\n", out.dump());
     return;
   }
-  for (const auto* output : {&report.training, &report.held_out})
-    if (!output->path.empty())
-      fmt::print("{}: {} tokens in {} documents, vocabulary {}\n", printed_files(output->path, request.format),
-                 output->tokens, output->documents, report.vocabulary);
-  if (report.empty_documents > 0) fmt::print("{} documents without text were left out\n", report.empty_documents);
+  const bool chat = !request.chat.empty();
+  if (chat) fmt::print("template {}\n", encoding.rendered);
+  for (const auto* output : {&report.training, &report.held_out}) {
+    if (output->path.empty()) continue;
+    fmt::print("{}: {} tokens in {} {}, vocabulary {}\n", printed_files(output->path, request.format), output->tokens,
+               output->documents, chat ? "conversations" : "documents", report.vocabulary);
+    if (chat) fmt::print("  {:.1f}% of them in the loss\n", percent(output->loss_tokens, output->tokens));
+    if (request.pack > 0) print_packing(request, *output);
+  }
+  if (report.empty_documents > 0)
+    fmt::print("{} {} were left out\n", report.empty_documents,
+               chat ? "conversations with nothing to learn" : "documents without text");
   fmt::print("{} of text in {}, {}\n", format_bytes(report.text_bytes), format_seconds(seconds), format_rate(rate));
 }
 
@@ -207,6 +275,7 @@ Status run_tokenize(const TokenizeRequest& request) {
   options.end_of_text = encoding.end;
   options.held_out = request.eval_split;
   options.seed = request.seed;
+  if (request.pack > 0) options.pack = PackOptions{.sequence = request.pack, .too_long = request.too_long};
   options.threads = request.threads;
   const std::atomic<bool>& stop = stop_on_signals();
   options.before_publishing = [&] { return unless_stopped(stop); };
@@ -226,7 +295,7 @@ Status run_tokenize(const TokenizeRequest& request) {
   const auto report = tokenize(options, encoding.text, watch);
   line.finish();
   if (!report.ok()) return report.error();
-  print_report(request, *report, clock.seconds());
+  print_report(request, encoding, *report, clock.seconds());
   return success();
 }
 
@@ -335,6 +404,42 @@ void add_format(CLI::App* command, TokenFormat* format) {
       ->type_name("sluice|megatron");
 }
 
+/// What fine-tuning on conversations asks for.
+void add_chat(CLI::App* command, TokenizeRequest& request) {
+  CLI::Option* chat =
+      command
+          ->add_option(
+              "--chat", request.chat,
+              "JSON lines are conversations, {\"messages\": [{\"role\", \"content\"}]} or ShareGPT's; rendered "
+              "by the model's own template (auto) or " +
+                  template_names() + "; none: {\"prompt\", \"completion\"} as they stand, and eos_token")
+          ->type_name("TEMPLATE");
+  const std::map<std::string, ChatLoss> losses{
+      {"assistant", ChatLoss::assistant}, {"last", ChatLoss::last}, {"all", ChatLoss::all}};
+  command
+      ->add_option("--loss", request.loss,
+                   "what counts in the loss of a conversation: what the assistant says, its last turn alone, or all")
+      ->transform(CLI::CheckedTransformer(losses).description(""))
+      ->type_name("assistant|last|all")
+      ->needs(chat);
+  CLI::Option* pack =
+      command
+          ->add_option("--pack", request.pack,
+                       "lay documents whole into sequences of N tokens, for training on sequences of so many; what is "
+                       "left of one is padding, which does not count")
+          ->check(CLI::Range(2, 1 << 24).description(""))
+          ->type_name("N");
+  const std::map<std::string, TooLong> ways{
+      {"cut", TooLong::cut}, {"drop", TooLong::drop}, {"refuse", TooLong::refuse}};
+  command
+      ->add_option("--too-long", request.too_long,
+                   "documents of more than N tokens: cut them (texts into several, conversations at their end), drop "
+                   "them, or stop")
+      ->transform(CLI::CheckedTransformer(ways).description(""))
+      ->type_name("cut|drop|refuse")
+      ->needs(pack);
+}
+
 void add_tokenize(CLI::App& data, Outcome& outcome) {
   auto request = std::make_shared<TokenizeRequest>();
   request->threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -345,9 +450,11 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
       "wiki.tokens\n"
       "  sluice data tokenize --input c4-*.jsonl.zst --output c4.tokens --eval-split 0.01\n"
       "  sluice data tokenize --input wiki.jsonl --jsonl-field body --output wiki --format megatron\n"
+      "  sluice data tokenize chat.jsonl --tokenizer ./Qwen2.5-0.5B --chat auto --pack 2048 --output chat.tokens\n"
+      "  sluice data tokenize chat.jsonl --tokenizer ./Llama-3.2-1B --chat llama3 --loss last --output chat.tokens\n"
       "  xzcat corpus.jsonl.xz | sluice data tokenize --input - --input-format jsonl --output corpus.tokens");
   command
-      ->add_option("--input", request->input,
+      ->add_option("input,--input", request->input,
                    "texts (a document each) or JSON lines (.jsonl, .ndjson; a document a line), also as .gz, .dz or "
                    ".zst; - is standard input")
       ->required()
@@ -365,9 +472,11 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
       ->transform(CLI::CheckedTransformer(kinds).description(""))
       ->type_name("auto|text|jsonl");
   command
-      ->add_option("--jsonl-field", request->jsonl_field,
-                   "the field of a JSON line that is the document (default: text)")
+      ->add_option("--jsonl-field,--field", request->jsonl_field,
+                   "the field of a JSON line that is the document (default: text), or with --chat the list of messages "
+                   "(default: messages, or conversations)")
       ->type_name("NAME");
+  add_chat(command, *request);
   add_format(command, &request->format);
   CLI::Option* eval_split =
       command

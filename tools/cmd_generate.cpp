@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "io/chat/chat_template.h"
 #include "io/json_guard.h"
 #include "io/tokenizer/streaming_decoder.h"
 #include "src/train/inference.h"
@@ -22,7 +23,7 @@ constexpr std::int64_t byte_vocabulary = 256;
 using Clock = std::chrono::steady_clock;
 
 struct Request {
-  std::string prompt, tokenizer;
+  std::string prompt, tokenizer, chat, system;
   std::vector<std::int32_t> prompt_tokens;
   std::vector<std::string> stop;
   bool ignore_eos = false;
@@ -48,9 +49,37 @@ Result<std::optional<Tokenizer>> tokenizer_of(const Request& request, const std:
   return std::optional(std::move(tokenizer));
 }
 
-Result<std::vector<std::int32_t>> tokens_of(const Request& request, const std::optional<Tokenizer>& tokenizer,
-                                            const std::string& model, std::int64_t vocabulary) {
-  std::vector<std::int32_t> tokens = request.prompt_tokens;
+/// A question as the model was taught to be asked, and the token that ends its answer.
+struct Question {
+  std::vector<std::int32_t> tokens;
+  std::int32_t end_of_turn = 0;
+};
+Result<std::optional<Question>> question_of(const Request& request, const std::optional<Tokenizer>& tokenizer,
+                                            const std::string& weights) {
+  if (request.chat.empty()) return std::optional<Question>();
+  if (!tokenizer)
+    return bad_request("--chat needs the special tokens of a tokenizer, and " + weights +
+                       " has no tokenizer.json; add --tokenizer FILE");
+  const std::string path = request.tokenizer.empty() ? weights : request.tokenizer;
+  SLUICE_ASSIGN(const ChosenTemplate chosen, choose_template(request.chat, *tokenizer, path));
+  const auto renderer = ChatRenderer::create(chosen.name, *tokenizer, chosen.tokens);
+  if (!renderer.ok()) return renderer.error().in(path);
+  Conversation conversation;
+  if (!request.system.empty()) conversation.push_back({ChatRole::system, request.system, false});
+  conversation.push_back({ChatRole::user, request.prompt, false});
+  RenderedChat chat;
+  SLUICE_TRY(renderer->render(conversation, ChatLoss::assistant, true, chat));
+  Question question{{}, renderer->end_of_turn()};
+  std::vector<std::uint8_t> unused;
+  const Status encoded = Tokenizer::Encoder(*tokenizer).encode(chat.text, chat.marks, question.tokens, unused);
+  if (!encoded.ok()) return encoded.error().in("--prompt");
+  return std::optional(std::move(question));
+}
+
+Result<std::vector<std::int32_t>> tokens_of(const Request& request, const std::optional<Question>& question,
+                                            const std::optional<Tokenizer>& tokenizer, const std::string& model,
+                                            std::int64_t vocabulary) {
+  std::vector<std::int32_t> tokens = question ? question->tokens : request.prompt_tokens;
   const bool given = !tokens.empty();
   if (!given && tokenizer) SLUICE_TRY(Tokenizer::Encoder(*tokenizer).encode(request.prompt, true, tokens));
   if (!given && !tokenizer && vocabulary != byte_vocabulary)
@@ -61,7 +90,7 @@ Result<std::vector<std::int32_t>> tokens_of(const Request& request, const std::o
   if (tokens.empty()) return bad_request("--prompt is empty; give at least one byte to go on from");
   for (const std::int32_t t : tokens)
     if (t < 0 || t >= vocabulary)
-      return bad_request((given ? "--prompt-tokens: " : "--tokenizer: token ") + std::to_string(t) +
+      return bad_request((given && !question ? "--prompt-tokens: " : "--tokenizer: token ") + std::to_string(t) +
                          " is not in the vocabulary of " + std::to_string(vocabulary) + " of " + model);
   return tokens;
 }
@@ -186,10 +215,13 @@ Status generate(const RunOptions& options, const Request& request) {
   SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
   const std::string weights = config.init.empty() ? config.model : config.init;
   SLUICE_ASSIGN(const std::optional<Tokenizer> tokenizer, tokenizer_of(request, weights));
-  SLUICE_ASSIGN(const std::vector<std::int32_t> prompt, tokens_of(request, tokenizer, config.model, model.vocabulary));
+  SLUICE_ASSIGN(const std::optional<Question> question, question_of(request, tokenizer, weights));
+  SLUICE_ASSIGN(const std::vector<std::int32_t> prompt,
+                tokens_of(request, question, tokenizer, config.model, model.vocabulary));
   std::vector<std::int32_t> ends;
   if (!request.ignore_eos) {
     SLUICE_ASSIGN(ends, end_tokens(weights));
+    if (question) ends.push_back(question->end_of_turn);
   }
   const auto length = static_cast<std::int64_t>(prompt.size());
   if (length + request.tokens > model.max_positions)
@@ -208,7 +240,7 @@ Status generate(const RunOptions& options, const Request& request) {
                 }));
   line.finish();
   const bool text = request.prompt_tokens.empty();
-  if (text && !config.json) std::fwrite(request.prompt.data(), 1, request.prompt.size(), stdout);
+  if (text && !question && !config.json) std::fwrite(request.prompt.data(), 1, request.prompt.size(), stdout);
   Printer printer(!config.json, text, text && tokenizer ? &*tokenizer : nullptr, prompt, request.stop);
   SLUICE_ASSIGN(const Generated generated, continue_prompt(*generator, prompt, request, ends, stop, printer));
   if (config.json) report_json(*generator, prompt, generated, text);
@@ -222,6 +254,8 @@ void add_generate(CLI::App& app, Outcome& outcome) {
       app, "generate", "continue a text, streaming a model that need not fit in memory",
       "  sluice generate --model out --prompt 'It was a dark and ' --tokens 300 --temperature 0.8\n"
       "  sluice generate --model ./Llama-3.2-1B --prompt 'Q: Why is the sky blue?\\nA:' --top-p 0.9 --stop 'Q:'\n"
+      "  sluice generate --model ./Qwen2.5-0.5B-Instruct --chat auto --system 'Answer in one line.' 'Why is the sky "
+      "blue?'\n"
       "  sluice generate --model ./Llama-3.2-1B --prompt-tokens 128000,791,6864 --tokens 16 --temperature 0 \\\n"
       "      --device-memory 512MiB --host-memory 256MiB --nvme /mnt/nvme");
   auto options = std::make_shared<RunOptions>();
@@ -229,7 +263,8 @@ void add_generate(CLI::App& app, Outcome& outcome) {
   Sampling& s = request->sampling;
   add_model_options(command, options.get());
   command->get_option("--model")->required();
-  CLI::Option* text = command->add_option("--prompt", request->prompt, "text to continue");
+  CLI::Option* text =
+      command->add_option("prompt,--prompt", request->prompt, "text to continue, or to answer with --chat");
   CLI::Option* tokens =
       command->add_option("--prompt-tokens", request->prompt_tokens, "tokens to continue; prints tokens, not text")
           ->delimiter(',')
@@ -240,6 +275,14 @@ void add_generate(CLI::App& app, Outcome& outcome) {
                    "tokenizer.json or its directory (default: the one beside the weights; without one, bytes are "
                    "tokens for models with a vocabulary of 256)")
       ->excludes(tokens);
+  CLI::Option* chat =
+      command
+          ->add_option("--chat", request->chat,
+                       "the prompt is what a user says, rendered by the model's own template (auto) or " +
+                           template_names() + "; prints the answer alone")
+          ->type_name("TEMPLATE")
+          ->excludes(tokens);
+  command->add_option("--system", request->system, "a system prompt before it")->type_name("TEXT")->needs(chat);
   command->add_option("--tokens", request->tokens, "tokens to generate at most")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();

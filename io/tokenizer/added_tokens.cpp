@@ -34,7 +34,8 @@ void AddedTokenFinder::add(const AddedToken* token, std::string_view as) {
   if (ends_[node] == nullptr) ends_[node] = token;
 }
 
-const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_t at, std::size_t& length) const {
+const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_t at, TextMarks marks,
+                                               std::size_t& length) const {
   const AddedToken* longest = nullptr;
   std::uint32_t node = 0;
   for (std::size_t i = at; i < text.size(); ++i) {
@@ -42,13 +43,14 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_
     if (it == children_.end()) break;
     node = it->second;
     if (ends_[node] == nullptr) continue;
+    if (ends_[node]->special && any_content(marks, {at, i + 1})) continue;
     longest = ends_[node];
     length = i + 1 - at;
   }
   return longest;
 }
 
-void AddedTokenFinder::find_all(std::string_view text, std::vector<Found>& found) const {
+void AddedTokenFinder::find_all(std::string_view text, TextMarks marks, std::vector<Found>& found) const {
   found.clear();
   if (empty()) return;
   std::size_t done = 0;
@@ -58,12 +60,13 @@ void AddedTokenFinder::find_all(std::string_view text, std::vector<Found>& found
       continue;
     }
     std::size_t length = 0;
-    const AddedToken* const token = longest_at(text, at, length);
+    const AddedToken* const token = longest_at(text, at, marks, length);
     if (token == nullptr) {
       ++at;
       continue;
     }
     TextRange r{at, at + length};
+    const std::size_t start = at;
     at = r.end;
     if (token->single_word && !stands_alone(text, r)) continue;
     if (token->lstrip) {
@@ -76,7 +79,7 @@ void AddedTokenFinder::find_all(std::string_view text, std::vector<Found>& found
     }
     while (token->rstrip && r.end < text.size() && is_white_space(utf8_at(text, r.end)))
       r.end += utf8_length(text[r.end]);
-    found.push_back({r, token});
+    found.push_back({r, start, token});
     done = r.end;
   }
 }

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "io/tokenizer/pattern.h"
+#include "io/tokenizer/text_marks.h"
 
 namespace sluice {
 
@@ -28,14 +28,15 @@ class AddedTokenFinder {
   bool empty() const { return children_.empty(); }
 
   struct Found {
-    TextRange range;  ///< with the white space that goes along
+    TextRange range;     ///< with the white space that goes along
+    std::size_t at = 0;  ///< where the token itself begins
     const AddedToken* token = nullptr;
   };
-  /// All tokens in the text, in order; `found` is emptied first.
-  void find_all(std::string_view text, std::vector<Found>& found) const;
+  /// All tokens in the text, in order, but special ones that touch content; `found` is emptied first.
+  void find_all(std::string_view text, TextMarks marks, std::vector<Found>& found) const;
 
  private:
-  const AddedToken* longest_at(std::string_view text, std::size_t at, std::size_t& length) const;
+  const AddedToken* longest_at(std::string_view text, std::size_t at, TextMarks marks, std::size_t& length) const;
   std::array<bool, 256> first_{};                              ///< bytes that tokens begin with
   std::unordered_map<std::uint64_t, std::uint32_t> children_;  ///< node << 8 | byte -> node; 0 is the root
   std::vector<const AddedToken*> ends_{nullptr};               ///< [node]

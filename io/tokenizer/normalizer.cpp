@@ -1,5 +1,6 @@
 #include "io/tokenizer/normalizer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "io/tokenizer/json_fields.h"
@@ -100,6 +101,19 @@ Status Normalizer::apply(std::string& text) const {
     if (const auto* replace = std::get_if<Replace>(&step)) {
       SLUICE_ASSIGN(text, replaced(text, replace->wanted, replace->by));
     }
+  }
+  return success();
+}
+
+// What stands before a mark has the same normal form alone: marks lie at the borders of messages, behind white space
+// and punctuation of a template, where nothing composes.
+Status Normalizer::move_marks(std::string_view text, std::size_t normal_bytes, std::vector<TextMark>& marks) const {
+  std::string before;
+  std::size_t least = 0;
+  for (TextMark& mark : marks) {
+    before.assign(text.substr(0, mark.begin));
+    SLUICE_TRY(apply(before));
+    mark.begin = least = std::clamp(before.size(), least, normal_bytes);
   }
   return success();
 }

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "io/tokenizer/pattern.h"
+#include "io/tokenizer/text_marks.h"
 #include "io/tokenizer/unicode.h"
 
 namespace sluice {
@@ -28,6 +28,8 @@ class Normalizer {
   static Result<Normalizer> from(const nlohmann::json& json);
   bool empty() const { return steps_.empty(); }
   Status apply(std::string& text) const;
+  /// The places that `marks` of `text`, whose normal form has `normal_bytes`, have in it.
+  Status move_marks(std::string_view text, std::size_t normal_bytes, std::vector<TextMark>& marks) const;
 
  private:
   struct Prepend {

@@ -94,40 +94,52 @@ PreTokenizer::Runner::Runner(const PreTokenizer& pre_tokenizer)
       scratch_[i].matcher.emplace(*split->wanted.pattern);
 }
 
-Status PreTokenizer::Runner::run(std::string_view text, bool at_start, const Sink& sink) {
-  return run_stage(0, text, at_start, sink);
+Status PreTokenizer::Runner::run(std::string_view text, bool at_start, TextMarks marks, const Sink& sink) {
+  return run_stage(0, text, at_start, marks, sink);
 }
 
-Status PreTokenizer::Runner::run_stage(std::size_t stage, std::string_view text, bool at_start, const Sink& sink) {
+Status PreTokenizer::Runner::run_stage(std::size_t stage, std::string_view text, bool at_start, TextMarks marks,
+                                       const Sink& sink) {
   if (text.empty()) return success();
-  if (stage == scratch_.size()) return sink(text);
+  if (stage == scratch_.size()) return sink(text, marks);
   const Stage& what = pre_tokenizer_.stages_[stage];
   std::string& changed = scratch_[stage].text;
+  std::vector<TextMark>& moved = scratch_[stage].marks;
   if (const auto* prefix = std::get_if<Prefix>(&what)) {
     if (text.starts_with(prefix->text) || (prefix->only_at_start && !at_start))
-      return run_stage(stage + 1, text, at_start, sink);
+      return run_stage(stage + 1, text, at_start, marks, sink);
     changed.assign(prefix->text).append(text);
-    return run_stage(stage + 1, changed, at_start, sink);
+    moved.assign(marks.begin(), marks.end());
+    for (TextMark& mark : moved)
+      if (mark.begin > 0) mark.begin += prefix->text.size();  // else the prefix belongs to what it is put before
+    return run_stage(stage + 1, changed, at_start, moved, sink);
   }
   if (const auto* swap = std::get_if<Swap>(&what)) {
     changed.clear();
+    moved.clear();
     for (std::size_t done = 0; done <= text.size();) {
       const std::size_t at = std::min(text.find(swap->from, done), text.size());
+      for (; moved.size() < marks.size() && marks[moved.size()].begin <= at;) {
+        moved.push_back(marks[moved.size()]);
+        moved.back().begin = changed.size() + std::max(moved.back().begin, done) - done;
+      }
       changed.append(text.substr(done, at - done));
       if (at == text.size()) break;
       changed += swap->to;
       done = at + swap->from.size();
     }
-    return run_stage(stage + 1, changed, at_start, sink);
+    return run_stage(stage + 1, changed, at_start, moved, sink);
   }
-  return split(stage, text, at_start, sink);
+  return split(stage, text, at_start, marks, sink);
 }
 
-Status PreTokenizer::Runner::split(std::size_t stage, std::string_view text, bool at_start, const Sink& sink) {
+Status PreTokenizer::Runner::split(std::size_t stage, std::string_view text, bool at_start, TextMarks marks,
+                                   const Sink& sink) {
   const Split& what = std::get<Split>(pre_tokenizer_.stages_[stage]);
   Scratch& scratch = scratch_[stage];
   const auto emit = [&](TextRange r) {
-    return run_stage(stage + 1, text.substr(r.begin, r.end - r.begin), at_start && r.begin == 0, sink);
+    cut_marks(marks, r, scratch.marks);
+    return run_stage(stage + 1, text.substr(r.begin, r.end - r.begin), at_start && r.begin == 0, scratch.marks, sink);
   };
   bool previous = false;  // whether the part before was a match
   scratch.ranges.clear();

@@ -21,22 +21,24 @@ class PreTokenizer {
   /// Whether words are bytes: the vocabulary then writes each byte as a character.
   bool byte_level() const { return byte_level_; }
 
-  using Sink = std::function<Status(std::string_view word)>;
+  /// `marks`: of the word, by places in it.
+  using Sink = std::function<Status(std::string_view word, TextMarks marks)>;
   /// Of one thread; the pre-tokenizer outlives it.
   class Runner {
    public:
     explicit Runner(const PreTokenizer& pre_tokenizer);
     /// Words of a piece of text in order; none is empty. `at_start`: it is where the whole text begins.
-    Status run(std::string_view text, bool at_start, const Sink& sink);
+    Status run(std::string_view text, bool at_start, TextMarks marks, const Sink& sink);
 
    private:
     struct Scratch {
       std::optional<Pattern::Matcher> matcher;
       std::string text;
       std::vector<TextRange> ranges;
+      std::vector<TextMark> marks;
     };
-    Status run_stage(std::size_t stage, std::string_view text, bool at_start, const Sink& sink);
-    Status split(std::size_t stage, std::string_view text, bool at_start, const Sink& sink);
+    Status run_stage(std::size_t stage, std::string_view text, bool at_start, TextMarks marks, const Sink& sink);
+    Status split(std::size_t stage, std::string_view text, bool at_start, TextMarks marks, const Sink& sink);
     const PreTokenizer& pre_tokenizer_;
     std::vector<Scratch> scratch_;
   };

@@ -16,6 +16,7 @@
 #include "io/tokenizer/decoder.h"
 #include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/pre_tokenizer.h"
+#include "io/tokenizer/unicode.h"
 
 namespace sluice {
 namespace {
@@ -214,40 +215,82 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
 struct Tokenizer::Encoder::State {
   explicit State(const Parts& p) : parts(p), words(p.pre_tokenizer), bpe(p.bpe) {}
 
-  Status text(std::string_view piece, bool at_start, std::vector<std::int32_t>& ids) {
-    const PreTokenizer::Sink sink = [&](std::string_view word) {
-      bpe.encode(word, ids);
+  void add(std::int32_t id, TextMarks marks, std::size_t at) {
+    ids->push_back(id);
+    if (mask != nullptr) mask->push_back(any_wanted(marks, {at, at + 1}) ? 1 : 0);
+  }
+  /// Bytes of a word that a token stands for.
+  std::size_t bytes_of(std::int32_t id) const {
+    const std::string& name = parts.tokens[static_cast<std::size_t>(id)];
+    if (!parts.pre_tokenizer.byte_level())
+      return name.size() == 6 && name.starts_with("<0x") && name.ends_with('>') ? 1 : name.size();
+    return static_cast<std::size_t>(std::count_if(
+        name.begin(), name.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; }));
+  }
+  /// The mask of the tokens from `first` on, which are those of `word`.
+  void mark_word(std::string_view word, TextMarks marks, std::size_t first) {
+    const std::span<const std::int32_t> tokens = std::span(*ids).subspan(first);
+    const bool wanted = any_wanted(marks, {0, word.size()});
+    const bool border = std::any_of(marks.begin(), marks.end(), [&](const TextMark& m) { return m.wanted != wanted; });
+    std::size_t bytes = 0;
+    for (const std::int32_t id : tokens) bytes += bytes_of(id);
+    // Where a character is unknown to the vocabulary nobody knows which token ends where: then the word counts whole.
+    if (!border || bytes != word.size()) {
+      mask->insert(mask->end(), tokens.size(), wanted ? 1 : 0);
+      return;
+    }
+    std::size_t at = 0;
+    for (const std::int32_t id : tokens) {
+      const std::size_t end = at + bytes_of(id);
+      mask->push_back(any_wanted(marks, {at, end}) ? 1 : 0);
+      at = end;
+    }
+  }
+  Status text(std::string_view piece, bool at_start, TextMarks marks) {
+    const PreTokenizer::Sink sink = [&](std::string_view word, TextMarks word_marks) {
+      const std::size_t first = ids->size();
+      bpe.encode(word, *ids);
+      if (mask != nullptr) mark_word(word, word_marks, first);
       return success();
     };
-    return words.run(piece, at_start, sink);
+    return words.run(piece, at_start, marks, sink);
   }
   /// Between added tokens of the text as it came.
-  Status between(std::string_view piece, bool at_start, std::vector<std::int32_t>& ids) {
+  Status between(std::string_view piece, bool at_start) {
     if (piece.empty()) return success();
     if (!parts.normalizer.empty()) {
+      const std::string_view before = piece;
       normal.assign(piece);
       SLUICE_TRY(parts.normalizer.apply(normal));
       piece = normal;
+      SLUICE_TRY(parts.normalizer.move_marks(before, normal.size(), piece_marks));
     }
-    parts.in_normalized.find_all(piece, found_normalized);
+    parts.in_normalized.find_all(piece, piece_marks, found_normalized);
     std::size_t done = 0;
+    const auto part = [&](std::size_t end) {
+      cut_marks(piece_marks, {done, end}, part_marks);
+      return text(piece.substr(done, end - done), at_start && done == 0, part_marks);
+    };
     for (const AddedTokenFinder::Found& f : found_normalized) {
-      SLUICE_TRY(text(piece.substr(done, f.range.begin - done), at_start && done == 0, ids));
-      ids.push_back(f.token->id);
+      SLUICE_TRY(part(f.range.begin));
+      add(f.token->id, piece_marks, f.at);
       done = f.range.end;
     }
-    return text(piece.substr(done), at_start && done == 0, ids);
+    return part(piece.size());
   }
-  Status all(std::string_view whole, std::vector<std::int32_t>& ids) {
-    whole = valid_utf8(whole, valid);
-    parts.in_text.find_all(whole, found);
+  Status all(std::string_view whole, TextMarks marks) {
+    parts.in_text.find_all(whole, marks, found);
     std::size_t done = 0;
+    const auto piece = [&](std::size_t end) {
+      cut_marks(marks, {done, end}, piece_marks);
+      return between(whole.substr(done, end - done), done == 0);
+    };
     for (const AddedTokenFinder::Found& f : found) {
-      SLUICE_TRY(between(whole.substr(done, f.range.begin - done), done == 0, ids));
-      ids.push_back(f.token->id);
+      SLUICE_TRY(piece(f.range.begin));
+      add(f.token->id, marks, f.at);
       done = f.range.end;
     }
-    return between(whole.substr(done), done == 0, ids);
+    return piece(whole.size());
   }
 
   const Parts& parts;
@@ -255,6 +298,9 @@ struct Tokenizer::Encoder::State {
   Bpe::Encoder bpe;
   std::string valid, normal;
   std::vector<AddedTokenFinder::Found> found, found_normalized;
+  std::vector<TextMark> piece_marks, part_marks;
+  std::vector<std::int32_t>* ids = nullptr;  ///< of the call
+  std::vector<std::uint8_t>* mask = nullptr;
 };
 
 Tokenizer::Encoder::Encoder(const Tokenizer& tokenizer) : state_(std::make_unique<State>(*tokenizer.parts_)) {}
@@ -264,9 +310,19 @@ Tokenizer::Encoder::~Encoder() = default;
 Status Tokenizer::Encoder::encode(std::string_view text, bool add_special, std::vector<std::int32_t>& ids) {
   const Template& around = state_->parts.around;
   if (add_special) ids.insert(ids.end(), around.before.begin(), around.before.end());
-  SLUICE_TRY(state_->all(text, ids));
+  state_->ids = &ids;
+  state_->mask = nullptr;
+  SLUICE_TRY(state_->all(valid_utf8(text, state_->valid), {}));
   if (add_special) ids.insert(ids.end(), around.after.begin(), around.after.end());
   return success();
+}
+
+Status Tokenizer::Encoder::encode(std::string_view text, TextMarks marks, std::vector<std::int32_t>& ids,
+                                  std::vector<std::uint8_t>& mask) {
+  if (valid_utf8_prefix(text) != text.size()) return bad_request("the text is not UTF-8");
+  state_->ids = &ids;
+  state_->mask = &mask;
+  return state_->all(text, marks);
 }
 
 }  // namespace sluice

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/tokenizer/text_marks.h"
 #include "sluice/status.h"
 
 namespace sluice {
@@ -51,6 +52,11 @@ class Tokenizer {
     /// Appends the ids of `text`. With `add_special`, also what the file's template puts around a text (such as a
     /// beginning of sequence). Errors: fault when a pattern needs more steps or memory than is reasonable.
     Status encode(std::string_view text, bool add_special, std::vector<std::int32_t>& ids);
+    /// The same without what the file's template puts around a text, and with special tokens found only outside of
+    /// content. To `mask`, for each id, whether it holds some of what is wanted. bad_request for text that is not
+    /// UTF-8.
+    Status encode(std::string_view text, TextMarks marks, std::vector<std::int32_t>& ids,
+                  std::vector<std::uint8_t>& mask);
 
    private:
     struct State;

@@ -104,4 +104,18 @@ void copy_pieces(const CopyPiece* pieces, std::int64_t count, std::int64_t large
          dim3(piece_threads), pieces, count);
 }
 
+void copy(void* dst, const void* src, std::size_t bytes, Stream& stream) {
+  if (!stream.status()) return;
+  stream.launched("copy");
+  const cudaError_t error = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream.handle());
+  if (error != cudaSuccess) stream.fail("cudaMemcpyAsync within the device", error);
+}
+
+void zero(void* dst, std::size_t bytes, Stream& stream) {
+  if (!stream.status()) return;
+  stream.launched("zero");
+  const cudaError_t error = cudaMemsetAsync(dst, 0, bytes, stream.handle());
+  if (error != cudaSuccess) stream.fail("cudaMemsetAsync", error);
+}
+
 }  // namespace sluice::kernels::cuda

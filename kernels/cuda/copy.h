@@ -1,11 +1,15 @@
 // Moves of bytes within a device, or between devices that see each other's memory, in the order of a stream.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/stream.h"
 
 namespace sluice::kernels::cuda {
+
+void copy(void* dst, const void* src, std::size_t bytes, Stream& stream);
+void zero(void* dst, std::size_t bytes, Stream& stream);
 
 /// x[i] = value for n elements.
 void fill_f32(float* x, float value, std::int64_t n, Stream& stream);

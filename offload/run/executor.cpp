@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "offload/plan/finish.h"
 #include "offload/run/drive_lane.h"
+#include "offload/run/queue_lane.h"
 #include "offload/run/run_state.h"
 #include "offload/run/step_ops.h"
 
@@ -44,6 +46,7 @@ struct Executor::Impl {
   Impl(ExecutorParts p, ExecutorOptions o) : parts(std::move(p)), options(o), ops(parts, options) {}
 
   Status check_parts(const StepPlan& plan) const;
+  void find_queues(const StepPlan& plan);
   void start_lanes();
   void run_lane(LaneId lane);
   void run_plain_lane(LaneId lane);
@@ -57,6 +60,8 @@ struct Executor::Impl {
   std::shared_ptr<RunState> run;           ///< while a plan is bound
   const StepPlan* bound_before = nullptr;  ///< the store's plan when this one began
   std::vector<std::unique_ptr<DriveLane>> drive_lanes;
+  std::vector<DeviceQueue*> queues;  ///< [lane], null for the host's
+  std::vector<std::unique_ptr<QueueLane>> queue_lanes;
   std::vector<std::thread> threads;
   // Of the plan that ended last.
   std::uint64_t errors = 0;
@@ -111,8 +116,12 @@ Status Executor::begin(const StepPlan& plan) {
     impl.nvme_read_before = impl.parts.store->read_bytes();
     impl.nvme_write_before = impl.parts.store->written_bytes();
   }
-  auto run = std::make_shared<RunState>(plan, std::move(bound), *impl.parts.memory, impl.parts.communicator,
-                                        RunState::Options{impl.options.record_timeline, impl.options.delay_seed});
+  impl.find_queues(plan);
+  const bool has_queues =
+      std::any_of(impl.queues.begin(), impl.queues.end(), [](auto* queue) { return queue != nullptr; });
+  auto run =
+      std::make_shared<RunState>(plan, std::move(bound), *impl.parts.memory, impl.parts.communicator,
+                                 RunState::Options{impl.options.record_timeline, impl.options.delay_seed, has_queues});
   {
     const std::lock_guard lock(impl.run_mutex);
     impl.run = std::move(run);
@@ -121,17 +130,33 @@ Status Executor::begin(const StepPlan& plan) {
   return success();
 }
 
+void Executor::Impl::find_queues(const StepPlan& plan) {
+  queues.assign(plan.lanes.size(), nullptr);
+  for (std::size_t i = 0; i < plan.lanes.size(); ++i)
+    if (const Lane& lane = plan.lanes[i]; lane.rank < parts.backends.size())
+      queues[i] = parts.backends[lane.rank]->queue(lane.kind);
+}
+
 void Executor::Impl::start_lanes() {
   const std::vector<BoundLane>& lanes = run->bound().lanes;
   // Wakers are set before any lane runs.
   drive_lanes.resize(lanes.size());
+  queue_lanes.resize(lanes.size());
   for (std::size_t i = 0; i < lanes.size(); ++i) {
+    if (queues[i] != nullptr) queue_lanes[i] = std::make_unique<QueueLane>(*run, static_cast<LaneId>(i), ops, queues);
     const bool drives = lanes[i].lane.kind == LaneKind::nvme_read || lanes[i].lane.kind == LaneKind::nvme_write;
     if (drives && !lanes[i].ops.empty())
       drive_lanes[i] = std::make_unique<DriveLane>(*run, static_cast<LaneId>(i), *parts.store);
   }
-  for (std::size_t i = 0; i < lanes.size(); ++i)
-    if (!lanes[i].ops.empty()) threads.emplace_back([this, i] { run_lane(static_cast<LaneId>(i)); });
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    if (lanes[i].ops.empty()) continue;
+    threads.emplace_back([this, i] { run_lane(static_cast<LaneId>(i)); });
+    if (queue_lanes[i])
+      threads.emplace_back([this, i] {
+        ask_for_short_turns();
+        queue_lanes[i]->collect();
+      });
+  }
 }
 
 void Executor::Impl::run_lane(LaneId lane) {
@@ -142,6 +167,8 @@ void Executor::Impl::run_lane(LaneId lane) {
   if (what.kind != LaneKind::compute) ask_for_short_turns();
   if (drive_lanes[lane])
     drive_lanes[lane]->run();
+  else if (queue_lanes[lane])
+    queue_lanes[lane]->put_in();
   else
     run_plain_lane(lane);
 }
@@ -182,6 +209,7 @@ void Executor::Impl::join() {
   for (std::thread& thread : threads) thread.join();
   threads.clear();
   drive_lanes.clear();
+  queue_lanes.clear();
   errors = run->errors();
   timeline = run->timeline();
   peaks.assign(run->plan().ranks, {});

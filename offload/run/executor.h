@@ -21,6 +21,7 @@
 #include "offload/plan/simulate.h"
 #include "offload/run/bound_plan.h"
 #include "offload/run/communicator.h"
+#include "offload/run/device_queue.h"
 #include "offload/run/memory.h"
 #include "offload/run/moved_bytes.h"
 #include "offload/run/store.h"
@@ -31,11 +32,14 @@
 
 namespace sluice {
 
-/// Runs the compute ops of one rank except accumulate, which the executor does itself. Called on the rank's compute
-/// lane thread only.
+/// Runs the compute ops of one rank, except accumulate where the device is the host: the executor does that itself.
+/// Called on the rank's compute lane thread only.
 class ComputeBackend {
  public:
   virtual ~ComputeBackend() = default;
+  /// The device's queue for the ops of such a lane (compute, h2d and d2h), which `run` puts its work into and leaves;
+  /// null where an op has been done when its call returns. The same for as long as the backend lives.
+  virtual DeviceQueue* queue(LaneKind) { return nullptr; }
   /// On the thread that will call run, before its first op of a plan (set OpenMP threads here).
   virtual void thread_started() {}
   /// Must not allocate. An error stops the run.

@@ -72,9 +72,13 @@ Pages::~Pages() {
 
 Result<std::byte*> HostDevice::allocate(std::uint64_t bytes) { return map_pages(bytes); }
 void HostDevice::free(std::byte* address, std::uint64_t bytes) { unmap_pages(address, bytes); }
-void HostDevice::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) { std::memcpy(dst, src, bytes); }
-void HostDevice::fill(std::byte* dst, std::byte value, std::uint64_t bytes) {
+Status HostDevice::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
+  std::memcpy(dst, src, bytes);
+  return success();
+}
+Status HostDevice::fill(std::byte* dst, std::byte value, std::uint64_t bytes) {
   std::memset(dst, std::to_integer<int>(value), bytes);
+  return success();
 }
 
 Result<Memory> Memory::create(std::span<const ArenaSpec> specs, DeviceMemory& device) {
@@ -86,7 +90,11 @@ Result<Memory> Memory::create(std::span<const ArenaSpec> specs, DeviceMemory& de
     if (memory.find(spec.tier, spec.rank) != nullptr) return bad_request(where + " is given twice");
     Result<std::byte*> base = spec.tier == Tier::device ? device.allocate(spec.bytes) : map_pages(spec.bytes);
     if (!base.ok()) return base.error().in(where);
-    memory.arenas_.push_back({spec, *base});
+    memory.arenas_.push_back({spec, *base, false});
+    if (spec.tier == Tier::host) {
+      if (const Status pinned = device.pin(*base, spec.bytes); !pinned.ok()) return pinned.error().in(where);
+      memory.arenas_.back().pinned = true;
+    }
     if (spec.tier == Tier::host && mlock(*base, spec.bytes) == 0) memory.locked_bytes_ += spec.bytes;
   }
   return memory;
@@ -106,12 +114,17 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 Memory::~Memory() { release(); }
 
+void Memory::unpin_and_unmap(const Arena& arena) {
+  if (arena.pinned) device_->unpin(arena.base, arena.spec.bytes);
+  unmap_pages(arena.base, arena.spec.bytes);
+}
+
 void Memory::release() {
   for (const Arena& arena : arenas_) {
     if (arena.spec.tier == Tier::device)
       device_->free(arena.base, arena.spec.bytes);
     else
-      unmap_pages(arena.base, arena.spec.bytes);
+      unpin_and_unmap(arena);
   }
   arenas_.clear();
 }

@@ -25,8 +25,11 @@ class DeviceMemory {
   virtual Result<std::byte*> allocate(std::uint64_t bytes) = 0;
   virtual void free(std::byte* address, std::uint64_t bytes) = 0;
   /// Between device and host in either direction, or within the device.
-  virtual void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) = 0;
-  virtual void fill(std::byte* dst, std::byte value, std::uint64_t bytes) = 0;
+  virtual Status copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) = 0;
+  virtual Status fill(std::byte* dst, std::byte value, std::uint64_t bytes) = 0;
+  /// Lets the device reach an arena of the host, before its first use and until unpin. bad_request when it may not.
+  virtual Status pin(std::byte*, std::uint64_t) { return success(); }
+  virtual void unpin(std::byte*, std::uint64_t) {}
 };
 
 /// Host memory that plays the device: the CPU backend.
@@ -34,8 +37,8 @@ class HostDevice final : public DeviceMemory {
  public:
   Result<std::byte*> allocate(std::uint64_t bytes) override;
   void free(std::byte* address, std::uint64_t bytes) override;
-  void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) override;
-  void fill(std::byte* dst, std::byte value, std::uint64_t bytes) override;
+  Status copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) override;
+  Status fill(std::byte* dst, std::byte value, std::uint64_t bytes) override;
 };
 
 /// Anonymous pages, aligned to 2 MiB, huge pages advised, every page present. bad_request if they cannot be had.
@@ -87,9 +90,11 @@ class Memory {
   struct Arena {
     ArenaSpec spec;
     std::byte* base = nullptr;
+    bool pinned = false;
   };
   explicit Memory(DeviceMemory& device) : device_(&device) {}
   const Arena* find(Tier tier, RankId rank) const;
+  void unpin_and_unmap(const Arena& arena);
   void release();
 
   DeviceMemory* device_ = nullptr;

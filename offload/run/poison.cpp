@@ -51,10 +51,12 @@ void Poisoner::finished(OpId op) {
     if (left_[index].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
     const Piece& piece = pieces_[index];
     left_[index].store(piece.uses, std::memory_order_release);
-    if (piece.device)
-      device_.fill(piece.data, poison_byte, piece.bytes);
-    else
+    if (piece.device) {
+      const Status filled = device_.fill(piece.data, poison_byte, piece.bytes);
+      SLUICE_CHECK(filled.ok(), "(%s)", filled.error().message.c_str());
+    } else {
       std::memset(piece.data, std::to_integer<int>(poison_byte), piece.bytes);
+    }
   }
 }
 

@@ -37,7 +37,8 @@ RunState::RunState(const StepPlan& plan, BoundPlan bound, const Memory& memory, 
                    Options options)
     : plan_(plan),
       bound_(std::move(bound)),
-      progress_(plan.lanes.size() + 1, plan.lanes.size() + 1),
+      progress_(plan.lanes.size() * (options.has_queues ? 2 : 1) + 1,
+                plan.lanes.size() * (options.has_queues ? 2 : 1) + 1),
       communicator_(communicator),
       options_(options),
       records_(plan.lanes.size()) {
@@ -145,12 +146,21 @@ double RunState::start_op(LaneId lane, const BoundOp& op, std::uint64_t iteratio
 }
 
 void RunState::finish_op(LaneId lane, const BoundOp& op, std::uint64_t iteration, double started) {
+  finish(lane, op, iteration, {started, options_.record_timeline ? now() : 0});
+}
+
+void RunState::finish_op(LaneId lane, const BoundOp& op, std::uint64_t iteration, const DeviceQueue::Ran& ran) {
+  const double begin = std::chrono::duration<double>(begin_.time_since_epoch()).count();
+  finish(lane, op, iteration, {ran.start - begin, ran.end - begin});
+}
+
+void RunState::finish(LaneId lane, const BoundOp& op, std::uint64_t iteration, const Times& times) {
   if (options_.delay_seed != 0) delay(lane, op, iteration, 1);
   if (poisoner_) poisoner_->finished(op.id);
   MovedBytes& moved = records_[lane].moved[iteration % params_.size()];
   if (&op == &bound_.lanes[lane].ops.front()) moved = {};
   count_moved(op, plan_.buffers, moved);
-  if (options_.record_timeline) times_[iteration % params_.size() * plan_.ops.size() + op.id] = {started, now()};
+  if (options_.record_timeline) times_[iteration % params_.size() * plan_.ops.size() + op.id] = times;
   progress_.publish(lane, ++records_[lane].finished);
 }
 

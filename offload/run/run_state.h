@@ -14,6 +14,7 @@
 #include "offload/plan/simulate.h"
 #include "offload/run/bound_plan.h"
 #include "offload/run/communicator.h"
+#include "offload/run/device_queue.h"
 #include "offload/run/moved_bytes.h"
 #include "offload/run/poison.h"
 #include "offload/run/progress.h"
@@ -29,6 +30,7 @@ class RunState {
   struct Options {
     bool record_timeline = false;
     std::uint64_t delay_seed = 0;
+    bool has_queues = false;  ///< of devices: their lanes need another count and another waiter
   };
   RunState(const StepPlan& plan, BoundPlan bound, const Memory& memory, Communicator* communicator, Options options);
 
@@ -52,6 +54,10 @@ class RunState {
 
   // ---- lane threads
   std::size_t release_source() const { return plan_.lanes.size(); }
+  /// Counts the ops of a lane that are in a device's queue, finished or not.
+  std::size_t put_in_source(LaneId lane) const { return plan_.lanes.size() + 1 + lane; }
+  /// Waiter for the thread that collects what a lane's queue has done.
+  std::size_t collector(LaneId lane) const { return plan_.lanes.size() + 1 + lane; }
   const StepParams& params(std::uint64_t iteration) const { return params_[iteration % params_.size()]; }
   /// How far the op's lane has to be for the wait to be over; 0 if it already is.
   std::uint64_t threshold(const BoundWait& wait, std::uint64_t iteration) const;
@@ -63,6 +69,7 @@ class RunState {
   }
   double start_op(LaneId lane, const BoundOp& op, std::uint64_t iteration);
   void finish_op(LaneId lane, const BoundOp& op, std::uint64_t iteration, double started);
+  void finish_op(LaneId lane, const BoundOp& op, std::uint64_t iteration, const DeviceQueue::Ran& ran);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -76,6 +83,7 @@ class RunState {
     std::array<MovedBytes, max_released + 1> moved{};  ///< ring by iteration
   };
   double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  void finish(LaneId lane, const BoundOp& op, std::uint64_t iteration, const Times& times);
   void delay(LaneId lane, const BoundOp& op, std::uint64_t iteration, std::uint64_t moment) const;
 
   const StepPlan& plan_;

@@ -70,6 +70,15 @@ Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
   SLUICE_CHECK(false, "(op #%u of kind %d)", op.id, static_cast<int>(op.op->kind));
 }
 
+Status StepOps::put_in(RankId rank, const BoundOp& op, const StepParams& params, DeviceQueue& queue) {
+  if (op.op->kind != OpKind::copy) return parts_.backends[rank]->run(*plan_, *op.op, op.operands, params);
+  for (const BoundCopy& each : op.copies) {
+    SLUICE_TRY(queue.copy(each.dst, each.src, each.bytes));
+    count(each);
+  }
+  return success();
+}
+
 /// Every iteration of a plan that commits does it once: slots change places.
 Status StepOps::commit(RankId rank, const StepParams& params) {
   const auto parity = static_cast<std::uint8_t>(1 - parts_.store->parity(rank));
@@ -80,10 +89,14 @@ Status StepOps::commit(RankId rank, const StepParams& params) {
 
 Status StepOps::copy(const BoundOp& op) {
   for (const BoundCopy& each : op.copies) {
-    parts_.memory->device().copy(each.dst, each.src, each.bytes);
-    add(each.direction == Direction::h2d ? h2d_ : each.direction == Direction::d2h ? d2h_ : within_, each.bytes);
+    SLUICE_TRY(parts_.memory->device().copy(each.dst, each.src, each.bytes));
+    count(each);
   }
   return success();
+}
+
+void StepOps::count(const BoundCopy& copy) {
+  add(copy.direction == Direction::h2d ? h2d_ : copy.direction == Direction::d2h ? d2h_ : within_, copy.bytes);
 }
 
 Status StepOps::load_tokens(RankId rank, const BoundOp& op, const StepParams& params) {

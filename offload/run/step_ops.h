@@ -16,6 +16,8 @@ class StepOps {
   /// Room for one plan: scratch per rank, so that run allocates nothing.
   void prepare(const StepPlan& plan, const BoundPlan& bound);
   Status run(RankId rank, const BoundOp& op, const StepParams& params);
+  /// The same for an op of a lane that is a device's queue: copies, and what the rank's backend computes.
+  Status put_in(RankId rank, const BoundOp& op, const StepParams& params, DeviceQueue& queue);
   MovedBytes moved() const;  ///< all but the drive's
 
  private:
@@ -25,6 +27,7 @@ class StepOps {
     std::vector<double> all;      ///< what all ranks measured
   };
   Status copy(const BoundOp& op);
+  void count(const BoundCopy& copy);
   Status load_tokens(RankId rank, const BoundOp& op, const StepParams& params);
   Status grad_norm(RankId rank, const BoundOp& op, const StepParams& params);
   Status update(RankId rank, const BoundOp& op, const StepParams& params);

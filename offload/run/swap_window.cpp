@@ -5,12 +5,8 @@
 namespace sluice {
 
 SwapWindow::SwapWindow(SwapStore* store, std::uint64_t piece_bytes)
-    : store_(store),
-      piece_bytes_(piece_bytes),
-      memory_(static_cast<std::byte*>(std::aligned_alloc(buffer_alignment_bytes, piece_bytes * window_pieces))) {
-  SLUICE_CHECK(memory_ != nullptr, "no memory for %zu pieces of %llu bytes", window_pieces,
-               static_cast<unsigned long long>(piece_bytes));
-  for (std::size_t i = 0; i < window_pieces; ++i) pieces_[i].data_ = memory_.get() + i * piece_bytes;
+    : store_(store), piece_bytes_(piece_bytes), memory_(piece_bytes * window_pieces) {
+  for (std::size_t i = 0; i < window_pieces; ++i) pieces_[i].data_ = memory_.data() + i * piece_bytes;
 }
 
 SwapWindow::~SwapWindow() {
@@ -34,21 +30,43 @@ Status SwapWindow::finish() {
   return success();
 }
 
-Status SwapWindow::scan(BufferId buffer, Slot slot, const Visit& visit) {
-  const Buffer& b = store_->bound_plan()->buffers[buffer];
-  SLUICE_CHECK(b.block_bytes <= piece_bytes_, "(%s)", b.name.c_str());
-  const std::uint64_t bytes = b.bytes, step = piece_bytes_ / b.block_bytes * b.block_bytes;
-  const std::uint64_t ahead = window_pieces * step;
-  const auto part = [&](const Piece& piece, std::uint64_t offset) {
-    return std::span(piece.data_, std::min(step, bytes - offset));
-  };
-  for (std::uint64_t offset = 0; offset < bytes + ahead; offset += step) {
+Status SwapWindow::scan(const Next& next, const Visit& visit) {
+  std::array<std::optional<Part>, window_pieces> parts;  // of what is in each piece
+  std::size_t reading = 0;
+  for (bool more = true; more || reading > 0;) {
+    std::optional<Part>& part = parts[next_ % window_pieces];
     SLUICE_ASSIGN(Piece * piece, take());
-    if (offset >= ahead && offset - ahead < bytes) SLUICE_TRY(visit(offset - ahead, part(*piece, offset - ahead)));
-    if (offset < bytes)
-      SLUICE_TRY(store_->start(IoOp::read, buffer, slot, offset, part(*piece, offset), piece->transfer_));
+    if (part) {
+      SLUICE_TRY(visit(*part, {piece->data_, part->bytes}));
+      --reading;
+    }
+    part = more ? next() : std::nullopt;
+    more = part.has_value();
+    if (!part) continue;
+    SLUICE_CHECK(part->bytes <= piece_bytes_, "(%llu)", static_cast<unsigned long long>(part->bytes));
+    SLUICE_TRY(store_->start(IoOp::read, part->buffer, Slot::current, part->offset_bytes, {piece->data_, part->bytes},
+                             piece->transfer_));
+    ++reading;
   }
   return success();
+}
+
+Status SwapWindow::scan(std::span<const BufferId> buffers, const Visit& visit) {
+  std::uint64_t offset = 0;
+  const auto next = [&]() -> std::optional<Part> {
+    if (buffers.empty()) return std::nullopt;
+    const Buffer& b = store_->bound_plan()->buffers[buffers.front()];
+    SLUICE_CHECK(b.block_bytes <= piece_bytes_, "(%s)", b.name.c_str());
+    const std::uint64_t step = piece_bytes_ / b.block_bytes * b.block_bytes;
+    const Part part{buffers.front(), offset, std::min(step, b.bytes - offset)};
+    offset += part.bytes;
+    if (offset == b.bytes) {
+      offset = 0;
+      buffers = buffers.subspan(1);
+    }
+    return part;
+  };
+  return scan(next, visit);
 }
 
 }  // namespace sluice

@@ -8,10 +8,11 @@
 #pragma once
 
 #include <array>
-#include <cstdlib>
 #include <functional>
-#include <memory>
+#include <optional>
+#include <span>
 
+#include "io/aligned_memory.h"
 #include "offload/run/store.h"
 
 namespace sluice {
@@ -46,17 +47,23 @@ class SwapWindow {
   /// Wait for every write.
   Status finish();
 
-  /// Calls `visit` with consecutive pieces of a buffer's slot, verified, while the next ones are read.
-  using Visit = std::function<Status(std::uint64_t offset_bytes, std::span<const std::byte> data)>;
-  Status scan(BufferId buffer, Slot slot, const Visit& visit);
+  /// Of a buffer's current slot: whole blocks, or up to the buffer's end, and not more than a piece.
+  struct Part {
+    BufferId buffer = 0;
+    std::uint64_t offset_bytes = 0, bytes = 0;
+  };
+  /// Calls `visit` with the parts that `next` names, in order and verified, while the next ones are read. `next` is
+  /// some parts ahead, and empty after the last.
+  using Next = std::function<std::optional<Part>()>;
+  using Visit = std::function<Status(const Part& part, std::span<const std::byte> data)>;
+  Status scan(const Next& next, const Visit& visit);
+  /// The whole of these buffers one after the other, in parts as large as a piece.
+  Status scan(std::span<const BufferId> buffers, const Visit& visit);
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
   SwapStore* store_;
   std::uint64_t piece_bytes_;
-  std::unique_ptr<std::byte, Free> memory_;
+  AlignedMemory memory_;
   std::array<Piece, window_pieces> pieces_;
   std::size_t next_ = 0;
 };

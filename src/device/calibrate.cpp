@@ -44,12 +44,12 @@ Result<std::unique_ptr<Bench>> make_bench(const Workload& workload, const UnitSp
   const BatchShape shape = workload.shape;
   const Dtype dtype = workload.dtype;
   SublayerArgs& a = bench->args;
-  const SublayerCost cost = sublayer_cost(model, unit, shape, dtype);
+  const SublayerCost cost = sublayer_cost(model, unit, shape, dtype, cpu_kernel_sizes);
   const UnitSpec& embed = model.units.front();
   const bool tied_head = unit.kind == Sublayer::head && model.config.tied;
   a.model = &model;
   a.unit = &unit;
-  a.rope = &rope;
+  a.rope = view_of(rope);
   a.shape = shape;
   a.dtype = dtype;
   SLUICE_ASSIGN(a.parameters, bench->pages(unit.numel * dtype_bytes(dtype), dtype, 0.05f));
@@ -81,18 +81,8 @@ Result<std::unique_ptr<Bench>> make_bench(const Workload& workload, const UnitSp
 }
 
 void run_op(SublayerArgs args, OpKind kind) {
-  switch (kind) {
-    case OpKind::forward:
-    case OpKind::recompute:
-      if (kind == OpKind::recompute) args.x_out = nullptr;
-      sublayer_forward(args);
-      break;
-    case OpKind::backward: sublayer_backward(args); break;
-    case OpKind::forward_backward: head_forward_backward(args); break;
-    case OpKind::loss: head_loss(args); break;
-    case OpKind::logits: head_logits(args); break;
-    default: SLUICE_CHECK(false, "%s is no sublayer op", op_names[static_cast<std::size_t>(kind)]);
-  }
+  if (kind == OpKind::recompute) args.x_out = nullptr;
+  run_sublayer(kind, args);
 }
 
 /// What is left to measure: one op of one kind of unit.
@@ -121,7 +111,7 @@ std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profil
     const auto unit = std::find_if(w.model->units.begin(), w.model->units.end(),
                                    [sublayer](const UnitSpec& u) { return u.kind == sublayer; });
     if (unit == w.model->units.end()) continue;
-    const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype);
+    const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype, cpu_kernel_sizes);
     for (const OpKind kind : ops_of(sublayer, w.main_kind())) {
       std::string key = cost_key(*w.model, sublayer, kind, w.shape, w.dtype, w.threads);
       if (profile.op_seconds.count(key) == 0) tasks.push_back({&*unit, kind, key, op_flop(cost, kind)});
@@ -194,7 +184,8 @@ Status calibrate(const Workload& workload, HardwareProfile& profile, double budg
       // What backward reads must be what forward saves: statistics of noise would be infinite.
       if (task.kind == OpKind::backward && task.unit->kind != Sublayer::embed) run_op(bench->args, OpKind::recompute);
     }
-    const SublayerCost cost = sublayer_cost(*workload.model, *task.unit, workload.shape, workload.dtype);
+    const SublayerCost cost =
+        sublayer_cost(*workload.model, *task.unit, workload.shape, workload.dtype, cpu_kernel_sizes);
     const double seconds = stopwatch.run(bench->args, task.kind, cost.boundary_bytes);
     profile.op_seconds[task.key] = std::max(seconds, shortest_seconds);
     flop_done += task.flop;

@@ -31,7 +31,7 @@ std::string device_of(const std::string& directory) {
     if (device != numbers) continue;
     while (fields >> field && field != "-") {
     }
-    if (fields >> type >> source) return source + " " + type;
+    if (fields >> type >> source) return source.append(" ").append(type);
   }
   return "device " + numbers;
 }

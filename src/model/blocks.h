@@ -1,4 +1,5 @@
-// The two blocks that every sublayer is made of, on chunks of rows: a norm and a linear map, forward and backward.
+// The two blocks that every sublayer is made of, on chunks of rows: a norm and a linear map, forward and backward, with
+// the kernels `k` of any device.
 #pragma once
 
 #include <cstdint>
@@ -45,22 +46,24 @@ struct Norm {
   float eps;
   std::int64_t width;
 
-  void forward(const T* x, std::int64_t rows, T* y, float* statistics) const {
+  template <class K>
+  void forward(const K& device, const T* x, std::int64_t rows, T* y, float* statistics) const {
     if (bias.value == nullptr)
-      kernels::rmsnorm_forward(x, width, scale.value, eps, rows, width, y, width, statistics);
+      device.rmsnorm_forward(x, width, scale.value, eps, rows, width, y, width, statistics);
     else
-      kernels::layernorm_forward(x, scale.value, bias.value, eps, rows, width, y, statistics + rows, statistics);
+      device.layernorm_forward(x, scale.value, bias.value, eps, rows, width, y, statistics + rows, statistics);
   }
   /// dx is set, or added to with `add`; gradients of the parameters are added to.
-  void backward(const T* x, const float* statistics, const T* dy, std::int64_t rows, T* dx, bool add,
+  template <class K>
+  void backward(const K& device, const T* x, const float* statistics, const T* dy, std::int64_t rows, T* dx, bool add,
                 std::span<std::byte> scratch) const {
     float* sums = reinterpret_cast<float*>(scratch.data());
     if (bias.value == nullptr)
-      kernels::rmsnorm_backward(x, width, scale.value, statistics, dy, width, rows, width, dx, width, add,
-                                scale.gradient, sums);
+      device.rmsnorm_backward(x, width, scale.value, statistics, dy, width, rows, width, dx, width, add, scale.gradient,
+                              sums);
     else
-      kernels::layernorm_backward(x, scale.value, statistics + rows, statistics, dy, rows, width, dx, add,
-                                  scale.gradient, bias.gradient, sums);
+      device.layernorm_backward(x, scale.value, statistics + rows, statistics, dy, rows, width, dx, add, scale.gradient,
+                                bias.gradient, sums);
   }
 };
 
@@ -71,24 +74,28 @@ struct Linear {
   std::int64_t in, out;
   bool conv1d = false;
 
-  void forward(const T* x, std::int64_t rows, kernels::Matrix y, std::span<std::byte> scratch) const {
-    kernels::gemm({x, dtype_of<T>, in}, {matrix.value, dtype_of<T>, ld(), !conv1d}, y, rows, out, in, false, scratch);
+  template <class K>
+  void forward(const K& device, const T* x, std::int64_t rows, kernels::Matrix y, std::span<std::byte> scratch) const {
+    device.gemm({x, dtype_of<T>, in}, {matrix.value, dtype_of<T>, ld(), !conv1d}, y, rows, out, in, false, scratch);
   }
-  void forward(const T* x, std::int64_t rows, T* y, std::span<std::byte> scratch) const {
-    forward(x, rows, kernels::Matrix{y, dtype_of<T>, out}, scratch);
+  template <class K>
+  void forward(const K& device, const T* x, std::int64_t rows, T* y, std::span<std::byte> scratch) const {
+    forward(device, x, rows, kernels::Matrix{y, dtype_of<T>, out}, scratch);
   }
-  void input_gradient(const T* dy, std::int64_t rows, T* dx, std::span<std::byte> scratch) const {
-    kernels::gemm({dy, dtype_of<T>, out}, {matrix.value, dtype_of<T>, ld(), conv1d}, {dx, dtype_of<T>, in}, rows, in,
-                  out, false, scratch);
+  template <class K>
+  void input_gradient(const K& device, const T* dy, std::int64_t rows, T* dx, std::span<std::byte> scratch) const {
+    device.gemm({dy, dtype_of<T>, out}, {matrix.value, dtype_of<T>, ld(), conv1d}, {dx, dtype_of<T>, in}, rows, in, out,
+                false, scratch);
   }
-  void weight_gradient(const T* x, const T* dy, std::int64_t rows, bool accumulate,
+  template <class K>
+  void weight_gradient(const K& device, const T* x, const T* dy, std::int64_t rows, bool accumulate,
                        std::span<std::byte> scratch) const {
     const kernels::ConstMatrix a{x, dtype_of<T>, in, conv1d}, b{dy, dtype_of<T>, out, !conv1d};
     const kernels::Matrix gradient{matrix.gradient, Dtype::f32, ld()};
     if (conv1d)
-      kernels::gemm(a, b, gradient, in, out, rows, accumulate, scratch);
+      device.gemm(a, b, gradient, in, out, rows, accumulate, scratch);
     else
-      kernels::gemm(b, a, gradient, out, in, rows, accumulate, scratch);
+      device.gemm(b, a, gradient, out, in, rows, accumulate, scratch);
   }
 
  private:
@@ -102,18 +109,32 @@ inline void check_fused(const UnitSpec& unit, std::string_view first, std::strin
                "tensors of %s are apart", unit.name.c_str());
 }
 
-template <class T>
-void add_bias(const Weight<T>& bias, T* y, std::int64_t ld, std::int64_t rows, std::int64_t width) {
-  if (bias.value != nullptr) kernels::add_bias(y, ld, bias.value, rows, width);
+template <class T, class K>
+void add_bias(const K& device, const Weight<T>& bias, T* y, std::int64_t ld, std::int64_t rows, std::int64_t width) {
+  if (bias.value != nullptr) device.add_bias(y, ld, bias.value, rows, width);
 }
-template <class T>
-void bias_gradient(const Weight<T>& bias, const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t width,
-                   std::span<std::byte> scratch) {
+template <class T, class K>
+void bias_gradient(const K& device, const Weight<T>& bias, const T* dy, std::int64_t ld, std::int64_t rows,
+                   std::int64_t width, std::span<std::byte> scratch) {
   if (bias.value != nullptr)
-    kernels::bias_gradient(dy, ld, rows, width, bias.gradient, reinterpret_cast<float*>(scratch.data()));
+    device.bias_gradient(dy, ld, rows, width, bias.gradient, reinterpret_cast<float*>(scratch.data()));
 }
 
 /// With accumulate unset, zero all of the unit's gradient but the matrices that the first chunk's matmul sets.
-void open_gradient(const SublayerArgs& args);
+template <class K>
+void open_gradient(const K& device, const SublayerArgs& args) {
+  if (args.accumulate) return;
+  const auto zero = [&](std::uint64_t first, std::uint64_t last) {
+    if (first < last) device.zero(args.gradient + first, 4 * (last - first));
+  };
+  std::uint64_t done = 0;
+  for (const TensorSpec& t : args.unit->tensors) {
+    const bool set_by_matmul = args.unit->kind != Sublayer::embed && t.shape.size() == 2;
+    if (!set_by_matmul) continue;
+    zero(done, t.offset);
+    done = t.offset + t.numel;
+  }
+  zero(done, args.unit->numel);
+}
 
 }  // namespace sluice

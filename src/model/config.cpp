@@ -18,10 +18,15 @@ constexpr std::size_t max_config_bytes = 1u << 20;
 constexpr std::int64_t max_layers = 4096, max_heads = 4096, max_head_dim = 4096, max_hidden = 1 << 17;
 constexpr std::int64_t max_ffn = 1 << 20, max_vocabulary = 1 << 22, max_context = 1 << 24;
 
-Status read_rope_kind(const Fields& rope, RopeScaling* s) {
+Status read_rope_kind(const Fields& rope, bool phi3, RopeScaling* s) {
   SLUICE_ASSIGN(const std::string old_key, rope.text("type", "default"));
   SLUICE_ASSIGN(const std::string kind, rope.text("rope_type", old_key));
   using Kind = RopeScaling::Kind;
+  // Of Phi-3, "yarn" is an old name of longrope.
+  if (phi3 && kind != "default")
+    return rope.refuse("rope_type", fmt::format("'{}' of model_type phi3 is not supported, where factors depend on the "
+                                                "length of the text; default is",
+                                                kind.substr(0, 40)));
   if (kind == "default")
     s->kind = Kind::none;
   else if (kind == "linear")
@@ -41,7 +46,7 @@ Status read_rope_kind(const Fields& rope, RopeScaling* s) {
 /// The fields of `rope_scaling`, or of `rope_parameters` as transformers 5 writes it.
 Status read_rope(const Fields& rope, ModelConfig* c) {
   RopeScaling& s = c->rope_scaling;
-  SLUICE_TRY(read_rope_kind(rope, &s));
+  SLUICE_TRY(read_rope_kind(rope, c->fused, &s));
   SLUICE_ASSIGN(c->rope_theta, rope.number("rope_theta", c->rope_theta, 1.0, 1e12));
   SLUICE_ASSIGN(const double partial, rope.number("partial_rotary_factor", 1.0, 0.0, 1.0));
   if (partial != 1.0) return rope.refuse("partial_rotary_factor", "other than 1 is not supported");
@@ -86,10 +91,12 @@ Status read_rope(const Fields& f, double default_theta, ModelConfig* c) {
 /// supported.
 Status read_window(const Fields& f, const std::string& type, ModelConfig* c) {
   if (type == "llama") return success();
-  SLUICE_ASSIGN(const bool used, f.flag("use_sliding_window", type == "mistral"));
-  SLUICE_ASSIGN(const std::int64_t window, f.nullable_integer("sliding_window", 4096, 1, max_context));
+  const bool qwen = type == "qwen2" || type == "qwen3";
+  SLUICE_ASSIGN(const bool used, f.flag("use_sliding_window", !qwen));
+  SLUICE_ASSIGN(const std::int64_t window,
+                f.nullable_integer("sliding_window", type == "phi3" ? 0 : 4096, 1, max_context));
   std::int64_t first = 0;
-  if (type != "mistral") {
+  if (qwen) {
     SLUICE_ASSIGN(first, f.integer("max_window_layers", 28, 0, std::numeric_limits<std::int32_t>::max()));
   }
   std::int64_t with_window = used && window > 0 ? c->layers - std::min(first, c->layers) : 0;
@@ -121,24 +128,26 @@ Status refuse_unsupported_llama(const Fields& f) {
     SLUICE_ASSIGN(const bool bias, f.flag(key, false));
     if (bias) return f.refuse(key, "true is not supported for this model_type");
   }
-  SLUICE_ASSIGN(const double dropout, f.number("attention_dropout", 0, 0, 1));
-  if (dropout > 0) return f.refuse("attention_dropout", "other than 0 is not supported");
+  for (const char* key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
+    SLUICE_ASSIGN(const double dropout, f.number(key, 0, 0, 1));
+    if (dropout > 0) return f.refuse(key, "other than 0 is not supported");
+  }
   return success();
 }
 
-/// Matrices that are multiplied as one (q, k, v; gate, up) lie one after the other and start at multiples of 64
-/// elements.
+/// Matrices that are multiplied as one (q, k, v; gate, up) lie one after the other, each aligned as all tensors are.
 Status check_shapes(const Fields& f, const ModelConfig& c) {
   if (c.heads % c.kv_heads != 0)
     return f.refuse("num_attention_heads",
                     fmt::format("{} is not a multiple of num_key_value_heads {}", c.heads, c.kv_heads));
   if (c.head_dim % 2 != 0)
     return f.refuse("head_dim", fmt::format("{} is odd; rotary positions need an even one", c.head_dim));
-  if (c.hidden * c.kv_heads * c.head_dim % 64 != 0)
-    return f.refuse("hidden_size", fmt::format("{} x {} key-value heads x head_dim {} is not a multiple of 64",
-                                               c.hidden, c.kv_heads, c.head_dim));
-  if (c.hidden * c.ffn % 64 != 0)
-    return f.refuse("intermediate_size", fmt::format("{} x hidden_size {} is not a multiple of 64", c.ffn, c.hidden));
+  if (c.hidden * c.kv_heads * c.head_dim % tensor_alignment_numel != 0)
+    return f.refuse("hidden_size", fmt::format("{} x {} key-value heads x head_dim {} is not a multiple of {}",
+                                               c.hidden, c.kv_heads, c.head_dim, tensor_alignment_numel));
+  if (c.hidden * c.ffn % tensor_alignment_numel != 0)
+    return f.refuse("intermediate_size", fmt::format("{} x hidden_size {} is not a multiple of {}", c.ffn, c.hidden,
+                                                     tensor_alignment_numel));
   return success();
 }
 
@@ -158,14 +167,18 @@ Result<ModelConfig> parse_llama(const Fields& f, const std::string& type) {
     return f.refuse("hidden_size", fmt::format("{} is not a multiple of num_attention_heads {}", c.hidden, c.heads));
   SLUICE_ASSIGN(c.head_dim, f.integer("head_dim", type == "qwen3" ? 128 : c.hidden / c.heads, 1, max_head_dim));
   SLUICE_TRY(check_shapes(f, c));
-  const std::int64_t default_positions = type == "mistral" ? 131072 : type == "llama" ? 2048 : 32768;
+  const std::int64_t default_positions = type == "mistral" ? 131072
+                                         : type == "llama" ? 2048
+                                         : type == "phi3"  ? 4096
+                                                           : 32768;
   SLUICE_ASSIGN(c.max_positions, f.integer("max_position_embeddings", default_positions, 1, max_context));
-  SLUICE_ASSIGN(const double eps, f.number("rms_norm_eps", 1e-6, 0, 1));
+  SLUICE_ASSIGN(const double eps, f.number("rms_norm_eps", type == "phi3" ? 1e-5 : 1e-6, 0, 1));
   c.norm_eps = static_cast<float>(eps);
   SLUICE_ASSIGN(c.init_std, f.number("initializer_range", 0.02, 0, 10));
   SLUICE_ASSIGN(c.tied, f.flag("tie_word_embeddings", false));
   c.qkv_bias = type == "qwen2";
   c.qk_norm = type == "qwen3";
+  c.fused = type == "phi3";
   SLUICE_TRY(read_rope(f, 10000, &c));
   SLUICE_TRY(read_window(f, type, &c));
   return c;
@@ -230,11 +243,12 @@ Result<ModelConfig> parse_hf_config(const std::string& json_text, const std::str
   Result<ModelConfig> config = bad_request("");
   if (type == "gpt2")
     config = parse_gpt2(f);
-  else if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3")
+  else if (type == "llama" || type == "mistral" || type == "phi3" || type == "qwen2" || type == "qwen3")
     config = parse_llama(f, type);
   else
-    return f.refuse("model_type", fmt::format("'{}' is not supported; llama, mistral, qwen2, qwen3, smollm, gpt2 are",
-                                              type.substr(0, 40)));
+    return f.refuse(
+        "model_type",
+        fmt::format("'{}' is not supported; llama, mistral, phi3, qwen2, qwen3, smollm, gpt2 are", type.substr(0, 40)));
   if (config) config->name = type;
   return config;
 }

@@ -54,8 +54,8 @@ void head_cost(const Dims& d, SublayerCost* cost) {
 }  // namespace
 
 SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype,
-                           std::int64_t kv_capacity) {
-  const Dims d(model, shape, dtype);
+                           const KernelSizes& sizes, std::int64_t kv_capacity) {
+  const Dims d(model, shape, dtype, sizes);
   SublayerCost cost;
   cost.boundary_bytes = d.element * static_cast<std::uint64_t>(d.tokens * d.hidden);
   switch (unit.kind) {

@@ -16,29 +16,14 @@ namespace {
 
 constexpr std::size_t listed_max = 8;
 
-/// Names under which a tensor may be stored.
-std::vector<std::string> names_of(const TensorSpec& tensor) {
-  std::vector<std::string> names{tensor.name};
-  for (const std::string_view prefix : {"model.", "transformer."})
-    if (tensor.name.starts_with(prefix)) names.push_back(tensor.name.substr(prefix.size()));
-  return names;
-}
-
 /// What is wrong with the stored tensor for the model's, in a few words after its name; empty if nothing is.
 std::string mismatch(const TensorSpec& tensor, const HfTensor& stored) {
-  if (stored.shape != tensor.shape)
+  if (stored.shape != tensor.stored.shape)
     return fmt::format("has shape [{}], the config asks for [{}]", fmt::join(stored.shape, ", "),
-                       fmt::join(tensor.shape, ", "));
+                       fmt::join(tensor.stored.shape, ", "));
   if (stored.dtype != Dtype::f32 && stored.dtype != Dtype::bf16 && stored.dtype != Dtype::f16)
     return "is neither F32, BF16 nor F16";
   return {};
-}
-
-std::optional<HfTensor> find(const TensorSpec& tensor, const HfLookup& lookup) {
-  std::optional<HfTensor> found;
-  for (const std::string& name : names_of(tensor))
-    if (!found) found = lookup(name);
-  return found;
 }
 
 /// Of at most listed_max: "a, b and 3 more".
@@ -53,39 +38,35 @@ bool is_derived(std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-/// 16-bit values lie in the second half of `out` and are widened from the front: a value is read before the float that
-/// covers it is written.
-void widen_in_place(Dtype dtype, std::span<float> out) {
-  const std::byte* from = reinterpret_cast<const std::byte*>(out.data()) + 2 * out.size();
+template <class Convert>
+void widen_16_bit(std::span<const std::byte> elements, std::span<float> out, const Convert& convert) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     std::uint16_t bits;
-    std::memcpy(&bits, from + 2 * i, sizeof bits);
-    out[i] = dtype == Dtype::bf16 ? to_float(bf16{bits}) : half_to_float(bits);
+    std::memcpy(&bits, elements.data() + 2 * i, sizeof bits);
+    out[i] = convert(bits);
   }
 }
 
-/// out = elements [first, first + out.size()) of the tensor
-Status read_tensor(const TensorSpec& tensor, const HfLookup& lookup, std::uint64_t first, std::span<float> out) {
-  const std::optional<HfTensor> stored = find(tensor, lookup);
-  SLUICE_CHECK(stored && mismatch(tensor, *stored).empty(), "(%s was not checked)", tensor.name.c_str());
-  const std::span<std::byte> bytes = std::as_writable_bytes(out);
-  if (*stored->dtype == Dtype::f32) return stored->read(4 * first, bytes);
-  SLUICE_TRY(stored->read(2 * first, bytes.subspan(bytes.size() / 2)));
-  widen_in_place(*stored->dtype, out);
-  return success();
-}
-
 }  // namespace
+
+std::vector<std::string> hf_names(const TensorSpec& tensor) {
+  const std::string& name = tensor.stored.name;
+  std::vector<std::string> names{name};
+  for (const std::string_view prefix : {"model.", "transformer."})
+    if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()));
+  return names;
+}
 
 Status check_hf_weights(const ModelSpec& model, const HfLookup& lookup, std::span<const std::string> stored) {
   std::vector<std::string> missing, wrong, unknown;
   std::set<std::string, std::less<>> used;
   for (const UnitSpec& unit : model.units)
     for (const TensorSpec& tensor : unit.tensors) {
-      const std::vector<std::string> names = names_of(tensor);
+      if (tensor.stored.first > 0) continue;  // of one that another tensor begins
+      const std::vector<std::string> names = hf_names(tensor);
       const auto name = std::find_if(names.begin(), names.end(), [&](const auto& n) { return lookup(n).has_value(); });
       if (name == names.end()) {
-        missing.push_back(tensor.name);
+        missing.push_back(tensor.stored.name);
         continue;
       }
       used.insert(*name);
@@ -102,14 +83,15 @@ Status check_hf_weights(const ModelSpec& model, const HfLookup& lookup, std::spa
   return bad_request(fmt::format("the tensors are not the model's; {}", fmt::join(parts, "; ")));
 }
 
-Status read_hf_weights(const UnitSpec& unit, const HfLookup& lookup, std::uint64_t first, std::span<float> out) {
-  std::fill(out.begin(), out.end(), 0.0f);
-  const std::uint64_t last = first + out.size();
-  for (const TensorSpec& t : unit.tensors) {
-    const std::uint64_t a = std::max(first, t.offset), b = std::min(last, t.offset + t.numel);
-    if (a < b) SLUICE_TRY(read_tensor(t, lookup, a - t.offset, out.subspan(a - first, b - a)));
-  }
-  return success();
+void widen(Dtype dtype, std::span<const std::byte> elements, std::span<float> out) {
+  SLUICE_CHECK(elements.size() == out.size() * dtype_bytes(dtype), "%zu bytes for %zu elements", elements.size(),
+               out.size());
+  if (dtype == Dtype::f32)
+    std::memcpy(out.data(), elements.data(), elements.size());
+  else if (dtype == Dtype::bf16)
+    widen_16_bit(elements, out, [](std::uint16_t bits) { return to_float(bf16{bits}); });
+  else
+    widen_16_bit(elements, out, half_to_float);
 }
 
 }  // namespace sluice

@@ -19,21 +19,22 @@ namespace sluice {
 struct HfTensor {
   std::optional<Dtype> dtype;
   std::vector<std::int64_t> shape;
-  /// Bytes [byte_offset, byte_offset + out.size()) of its data.
-  std::function<Status(std::uint64_t byte_offset, std::span<std::byte> out)> read;
 };
 
 /// The stored tensor of that exact name, if there is one.
 using HfLookup = std::function<std::optional<HfTensor>(const std::string& name)>;
 
-/// Every tensor of the model is stored, with its shape and a floating-point element type; and of `stored`, the names of
-/// all that there are, each is one of the model's. bad_request with all that are missing, wrong or unknown (of each the
-/// first 8, and how many more). Names may lack the prefix "model." or "transformer." (as the files of openai/gpt2 do).
-/// Unknown tensors would be weights that are not computed; only tables that follow from the config may lie there too,
-/// and the lm_head.weight of a tied model, which is not read.
+/// Every tensor of the model is stored, where its StoredPlace says, with its shape and a floating-point element type;
+/// and of `stored`, the names of all that there are, each is one of the model's. bad_request with all that are missing,
+/// wrong or unknown (of each the first 8, and how many more). Names may lack the prefix "model." or "transformer." (as
+/// the files of openai/gpt2 do). Unknown tensors would be weights that are not computed; only tables that follow from
+/// the config may lie there too, and the lm_head.weight of a tied model, which is not read.
 Status check_hf_weights(const ModelSpec& model, const HfLookup& lookup, std::span<const std::string> stored = {});
 
-/// out[i] = element `first + i` of the unit's flat buffer as fp32; padding between tensors is zero.
-Status read_hf_weights(const UnitSpec& unit, const HfLookup& lookup, std::uint64_t first, std::span<float> out);
+/// Names under which the tensor may be stored, of which the first that there is counts.
+std::vector<std::string> hf_names(const TensorSpec& tensor);
+
+/// out[i] = the i-th of the elements, of f32, bf16 or f16, exactly. `elements` may have any alignment.
+void widen(Dtype dtype, std::span<const std::byte> elements, std::span<float> out);
 
 }  // namespace sluice

@@ -2,15 +2,10 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/attention.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/norm.h"
 #include "src/model/attention_shape.h"
 
 namespace sluice {
 namespace {
-
-using kernels::gemm_workspace_bytes;
 
 /// Equal chunks of at most `most` tokens, in multiples of 64.
 std::int64_t even_chunk(std::int64_t tokens, std::int64_t most) {
@@ -19,16 +14,12 @@ std::int64_t even_chunk(std::int64_t tokens, std::int64_t most) {
   return std::min(tokens, (chunk + 63) / 64 * 64);
 }
 
-std::uint64_t norm_bytes(std::int64_t rows, std::int64_t width) {
-  return 4 * static_cast<std::uint64_t>(kernels::norm_workspace_floats(rows, width));
-}
-
 /// Workspace of y = x W, and in the backward pass of dx = dy W^T and dW = x^T dy.
 std::uint64_t linear_bytes(const Dims& d, std::int64_t rows, std::int64_t in, std::int64_t out, bool backward) {
-  if (!backward) return gemm_workspace_bytes(rows, out, in, d.dtype, d.dtype);
-  return std::max({gemm_workspace_bytes(rows, in, out, d.dtype, d.dtype),
-                   gemm_workspace_bytes(out, in, rows, d.dtype, Dtype::f32),
-                   gemm_workspace_bytes(in, out, rows, d.dtype, Dtype::f32), norm_bytes(rows, out)});
+  if (!backward) return d.sizes->gemm_bytes(rows, out, in, d.dtype, d.dtype);
+  return std::max({d.sizes->gemm_bytes(rows, in, out, d.dtype, d.dtype),
+                   d.sizes->gemm_bytes(out, in, rows, d.dtype, Dtype::f32),
+                   d.sizes->gemm_bytes(in, out, rows, d.dtype, Dtype::f32), d.sizes->rows_bytes(rows, out)});
 }
 
 std::uint64_t attention_scratch_bytes(const Dims& d, std::int64_t keys, bool backward) {
@@ -36,28 +27,29 @@ std::uint64_t attention_scratch_bytes(const Dims& d, std::int64_t keys, bool bac
   kernels::AttentionShape shape = attention_shape(d, d.attention_chunk_sequences);
   shape.keys = keys;
   return std::max({linear_bytes(d, rows, d.hidden, d.qkv, backward), linear_bytes(d, rows, d.q, d.hidden, backward),
-                   kernels::attention_workspace_bytes(shape, d.dtype),
-                   backward ? norm_bytes(rows, std::max(d.hidden, d.head_dim)) : 0});
+                   d.sizes->attention_bytes(shape, d.dtype),
+                   backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.head_dim)) : 0});
 }
 
 std::uint64_t mlp_scratch_bytes(const Dims& d, bool backward) {
   return std::max({linear_bytes(d, d.mlp_chunk, d.hidden, d.pre, backward),
                    linear_bytes(d, d.mlp_chunk, d.ffn, d.hidden, backward),
-                   backward ? norm_bytes(d.mlp_chunk, d.hidden) : 0});
+                   backward ? d.sizes->rows_bytes(d.mlp_chunk, d.hidden) : 0});
 }
 
 std::uint64_t head_scratch_bytes(const Dims& d, bool backward) {
-  const std::uint64_t forward = gemm_workspace_bytes(d.head_chunk, d.vocabulary, d.hidden, d.dtype, Dtype::f32);
+  const std::uint64_t forward = d.sizes->gemm_bytes(d.head_chunk, d.vocabulary, d.hidden, d.dtype, Dtype::f32);
   if (!backward) return forward;
-  return std::max(
-      {forward, linear_bytes(d, d.head_chunk, d.hidden, d.vocabulary, true), norm_bytes(d.head_chunk, d.hidden)});
+  return std::max({forward, linear_bytes(d, d.head_chunk, d.hidden, d.vocabulary, true),
+                   d.sizes->rows_bytes(d.head_chunk, d.hidden)});
 }
 
 std::span<std::byte> rest(Carver& carver, std::uint64_t bytes) { return {carver.bytes(bytes), bytes}; }
 
 }  // namespace
 
-Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type) {
+Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSizes& kernel_sizes)
+    : sizes(&kernel_sizes) {
   const ModelConfig& c = model.config;
   gpt2 = c.family == Family::gpt2;
   qk_norm = c.qk_norm;

@@ -6,13 +6,16 @@
 #include <cstdint>
 #include <span>
 
+#include "src/model/kernel_sizes.h"
 #include "src/model/model.h"
 
 namespace sluice {
 
 /// The numbers that shape one sublayer's arithmetic on one micro-batch.
 struct Dims {
-  Dims(const ModelSpec& model, BatchShape shape, Dtype dtype);
+  Dims(const ModelSpec& model, BatchShape shape, Dtype dtype, const KernelSizes& sizes);
+
+  const KernelSizes* sizes;
 
   bool gpt2;
   bool qk_norm;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sluice/dtype.h"
+#include "sluice/moments.h"
 #include "sluice/plan.h"
 #include "sluice/status.h"
 
@@ -34,6 +35,7 @@ struct ModelConfig {
   bool tied = false;      ///< head uses the embedding matrix
   bool qkv_bias = false;  ///< Qwen2
   bool qk_norm = false;   ///< Qwen3: RMSNorm on each head's q and k before rope
+  bool fused = false;     ///< Phi-3: files hold q, k, v and gate, up as one tensor each; in memory nothing differs
   double init_std = 0.02;
 };
 
@@ -41,18 +43,30 @@ struct ModelConfig {
 /// llama-70b, gpt2-124m, gpt2-1.5b. Errors: bad_request listing the names.
 Result<ModelConfig> preset_config(const std::string& name);
 std::vector<std::string> preset_names();
-/// Hugging Face config.json text: llama, mistral, qwen2, qwen3, smollm, gpt2. Absurd or missing fields are bad_request.
+/// Hugging Face config.json text: llama, mistral, phi3, qwen2, qwen3, smollm, gpt2. Absurd or missing fields are
+/// bad_request.
 Result<ModelConfig> parse_hf_config(const std::string& json_text, const std::string& origin);
 /// --model: a preset's name, a config.json, or a directory that holds one.
 Result<ModelConfig> load_config(const std::string& model);
 
+/// Tensors begin at multiples of it in their unit: no block of 8-bit moments is of two.
+constexpr std::int64_t tensor_alignment_numel = moment_block_numel;
+
 enum class Sublayer : std::uint8_t { embed, attention, mlp, head };
+
+/// Where a file has a tensor: as all of one of its tensors, or as rows of one that holds several (Phi-3's qkv_proj).
+struct StoredPlace {
+  std::string name;                 ///< Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::int64_t> shape;  ///< of all that is stored there, as Hugging Face has it (GPT-2's Conv1D: [in, out])
+  std::uint64_t first = 0;          ///< element of it that the model's tensor begins with
+};
 
 /// One tensor in its unit's flat buffer. What differs from tensor to tensor is an attribute of the tensor.
 struct TensorSpec {
-  std::string name;                 ///< Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
-  std::vector<std::int64_t> shape;  ///< as Hugging Face stores it (GPT-2's Conv1D: [in, out])
-  std::uint64_t offset = 0;         ///< elements from the start of the unit; multiple of 64
+  std::string name;  ///< what Hugging Face calls it, in Phi-3 too "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::int64_t> shape;  ///< as Hugging Face has it
+  StoredPlace stored;
+  std::uint64_t offset = 0;  ///< elements from the start of the unit; multiple of tensor_alignment_numel
   std::uint64_t numel = 0;
   bool decay = true;  ///< weight decay: none on norms and biases
   bool trainable = true;
@@ -86,6 +100,8 @@ struct BatchShape {
   std::int64_t tokens() const { return batch * sequence; }
 };
 
+struct KernelSizes;  // src/model/kernel_sizes.h
+
 /// Bytes and FLOP of one unit's ops on one micro-batch. All are functions of shapes alone, never of budgets.
 struct SublayerCost {
   std::uint64_t boundary_bytes = 0;            ///< one boundary activation [tokens, hidden] (x_in, x_out, d_in, d_out)
@@ -98,7 +114,7 @@ struct SublayerCost {
 };
 /// `kv_capacity`: positions of the cache that decoding attends to; it sizes the forward workspace of attention.
 SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype,
-                           std::int64_t kv_capacity = 0);
+                           const KernelSizes& sizes, std::int64_t kv_capacity = 0);
 /// FLOP of one compute op of the unit with this cost.
 double op_flop(const SublayerCost& cost, OpKind kind);
 

@@ -1,5 +1,6 @@
-// Forward and backward of each sublayer, by hand, on spans of memory that the plan owns. Runs in the calling thread's
-// OpenMP team (kernels::set_compute_threads). Nothing here allocates.
+// Forward and backward of each sublayer, by hand, on spans of memory that the plan owns. Nothing here allocates. On the
+// CPU it runs in the calling thread's OpenMP team (kernels::set_compute_threads); for other devices the same code takes
+// another set of kernels (sublayers-inl.h).
 //
 // A residual sublayer is out = x + f(norm(x)). Activations and parameters have the run's dtype (f32 or bf16), matmuls
 // accumulate in fp32, gradients of parameters are fp32 and flat like the unit's parameters.
@@ -18,6 +19,14 @@ struct RopeTable {
   std::vector<float> cos, sin;
   float attention_scale = 1;  ///< yarn's factor on cos and sin is folded into the tables; this stays 1 unless needed
 };
+/// A table where it lies.
+struct RopeView {
+  const float *cos = nullptr, *sin = nullptr;
+  std::int64_t numel = 0;  ///< of each: positions x head_dim/2
+};
+inline RopeView view_of(const RopeTable& table) {
+  return {table.cos.data(), table.sin.data(), static_cast<std::int64_t>(table.cos.size())};
+}
 RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions);
 
 /// The tokens of a micro-batch, each plane [batch, sequence].
@@ -40,7 +49,7 @@ struct TokenPlanes {
 struct SublayerArgs {
   const ModelSpec* model = nullptr;
   const UnitSpec* unit = nullptr;
-  const RopeTable* rope = nullptr;
+  RopeView rope;
   BatchShape shape;
   Dtype dtype = Dtype::f32;
   std::int64_t position0 = 0;  ///< of the first token of each sequence (decoding)
@@ -66,17 +75,13 @@ struct SublayerArgs {
   std::int64_t kv_capacity = 0;
 };
 
-/// x_in, parameters -> x_out, saved. embed: tokens -> x_out. With kv_cache: appends at position0 and attends to the
-/// cache. saved and x_out may be null: saved null = keep nothing; x_out null (recompute) = only saved is wanted.
-void sublayer_forward(const SublayerArgs& args);
-/// x_in, saved, parameters, d_out -> d_in, gradient. embed: no d_in. d_in may not alias d_out.
-void sublayer_backward(const SublayerArgs& args);
-/// head in training: norm, logits in chunks of tokens, loss, d_in, gradients, in one pass.
-void head_forward_backward(const SublayerArgs& args);
-/// head in evaluation: loss only.
-void head_loss(const SublayerArgs& args);
-/// head in decoding: logits of the last token of the (single) sequence.
-void head_logits(const SublayerArgs& args);
+/// A compute op of a unit, on the CPU:
+/// forward: x_in, parameters -> x_out, saved. embed: tokens -> x_out. With kv_cache: appends at position0 and attends
+/// to the cache. saved may be null: nothing is kept. x_out may be null: only saved is wanted; recompute is that.
+/// backward: x_in, saved, parameters, d_out -> d_in, gradient. embed: no d_in. d_in may not alias d_out.
+/// forward_backward, the head's in training: norm, logits in chunks of tokens, loss, d_in, gradients, in one pass.
+/// loss: the head's in evaluation. logits: the head's in decoding, of the last token of the (single) sequence.
+void run_sublayer(OpKind op, const SublayerArgs& args);
 /// bytes of one unit's kv_cache (attention units; else 0)
 std::uint64_t kv_cache_bytes(const ModelSpec& model, const UnitSpec& unit, std::int64_t capacity, Dtype dtype);
 

@@ -1,15 +1,15 @@
 // From a configuration to units and the tensors in them.
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
-#include "sluice/moments.h"
 #include "src/model/model.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t tensor_alignment = moment_block_numel, unit_alignment = 4096;
+constexpr std::uint64_t unit_alignment = 4096;
 
 std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -39,12 +39,13 @@ class ModelBuilder {
   TensorSpec& add(std::string name, std::vector<std::int64_t> shape) {
     UnitSpec& unit = model_.units.back();
     TensorSpec t;
-    t.name = std::move(name);
     t.numel = 1;
     for (const std::int64_t extent : shape) t.numel *= static_cast<std::uint64_t>(extent);
     t.decay = shape.size() >= 2;
+    t.stored = {name, shape, 0};
+    t.name = std::move(name);
     t.shape = std::move(shape);
-    t.offset = round_up(unit.numel, tensor_alignment);
+    t.offset = round_up(unit.numel, tensor_alignment_numel);
     t.init_std = model_.config.init_std;
     t.index = tensors_++;
     unit.numel = t.offset + t.numel;
@@ -61,6 +62,17 @@ class ModelBuilder {
   void ones(std::string name, std::int64_t n) { add(std::move(name), {n}).init = TensorSpec::Init::ones; }
   void zeros(std::string name, std::int64_t n) { add(std::move(name), {n}).init = TensorSpec::Init::zeros; }
 
+  /// The unit's last `count` tensors are the rows of one in a file.
+  void store_as_one(const std::string& name, std::size_t count) {
+    const std::span<TensorSpec> parts = std::span(model_.units.back().tensors).last(count);
+    StoredPlace place{name, {0, parts.front().shape[1]}, 0};
+    for (const TensorSpec& t : parts) place.shape[0] += t.shape[0];
+    for (TensorSpec& t : parts) {
+      t.stored = place;
+      place.first += t.numel;
+    }
+  }
+
   void llama_embed() {
     open("embed", Sublayer::embed);
     matrix("model.embed_tokens.weight", model_.config.vocabulary, model_.config.hidden);
@@ -74,6 +86,7 @@ class ModelBuilder {
     matrix(p + "q_proj.weight", q, c.hidden);
     matrix(p + "k_proj.weight", kv, c.hidden);
     matrix(p + "v_proj.weight", kv, c.hidden);
+    if (c.fused) store_as_one(p + "qkv_proj.weight", 3);
     residual_matrix(p + "o_proj.weight", c.hidden, q);
     if (c.qkv_bias) {
       zeros(p + "q_proj.bias", q);
@@ -92,6 +105,7 @@ class ModelBuilder {
     const std::string block = "model.layers." + std::to_string(layer) + ".";
     matrix(block + "mlp.gate_proj.weight", c.ffn, c.hidden);
     matrix(block + "mlp.up_proj.weight", c.ffn, c.hidden);
+    if (c.fused) store_as_one(block + "mlp.gate_up_proj.weight", 2);
     residual_matrix(block + "mlp.down_proj.weight", c.hidden, c.ffn);
     ones(block + "post_attention_layernorm.weight", c.hidden);
   }

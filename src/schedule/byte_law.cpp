@@ -42,7 +42,8 @@ class Law {
   int group() const { return std::clamp(schedule_.group, 1, work_.micro_batches); }
   const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
   SublayerCost cost(UnitId u) const {
-    return sublayer_cost(*work_.model, work_.model->units[static_cast<std::size_t>(u)], work_.shape, work_.dtype);
+    return sublayer_cost(*work_.model, work_.model->units[static_cast<std::size_t>(u)], work_.shape, work_.dtype,
+                         *work_.kernels);
   }
 
   /// A group makes 2 head + 1 passes: up to the head and back. A unit closes at the end of a pass; whatever is fetched

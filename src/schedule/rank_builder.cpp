@@ -28,7 +28,7 @@ RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Sched
   for (UnitId u = 0; u <= head_unit(); ++u) {
     unit(u).mb.resize(static_cast<std::size_t>(work_.micro_batches));
     unit(u).tile.resize(unit_tiles(work_, schedule_, u).size());
-    costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype, work_.kv_capacity));
+    costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype, *work_.kernels, work_.kv_capacity));
   }
   declare_persistent();
 }

@@ -8,6 +8,7 @@
 
 #include "offload/state/moment_layout.h"
 #include "sluice/plan.h"
+#include "src/model/kernel_sizes.h"
 #include "src/model/model.h"
 
 namespace sluice {
@@ -15,17 +16,18 @@ namespace sluice {
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
   const ModelSpec* model = nullptr;
-  BatchShape shape;                               ///< of one micro-batch
-  int micro_batches = 1;                          ///< per rank and step
-  RankId ranks = 1;                               ///< ZeRO-3 data parallel
-  Dtype dtype = Dtype::bf16;                      ///< of parameters and activations
-  MomentFormat moments = MomentFormat::f32;       ///< of the optimizer's states
-  std::uint32_t block_bytes = drive_block_bytes;  ///< of requests to drives
-  bool durable = false;                           ///< two slots per shard on NVMe and a commit per step
-  int threads = 1;                                ///< compute threads, part of the cost keys
-  bool inference = false;                         ///< evaluate and decode only: no optimizer states
-  bool documents = false;                         ///< of packed rows are kept apart: attention reads positions
-  std::int64_t kv_capacity = 0;                   ///< decode: positions in the cache; 0 for everything else
+  BatchShape shape;                                ///< of one micro-batch
+  int micro_batches = 1;                           ///< per rank and step
+  RankId ranks = 1;                                ///< ZeRO-3 data parallel
+  Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
+  MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
+  std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives
+  bool durable = false;                            ///< two slots per shard on NVMe and a commit per step
+  const KernelSizes* kernels = &cpu_kernel_sizes;  ///< of the device that computes
+  int threads = 1;                                 ///< compute threads, part of the cost keys
+  bool inference = false;                          ///< evaluate and decode only: no optimizer states
+  bool documents = false;                          ///< of packed rows are kept apart: attention reads positions
+  std::int64_t kv_capacity = 0;                    ///< decode: positions in the cache; 0 for everything else
   std::array<std::uint64_t, 3> budget_bytes{};  ///< per tier: device per rank, host and nvme per rank's share; 0 = none
 
   /// The plan that this workload is mainly for.

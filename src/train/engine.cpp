@@ -67,7 +67,8 @@ Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, const s
   if (!swap_name.empty()) {
     SLUICE_ASSIGN(engine->swap_, SwapFile::open_existing(swap_options(run, swap_name)));
   }
-  SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_));
+  SLUICE_ASSIGN(engine->device_, Device::open("cpu"));
+  SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_->memory()));
   engine->memory_ = std::make_unique<Memory>(std::move(memory));
   SLUICE_TRY(engine->open_store(arena_specs(run)));
   engine->index_buffers();
@@ -90,7 +91,8 @@ Status Engine::reserve(const Options& options) {
     SLUICE_ASSIGN(swap_, options.swap_exists ? SwapFile::open_existing(swap) : SwapFile::create(swap));
     storage_ = swap_.description();
   }
-  SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device_));
+  SLUICE_ASSIGN(device_, Device::open(run_.config.device));
+  SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device_->memory()));
   memory_ = std::make_unique<Memory>(std::move(memory));
   return open_store(arenas);
 }
@@ -150,8 +152,9 @@ Status Engine::build_executor(StepSource& source, const Options& engine_options)
   parts.memory = memory_.get();
   parts.store = store_.get();
   for (RankId r = 0; r < w.ranks; ++r) {
-    backends_.push_back(std::make_unique<CpuBackend>(
-        *w.model, rope_, CpuBackend::Options{w.shape, w.dtype, w.threads, w.kv_capacity, w.documents}));
+    SLUICE_ASSIGN(std::unique_ptr<ComputeBackend> backend,
+                  device_->make_backend(*w.model, rope_, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents}));
+    backends_.push_back(std::move(backend));
     parts.backends.push_back(backends_.back().get());
   }
   if (w.ranks > 1) {
@@ -201,6 +204,7 @@ Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64
 }
 
 /// The moments, and the gradient that would wait for its update: the first step reads it, though nothing is pending.
+/// Of a new engine, where not the gradients only are meant, memory is zero already: its pages are new.
 Status Engine::clear_states(bool gradients_only) {
   for (const auto* ids : {&homes_, &mirrors_})
     for (const BufferId id : *ids) {
@@ -208,24 +212,29 @@ Status Engine::clear_states(bool gradients_only) {
       const Buffer& b = run_.main.buffers[id];
       const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
       if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
-      if (b.tier == Tier::host) {
-        std::memset(host(b.rank, b), 0, b.bytes);
-      } else if (gradients_only) {
-        SLUICE_TRY(store_->clear(id));
-      } else {
-        store_->assume_zero(id, Slot::current);
-      }
+      if (b.tier == Tier::nvme && !gradients_only) store_->assume_zero(id, Slot::current);
+      if (b.tier == Tier::nvme && gradients_only) SLUICE_TRY(store_->clear(id));
+      if (b.tier == Tier::host && gradients_only) std::memset(host(b.rank, b), 0, b.bytes);
     }
   return success();
 }
 
-void Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
+Status Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
   for (RankId r = 0; r < run_.workload.ranks; ++r) {
     const BufferId id = residents_[static_cast<std::size_t>(unit) * run_.workload.ranks + r];
     if (id == none) continue;
     std::byte* to = memory_->at(Tier::device, r, run_.main.buffers[id].offset);
-    device_.copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size());
+    SLUICE_TRY(
+        device_->memory().copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
   }
+  return success();
+}
+
+/// Where elements of a shard's state can be written at once: its home in memory, if nothing of it goes to the drive.
+std::byte* Engine::only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first) {
+  const BufferId id = home(unit, kind, rank);
+  const bool in_memory = id != none && run_.main.buffers[id].tier == Tier::host && kept(unit, kind, rank) == none;
+  return in_memory ? host(rank, run_.main.buffers[id]) + state_bytes(kind, first) : nullptr;
 }
 
 /// Split fp32 weights into parameter and remainder. `first` is within the rank's shard.
@@ -233,49 +242,64 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, std:
                              SwapWindow& window) {
   const Workload& w = run_.workload;
   const std::uint64_t n = weights.size();
-  SLUICE_ASSIGN(SwapWindow::Piece * parameter, window.take());
+  struct Target {
+    std::byte* data;
+    SwapWindow::Piece* piece;  ///< that it is of, to be written from; null where data is the home
+  };
+  const auto target = [&](StateKind kind) -> Result<Target> {
+    if (std::byte* const place = only_home(unit, kind, rank, first); place != nullptr) return Target{place, nullptr};
+    SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
+    return Target{piece->data(), piece};
+  };
+  const auto put = [&](StateKind kind, const Target& to) {
+    return to.piece == nullptr ? success() : write_state(unit, kind, rank, first, n, *to.piece, window);
+  };
+  SLUICE_ASSIGN(const Target parameter, target(StateKind::parameter));
   if (w.dtype == Dtype::bf16) {
-    SLUICE_ASSIGN(SwapWindow::Piece * remainder, window.take());
-    split_master(weights.data(), reinterpret_cast<bf16*>(parameter->data()),
-                 reinterpret_cast<std::int16_t*>(remainder->data()), static_cast<std::int64_t>(n));
-    SLUICE_TRY(write_state(unit, StateKind::remainder, rank, first, n, *remainder, window));
+    SLUICE_ASSIGN(const Target remainder, target(StateKind::remainder));
+    split_master(weights.data(), reinterpret_cast<bf16*>(parameter.data),
+                 reinterpret_cast<std::int16_t*>(remainder.data), static_cast<std::int64_t>(n));
+    SLUICE_TRY(put(StateKind::remainder, remainder));
   } else {
-    std::memcpy(parameter->data(), weights.data(), weights.size_bytes());
+    std::memcpy(parameter.data, weights.data(), weights.size_bytes());
   }
-  copy_to_residents(unit, rank * w.shard_numel(unit) + first,
-                    {parameter->data(), state_bytes(StateKind::parameter, n)});
-  return write_state(unit, StateKind::parameter, rank, first, n, *parameter, window);
+  SLUICE_TRY(copy_to_residents(unit, rank * w.shard_numel(unit) + first,
+                               {parameter.data, state_bytes(StateKind::parameter, n)}));
+  return put(StateKind::parameter, parameter);
+}
+
+WeightPieces Engine::pieces() const {
+  const Workload& w = run_.workload;
+  return {*w.model, w.ranks, [&w](UnitId unit) { return w.shard_numel(unit); }, piece_numel_};
 }
 
 Status Engine::initialize(const std::string& init, std::uint64_t seed, const Watch& watch) {
   const Workload& w = run_.workload;
   HuggingFaceWeights source;
+  std::unique_ptr<WeightStream> stream;
   if (!init.empty()) {
     SLUICE_ASSIGN(source, HuggingFaceWeights::open(init, *w.model));
+    SLUICE_ASSIGN(stream, WeightStream::open(source, pieces()));
   }
   SLUICE_TRY(clear_states(false));
   SwapWindow window(store_.get(), piece_numel_ * 4);
-  std::vector<float> weights;
+  std::vector<float> random;
   std::uint64_t done = 0, total = 0;
   for (const UnitSpec& spec : w.model->units) total += spec.numel;
-  for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u) {
-    const UnitSpec& spec = w.model->units[static_cast<std::size_t>(u)];
-    for (RankId r = 0; r < w.ranks; ++r) {
-      for (std::uint64_t at = 0; at < w.shard_numel(u); at += piece_numel_) {
-        weights.assign(std::min(piece_numel_, w.shard_numel(u) - at), 0.0f);
-        const std::uint64_t first = r * w.shard_numel(u) + at;
-        const std::uint64_t n = first < spec.numel ? std::min<std::uint64_t>(weights.size(), spec.numel - first) : 0;
-        const std::span<float> part(weights.data(), n);
-        if (init.empty()) {
-          initial_weights(spec, seed, first, part);
-        } else {
-          SLUICE_TRY(source.read(spec, first, part));
-        }
-        SLUICE_TRY(store_weights(u, r, at, weights, window));
-        done += n;
-        if (watch) SLUICE_TRY(watch(static_cast<double>(done) / static_cast<double>(total)));
-      }
+  WeightPieces all = pieces();
+  while (const std::optional<WeightPiece> piece = all.next()) {
+    std::span<const float> weights;
+    if (stream != nullptr) {
+      SLUICE_ASSIGN(weights, stream->next());
+    } else {
+      random.assign(piece->numel, 0.0f);
+      initial_weights(w.model->units[static_cast<std::size_t>(piece->unit)], seed, piece->first,
+                      std::span(random).first(piece->content_numel));
+      weights = random;
     }
+    SLUICE_TRY(store_weights(piece->unit, piece->rank, piece->at, weights, window));
+    done += piece->content_numel;
+    if (watch) SLUICE_TRY(watch(static_cast<double>(done) / static_cast<double>(total)));
   }
   return window.finish();
 }

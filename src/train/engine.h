@@ -12,8 +12,9 @@
 #include "offload/run/executor.h"
 #include "offload/run/swap_window.h"
 #include "offload/state/commit_log.h"
-#include "src/device/cpu_backend.h"
+#include "src/device/device.h"
 #include "src/train/prepare.h"
+#include "src/train/weight_pieces.h"
 
 namespace sluice {
 
@@ -29,7 +30,7 @@ class Engine {
   };
   static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, const Options& options);
   /// Only to read what a run has left: no arenas, no lanes, and of the drive the kept swap file, opened, where it has a
-  /// name. Of this interface restore, read_state and what tells sizes serve; nothing is written.
+  /// name. Of this interface restore, scan_states and what tells sizes serve; nothing is written.
   static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, const std::string& swap_name);
   ~Engine();
 
@@ -57,11 +58,12 @@ class Engine {
   /// Every shard of a state that the run has, in logical order: of the stream too, where it has so many bytes.
   Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
   std::uint64_t shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const;
-  /// Elements to read at a time: whole blocks of every state.
-  std::uint64_t piece_numel() const { return piece_numel_; }
-  /// Elements [first, first + numel) of a shard as they were restored, verified again; padding included. `first` is a
-  /// multiple of piece_numel(), numel that or what is left; `out` is 4096-aligned and has room for 4096 bytes more.
-  Status read_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel, std::byte* out);
+  /// All weights in pieces of whole blocks of every state.
+  WeightPieces pieces() const;
+  /// Calls `visit` with these states of each piece as they were restored, one kind after the other, verified again and
+  /// while the next ones are read; padding included.
+  using VisitPiece = std::function<Status(const StatePiece& piece, std::span<const std::byte> data)>;
+  Status scan_states(std::span<const StateKind> kinds, const VisitPiece& visit);
 
   Executor& executor() { return *executor_; }
   SwapStore* store() { return store_.get(); }
@@ -97,25 +99,26 @@ class Engine {
   Status visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window);
   Status write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                      SwapWindow::Piece& piece, SwapWindow& window);
+  std::byte* only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first);
   Status store_weights(UnitId unit, RankId rank, std::uint64_t first, std::span<const float> weights,
                        SwapWindow& window);
   Status clear_states(bool gradients_only);
   Status load_slots(RankId rank, bool verify_all, const Watch& watch);
   BufferId kept(UnitId unit, StateKind kind, RankId rank);            ///< the state's buffer on the drive, or none
   std::uint64_t shard_content_numel(UnitId unit, RankId rank) const;  ///< without the padding
-  void copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
+  Status copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;
   bool states_only_ = false;  ///< see open_states
   MomentLayout moments_;
   std::uint64_t piece_numel_ = 0;  ///< elements moved at a time outside steps: whole blocks of every state
   RopeTable rope_;
-  HostDevice device_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Memory> memory_;
   SwapFile swap_;
   std::unique_ptr<SwapStore> store_;
-  std::vector<std::unique_ptr<CpuBackend>> backends_;
+  std::vector<std::unique_ptr<ComputeBackend>> backends_;
   std::unique_ptr<Executor> executor_;
   std::vector<BufferId> homes_;      ///< [(unit * 5 + kind) * ranks + rank]
   std::vector<BufferId> mirrors_;    ///< the durable copies of homes in host memory, indexed likewise

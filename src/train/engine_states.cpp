@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <optional>
+#include <vector>
 
 #include "io/checksum.h"
 #include "src/train/engine.h"
@@ -47,7 +50,7 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
   const BufferId id = home(unit, kind, rank);
   const Buffer& b = run_.main.buffers[id];
   const std::uint64_t shard = w.shard_numel(unit), first = rank * shard, content = shard_content_numel(unit, rank);
-  const auto plain = [&](std::uint64_t offset, std::span<const std::byte> data) {
+  const auto plain = [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
     const std::uint64_t bytes = state_bytes(kind, content);
     if (offset >= bytes) return success();
     return visit(unit, first + offset / state_bytes(kind, 1), data.first(std::min(data.size(), bytes - offset)));
@@ -65,18 +68,27 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
     }
     return success();
   };
-  const auto each_piece = [&](std::uint64_t offset, std::span<const std::byte> data) {
+  const auto each_piece = [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
     return grouped(kind) ? by_groups(offset, data) : plain(offset, data);
   };
   if (b.tier == Tier::host) return each_piece(0, {host(rank, b), b.bytes});
-  return window.scan(id, Slot::current, each_piece);
+  return window.scan(std::span(&id, 1), [&](const SwapWindow::Part& part, std::span<const std::byte> data) {
+    return each_piece(part.offset_bytes, data);
+  });
 }
 
 Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
-  SwapWindow window(store_.get(), piece_numel_ * 4);
+  /// What a durable buffer's bytes fill beside being verified.
+  struct Target {
+    UnitId unit;
+    StateKind kind;
+    std::byte* host;  ///< null where the state's home is the drive
+    bool resident;
+  };
+  std::vector<BufferId> buffers;
+  std::map<BufferId, Target> targets;
   std::uint64_t done = 0, total = 0;
-  for (const Buffer& b : run_.main.buffers) total += b.slots == 2 && b.rank == rank ? b.bytes : 0;
-  return each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
     if (r != rank) return success();
     const BufferId drive = kept(u, kind, rank);
     const Buffer& place = run_.main.buffers[home(u, kind, rank)];
@@ -84,11 +96,20 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
     const bool resident = !states_only_ && kind == StateKind::parameter &&
                           residents_[static_cast<std::size_t>(u) * run_.workload.ranks + rank] != none;
     if (!verify_all && to == nullptr && !resident) return success();
-    return window.scan(drive, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) {
-      if (to != nullptr) std::memcpy(to + offset, data.data(), data.size());
-      if (resident) copy_to_residents(u, rank * run_.workload.shard_numel(u) + offset / state_bytes(kind, 1), data);
-      return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
-    });
+    buffers.push_back(drive);
+    targets[drive] = {u, kind, to, resident};
+    total += run_.main.buffers[drive].bytes;
+    return success();
+  }));
+  SwapWindow window(store_.get(), piece_numel_ * 4);
+  return window.scan(buffers, [&](const SwapWindow::Part& part, std::span<const std::byte> data) -> Status {
+    const Target& target = targets.at(part.buffer);
+    if (target.host != nullptr) std::memcpy(target.host + part.offset_bytes, data.data(), data.size());
+    if (target.resident)
+      SLUICE_TRY(copy_to_residents(
+          target.unit, rank * run_.workload.shard_numel(target.unit) + part.offset_bytes / state_bytes(target.kind, 1),
+          data));
+    return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
   });
 }
 
@@ -104,10 +125,20 @@ Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& wat
   return rank + 1 == run_.workload.ranks && !states_only_ ? clear_states(true) : success();
 }
 
-Status Engine::read_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
-                          std::byte* out) {
-  const std::uint64_t at = state_bytes(kind, first), bytes = state_bytes(kind, first + numel) - at;
-  return store_->read(kept(unit, kind, rank), Slot::current, at, {out, bytes});
+Status Engine::scan_states(std::span<const StateKind> kinds, const VisitPiece& visit) {
+  SwapWindow window(store_.get(), piece_numel_ * 4);
+  // The same order twice: of what is to be read, and of what has been.
+  StatePieces ahead(pieces(), kinds), behind = ahead;
+  const auto next = [&]() -> std::optional<SwapWindow::Part> {
+    const std::optional<StatePiece> piece = ahead.next();
+    if (!piece) return std::nullopt;
+    const auto& [weights, kind] = *piece;
+    const std::uint64_t begin = state_bytes(kind, weights.at);
+    return SwapWindow::Part{kept(weights.unit, kind, weights.rank), begin,
+                            state_bytes(kind, weights.at + weights.numel) - begin};
+  };
+  return window.scan(
+      next, [&](const SwapWindow::Part&, std::span<const std::byte> data) { return visit(*behind.next(), data); });
 }
 
 Status Engine::roll_back() {
@@ -136,7 +167,8 @@ Status Engine::load_states(const Source& source) {
         moments_.from_stream(stream.data(), meant, piece->data(), n);
       else
         std::copy(stream.begin(), stream.end(), piece->data());
-      if (kind == StateKind::parameter) copy_to_residents(u, r * shard + at, {piece->data(), state_bytes(kind, n)});
+      if (kind == StateKind::parameter)
+        SLUICE_TRY(copy_to_residents(u, r * shard + at, {piece->data(), state_bytes(kind, n)}));
       SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
     }
     return success();

@@ -67,6 +67,7 @@ struct LlamaKind {
 };
 
 LlamaKind llama_kind(const ModelConfig& c) {
+  if (c.fused) return {"phi3", "Phi3ForCausalLM"};
   if (c.qk_norm) return {"qwen3", "Qwen3ForCausalLM"};
   if (c.qkv_bias) return {"qwen2", "Qwen2ForCausalLM"};
   if (c.window > 0 || c.name == "mistral") return {"mistral", "MistralForCausalLM"};

@@ -82,9 +82,13 @@ class Rounding {
   Result<std::span<const std::byte>> operator()(UnitId unit, std::uint64_t first, std::span<const float> values) {
     if (dtype_ == Dtype::f32) return std::as_bytes(values);
     bits_.resize(values.size());
+    if (dtype_ == Dtype::bf16) {  // a loop of its own, which compilers vectorise
+      std::transform(values.begin(), values.end(), bits_.begin(), [](float value) { return to_bf16(value).bits; });
+      return std::as_bytes(std::span<const std::uint16_t>(bits_));
+    }
     for (std::size_t i = 0; i < values.size(); ++i) {
-      bits_[i] = dtype_ == Dtype::bf16 ? to_bf16(values[i]).bits : float_to_half(values[i]);
-      if (dtype_ == Dtype::f16 && (bits_[i] & 0x7fffu) == 0x7c00u && std::isfinite(values[i]))
+      bits_[i] = float_to_half(values[i]);
+      if ((bits_[i] & 0x7fffu) == 0x7c00u && std::isfinite(values[i]))
         return bad_request(fmt::format("{} has the value {}, which float16 can not hold; export bf16 or f32",
                                        tensor_at(unit, first + i), values[i]));
     }
@@ -95,7 +99,7 @@ class Rounding {
   std::string tensor_at(UnitId unit, std::uint64_t element) const {
     const UnitSpec& spec = model_.units[static_cast<std::size_t>(unit)];
     for (const TensorSpec& t : spec.tensors)
-      if (element >= t.offset && element < t.offset + t.numel) return t.name;
+      if (element >= t.offset && element < t.offset + t.numel) return t.stored.name;
     return spec.name;
   }
 
@@ -108,7 +112,6 @@ Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, c
   Rounding rounding(dtype, weights.model());
   std::uint64_t done = 0, total = 0;
   for (const UnitSpec& unit : weights.model().units) total += unit.numel;
-  // Parameters that steps compute with are bf16 already; all else is made from the masters.
   const auto write = [&](UnitId unit, std::uint64_t first, std::span<const float> values) -> Status {
     SLUICE_ASSIGN(const std::span<const std::byte> data, rounding(unit, first, values));
     SLUICE_TRY(writer.write(unit, first, data));
@@ -193,12 +196,13 @@ Result<ExportResult> export_run(StoredWeights& weights, const ExportOptions& opt
   result.parameters = weights.model().parameters;
   std::error_code ignored;
   const bool replaces = is_there(directory) && !fs::is_empty(directory, ignored);
-  SLUICE_TRY(check_space(directory, result.parameters * dtype_bytes(result.dtype)));
   const std::string source = source_directory(weights.run().config);
   if (!source.empty() && !is_there(source))
     listener.note(source + ", which the run began from, is gone: tokenizer files are not copied");
   SLUICE_ASSIGN(const std::string config, config_json(weights, result.dtype, source));
-  SLUICE_ASSIGN(StagedDirectory staged, StagedDirectory::create(directory));
+  // Before the room is counted: what killed exports left goes now.
+  SLUICE_ASSIGN(StagedDirectory staged, StagedDirectory::create(directory, is_export_name));
+  SLUICE_TRY(check_space(directory, result.parameters * dtype_bytes(result.dtype)));
   SLUICE_ASSIGN(ModelWriter writer,
                 ModelWriter::create(weights.model(), staged.staging(), result.dtype, options.shard_bytes_max));
   SLUICE_TRY(write_weights(weights, result.dtype, writer, listener.watch("writing " + directory)));

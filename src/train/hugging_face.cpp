@@ -1,8 +1,15 @@
 #include "src/train/hugging_face.h"
 
 #include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "io/read_ahead.h"
 #include "src/model/hf_weights.h"
 
 namespace sluice {
@@ -15,7 +22,6 @@ HfLookup lookup_in(const SafeTensors& file) {
     HfTensor t;
     t.dtype = to_dtype(entry->dtype);
     t.shape.assign(entry->shape.begin(), entry->shape.end());
-    t.read = [&file, entry](std::uint64_t offset, std::span<std::byte> out) { return file.read(*entry, offset, out); };
     return t;
   };
 }
@@ -52,11 +58,146 @@ Result<HuggingFaceWeights> HuggingFaceWeights::open(const std::string& directory
   Status complete = check_hf_weights(model, lookup_in(w.file_), names);
   if (complete.ok()) complete = check_tied(w.file_, model);
   if (!complete.ok()) return complete.error().in(directory);
+  for (const UnitSpec& unit : model.units) {
+    std::vector<Source>& sources = w.units_.emplace_back();
+    for (const TensorSpec& tensor : unit.tensors) {
+      const std::vector<std::string> stored = hf_names(tensor);
+      const TensorEntry* entry = nullptr;
+      for (const std::string& name : stored)
+        if (entry == nullptr) entry = w.file_.find(name);
+      sources.push_back({&tensor, entry, *to_dtype(entry->dtype)});
+    }
+  }
   return w;
 }
 
-Status HuggingFaceWeights::read(const UnitSpec& unit, std::uint64_t first, std::span<float> out) const {
-  return read_hf_weights(unit, lookup_in(file_), first, out);
+std::uint64_t HuggingFaceWeights::element_bytes_max() const {
+  std::uint64_t most = 0;
+  for (const auto& sources : units_)
+    for (const Source& source : sources) most = std::max(most, dtype_bytes(source.dtype));
+  return most;
 }
+
+/// What fills a part of a piece.
+struct WeightStream::Part {
+  const HuggingFaceWeights::Source* source;
+  std::uint64_t first, numel;  ///< elements of the model's tensor
+  std::uint64_t at;            ///< in the piece
+};
+
+/// The thread, and what it has ready for the caller.
+class WeightStream::Reader {
+ public:
+  Reader(const HuggingFaceWeights& weights, WeightPieces pieces) : weights_(weights), pieces_(std::move(pieces)) {}
+  ~Reader() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Status start() {
+    ReadAhead::Options options;
+    options.range_bytes_max = pieces_.piece_numel() * weights_.element_bytes_max();
+    const auto next = [this, pieces = pieces_, parts = std::vector<Part>(),
+                       at = std::size_t{0}]() mutable -> std::optional<ReadAhead::Range> {
+      while (at == parts.size()) {
+        const std::optional<WeightPiece> piece = pieces.next();
+        if (!piece) return std::nullopt;
+        parts = parts_of(*piece);
+        at = 0;
+      }
+      const Part& part = parts[at++];
+      const TensorEntry& entry = *part.source->entry;
+      const std::uint64_t size = dtype_bytes(part.source->dtype),
+                          first = part.source->tensor->stored.first + part.first;
+      return ReadAhead::Range{entry.file, entry.offset + first * size, part.numel * size};
+    };
+    SLUICE_ASSIGN(files_, ReadAhead::create(weights_.file_.files(), next, options));
+    thread_ = std::thread([this] { run(); });
+    return success();
+  }
+
+  Result<std::span<const float>> take() {
+    std::unique_lock lock(mutex_);
+    released_ = taken_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return ready_ > taken_ || over_; });
+    if (ready_ > taken_) return std::span<const float>(ring_[taken_++ % ring_.size()]);
+    SLUICE_CHECK(!status_.ok(), "(%s)", "there are no more pieces");
+    return status_.error();
+  }
+
+ private:
+  std::vector<Part> parts_of(const WeightPiece& piece) const {
+    std::vector<Part> parts;
+    const std::uint64_t first = piece.first, last = first + piece.content_numel;
+    for (const HuggingFaceWeights::Source& source : weights_.units_[static_cast<std::size_t>(piece.unit)]) {
+      const TensorSpec& t = *source.tensor;
+      const std::uint64_t a = std::max(first, t.offset), b = std::min(last, t.offset + t.numel);
+      if (a < b) parts.push_back({&source, a - t.offset, b - a, a - first});
+    }
+    return parts;
+  }
+
+  Status fill(const WeightPiece& piece, std::vector<float>& out) {
+    out.resize(piece.numel);
+    std::uint64_t end = 0;  // of what is filled; tensors lie in the order of their offsets
+    const auto pad_until = [&](std::uint64_t begin) {
+      std::fill(out.begin() + static_cast<std::ptrdiff_t>(end), out.begin() + static_cast<std::ptrdiff_t>(begin), 0.0f);
+    };
+    for (const Part& part : parts_of(piece)) {
+      SLUICE_ASSIGN(const std::span<const std::byte> bytes, files_->take());
+      pad_until(part.at);
+      widen(part.source->dtype, bytes, std::span(out).subspan(part.at, part.numel));
+      end = part.at + part.numel;
+    }
+    pad_until(piece.numel);
+    return success();
+  }
+
+  void run() {
+    Status status;
+    for (std::optional<WeightPiece> piece = pieces_.next(); piece && status.ok(); piece = pieces_.next()) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stop_ || ready_ - released_ < ring_.size(); });
+      if (stop_) return;
+      std::vector<float>& out = ring_[ready_ % ring_.size()];
+      lock.unlock();
+      status = fill(*piece, out);
+      lock.lock();
+      ready_ += status.ok();
+      changed_.notify_all();
+    }
+    const std::lock_guard lock(mutex_);
+    status_ = status;
+    over_ = true;
+    changed_.notify_all();
+  }
+
+  const HuggingFaceWeights& weights_;
+  WeightPieces pieces_;
+  std::unique_ptr<ReadAhead> files_;
+  std::array<std::vector<float>, 4> ring_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t ready_ = 0, taken_ = 0, released_ = 0;  ///< pieces so far
+  bool stop_ = false, over_ = false;
+  Status status_;
+  std::thread thread_;
+};
+
+WeightStream::WeightStream(std::unique_ptr<Reader> reader) : reader_(std::move(reader)) {}
+WeightStream::~WeightStream() = default;
+
+Result<std::unique_ptr<WeightStream>> WeightStream::open(const HuggingFaceWeights& weights, WeightPieces pieces) {
+  auto reader = std::make_unique<Reader>(weights, std::move(pieces));
+  SLUICE_TRY(reader->start());
+  return std::unique_ptr<WeightStream>(new WeightStream(std::move(reader)));
+}
+
+Result<std::span<const float>> WeightStream::next() { return reader_->take(); }
 
 }  // namespace sluice

@@ -32,10 +32,12 @@ Result<ModelWriter> ModelWriter::create(const ModelSpec& model, const std::strin
 void ModelWriter::divide(std::uint64_t shard_bytes_max) {
   for (const UnitSpec& unit : model_->units)
     for (const TensorSpec& t : unit.tensors) {
-      const std::uint64_t bytes = t.numel * dtype_bytes(dtype_);
+      if (t.stored.first > 0) continue;  // of one that another tensor began
+      std::uint64_t bytes = dtype_bytes(dtype_);
+      for (const std::int64_t extent : t.stored.shape) bytes *= static_cast<std::uint64_t>(extent);
       if (shards_.empty() || shards_.back().data_bytes + bytes > shard_bytes_max) shards_.emplace_back();
       Shard& shard = shards_.back();
-      shard.tensors.push_back({t.name, to_tensor_dtype(dtype_), {t.shape.begin(), t.shape.end()}});
+      shard.tensors.push_back({t.stored.name, to_tensor_dtype(dtype_), {t.stored.shape.begin(), t.stored.shape.end()}});
       shard.data_bytes += bytes;
       data_bytes_ += bytes;
     }
@@ -60,7 +62,7 @@ Status ModelWriter::write_tensor(const TensorSpec& tensor, std::uint64_t first, 
   if (!writer_) {
     SLUICE_ASSIGN(writer_, SafeTensorsWriter::create(directory_ + "/" + shard.name, shard.tensors, {{"format", "pt"}}));
   }
-  SLUICE_TRY(writer_->write(tensor.name, first * dtype_bytes(dtype_), data));
+  SLUICE_TRY(writer_->write(tensor.stored.name, (tensor.stored.first + first) * dtype_bytes(dtype_), data));
   shard.written += data.size();
   if (shard.written < shard.data_bytes) return success();
   SLUICE_TRY(writer_->finish());

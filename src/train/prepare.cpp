@@ -9,6 +9,7 @@
 
 #include "sluice/size.h"
 #include "src/device/calibrate.h"
+#include "src/device/device.h"
 #include "src/device/profile.h"
 #include "src/device/profile_measure.h"
 #include "src/schedule/build.h"
@@ -164,6 +165,7 @@ Result<std::unique_ptr<Prepared>> describe_workload(const RunConfig& config, Pur
                                                    : 1;
   w.dtype = config.dtype;
   w.moments = config.moments;
+  SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));
   w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
   w.threads = config.threads > 0 ? config.threads
                                  : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / config.ranks);

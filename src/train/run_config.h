@@ -53,6 +53,7 @@ struct RunConfig {
   std::int64_t hash_every = 0;
   std::string metrics, trace;
 
+  std::string device = "cpu";  ///< what computes, as Device::open takes it
   std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
   std::vector<std::string> nvme;
   std::uint64_t drive_tbw = 0;  ///< bytes written that the drives of `nvme` are rated for, together; 0: not known

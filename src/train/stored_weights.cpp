@@ -3,14 +3,17 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
+#include "io/read_ahead.h"
 #include "sluice/adamw.h"
+#include "src/model/hf_weights.h"
 #include "src/train/hugging_face.h"
 #include "src/train/snapshot.h"
 
@@ -32,12 +35,15 @@ class ModelWeights final : public StoredWeights {
   }
   Place place() const override { return Place::model; }
 
- protected:
-  RankId ranks() const override { return 1; }
-  std::uint64_t shard_numel(UnitId unit) const override { return model_.units[static_cast<std::size_t>(unit)].numel; }
-  std::uint64_t piece_numel() const override { return model_piece_numel; }
-  Status read(UnitId unit, RankId, std::uint64_t first, bool, std::span<float> values) override {
-    return weights_.read(model_.units[static_cast<std::size_t>(unit)], first, values);
+  Status visit(bool, const Visit& visit_piece) override {
+    const auto shard_numel = [this](UnitId unit) { return model_.units[static_cast<std::size_t>(unit)].numel; };
+    WeightPieces pieces(model_, 1, shard_numel, model_piece_numel);
+    SLUICE_ASSIGN(const auto stream, WeightStream::open(weights_, pieces));
+    while (const std::optional<WeightPiece> piece = pieces.next()) {
+      SLUICE_ASSIGN(const std::span<const float> values, stream->next());
+      SLUICE_TRY(visit_piece(piece->unit, piece->first, values));
+    }
+    return success();
   }
 
  private:
@@ -61,46 +67,38 @@ class StateWeights : public StoredWeights {
   }
   Status open_engine(const std::string& swap) {
     SLUICE_ASSIGN(engine_, Engine::open_states(*prepared_, swap));
-    for (Memory* memory : {&parameter_, &remainder_})
-      // Whole pages are read.
-      memory->reset(static_cast<std::byte*>(std::aligned_alloc(buffer_alignment_bytes, piece_bytes())));
-    SLUICE_CHECK(parameter_ != nullptr && remainder_ != nullptr, "(no memory for a piece)");
     return success();
   }
-  RankId ranks() const override { return prepared_->workload.ranks; }
-  std::uint64_t shard_numel(UnitId unit) const override { return prepared_->workload.shard_numel(unit); }
-  std::uint64_t piece_numel() const override { return engine_->piece_numel(); }
+  Status visit(bool masters, const Visit& visit_piece) override {
+    const bool joined = masters && dtype() == Dtype::bf16;
+    const std::vector<StateKind> kinds{StateKind::parameter, StateKind::remainder};
+    std::vector<std::byte> parameters;  // of the piece whose remainder comes next
+    std::vector<float> values;
+    const auto convert = [&](const StatePiece& piece, std::span<const std::byte> data) -> Status {
+      const UnitId unit = piece.weights.unit;
+      const std::uint64_t first = piece.weights.first, n = piece.weights.content_numel;
+      if (n == 0) return success();
+      if (dtype() == Dtype::f32) return visit_piece(unit, first, {reinterpret_cast<const float*>(data.data()), n});
+      if (joined && piece.kind == StateKind::parameter) {
+        parameters.assign(data.begin(), data.end());
+        return success();
+      }
+      values.resize(n);
+      if (joined)
+        join_master(reinterpret_cast<const bf16*>(parameters.data()),
+                    reinterpret_cast<const std::int16_t*>(data.data()), values.data(), static_cast<std::int64_t>(n));
+      else
+        widen(Dtype::bf16, data.first(2 * n), values);
+      return visit_piece(unit, first, values);
+    };
+    return scan(std::span(kinds).first(joined ? 2 : 1), convert);
+  }
 
-  Status read(UnitId unit, RankId rank, std::uint64_t first, bool masters, std::span<float> values) override {
-    SLUICE_TRY(read_state(unit, StateKind::parameter, rank, first, values.size(), parameter_.get()));
-    if (dtype() == Dtype::f32) {
-      std::memcpy(values.data(), parameter_.get(), values.size_bytes());
-      return success();
-    }
-    const auto* const parameters = reinterpret_cast<const bf16*>(parameter_.get());
-    if (!masters) {
-      std::transform(parameters, parameters + values.size(), values.begin(), [](bf16 p) { return to_float(p); });
-      return success();
-    }
-    SLUICE_TRY(read_state(unit, StateKind::remainder, rank, first, values.size(), remainder_.get()));
-    join_master(parameters, reinterpret_cast<const std::int16_t*>(remainder_.get()), values.data(),
-                static_cast<std::int64_t>(values.size()));
-    return success();
-  }
-  /// `numel` may end before padding does.
-  virtual Status read_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
-                            std::byte* out) = 0;
+  /// These states of each piece, one after the other; padding may be left out.
+  virtual Status scan(std::span<const StateKind> kinds, const Engine::VisitPiece& visit) = 0;
 
   std::unique_ptr<Prepared> prepared_;
   std::unique_ptr<Engine> engine_;
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  using Memory = std::unique_ptr<std::byte, Free>;
-  std::uint64_t piece_bytes() const { return padded_bytes(4 * engine_->piece_numel()) + buffer_alignment_bytes; }
-  Memory parameter_, remainder_;
 };
 
 /// The committed slots of a durable run.
@@ -111,16 +109,14 @@ class SlotWeights final : public StateWeights {
     SLUICE_TRY(prepare_states());
     SLUICE_TRY(open_engine(swap_name(run().id)));
     SLUICE_ASSIGN(const auto journal, open_journal(directory_, *prepared_, *engine_->store(), false));
-    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal, ranks(), listener));
+    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal, prepared_->workload.ranks, listener));
     return success();
   }
   Place place() const override { return Place::slots; }
 
  protected:
-  Status read_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t,
-                    std::byte* out) override {
-    const std::uint64_t whole = std::min(piece_numel(), shard_numel(unit) - first);
-    return engine_->read_state(unit, kind, rank, first, whole, out);
+  Status scan(std::span<const StateKind> kinds, const Engine::VisitPiece& visit) override {
+    return engine_->scan_states(kinds, visit);
   }
 };
 
@@ -149,17 +145,23 @@ class SnapshotWeights final : public StateWeights {
   Place place() const override { return Place::snapshot; }
 
  protected:
-  Status read_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
-                    std::byte* out) override {
-    const std::uint64_t size = kind == StateKind::remainder ? 2 : dtype_bytes(dtype());
-    const std::uint64_t offset = offsets_.at({unit, kind, rank}) + first * size, bytes = numel * size;
-    for (std::uint64_t done = 0; done < bytes;) {
-      const ssize_t n = pread(fd_, out + done, bytes - done, static_cast<off_t>(offset + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0)
-        return fault(directory_.snapshot_path() +
-                     ": read failed: " + (n < 0 ? std::strerror(errno) : "it was changed while being read"));
-      done += static_cast<std::uint64_t>(n);
+  Status scan(std::span<const StateKind> kinds, const Engine::VisitPiece& visit) override {
+    StatePieces ahead(engine_->pieces(), kinds), behind = ahead;
+    const auto next = [&]() -> std::optional<ReadAhead::Range> {
+      const std::optional<StatePiece> piece = ahead.next();
+      if (!piece) return std::nullopt;
+      const auto& [weights, kind] = *piece;
+      const std::uint64_t size = kind == StateKind::remainder ? 2 : dtype_bytes(dtype());
+      return ReadAhead::Range{0, offsets_.at({weights.unit, kind, weights.rank}) + weights.at * size,
+                              weights.content_numel * size};
+    };
+    ReadAhead::Options options;
+    options.range_bytes_max = engine_->pieces().piece_numel() * dtype_bytes(dtype());
+    const std::array files{ReadAhead::File{fd_, directory_.snapshot_path()}};
+    SLUICE_ASSIGN(const auto reader, ReadAhead::create(files, next, options));
+    while (const std::optional<StatePiece> piece = behind.next()) {
+      SLUICE_ASSIGN(const std::span<const std::byte> data, reader->take());
+      SLUICE_TRY(visit(*piece, data));
     }
     return success();
   }
@@ -190,22 +192,6 @@ Result<std::unique_ptr<StoredWeights>> StoredWeights::open(const RunDirectory& d
   return bad_request(directory.path() +
                      ": the run was cut short before anything of it was kept; go on with it (sluice train --run " +
                      directory.path() + " --resume)");
-}
-
-Status StoredWeights::visit(bool masters, const Visit& visit_piece) {
-  std::vector<float> values;
-  for (UnitId unit = 0; unit < static_cast<UnitId>(model_.units.size()); ++unit) {
-    const std::uint64_t shard = shard_numel(unit), numel = model_.units[static_cast<std::size_t>(unit)].numel;
-    for (RankId rank = 0; rank < ranks(); ++rank) {
-      const std::uint64_t begin = rank * shard, content = begin < numel ? std::min(shard, numel - begin) : 0;
-      for (std::uint64_t at = 0; at < content; at += piece_numel()) {
-        values.resize(std::min(piece_numel(), content - at));
-        SLUICE_TRY(read(unit, rank, at, masters, values));
-        SLUICE_TRY(visit_piece(unit, begin + at, values));
-      }
-    }
-  }
-  return success();
 }
 
 }  // namespace sluice

@@ -34,17 +34,13 @@ class StoredWeights {
   bool has_masters() const { return dtype() == Dtype::f32 || place() != Place::model; }
 
   /// Calls `visit` with consecutive pieces of each unit's flat buffer, without padding at its end: the parameters, or
-  /// where `masters` is true and there are any the fp32 values that they are rounded from. Needs less than 32 MiB.
+  /// where `masters` is true and there are any the fp32 values that they are rounded from. Reading runs ahead of
+  /// `visit`. Needs less than 48 MiB.
   using Visit = std::function<Status(UnitId unit, std::uint64_t first, std::span<const float> values)>;
-  Status visit(bool masters, const Visit& visit);
+  virtual Status visit(bool masters, const Visit& visit) = 0;
 
  protected:
   explicit StoredWeights(const RunDirectory& directory) : directory_(directory) {}
-  virtual RankId ranks() const = 0;
-  virtual std::uint64_t shard_numel(UnitId unit) const = 0;
-  virtual std::uint64_t piece_numel() const = 0;
-  /// Elements from `first` of a rank's shard; of a piece that ends in padding `values` has only what is before it.
-  virtual Status read(UnitId unit, RankId rank, std::uint64_t first, bool masters, std::span<float> values) = 0;
 
   const RunDirectory& directory_;
   ModelSpec model_;

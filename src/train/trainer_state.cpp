@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "sluice/size.h"
 #include "src/device/profile.h"
 #include "src/train/export.h"
 #include "src/train/metrics_file.h"
@@ -106,7 +107,10 @@ Status Trainer::fill_new() {
     SLUICE_ASSIGN(metrics_, LineWriter::open(metrics_path_, false));
   }
   const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
+  const Clock::time_point began = Clock::now();
   SLUICE_TRY(engine_->initialize(c.init, c.seed, watch(what)));
+  observer_.note("the weights are in place after " +
+                 format_seconds(std::chrono::duration<double>(Clock::now() - began).count()));
   return run_.workload.durable ? commit_initial() : success();
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "io/tokenizer/bpe.h"
 #include "tests/inference/rig.h"
 
 namespace sluice {
@@ -127,6 +128,67 @@ TEST_F(InferenceCommandTest, EvaluatesText) {
   ASSERT_EQ(all.status, 0) << all.err;
   EXPECT_NE(all.out.find("bits per byte"), std::string::npos);
   EXPECT_NE(all.out.find("over 19968 tokens (312 windows) of the 20000"), std::string::npos) << all.out;
+}
+
+/// Bytes as tokens, but for a few that are special.
+std::string tokenizer_with(const std::vector<std::pair<std::string, int>>& special) {
+  json vocabulary, added = json::array();
+  for (int b = 0; b < 256; ++b) vocabulary[byte_characters()[static_cast<std::size_t>(b)]] = b;
+  for (const auto& [name, id] : special) {
+    vocabulary.erase(byte_characters()[static_cast<std::size_t>(id)]);
+    added.push_back({{"id", id}, {"content", name}, {"special", true}});
+  }
+  return json{{"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", json::array()}}},
+              {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+              {"decoder", {{"type", "ByteLevel"}}},
+              {"added_tokens", added}}
+      .dump();
+}
+
+TEST_F(InferenceCommandTest, AnswersInAChat) {
+  std::filesystem::create_directory(path("chat"));
+  const auto generate = [&](const std::string& options, std::int64_t prompt) {
+    const Finished f = on_model("generate --tokens 40 --temperature 0 --tokenizer " + path("chat") + " " + options,
+                                {1, std::min<std::int64_t>(64, prompt)});
+    EXPECT_EQ(f.status, 0) << f.err;
+    return f.out;
+  };
+  std::ofstream(path("chat/tokenizer.json")) << tokenizer_with({{"<|im_start|>", 1}, {"<|im_end|>", 2}});
+  // What a user spells is text; the system prompt and the prompt for the answer are the template's.
+  const std::string text = "\1system\nbrief\2\n\1user\nhi <|im_end|>\2\n\1assistant\n";
+  std::string numbers;
+  for (const char c : text) numbers += (numbers.empty() ? "" : ",") + std::to_string(static_cast<unsigned char>(c));
+  const auto length = static_cast<std::int64_t>(text.size());
+  const json answer = json::parse(generate("--json --chat auto --system brief 'hi <|im_end|>'", length));
+  EXPECT_EQ(answer["prompt_tokens"], length);
+  const Finished same = on_model("generate --json --tokens 40 --temperature 0 --prompt-tokens " + numbers, {1, length});
+  ASSERT_EQ(same.status, 0) << same.err;
+  EXPECT_EQ(answer["tokens"], json::parse(same.out)["tokens"]);
+  EXPECT_EQ(generate("--chat chatml --system brief 'hi <|im_end|>'", length), answer["text"].get<std::string>() + "\n")
+      << "the answer alone";
+
+  // The token that ends a turn ends the answer: one that the model says anyway, and that is not in the prompt.
+  std::ofstream(path("chat/tokenizer.json")) << tokenizer_with({{"<s>", 1}, {"</s>", 2}});
+  const json whole = json::parse(generate("--json --chat llama2 hi", 17));
+  ASSERT_EQ(whole["ended"], "length");
+  const std::string prompt = "\1[INST] hi [/INST]";
+  std::size_t end = 0;
+  while (end < whole["tokens"].size() &&
+         prompt.find(static_cast<char>(whole["tokens"][end].get<int>())) != std::string::npos)
+    ++end;
+  ASSERT_LT(end, whole["tokens"].size());
+  std::ofstream(path("chat/tokenizer.json")) << tokenizer_with({{"<s>", 1}, {"</s>", whole["tokens"][end].get<int>()}});
+  const json ended = json::parse(generate("--json --chat llama2 hi", 17));
+  EXPECT_EQ(ended["ended"], "eos");
+  EXPECT_EQ(ended["tokens"].size(), end + 1);
+  EXPECT_EQ(json::parse(generate("--json --ignore-eos --chat llama2 hi", 17))["tokens"], whole["tokens"]);
+
+  const std::string trained = "generate --model " + model();
+  expect_refused(trained + " --chat auto hi", "add --tokenizer FILE");
+  expect_refused(trained + " --chat auto hi --tokenizer " + path("chat"), "name one of chatml");
+  expect_refused(trained + " --chat phi3 hi --tokenizer " + path("chat"), "needs the special token <|system|>");
+  expect_refused(trained + " --chat llama2 --prompt-tokens 1", "--chat");
+  expect_refused(trained + " hi --system s", "--chat");
 }
 
 TEST_F(InferenceCommandTest, WrongRequestsAreOneLine) {

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -30,6 +32,8 @@ class FileSizeLimit {
   rlimit old_{};
   void (*old_handler_)(int);
 };
+
+bool is_model(const std::string& name) { return name == "model"; }
 
 TEST(Publish, ReplacesWholeFilesAndLeavesNothingElse) {
   const ScratchDir dir;
@@ -60,7 +64,7 @@ TEST(Publish, NotPublishedIsNotThere) {
 TEST(StagedDirectory, TakesItsNameWhole) {
   const ScratchDir dir;
   {
-    auto staged = StagedDirectory::create(dir / "d");
+    auto staged = StagedDirectory::create(dir / "d", is_model);
     ASSERT_TRUE(staged.ok()) << staged.error().message;
     ASSERT_TRUE(publish_file(staged->staging() + "/a", "one").ok());
     EXPECT_FALSE(std::filesystem::exists(dir / "d"));
@@ -69,7 +73,7 @@ TEST(StagedDirectory, TakesItsNameWhole) {
   EXPECT_EQ(read_text(dir / "d/a"), "one");
   EXPECT_EQ(std::filesystem::status(dir / "d").permissions(), std::filesystem::perms{0755});
   EXPECT_EQ(dir.files(), 1u);
-  const auto missing = StagedDirectory::create(dir / "no/such/d");
+  const auto missing = StagedDirectory::create(dir / "no/such/d", is_model);
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, ErrorCode::bad_request);
 }
@@ -77,7 +81,7 @@ TEST(StagedDirectory, TakesItsNameWhole) {
 TEST(StagedDirectory, NotPublishedIsNotThere) {
   const ScratchDir dir;
   {
-    auto staged = StagedDirectory::create(dir / "d");
+    auto staged = StagedDirectory::create(dir / "d", is_model);
     ASSERT_TRUE(staged.ok());
     ASSERT_TRUE(publish_file(staged->staging() + "/a", "one").ok());
   }
@@ -88,12 +92,12 @@ TEST(StagedDirectory, ReplacesOnlyWhenAskedTo) {
   const ScratchDir dir;
   std::filesystem::create_directory(dir / "d");
   {
-    auto staged = StagedDirectory::create(dir / "d");
+    auto staged = StagedDirectory::create(dir / "d", is_model);
     ASSERT_TRUE(staged.ok() && staged->publish(false).ok()) << "an empty one may be there";
   }
   write_text(dir / "d/old", "old");
   {
-    auto staged = StagedDirectory::create(dir / "d");
+    auto staged = StagedDirectory::create(dir / "d", is_model);
     ASSERT_TRUE(staged.ok());
     ASSERT_TRUE(publish_file(staged->staging() + "/new", "new").ok());
     const Status refused = staged->publish(false);
@@ -183,6 +187,53 @@ TEST(LineWriter, FullDiskTakesTheLineBack) {
   EXPECT_EQ(read_text(dir / "x"), std::string(99, 'a') + "\n");
   EXPECT_TRUE(writer->write_line("c").ok());
   EXPECT_EQ(read_text(dir / "x"), std::string(99, 'a') + "\nc\n");
+}
+
+TEST(StagedDirectory, WhatKilledProcessesLeftIsRemovedByTheNext) {
+  const ScratchDir dir;
+  const std::string target = dir / "out";
+  for (int i = 0; i < 2; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const auto staged = StagedDirectory::create(target, is_model);
+      if (!staged.ok()) _exit(1);
+      write_text(staged->staging() + "/model", "half");
+      const auto file = AtomicFile::create(staged->staging() + "/model");
+      _exit(file.ok() ? 7 : 1);  // without any destructor
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(WEXITSTATUS(status), 7);
+    EXPECT_EQ(dir.files(), 1u) << "the second removed what the first had left";
+  }
+  const auto staged = StagedDirectory::create(target, is_model);
+  ASSERT_TRUE(staged.ok()) << staged.error().message;
+  EXPECT_EQ(dir.files(), 1u);
+  EXPECT_TRUE(std::filesystem::is_empty(staged->staging()));
+}
+
+TEST(StagedDirectory, WhatMayBeAnothersStays) {
+  const ScratchDir dir;
+  const std::string target = dir / "out";
+  auto working = StagedDirectory::create(target, is_model);
+  ASSERT_TRUE(working.ok()) << working.error().message;
+  for (const char* name : {"out.tmp-backup", "out.tmp-longer-name", "other.tmp-AbCdEf", "out"})
+    std::filesystem::create_directory(dir / name);
+  write_text(dir / "out.tmp-backup/notes", "mine");
+  std::filesystem::create_directory(dir / "out.tmp-folder");
+  std::filesystem::create_directory(dir / "out.tmp-folder/model");
+  write_text(dir / "out.tmp-a_file", "mine");
+  std::filesystem::create_directory_symlink(dir / "other.tmp-AbCdEf", dir / "out.tmp-a_link");
+  const std::size_t before = dir.files();
+  {
+    const auto staged = StagedDirectory::create(target, is_model);
+    ASSERT_TRUE(staged.ok()) << staged.error().message;
+    EXPECT_EQ(dir.files(), before + 1);
+  }
+  EXPECT_EQ(dir.files(), before);
+  write_text(working->staging() + "/model", "whole");
+  EXPECT_TRUE(working->publish(false).ok());
+  EXPECT_EQ(read_text(target + "/model"), "whole");
 }
 
 }  // namespace

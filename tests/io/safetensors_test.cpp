@@ -37,9 +37,10 @@ TEST(SafeTensors, ReadsWhatItWrote) {
                                              {"scalar", TensorDtype::u8, {}}},
                                             {{"format", "pt"}});
     ASSERT_TRUE(writer.ok()) << writer.error().message;
-    ASSERT_TRUE(writer->write("b", 0, b).ok());
-    ASSERT_TRUE(writer->write("z.weight", 8, std::span(a).subspan(8)).ok());
     ASSERT_TRUE(writer->write("z.weight", 0, std::span(a).first(8)).ok());
+    ASSERT_TRUE(writer->write("z.weight", 8, std::span(a).subspan(8)).ok());
+    ASSERT_TRUE(writer->write("b", 0, b).ok());
+    ASSERT_TRUE(writer->write("none", 0, {}).ok());
     ASSERT_TRUE(writer->write("scalar", 0, std::span(a).first(1)).ok());
     EXPECT_FALSE(std::filesystem::exists(dir / "m.safetensors"));
     ASSERT_TRUE(writer->finish().ok());

@@ -64,7 +64,7 @@ TEST(Units, tensors_are_aligned_and_apart) {
       std::uint64_t end = 0;
       EXPECT_EQ(unit.numel % 4096, 0u);
       for (const TensorSpec& t : unit.tensors) {
-        EXPECT_EQ(t.offset % 64, 0u) << t.name;
+        EXPECT_EQ(t.offset % tensor_alignment_numel, 0u) << t.name;
         EXPECT_GE(t.offset, end) << t.name;
         EXPECT_EQ(t.decay, t.shape.size() >= 2) << t.name;
         EXPECT_EQ(t.index, index++);
@@ -122,6 +122,70 @@ TEST(HfConfig, qwen_window_is_on_all_layers_or_none) {
   expect_refused(j, "sliding_window");
   j["layer_types"] = {"full_attention"};
   expect_refused(j, "layer_types");
+}
+
+TEST(HfConfig, phi3) {
+  json j = llama_json();
+  j["model_type"] = "phi3";
+  for (const char* key : {"num_key_value_heads", "rms_norm_eps", "max_position_embeddings"}) j.erase(key);
+  const auto c = parse(j);
+  ASSERT_TRUE(c.ok()) << c.error().message;
+  EXPECT_TRUE(c->fused);
+  EXPECT_EQ(c->kv_heads, 4);
+  EXPECT_EQ(c->max_positions, 4096);
+  EXPECT_FLOAT_EQ(c->norm_eps, 1e-5f);
+  EXPECT_EQ(c->window, 0);
+  j["sliding_window"] = 2047;
+  j["resid_pdrop"] = j["embd_pdrop"] = 0.0;
+  j["original_max_position_embeddings"] = 4096;
+  j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e4}, {"partial_rotary_factor", 1.0}};
+  EXPECT_EQ(parse(j)->window, 2047);
+  EXPECT_DOUBLE_EQ(parse(j)->rope_theta, 5e4);
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "attention_dropout"}) {
+    json dropped = j;
+    dropped[key] = 0.1;
+    expect_refused(dropped, key);
+  }
+  for (const char* kind : {"longrope", "su", "yarn", "linear", "llama3"}) {
+    j["rope_parameters"] = {{"rope_type", kind}, {"factor", 2.0}, {"short_factor", {1.0}}, {"long_factor", {4.0}}};
+    expect_refused(j, std::string("'") + kind + "' of model_type phi3");
+  }
+  j["rope_parameters"] = {{"rope_type", "default"}, {"partial_rotary_factor", 0.75}};
+  expect_refused(j, "partial_rotary_factor");
+}
+
+TEST(Units, phi3_stores_neighbours_as_one) {
+  json j = llama_json();
+  const ModelSpec llama = build_model(parse(j).value());
+  j["model_type"] = "phi3";
+  const ModelSpec phi3 = build_model(parse(j).value());
+  ASSERT_EQ(phi3.units.size(), llama.units.size());
+  for (std::size_t u = 0; u < phi3.units.size(); ++u) {
+    ASSERT_EQ(phi3.units[u].tensors.size(), llama.units[u].tensors.size());
+    EXPECT_EQ(phi3.units[u].numel, llama.units[u].numel);
+    for (std::size_t i = 0; i < phi3.units[u].tensors.size(); ++i) {
+      const TensorSpec &a = phi3.units[u].tensors[i], &b = llama.units[u].tensors[i];
+      EXPECT_EQ(a.name, b.name);
+      EXPECT_EQ(a.offset, b.offset);
+      EXPECT_EQ(a.index, b.index);
+      EXPECT_EQ(b.stored.name, b.name);
+      EXPECT_EQ(b.stored.shape, b.shape);
+      EXPECT_EQ(b.stored.first, 0u);
+    }
+  }
+  const UnitSpec &attention = phi3.units[3], &mlp = phi3.units[4];
+  const std::vector<std::int64_t> qkv{64 + 2 * 32, 64}, gate_up{2 * 128, 64};
+  std::uint64_t first = 0;
+  for (const char* name : {"q_proj.weight", "k_proj.weight", "v_proj.weight"}) {
+    const TensorSpec* t = attention.tensor(name);
+    EXPECT_EQ(t->stored.name, "model.layers.1.self_attn.qkv_proj.weight");
+    EXPECT_EQ(t->stored.shape, qkv);
+    EXPECT_EQ(t->stored.first, first);
+    first += t->numel;
+  }
+  EXPECT_EQ(mlp.tensor("up_proj.weight")->stored.name, "model.layers.1.mlp.gate_up_proj.weight");
+  EXPECT_EQ(mlp.tensor("up_proj.weight")->stored.shape, gate_up);
+  EXPECT_EQ(mlp.tensor("up_proj.weight")->stored.first, 128u * 64);
 }
 
 TEST(HfConfig, gpt2) {
@@ -213,10 +277,14 @@ TEST(HfConfig, refuses_shapes_that_do_not_fit_together) {
   j["hidden_size"] = 40;
   j["num_attention_heads"] = 4;
   expect_refused(j, "hidden_size 40");
-  j["hidden_size"] = 72;
-  j["num_key_value_heads"] = 4;
-  j["intermediate_size"] = 100;
-  expect_refused(j, "intermediate_size 100");
+  j["hidden_size"] = 64;
+  j["intermediate_size"] = 99;
+  expect_refused(j, "intermediate_size 99");
+  j = llama_json();  // tensors of 64 elements would have gaps between them
+  j["hidden_size"] = 16;
+  j["head_dim"] = 4;
+  j["num_key_value_heads"] = 1;
+  expect_refused(j, "hidden_size 16 x 1 key-value heads x head_dim 4 is not a multiple of 256");
 }
 
 TEST(HfConfig, refuses_rope_scaling_it_cannot_compute) {

@@ -31,8 +31,8 @@ std::vector<std::vector<float>> decode(const ModelConfig& config, const std::vec
     Guarded x[2] = {Guarded(static_cast<std::uint64_t>(4 * length * config.hidden)),
                     Guarded(static_cast<std::uint64_t>(4 * length * config.hidden))};
     for (std::size_t u = 0; u < model.spec.units.size(); ++u) {
-      Guarded workspace(
-          sublayer_cost(model.spec, model.spec.units[u], shape, Dtype::f32, capacity).forward_workspace_bytes);
+      Guarded workspace(sublayer_cost(model.spec, model.spec.units[u], shape, Dtype::f32, cpu_kernel_sizes, capacity)
+                            .forward_workspace_bytes);
       SublayerArgs a = model.args(u);
       a.shape = shape;
       a.position0 = position;
@@ -43,11 +43,11 @@ std::vector<std::vector<float>> decode(const ModelConfig& config, const std::vec
       if (caches[u].size() > 0) a.kv_cache = caches[u].data();
       a.kv_capacity = capacity;
       if (u + 1 < model.spec.units.size()) {
-        sublayer_forward(a);
+        run_sublayer(OpKind::forward, a);
       } else {
         logits.emplace_back(static_cast<std::size_t>(config.vocabulary));
         a.logits = logits.back().data();
-        head_logits(a);
+        run_sublayer(OpKind::logits, a);
       }
       EXPECT_TRUE(workspace.intact() && caches[u].intact() && x[0].intact() && x[1].intact()) << u;
     }

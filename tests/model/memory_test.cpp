@@ -144,8 +144,8 @@ TEST(Chunks, of_one_large_micro_batch_sum_up_to_small_ones) {
 TEST(Cost, workspace_does_not_grow_with_the_micro_batch) {
   const ModelSpec model = build_model(preset_config("llama-1b").value());
   for (const UnitSpec& unit : model.units) {
-    const SublayerCost one = sublayer_cost(model, unit, {1, 2048}, Dtype::bf16);
-    const SublayerCost eight = sublayer_cost(model, unit, {8, 2048}, Dtype::bf16);
+    const SublayerCost one = sublayer_cost(model, unit, {1, 2048}, Dtype::bf16, cpu_kernel_sizes);
+    const SublayerCost eight = sublayer_cost(model, unit, {8, 2048}, Dtype::bf16, cpu_kernel_sizes);
     EXPECT_EQ(one.forward_workspace_bytes, eight.forward_workspace_bytes) << unit.name;
     EXPECT_EQ(one.backward_workspace_bytes, eight.backward_workspace_bytes) << unit.name;
     EXPECT_EQ(8 * one.boundary_bytes, eight.boundary_bytes);
@@ -157,7 +157,7 @@ TEST(Cost, flop_of_a_step_is_six_per_parameter_and_token) {
   const ModelSpec model = build_model(preset_config("llama-1b").value());
   double flop = 0;
   for (const UnitSpec& unit : model.units) {
-    const SublayerCost cost = sublayer_cost(model, unit, {1, 256}, Dtype::bf16);
+    const SublayerCost cost = sublayer_cost(model, unit, {1, 256}, Dtype::bf16, cpu_kernel_sizes);
     flop += cost.forward_flop + cost.backward_flop;
     EXPECT_LE(cost.recompute_flop, cost.forward_flop);
   }

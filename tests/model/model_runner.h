@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "sluice/random.h"
 #include "src/model/init.h"
+#include "src/model/kernel_sizes.h"
 #include "src/model/model.h"
 #include "src/model/sublayer.h"
 
@@ -66,13 +68,21 @@ inline std::vector<float> load(Dtype dtype, const std::byte* from, std::size_t n
   return to;
 }
 
+/// What computes; its memory is the host's.
+struct Computer {
+  const KernelSizes* sizes = &cpu_kernel_sizes;
+  std::function<void(OpKind, const SublayerArgs&)> run = [](OpKind op, const SublayerArgs& args) {
+    run_sublayer(op, args);
+  };
+};
+
 class ModelRunner {
  public:
-  ModelRunner(const ModelConfig& config, BatchShape shape, Dtype dtype, std::uint64_t shift = 0)
-      : spec(build_model(config)), dtype_(dtype), shape_(shape), shift_(shift) {
+  ModelRunner(const ModelConfig& config, BatchShape shape, Dtype dtype, std::uint64_t shift = 0, Computer computer = {})
+      : spec(build_model(config)), dtype_(dtype), shape_(shape), shift_(shift), computer_(std::move(computer)) {
     rope_ = make_rope_table(config, shape.sequence);
     for (const UnitSpec& unit : spec.units) {
-      const SublayerCost cost = sublayer_cost(spec, unit, shape, dtype);
+      const SublayerCost cost = sublayer_cost(spec, unit, shape, dtype, *computer_.sizes);
       costs_.push_back(cost);
       parameters.emplace_back(unit.numel * dtype_bytes(dtype), shift);
       gradients.emplace_back(unit.numel * 4, shift);
@@ -98,7 +108,7 @@ class ModelRunner {
     SublayerArgs a;
     a.model = &spec;
     a.unit = &spec.units[u];
-    a.rope = &rope_;
+    a.rope = view_of(rope_);
     a.shape = shape_;
     a.dtype = dtype_;
     a.parameters = parameters[u].data();
@@ -143,7 +153,7 @@ class ModelRunner {
       a.x_out = x[u + 1].data();
       a.saved = keep && saved[u].size() > 0 ? saved[u].data() : nullptr;
       a.workspace = workspace.span();
-      sublayer_forward(a);
+      computer_.run(OpKind::forward, a);
       expect_intact(u, workspace);
     }
   }
@@ -158,7 +168,7 @@ class ModelRunner {
       a.x_in = x[u].data();
       a.saved = saved[u].data();
       a.workspace = workspace.span();
-      sublayer_forward(a);
+      computer_.run(OpKind::forward, a);
       expect_intact(u, workspace);
     }
   }
@@ -177,7 +187,7 @@ class ModelRunner {
       a.x_in = x[head].data();
       a.d_in = d[head].data();
       a.workspace = workspace.span();
-      head_forward_backward(a);
+      computer_.run(OpKind::forward_backward, a);
       expect_intact(head, workspace);
     }
     for (std::size_t u = head; u-- > 0;) {
@@ -190,7 +200,7 @@ class ModelRunner {
       a.d_out = d[u + 1].data();
       a.d_in = d[u].data();
       a.workspace = workspace.span();
-      sublayer_backward(a);
+      computer_.run(OpKind::backward, a);
       expect_intact(u, workspace);
     }
     return loss;
@@ -205,7 +215,7 @@ class ModelRunner {
     a.loss = &sum;
     a.x_in = x[head].data();
     a.workspace = workspace.span();
-    head_loss(a);
+    computer_.run(OpKind::loss, a);
     expect_intact(head, workspace);
     return sum;
   }
@@ -222,7 +232,7 @@ class ModelRunner {
       a.x_in = x[head].data() + static_cast<std::uint64_t>(t * spec.config.hidden) * dtype_bytes(dtype_);
       a.logits = all.data() + static_cast<std::size_t>(t) * vocabulary;
       a.workspace = workspace.span();
-      head_logits(a);
+      computer_.run(OpKind::logits, a);
     }
     return all;
   }
@@ -251,6 +261,7 @@ class ModelRunner {
   Dtype dtype_;
   BatchShape shape_;
   std::uint64_t shift_;
+  Computer computer_;
   RopeTable rope_;
   std::vector<SublayerCost> costs_;
   std::vector<std::int32_t> tokens_, positions_;

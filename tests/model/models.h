@@ -24,7 +24,7 @@ inline ModelConfig small_llama(const std::string& name) {
 }
 
 /// GQA, tied, biases, norms of heads with heads wider than hidden, a window, GPT-2, and GPT-2 with gaps between its
-/// tensors.
+/// tensors. What Phi-3 differs in concerns files alone.
 inline std::vector<ModelConfig> small_models() {
   std::vector<ModelConfig> all(6, small_llama("gqa"));
   all[1].name = "tied";

@@ -1,14 +1,18 @@
 // Initial weights and weights under Hugging Face names.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "models.h"
 #include "src/model/hf_weights.h"
 #include "src/model/init.h"
+#include "src/train/hugging_face.h"
 
 namespace sluice {
 namespace {
@@ -45,7 +49,9 @@ TEST(InitialWeights, have_the_spread_that_the_tensor_asks_for) {
   EXPECT_NEAR(unit.tensor("o_proj.weight")->init_std, 0.02 / std::sqrt(8.0), 1e-12);
 }
 
-/// Tensors in memory whose element i is i.
+constexpr std::uint64_t value_count = 251;  // no divisor of where anything begins
+
+/// Tensors in memory whose element i is i modulo value_count.
 class Stored {
  public:
   void add(const std::string& name, std::vector<std::int64_t> shape, std::optional<Dtype> dtype) {
@@ -56,25 +62,39 @@ class Stored {
     return [this](const std::string& name) -> std::optional<HfTensor> {
       const auto at = tensors_.find(name);
       if (at == tensors_.end()) return std::nullopt;
-      const auto dtype = at->second.second;
-      return HfTensor{dtype, at->second.first, [dtype](std::uint64_t byte, std::span<std::byte> out) {
-                        write(*dtype, byte, out);
-                        return success();
-                      }};
+      return HfTensor{at->second.second, at->second.first};
     };
+  }
+  /// As a file, its tensors in the order of their names, as transformers writes them; a header of odd length if asked.
+  void write(const std::string& path, bool odd) const {
+    std::string header = "{", data;
+    for (const auto& [name, tensor] : tensors_) {
+      const auto& [shape, dtype] = tensor;
+      std::uint64_t numel = 1;
+      for (const std::int64_t extent : shape) numel *= static_cast<std::uint64_t>(extent);
+      const std::size_t begin = data.size();
+      for (std::uint64_t i = 0; i < numel; ++i) append(*dtype, i % value_count, data);
+      header += fmt::format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                            header.size() > 1 ? "," : "", name, tensor_dtype_name(to_tensor_dtype(*dtype)),
+                            fmt::join(shape, ","), begin, data.size());
+    }
+    header += "}";
+    header.append(2 - header.size() % 2 - (odd ? 1 : 0), ' ');
+    const std::uint64_t bytes = header.size();
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&bytes), 8);
+    out << header << data;
   }
 
  private:
-  static void write(Dtype dtype, std::uint64_t byte, std::span<std::byte> out) {
-    const std::uint64_t size = dtype_bytes(dtype);
-    for (std::uint64_t i = 0; i < out.size() / size; ++i) {
-      const auto value = static_cast<float>((byte / size + i) % 256);
-      if (dtype == Dtype::f32) std::memcpy(out.data() + 4 * i, &value, 4);
-      if (dtype == Dtype::bf16) store16(to_bf16(value).bits, out.data() + 2 * i);
-      if (dtype == Dtype::f16) store16(half_of((byte / size + i) % 256), out.data() + 2 * i);
-    }
+  static void append(Dtype dtype, std::uint64_t n, std::string& data) {
+    const auto value = static_cast<float>(n);
+    const std::uint16_t bits = dtype == Dtype::bf16 ? to_bf16(value).bits : half_of(n);
+    if (dtype == Dtype::f32)
+      data.append(reinterpret_cast<const char*>(&value), 4);
+    else
+      data.append(reinterpret_cast<const char*>(&bits), 2);
   }
-  static void store16(std::uint16_t bits, std::byte* to) { std::memcpy(to, &bits, 2); }
   static std::uint16_t half_of(std::uint64_t n) {
     if (n == 0) return 0;
     const int exponent = 63 - std::countl_zero(n);
@@ -86,27 +106,107 @@ class Stored {
 Stored stored(const ModelSpec& model, Dtype dtype, std::size_t cut_prefix = 0) {
   Stored all;
   for (const UnitSpec& unit : model.units)
-    for (const TensorSpec& t : unit.tensors)
-      all.add(t.name.starts_with("lm_head") ? t.name : t.name.substr(cut_prefix), t.shape, dtype);
+    for (const TensorSpec& t : unit.tensors) {
+      const std::string& name = t.stored.name;
+      all.add(name.starts_with("lm_head") ? name : name.substr(cut_prefix), t.stored.shape, dtype);
+    }
   return all;
 }
 
-TEST(HfWeights, fill_units_from_every_dtype_and_in_parts) {
-  const ModelSpec model = build_model(test::small_models()[0]);
-  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
-    const Stored all = stored(model, dtype);
-    EXPECT_TRUE(check_hf_weights(model, all.lookup()).ok());
-    for (const UnitSpec& unit : model.units) {
-      std::vector<float> expected(unit.numel, 0.0f), got(unit.numel, NAN);
-      for (const TensorSpec& t : unit.tensors)
-        for (std::uint64_t i = 0; i < t.numel; ++i) expected[t.offset + i] = static_cast<float>(i % 256);
-      for (std::uint64_t first = 0; first < unit.numel; first += 1001) {
-        const std::span<float> part = std::span(got).subspan(first, std::min<std::uint64_t>(1001, unit.numel - first));
-        ASSERT_TRUE(read_hf_weights(unit, all.lookup(), first, part).ok());
-      }
-      EXPECT_EQ(got, expected) << unit.name << " " << dtype_name(dtype);
-    }
+ModelSpec phi3() {
+  ModelConfig config = test::small_llama("phi3");
+  config.fused = true;
+  return build_model(config);
+}
+
+/// Every element of every unit, from a file, in pieces that begin and end anywhere, of several ranks.
+void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint64_t piece_numel, bool odd) {
+  SCOPED_TRACE(fmt::format("{}, {} ranks, {} elements", dtype_name(dtype), static_cast<int>(ranks), piece_numel));
+  const std::string folder = testing::TempDir() + "sluice_weights_test";
+  std::filesystem::create_directories(folder);
+  stored(model, dtype).write(folder + "/model.safetensors", odd);
+  const auto weights = HuggingFaceWeights::open(folder, model);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  const auto shard_numel = [&](UnitId u) {
+    const std::uint64_t grain = 4096u * static_cast<std::uint64_t>(ranks);
+    return (model.units[static_cast<std::size_t>(u)].numel + grain - 1) / grain * 4096;
+  };
+  WeightPieces pieces(model, ranks, shard_numel, piece_numel);
+  const auto stream = WeightStream::open(*weights, pieces);
+  ASSERT_TRUE(stream.ok()) << stream.error().message;
+  std::vector<std::vector<float>> got(model.units.size());
+  while (const auto piece = pieces.next()) {
+    const auto values = (*stream)->next();
+    ASSERT_TRUE(values.ok()) << values.error().message;
+    ASSERT_EQ(values->size(), piece->numel);
+    std::vector<float>& unit = got[static_cast<std::size_t>(piece->unit)];
+    ASSERT_EQ(piece->first, unit.size());
+    unit.insert(unit.end(), values->begin(), values->end());
   }
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    std::vector<float> expected(shard_numel(static_cast<UnitId>(u)) * ranks, 0.0f);
+    for (const TensorSpec& t : model.units[u].tensors)
+      for (std::uint64_t i = 0; i < t.numel; ++i)
+        expected[t.offset + i] = static_cast<float>((t.stored.first + i) % value_count);
+    EXPECT_EQ(got[u], expected) << model.units[u].name;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(HfWeights, fill_units_from_every_dtype_and_in_parts) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
+    expect_filled(build_model(test::small_models()[0]), dtype, 1, 1001, false);
+    expect_filled(build_model(test::small_models()[6]), dtype, 1, 1u << 19, true);
+    expect_filled(phi3(), dtype, 1, 1001, true);
+    expect_filled(phi3(), dtype, 3, 2048, false);
+  }
+}
+
+// Each of the threads may be the one that waits when it ends.
+TEST(HfWeights, a_stream_that_nobody_reads_to_its_end_ends) {
+  const ModelSpec model = phi3();
+  const std::string folder = testing::TempDir() + "sluice_weights_test";
+  std::filesystem::create_directories(folder);
+  stored(model, Dtype::bf16).write(folder + "/model.safetensors", false);
+  const auto weights = HuggingFaceWeights::open(folder, model);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  const WeightPieces pieces(
+      model, 1, [&](UnitId u) { return model.units[static_cast<std::size_t>(u)].numel; }, 256);
+  for (int taken = 0; taken < 9; ++taken) {
+    const auto stream = WeightStream::open(*weights, pieces);
+    ASSERT_TRUE(stream.ok()) << stream.error().message;
+    for (int i = 0; i < taken; ++i) ASSERT_TRUE((*stream)->next().ok());
+  }
+  std::filesystem::resize_file(folder + "/model.safetensors", 6000);
+  const auto stream = WeightStream::open(*weights, pieces);
+  ASSERT_TRUE(stream.ok()) << stream.error().message;
+  Result<std::span<const float>> next = (*stream)->next();
+  for (int i = 0; i < 1000 && next.ok(); ++i) next = (*stream)->next();
+  ASSERT_FALSE(next.ok());
+  EXPECT_EQ(next.error().code, ErrorCode::fault);
+  EXPECT_NE(next.error().message.find("model.safetensors: ends at offset "), std::string::npos)
+      << next.error().message;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(HfWeights, fused_tensors_are_listed_once_and_as_they_are_stored) {
+  const ModelSpec model = phi3();
+  const auto check = [&](const Stored& all, std::vector<std::string> names = {}) {
+    const Status status = check_hf_weights(model, all.lookup(), names);
+    return status.ok() ? std::string() : status.error().message;
+  };
+  const std::string attention = "model.layers.0.self_attn.", qkv = attention + "qkv_proj.weight";
+  const std::string gate_up = "model.layers.0.mlp.gate_up_proj.weight";
+  EXPECT_EQ(check(stored(model, Dtype::bf16)), "");
+  EXPECT_EQ(check(stored(model, Dtype::bf16, 6)), "");
+  Stored all = stored(model, Dtype::bf16);
+  all.erase(qkv);
+  all.add(gate_up, {48, 32}, Dtype::bf16);
+  const std::string q = attention + "q_proj.weight";
+  all.add(q, {32, 32}, Dtype::bf16);
+  EXPECT_EQ(check(all, {gate_up, q}),
+            "the tensors are not the model's; missing: " + qkv + "; wrong: " + gate_up +
+                " has shape [48, 32], the config asks for [96, 32]; not in the model that the config describes: " + q);
 }
 
 TEST(HfWeights, names_may_lack_the_prefix) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "kernels/cpu/elementwise.h"
+
 namespace sluice::testing {
 namespace {
 
@@ -44,6 +46,11 @@ Rig::Rig(const StepPlan& plan, std::vector<OptimizerUnit> units, RigOptions opti
   parts.memory = memory_.get();
   parts.store = store_.get();
   parts.backends.assign(plan.ranks, this);
+  for (RankId rank = 0; options_.queued && rank < plan.ranks; ++rank) {
+    devices_.push_back(
+        std::make_unique<Device>(*this, options_.queue_delay_seed == 0 ? 0 : options_.queue_delay_seed + rank));
+    parts.backends[rank] = devices_.back().get();
+  }
   parts.communicator = &communicator_;
   parts.source = this;
   parts.commit_sink = this;
@@ -127,6 +134,32 @@ std::vector<StepRecord> Rig::records() const {
 std::vector<std::pair<RankId, std::uint8_t>> Rig::commits() const {
   const std::lock_guard lock(mutex_);
   return commits_;
+}
+
+Rig::Device::Device(Rig& rig, std::uint64_t seed)
+    : rig_(rig), compute_(seed), h2d_(seed == 0 ? 0 : seed + 100), d2h_(seed == 0 ? 0 : seed + 200) {}
+
+DeviceQueue* Rig::Device::queue(LaneKind kind) {
+  return kind == LaneKind::compute ? &compute_
+         : kind == LaneKind::h2d   ? &h2d_
+         : kind == LaneKind::d2h   ? &d2h_
+                                   : nullptr;
+}
+
+Status Rig::Device::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
+                        const StepParams& params) {
+  compute_.put([this, &plan, &op, operands, params]() -> Status {
+    if (rig_.options_.device_fault) SLUICE_TRY(rig_.options_.device_fault(op));
+    if (op.kind != OpKind::accumulate) return rig_.run(plan, op, operands, params);
+    const auto find = [&](Role role) {
+      return std::find_if(operands.begin(), operands.end(), [role](const Operand& o) { return o.role == role; });
+    };
+    kernels::add_f32(reinterpret_cast<const float*>(find(Role::src)->data),
+                     reinterpret_cast<float*>(find(Role::dst)->data),
+                     static_cast<std::int64_t>(find(Role::dst)->bytes / sizeof(float)));
+    return success();
+  });
+  return success();
 }
 
 Status Rig::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) {

@@ -1,6 +1,7 @@
 // A plan on real memory, threads and drive, with test doubles for model and trainer only.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "offload/run/executor.h"
 #include "src/comm/in_process.h"
+#include "tests/run/queued_device.h"
 #include "tests/run/reference.h"
 
 namespace sluice::testing {
@@ -16,6 +18,9 @@ struct RigOptions {
   ExecutorOptions executor{};
   QueueOptions queue{};
   std::uint64_t content_seed = 1;
+  bool queued = false;  ///< the device works in queues of its own
+  std::uint64_t queue_delay_seed = 0;
+  std::function<Status(const Op&)> device_fault{};  ///< asked as the device runs an op
 };
 
 class Rig final : public ComputeBackend, public StepSource, public CommitSink {
@@ -36,6 +41,19 @@ class Rig final : public ComputeBackend, public StepSource, public CommitSink {
   std::vector<StepRecord> records() const;
   std::vector<std::pair<RankId, std::uint8_t>> commits() const;
 
+  /// Of one rank.
+  class Device final : public ComputeBackend {
+   public:
+    Device(Rig& rig, std::uint64_t seed);
+    DeviceQueue* queue(LaneKind kind) override;
+    Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
+               const StepParams& params) override;
+
+   private:
+    Rig& rig_;
+    ThreadQueue compute_, h2d_, d2h_;
+  };
+
   Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) override;
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                      std::span<std::int32_t> dst) override;
@@ -52,6 +70,7 @@ class Rig final : public ComputeBackend, public StepSource, public CommitSink {
   SwapFile file_;
   std::unique_ptr<SwapStore> store_;
   InProcessCommunicator communicator_;
+  std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Executor> executor_;
   mutable std::mutex mutex_;
   std::vector<StepRecord> records_;

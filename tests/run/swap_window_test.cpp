@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 
@@ -71,8 +72,9 @@ Status write_all(SwapStore& store) {
 Result<std::vector<std::byte>> read_all(SwapStore& store) {
   SwapWindow window(&store, piece_bytes);
   std::vector<std::byte> all;
-  SLUICE_TRY(window.scan(0, Slot::current, [&](std::uint64_t offset, std::span<const std::byte> data) {
-    EXPECT_EQ(offset, all.size());
+  const std::array<BufferId, 1> buffers{0};
+  SLUICE_TRY(window.scan(buffers, [&](const SwapWindow::Part& part, std::span<const std::byte> data) {
+    EXPECT_EQ(part.offset_bytes, all.size());
     all.insert(all.end(), data.begin(), data.end());
     return success();
   }));
@@ -144,8 +146,9 @@ TEST(SwapWindow, a_visitor_that_stops_leaves_nothing_in_flight) {
   ASSERT_TRUE(write_all(drive.store()).ok());
   {
     SwapWindow window(&drive.store(), piece_bytes);
-    const Status stopped = window.scan(0, Slot::current, [](std::uint64_t offset, std::span<const std::byte>) {
-      return offset == 2 * piece_bytes ? Status(fault("enough")) : success();
+    const std::array<BufferId, 1> buffers{0};
+    const Status stopped = window.scan(buffers, [](const SwapWindow::Part& part, std::span<const std::byte>) {
+      return part.offset_bytes == 2 * piece_bytes ? Status(fault("enough")) : success();
     });
     ASSERT_FALSE(stopped.ok());
     EXPECT_EQ(stopped.error().message, "enough");

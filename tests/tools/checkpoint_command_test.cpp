@@ -2,7 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "io/safetensors.h"
@@ -188,6 +191,66 @@ TEST_F(CheckpointCommand, ShardsAreTheSameModel) {
   EXPECT_EQ(result("from-many")["state_hash"], result("from-one")["state_hash"]);
 }
 
+// The same weights as Phi-3's fused tensors and as a Llama's: one run, bit for bit; and out again as they came in.
+TEST_F(CheckpointCommand, FusedTensorsAreTheSameModel) {
+  json config{{"model_type", "phi3"},     {"vocab_size", 256},        {"hidden_size", 128},
+              {"num_hidden_layers", 3},   {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+              {"intermediate_size", 352}, {"rms_norm_eps", 1e-5}};
+  std::filesystem::create_directory(path("began"));
+  write("began/config.json", config.dump());
+  const auto run_of = [&](const std::string& model, const std::string& init, const std::string& name) {
+    const Finished f = sluice(
+        "train --seq 32 --batch 4 --steps 1 --eval-batches 1 --dtype fp32 --weight-decay 0 "
+        "--lr 1e-30 --lr-end 0 --warmup 0 --data " +
+        path("text") + " --model " + path(model) + init + " " + run(name));
+    ASSERT_EQ(f.status, 0) << f.err;
+  };
+  run_of("began", "", "run");
+  ASSERT_EQ(sluice(to("one")).status, 0);
+  ASSERT_EQ(sluice(to("many") + "--max-shard-size 1MiB").status, 0);
+  const auto fused = tensors("one");
+  EXPECT_EQ(fused, tensors("many"));
+  EXPECT_EQ(fused.size(), 3u + 3 * 6);
+
+  std::filesystem::create_directory(path("llama"));
+  config["model_type"] = "llama";
+  config["max_position_embeddings"] = 4096;
+  write("llama/config.json", config.dump());
+  const ModelSpec spec = build_model(load_config(path("llama")).value());
+  std::vector<SafeTensorsWriter::Tensor> names;
+  for (const UnitSpec& unit : spec.units)
+    for (const TensorSpec& t : unit.tensors)
+      names.push_back({t.name, TensorDtype::f32, {t.shape.begin(), t.shape.end()}});
+  auto split = SafeTensorsWriter::create(path("llama/model.safetensors"), names);
+  ASSERT_TRUE(split.ok()) << split.error().message;
+  std::map<std::string, std::size_t> used_bytes;
+  for (const auto& tensor : names) {
+    std::string from = tensor.name;
+    for (const auto& [part, whole] : {std::pair{"q_proj", "qkv_proj"},
+                                      {"k_proj", "qkv_proj"},
+                                      {"v_proj", "qkv_proj"},
+                                      {"gate_proj", "gate_up_proj"},
+                                      {"up_proj", "gate_up_proj"}})
+      if (const std::string end = std::string(".") + part + ".weight"; tensor.name.ends_with(end))
+        from = tensor.name.substr(0, tensor.name.size() - end.size()) + "." + whole + ".weight";
+    const std::size_t bytes =
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::size_t{4}, std::multiplies<>());
+    std::size_t& at = used_bytes[from];
+    ASSERT_LE(at + bytes, fused.at(from).size()) << from;
+    ASSERT_TRUE(split->write(tensor.name, 0, std::as_bytes(std::span(fused.at(from))).subspan(at, bytes)).ok());
+    at += bytes;
+  }
+  for (const auto& [name, data] : fused) EXPECT_EQ(used_bytes[name], data.size()) << name;
+  ASSERT_TRUE(split->finish().ok());
+
+  for (const char* name : {"one", "many", "llama"}) run_of(name, " --init " + path(name), std::string("from-") + name);
+  EXPECT_EQ(result("from-many")["state_hash"], result("from-one")["state_hash"]);
+  EXPECT_EQ(result("from-llama")["state_hash"], result("from-one")["state_hash"]);
+  ASSERT_EQ(sluice(to("again", "from-one")).status, 0);
+  EXPECT_EQ(read(path("again/model.safetensors")), read(path("one/model.safetensors")));
+  EXPECT_EQ(model_of("again"), model_of("began"));
+}
+
 TEST_F(CheckpointCommand, WhatLayBesideTheModelComesAlong) {
   train(run("run") + "--steps 1");
   ASSERT_EQ(sluice(to("began")).status, 0);
@@ -323,6 +386,18 @@ TEST_F(CheckpointCommand, AnExportThatIsStoppedLeavesNothing) {
     EXPECT_TRUE(before == everything());
     EXPECT_EQ(notes, 0);
   }
+}
+
+TEST_F(CheckpointCommand, WhatAKilledExportLeftGoesWithTheNext) {
+  train(run("run") + "--steps 1");
+  std::filesystem::create_directory(path("model.tmp-AbCdEf"));
+  write("model.tmp-AbCdEf/model-00001-of-00002.safetensors", "half");
+  write("model.tmp-AbCdEf/model-00002-of-00002.safetensors.tmp-x0Y1z2", "half");
+  std::filesystem::create_directory(path("model.tmp-backup"));
+  write("model.tmp-backup/notes.txt", "mine");
+  ASSERT_EQ(sluice(to("model")).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(path("model.tmp-AbCdEf")));
+  EXPECT_TRUE(std::filesystem::exists(path("model.tmp-backup/notes.txt")));
 }
 
 // Writes beyond a limit fail as they do on a full disk, and nothing is left.

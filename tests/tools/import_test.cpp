@@ -341,6 +341,31 @@ std::vector<Case> tensor_cases() {
          m.weights();
        },
        "missing: model.norm.weight; not in the model that the config describes: model.layers.0.self_attn.q_proj.bias"},
+      {"a Phi-3 config and a Llama's tensors",
+       [](Model& m) {
+         m.config("model_type", "phi3");
+         m.config("sliding_window", nullptr);
+       },
+       "missing: model.layers.0.self_attn.qkv_proj.weight, model.layers.0.mlp.gate_up_proj.weight, "},
+      {"a Llama config and Phi-3's tensors",
+       [](Model& m) {
+         m.put_back("phi3");
+         m.config("model_type", "llama");
+       },
+       "not in the model that the config describes: model.layers.0.mlp.gate_up_proj.weight, "
+       "model.layers.0.self_attn.qkv_proj.weight, "},
+      {"Phi-3 with other heads",
+       [](Model& m) {
+         m.put_back("phi3");
+         m.config("num_key_value_heads", 4);
+       },
+       "model.layers.1.self_attn.qkv_proj.weight has shape [64, 32], the config asks for [96, 32]"},
+      {"Phi-3 for long texts",
+       [](Model& m) {
+         m.put_back("phi3");
+         m.config("rope_parameters", {{"rope_type", "longrope"}, {"short_factor", {1}}, {"long_factor", {4}}});
+       },
+       "'longrope' of model_type phi3 is not supported"},
       {"a tied config and another head", [](Model& m) { m.config("tie_word_embeddings", true); }, "lm_head.weight"},
       {"an untied config without a head",
        [](Model& m) {

@@ -1,17 +1,17 @@
 // The MLP sublayer: SwiGLU (arXiv 2002.05202), or GPT-2's GELU.
+#pragma once
+
 #include <algorithm>
-#include <cstring>
 
 #include "src/model/blocks.h"
-#include "src/model/layers.h"
 #include "src/model/layout.h"
 
 namespace sluice {
-namespace {
 
-template <class T>
-struct Mlp {
-  explicit Mlp(const SublayerArgs& a) : args(a), d(*a.model, a.shape, a.dtype) {
+template <class T, class K>
+struct MlpSublayer {
+  MlpSublayer(const K& kernels_of_device, const SublayerArgs& a)
+      : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype, kernels_of_device.sizes()) {
     const float eps = a.model->config.norm_eps;
     if (d.gpt2) {
       norm = {weight<T>(a, "ln_2.weight"), weight<T>(a, "ln_2.bias"), eps, d.hidden};
@@ -29,16 +29,16 @@ struct Mlp {
 
   void activate(const T* pre, std::int64_t rows, T* h) const {
     if (d.gpt2)
-      kernels::gelu_forward(pre, h, rows * d.ffn);
+      device.gelu_forward(pre, h, rows * d.ffn);
     else
-      kernels::swiglu_forward(pre, pre + d.ffn, d.pre, rows, d.ffn, h, d.ffn);
+      device.swiglu_forward(pre, pre + d.ffn, d.pre, rows, d.ffn, h, d.ffn);
   }
   /// dh becomes h.
   void activate_backward(const T* pre, T* dh, std::int64_t rows, T* d_pre) const {
     if (d.gpt2)
-      kernels::gelu_backward(pre, dh, d_pre, rows * d.ffn);
+      device.gelu_backward(pre, dh, d_pre, rows * d.ffn);
     else
-      kernels::swiglu_backward(pre, pre + d.ffn, d.pre, dh, d.ffn, rows, d.ffn, d_pre, d_pre + d.ffn, d.pre);
+      device.swiglu_backward(pre, pre + d.ffn, d.pre, dh, d.ffn, rows, d.ffn, d_pre, d_pre + d.ffn, d.pre);
   }
 
   void forward_chunk(std::int64_t first, std::int64_t rows) const {
@@ -47,15 +47,15 @@ struct Mlp {
     T* middle = reinterpret_cast<T*>(space.middle);
     T* pre =
         args.saved == nullptr ? reinterpret_cast<T*>(space.wide) : reinterpret_cast<T*>(args.saved) + first * d.pre;
-    norm.forward(x, rows, middle, space.statistics);
-    into.forward(middle, rows, pre, space.scratch);
-    add_bias(into_bias, pre, d.pre, rows, d.pre);
+    norm.forward(device, x, rows, middle, space.statistics);
+    into.forward(device, middle, rows, pre, space.scratch);
+    add_bias(device, into_bias, pre, d.pre, rows, d.pre);
     if (args.x_out == nullptr) return;
     T* out = reinterpret_cast<T*>(args.x_out) + first * d.hidden;
     activate(pre, rows, middle);
-    back.forward(middle, rows, out, space.scratch);
-    add_bias(back_bias, out, d.hidden, rows, d.hidden);
-    kernels::add(x, out, out, rows * d.hidden);
+    back.forward(device, middle, rows, out, space.scratch);
+    add_bias(device, back_bias, out, d.hidden, rows, d.hidden);
+    device.add(x, out, out, rows * d.hidden);
   }
 
   void backward_chunk(std::int64_t first, std::int64_t rows) const {
@@ -67,18 +67,19 @@ struct Mlp {
     T* d_in = reinterpret_cast<T*>(args.d_in) + first * d.hidden;
     T* wide = reinterpret_cast<T*>(space.wide);
     T* middle = reinterpret_cast<T*>(space.middle);
-    back.input_gradient(d_out, rows, middle, space.scratch);
+    back.input_gradient(device, d_out, rows, middle, space.scratch);
     activate_backward(pre, middle, rows, wide);
-    back.weight_gradient(middle, d_out, rows, accumulate, space.scratch);
-    bias_gradient(back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
-    norm.forward(x, rows, middle, space.statistics);
-    into.weight_gradient(middle, wide, rows, accumulate, space.scratch);
-    bias_gradient(into_bias, wide, d.pre, rows, d.pre, space.scratch);
-    into.input_gradient(wide, rows, middle, space.scratch);
-    std::memcpy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
-    norm.backward(x, space.statistics, middle, rows, d_in, true, space.scratch);
+    back.weight_gradient(device, middle, d_out, rows, accumulate, space.scratch);
+    bias_gradient(device, back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
+    norm.forward(device, x, rows, middle, space.statistics);
+    into.weight_gradient(device, middle, wide, rows, accumulate, space.scratch);
+    bias_gradient(device, into_bias, wide, d.pre, rows, d.pre, space.scratch);
+    into.input_gradient(device, wide, rows, middle, space.scratch);
+    device.copy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
+    norm.backward(device, x, space.statistics, middle, rows, d_in, true, space.scratch);
   }
 
+  const K& device;
   const SublayerArgs& args;
   Dims d;
   Norm<T> norm{};
@@ -86,30 +87,23 @@ struct Mlp {
   Weight<T> into_bias, back_bias;
 };
 
-}  // namespace
-
-template <class T>
-void mlp_forward(const SublayerArgs& args) {
-  const Mlp<T> mlp(args);
+template <class T, class K>
+void mlp_forward(const K& device, const SublayerArgs& args) {
+  const MlpSublayer<T, K> mlp(device, args);
   SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, false).bytes <= args.workspace.size(), "workspace of %zu bytes",
                args.workspace.size());
   for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk)
     mlp.forward_chunk(t, std::min(mlp.d.mlp_chunk, mlp.d.tokens - t));
 }
 
-template <class T>
-void mlp_backward(const SublayerArgs& args) {
-  const Mlp<T> mlp(args);
+template <class T, class K>
+void mlp_backward(const K& device, const SublayerArgs& args) {
+  const MlpSublayer<T, K> mlp(device, args);
   SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, true).bytes <= args.workspace.size(), "workspace of %zu bytes",
                args.workspace.size());
-  open_gradient(args);
+  open_gradient(device, args);
   for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk)
     mlp.backward_chunk(t, std::min(mlp.d.mlp_chunk, mlp.d.tokens - t));
 }
-
-template void mlp_forward<float>(const SublayerArgs&);
-template void mlp_forward<bf16>(const SublayerArgs&);
-template void mlp_backward<float>(const SublayerArgs&);
-template void mlp_backward<bf16>(const SublayerArgs&);
 
 }  // namespace sluice

@@ -1,20 +1,19 @@
 // The attention sublayer: grouped queries (arXiv 2305.13245), rotary positions (arXiv 2104.09864), causal.
-#include "kernels/cpu/attention.h"
+#pragma once
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "src/model/attention_shape.h"
 #include "src/model/blocks.h"
-#include "src/model/layers.h"
 #include "src/model/layout.h"
 
 namespace sluice {
-namespace {
 
-template <class T>
-struct Attention {
-  explicit Attention(const SublayerArgs& a) : args(a), d(*a.model, a.shape, a.dtype) {
+template <class T, class K>
+struct AttentionSublayer {
+  AttentionSublayer(const K& kernels_of_device, const SublayerArgs& a)
+      : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype, kernels_of_device.sizes()) {
     const float eps = a.model->config.norm_eps;
     if (d.gpt2) {
       norm = {weight<T>(a, "ln_1.weight"), weight<T>(a, "ln_1.bias"), eps, d.hidden};
@@ -33,7 +32,7 @@ struct Attention {
     v_bias = weight<T>(a, "v_proj.bias");
     q_norm = weight<T>(a, "q_norm.weight");
     k_norm = weight<T>(a, "k_norm.weight");
-    const auto positions = static_cast<std::int64_t>(a.rope->cos.size()) / (d.head_dim / 2);
+    const auto positions = a.rope.numel / (d.head_dim / 2);
     SLUICE_CHECK(a.position0 + d.sequence <= positions, "position %lld of %lld",
                  static_cast<long long>(a.position0 + d.sequence), static_cast<long long>(positions));
   }
@@ -44,8 +43,8 @@ struct Attention {
   /// `qkv`: of `rows` tokens from `token` on.
   void rotate(T* qkv, std::int64_t token, std::int64_t rows, bool inverse) const {
     if (d.gpt2) return;
-    kernels::rope(qkv, d.qkv, rows, token_positions(args, token), d.heads + d.kv_heads, d.head_dim,
-                  args.rope->cos.data(), args.rope->sin.data(), inverse);
+    device.rope(qkv, d.qkv, rows, token_positions(args, token), d.heads + d.kv_heads, d.head_dim, args.rope.cos,
+                args.rope.sin, inverse);
   }
 
   kernels::AttentionShape shape_from(std::int64_t token, std::int64_t sequences) const {
@@ -57,8 +56,8 @@ struct Attention {
   /// qk_norm: turned = rope(norm of every head of q and k); head_rstd: [heads + kv_heads, rows].
   void turn(const T* qkv, std::int64_t token, std::int64_t rows, T* turned, float* head_rstd) const {
     for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head)
-      kernels::rmsnorm_forward(qkv + head * d.head_dim, d.qkv, head_norm(head).value, args.model->config.norm_eps, rows,
-                               d.head_dim, turned + head * d.head_dim, d.qkv, head_rstd + head * rows);
+      device.rmsnorm_forward(qkv + head * d.head_dim, d.qkv, head_norm(head).value, args.model->config.norm_eps, rows,
+                             d.head_dim, turned + head * d.head_dim, d.qkv, head_rstd + head * rows);
     rotate(turned, token, rows, false);
   }
 
@@ -68,11 +67,9 @@ struct Attention {
                  static_cast<long long>(args.kv_capacity));
     T* k_cache = reinterpret_cast<T*>(args.kv_cache);
     T* v_cache = k_cache + args.kv_capacity * d.kv;
-    const auto row_bytes = static_cast<std::size_t>(d.kv) * sizeof(T);
-    for (std::int64_t t = 0; t < d.sequence; ++t) {
-      std::memcpy(k_cache + (args.position0 + t) * d.kv, *k + t * d.qkv, row_bytes);
-      std::memcpy(v_cache + (args.position0 + t) * d.kv, *v + t * d.qkv, row_bytes);
-    }
+    const std::int64_t row_bytes = d.kv * std::int64_t{sizeof(T)}, stride_bytes = d.qkv * std::int64_t{sizeof(T)};
+    for (const auto& [cache, rows] : {std::pair{k_cache, *k}, std::pair{v_cache, *v}})
+      device.copy_rows(rows, stride_bytes, cache + args.position0 * d.kv, row_bytes, row_bytes, d.sequence);
     *k = k_cache;
     *v = v_cache;
     kernels::AttentionShape shape = attention_shape(d, sequences);
@@ -91,12 +88,12 @@ struct Attention {
     T* normed = reinterpret_cast<T*>(space.normed);
     T* qkv = reinterpret_cast<T*>(kept.qkv) + at * d.qkv;
     T* out = reinterpret_cast<T*>(kept.out) + at * d.q;
-    norm.forward(x, rows, normed, space.statistics);
-    into.forward(normed, rows, qkv, space.scratch);
-    add_bias(into_bias, qkv, d.qkv, rows, d.qkv);
-    add_bias(q_bias, qkv, d.qkv, rows, d.q);
-    add_bias(k_bias, qkv + d.q, d.qkv, rows, d.kv);
-    add_bias(v_bias, qkv + d.q + d.kv, d.qkv, rows, d.kv);
+    norm.forward(device, x, rows, normed, space.statistics);
+    into.forward(device, normed, rows, qkv, space.scratch);
+    add_bias(device, into_bias, qkv, d.qkv, rows, d.qkv);
+    add_bias(device, q_bias, qkv, d.qkv, rows, d.q);
+    add_bias(device, k_bias, qkv + d.q, d.qkv, rows, d.kv);
+    add_bias(device, v_bias, qkv + d.q + d.kv, d.qkv, rows, d.kv);
     T* turned = qkv;
     if (d.qk_norm) {
       turned = reinterpret_cast<T*>(space.turned);
@@ -107,12 +104,12 @@ struct Attention {
     const T *k = turned + d.q, *v = qkv + d.q + d.kv;
     kernels::AttentionShape shape = shape_from(token, sequences);
     if (args.kv_cache != nullptr) shape = append_to_cache(sequences, &k, &v);
-    kernels::attention_forward(shape, static_cast<const T*>(turned), k, v, out, kept.lse + at * d.heads, space.scratch);
+    device.attention_forward(shape, static_cast<const T*>(turned), k, v, out, kept.lse + at * d.heads, space.scratch);
     if (args.x_out == nullptr) return;
     T* x_out = reinterpret_cast<T*>(args.x_out) + token * d.hidden;
-    back.forward(out, rows, x_out, space.scratch);
-    add_bias(back_bias, x_out, d.hidden, rows, d.hidden);
-    kernels::add(x, x_out, x_out, rows * d.hidden);
+    back.forward(device, out, rows, x_out, space.scratch);
+    add_bias(device, back_bias, x_out, d.hidden, rows, d.hidden);
+    device.add(x, x_out, x_out, rows * d.hidden);
   }
 
   /// Gradient of the projections' outputs, from that of attention's output; returns where it lies.
@@ -125,23 +122,23 @@ struct Attention {
     T* d_qkv = reinterpret_cast<T*>(space.d_qkv);
     const kernels::AttentionShape shape = shape_from(token, sequences);
     if (!d.qk_norm) {
-      kernels::attention_backward(shape, qkv, qkv + k, qkv + v, out, d_attention, lse, d_qkv, d_qkv + k, d_qkv + v,
-                                  space.scratch);
+      device.attention_backward(shape, qkv, qkv + k, qkv + v, out, d_attention, lse, d_qkv, d_qkv + k, d_qkv + v,
+                                space.scratch);
       rotate(d_qkv, token, rows, true);
       return d_qkv;
     }
     T* turned = reinterpret_cast<T*>(space.turned);
     turn(qkv, token, rows, turned, space.head_rstd);
     // Columns of v in `turned` are free: dv goes there, where the gradients of q and k follow it through their norms.
-    kernels::attention_backward(shape, static_cast<const T*>(turned), static_cast<const T*>(turned + k), qkv + v, out,
-                                d_attention, lse, d_qkv, d_qkv + k, turned + v, space.scratch);
+    device.attention_backward(shape, static_cast<const T*>(turned), static_cast<const T*>(turned + k), qkv + v, out,
+                              d_attention, lse, d_qkv, d_qkv + k, turned + v, space.scratch);
     rotate(d_qkv, token, rows, true);
     for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head) {
       const Weight<T>& w = head_norm(head);
       const std::int64_t column = head * d.head_dim;
-      kernels::rmsnorm_backward(qkv + column, d.qkv, w.value, space.head_rstd + head * rows,
-                                static_cast<const T*>(d_qkv + column), d.qkv, rows, d.head_dim, turned + column, d.qkv,
-                                false, w.gradient, reinterpret_cast<float*>(space.scratch.data()));
+      device.rmsnorm_backward(qkv + column, d.qkv, w.value, space.head_rstd + head * rows,
+                              static_cast<const T*>(d_qkv + column), d.qkv, rows, d.head_dim, turned + column, d.qkv,
+                              false, w.gradient, reinterpret_cast<float*>(space.scratch.data()));
     }
     return turned;
   }
@@ -156,21 +153,22 @@ struct Attention {
     const T* d_out = reinterpret_cast<const T*>(args.d_out) + token * d.hidden;
     T* d_in = reinterpret_cast<T*>(args.d_in) + token * d.hidden;
     T* narrow = reinterpret_cast<T*>(space.narrow);
-    back.weight_gradient(out, d_out, rows, accumulate, space.scratch);
-    bias_gradient(back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
-    back.input_gradient(d_out, rows, narrow, space.scratch);
+    back.weight_gradient(device, out, d_out, rows, accumulate, space.scratch);
+    bias_gradient(device, back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
+    back.input_gradient(device, d_out, rows, narrow, space.scratch);
     const T* d_qkv = scores_backward(space, kept, token, sequences, narrow);
-    norm.forward(x, rows, narrow, space.statistics);
-    into.weight_gradient(narrow, d_qkv, rows, accumulate, space.scratch);
-    bias_gradient(into_bias, d_qkv, d.qkv, rows, d.qkv, space.scratch);
-    bias_gradient(q_bias, d_qkv, d.qkv, rows, d.q, space.scratch);
-    bias_gradient(k_bias, d_qkv + d.q, d.qkv, rows, d.kv, space.scratch);
-    bias_gradient(v_bias, d_qkv + d.q + d.kv, d.qkv, rows, d.kv, space.scratch);
-    into.input_gradient(d_qkv, rows, narrow, space.scratch);
-    std::memcpy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
-    norm.backward(x, space.statistics, narrow, rows, d_in, true, space.scratch);
+    norm.forward(device, x, rows, narrow, space.statistics);
+    into.weight_gradient(device, narrow, d_qkv, rows, accumulate, space.scratch);
+    bias_gradient(device, into_bias, d_qkv, d.qkv, rows, d.qkv, space.scratch);
+    bias_gradient(device, q_bias, d_qkv, d.qkv, rows, d.q, space.scratch);
+    bias_gradient(device, k_bias, d_qkv + d.q, d.qkv, rows, d.kv, space.scratch);
+    bias_gradient(device, v_bias, d_qkv + d.q + d.kv, d.qkv, rows, d.kv, space.scratch);
+    into.input_gradient(device, d_qkv, rows, narrow, space.scratch);
+    device.copy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
+    norm.backward(device, x, space.statistics, narrow, rows, d_in, true, space.scratch);
   }
 
+  const K& device;
   const SublayerArgs& args;
   Dims d;
   Norm<T> norm{};
@@ -178,11 +176,9 @@ struct Attention {
   Weight<T> into_bias, back_bias, q_bias, k_bias, v_bias, q_norm, k_norm;
 };
 
-}  // namespace
-
-template <class T>
-void attention_forward(const SublayerArgs& args) {
-  const Attention<T> attention(args);
+template <class T, class K>
+void attention_forward(const K& device, const SublayerArgs& args) {
+  const AttentionSublayer<T, K> attention(device, args);
   const Dims& d = attention.d;
   SLUICE_CHECK(AttentionForwardSpace(Carver(nullptr), d, attention.keys()).bytes <= args.workspace.size(),
                "workspace of %zu bytes", args.workspace.size());
@@ -190,20 +186,15 @@ void attention_forward(const SublayerArgs& args) {
     attention.forward_chunk(b, std::min(d.attention_chunk_sequences, d.batch - b));
 }
 
-template <class T>
-void attention_backward(const SublayerArgs& args) {
-  const Attention<T> attention(args);
+template <class T, class K>
+void attention_backward(const K& device, const SublayerArgs& args) {
+  const AttentionSublayer<T, K> attention(device, args);
   const Dims& d = attention.d;
   SLUICE_CHECK(AttentionBackwardSpace(Carver(nullptr), d).bytes <= args.workspace.size(), "workspace of %zu bytes",
                args.workspace.size());
-  open_gradient(args);
+  open_gradient(device, args);
   for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences)
     attention.backward_chunk(b, std::min(d.attention_chunk_sequences, d.batch - b));
 }
-
-template void attention_forward<float>(const SublayerArgs&);
-template void attention_forward<bf16>(const SublayerArgs&);
-template void attention_backward<float>(const SublayerArgs&);
-template void attention_backward<bf16>(const SublayerArgs&);
 
 }  // namespace sluice

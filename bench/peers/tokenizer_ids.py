@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ids and speed of sluice's tokenizers beside the `tokenizers` package, on a text and on random Unicode.
 
-    bench/peers/tokenizers.py --sluice build/release/bin/sluice --data TEXT [--tokenizers FILE...] [--random 5000]
+    bench/peers/tokenizer_ids.py --sluice build/release/bin/sluice --data TEXT [--tokenizers FILE...] [--random 5000]
 
 For each tokenizer.json (default: those of tests/fixtures/tokenizers): `data tokenize --threads 1` of the text (its first
 --bytes, which the reference has to encode too), then documents of random Unicode as JSON lines, all ids compared. Prints a
@@ -20,7 +20,6 @@ import tempfile
 import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-sys.path.pop(0)  # this file has the package's name
 from tokenizers import Tokenizer  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))

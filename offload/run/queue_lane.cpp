@@ -1,0 +1,89 @@
+#include "offload/run/queue_lane.h"
+
+#include "offload/plan/finish.h"
+
+namespace sluice {
+
+QueueLane::QueueLane(RunState& run, LaneId lane, StepOps& ops, const std::vector<DeviceQueue*>& queues)
+    : run_(run), lane_(lane), ops_(ops), queues_(queues), queue_(*queues[lane]), bound_(run.bound().lanes[lane]) {}
+
+bool QueueLane::fail(const BoundOp& op, const Error& error) {
+  run_.stop(error.in(describe(run_.plan(), op.id)));
+  return false;
+}
+
+/// Ranks have devices of their own.
+bool QueueLane::shares_device(std::uint32_t source) const {
+  return source < queues_.size() && queues_[source] != nullptr &&
+         run_.bound().lanes[source].lane.rank == bound_.lane.rank;
+}
+
+/// Waits that the device does not do itself, and then those that it does.
+bool QueueLane::ready(const BoundOp& op, std::uint64_t iteration, std::uint64_t mark) {
+  Progress& progress = run_.progress();
+  if (mark > DeviceQueue::marks_in_flight && !progress.await(lane_, lane_, mark - DeviceQueue::marks_in_flight))
+    return false;
+  for (const BoundWait& wait : op.waits) {
+    const std::uint64_t threshold = run_.threshold(wait, iteration);
+    const bool on_device = shares_device(wait.source);
+    if (!progress.await(lane_, on_device ? run_.put_in_source(wait.source) : wait.source, threshold)) return false;
+    // Its mark may be set anew by now, for an op that was put in before this one: then the device waits for a little
+    // more than it had to, and never for itself.
+    if (!on_device || progress.count(wait.source) >= threshold) continue;
+    if (const Status waits = queue_.wait_for(*queues_[wait.source], threshold); !waits.ok())
+      return fail(op, waits.error());
+  }
+  return true;
+}
+
+/// For an op that the host does, as if the lane were the host's.
+bool QueueLane::ready_on_host(const BoundOp& op, std::uint64_t iteration, std::uint64_t mark) {
+  Progress& progress = run_.progress();
+  if (!progress.await(lane_, lane_, mark - 1)) return false;
+  for (const BoundWait& wait : op.waits)
+    if (!progress.await(lane_, wait.source, run_.threshold(wait, iteration))) return false;
+  return true;
+}
+
+void QueueLane::put_in() {
+  Progress& progress = run_.progress();
+  std::uint64_t mark = 0;
+  for (std::uint64_t iteration = 0;; ++iteration) {
+    if (!progress.await(lane_, run_.release_source(), iteration + 1)) return;
+    for (std::uint32_t other = 0; other < run_.barrier_lanes(); ++other)
+      if (!progress.await(lane_, other, run_.finished_before(other, iteration))) return;
+    for (const BoundOp& op : bound_.ops) {
+      ++mark;
+      const bool is_of_host = op.op->kind == OpKind::load_tokens;
+      if (!(is_of_host ? ready_on_host(op, iteration, mark) : ready(op, iteration, mark)) || progress.halted()) return;
+      run_.start_op(lane_, op, iteration);
+      Status done = is_of_host ? ops_.run(bound_.lane.rank, op, run_.params(iteration))
+                               : ops_.put_in(bound_.lane.rank, op, run_.params(iteration), queue_);
+      if (done.ok()) done = queue_.mark(mark);
+      if (!done.ok()) {
+        fail(op, done.error());
+        return;
+      }
+      progress.publish(run_.put_in_source(lane_), mark);
+    }
+  }
+}
+
+void QueueLane::collect() {
+  Progress& progress = run_.progress();
+  std::uint64_t mark = 0;
+  bool failed = false;
+  for (std::uint64_t iteration = 0;; ++iteration)
+    for (const BoundOp& op : bound_.ops) {
+      ++mark;
+      // Also behind a halt: what was put in reads and writes memory until it has ended.
+      if (!progress.await(run_.collector(lane_), run_.put_in_source(lane_), mark) &&
+          progress.count(run_.put_in_source(lane_)) < mark)
+        return;
+      const Result<DeviceQueue::Ran> ran = queue_.await(mark);
+      if (!ran.ok() && !failed) failed = !fail(op, ran.error());
+      if (!failed) run_.finish_op(lane_, op, iteration, *ran);
+    }
+}
+
+}  // namespace sluice

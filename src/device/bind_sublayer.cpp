@@ -1,0 +1,51 @@
+#include "src/device/bind_sublayer.h"
+
+namespace sluice {
+
+SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& options, const StepPlan& plan, const Op& op,
+                           std::span<const Operand> operands, const StepParams& params) {
+  SublayerArgs a;
+  a.model = &model;
+  a.unit = &model.units[static_cast<std::size_t>(op.unit)];
+  a.shape = options.shape;
+  a.dtype = options.dtype;
+  a.accumulate = op.accumulate;
+  a.loss_scale = params.loss_scale;
+  if (plan.kind == PlanKind::decode) {
+    a.shape = {1, params.tokens};
+    a.position0 = params.position;
+    a.kv_capacity = options.kv_capacity;
+  }
+  for (const Operand& o : operands) {
+    switch (o.role) {
+      case Role::parameters: a.parameters = o.data; break;
+      case Role::tied_parameters: a.tied_parameters = o.data; break;
+      case Role::gradient: a.gradient = reinterpret_cast<float*>(o.data); break;
+      case Role::tied_gradient: a.tied_gradient = reinterpret_cast<float*>(o.data); break;
+      case Role::x_in: a.x_in = o.data; break;
+      case Role::x_out: a.x_out = o.data; break;
+      case Role::saved: a.saved = o.data; break;
+      case Role::d_out: a.d_out = o.data; break;
+      case Role::d_in: a.d_in = o.data; break;
+      case Role::workspace: a.workspace = {o.data, o.bytes}; break;
+      case Role::tokens:
+        a.tokens = TokenPlanes::at(reinterpret_cast<const std::int32_t*>(o.data), options.shape, options.documents);
+        break;
+      case Role::loss: a.loss = reinterpret_cast<double*>(o.data); break;
+      case Role::logits: a.logits = reinterpret_cast<float*>(o.data); break;
+      case Role::kv_cache: a.kv_cache = o.data; break;
+      default: break;
+    }
+  }
+  return a;
+}
+
+std::span<std::byte> gradient_padding(const SublayerArgs& args, const Op& op, std::span<const Operand> operands) {
+  const std::uint64_t own_bytes = args.unit->numel * 4;
+  for (const Operand& o : operands)
+    if (o.role == Role::gradient && o.bytes > own_bytes && !op.accumulate)
+      return {o.data + own_bytes, o.bytes - own_bytes};
+  return {};
+}
+
+}  // namespace sluice

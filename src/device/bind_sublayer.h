@@ -1,0 +1,29 @@
+// From an op of a plan to the arguments of a sublayer: the same for every device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "offload/run/executor.h"
+#include "src/model/sublayer.h"
+
+namespace sluice {
+
+/// What the backend of a rank knows beside the plan.
+struct SublayerOptions {
+  BatchShape shape;  ///< of a micro-batch; decode: at most shape.sequence tokens a call
+  Dtype dtype = Dtype::f32;
+  int threads = 1;  ///< of the CPU
+  std::int64_t kv_capacity = 0;
+  bool documents = false;  ///< kept apart: their tokens come with positions
+};
+
+/// `rope` is left to the device.
+SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& options, const StepPlan& plan, const Op& op,
+                           std::span<const Operand> operands, const StepParams& params);
+
+/// Of a flat gradient that is set and not added to: what lies behind the unit's own elements, to whole shards; empty
+/// where there is none.
+std::span<std::byte> gradient_padding(const SublayerArgs& args, const Op& op, std::span<const Operand> operands);
+
+}  // namespace sluice

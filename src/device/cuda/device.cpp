@@ -1,0 +1,245 @@
+#include "src/device/cuda/device.h"
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+
+#include "sluice/size.h"
+
+namespace sluice {
+namespace {
+
+constexpr int least_major = 8;  ///< compute capability: bf16 on tensor cores, cp.async
+
+Error cuda_fault(const char* what, cudaError_t error) {
+  return fault(fmt::format("CUDA: {}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error)));
+}
+
+Status check(cudaError_t error, const char* what) {
+  return error == cudaSuccess ? success() : Status(cuda_fault(what, error));
+}
+
+/// Threads of lanes come and go: each call says whose device it is about.
+Status use(int index) { return check(cudaSetDevice(index), "cudaSetDevice"); }
+
+std::string version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
+
+Status check_driver() {
+  int driver = 0, runtime = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+    return bad_request("no CUDA driver is installed; install NVIDIA's, or compute on --device cpu");
+  SLUICE_TRY(check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion"));
+  if (driver / 1000 < runtime / 1000)
+    return bad_request(
+        fmt::format("the CUDA driver is for {}, this program needs one for {}.0 or newer; update it, or "
+                    "compute on --device cpu",
+                    version(driver), runtime / 1000));
+  return success();
+}
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+// ---- memory
+
+Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
+  SLUICE_TRY(check_driver());
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess)
+    return bad_request(fmt::format("CUDA has no device: {}; compute on --device cpu", cudaGetErrorString(error)));
+  if (index < 0 || index >= count)
+    return bad_request(
+        fmt::format("there is no device cuda:{}; the driver knows {} (cuda:0 to cuda:{})", index, count, count - 1));
+  cudaDeviceProp properties{};
+  SLUICE_TRY(check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
+  if (properties.major < least_major)
+    return bad_request(fmt::format("cuda:{} ({}) has compute capability {}.{}, {}.0 is needed; choose another device",
+                                   index, properties.name, properties.major, properties.minor, least_major));
+  SLUICE_TRY(use(index));
+  SLUICE_TRY(check(cudaFree(nullptr), "making the device's context"));
+  std::unique_ptr<CudaDevice> device(new CudaDevice());
+  device->index_ = index;
+  device->name_ = fmt::format("{} (cuda:{})", properties.name, index);
+  device->total_bytes_ = properties.totalGlobalMem;
+  return device;
+}
+
+Status CudaDevice::make_current() const { return use(index_); }
+
+Result<std::uint64_t> CudaDevice::free_bytes() const {
+  SLUICE_TRY(use(index_));
+  std::size_t free = 0, total = 0;
+  SLUICE_TRY(check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
+  return std::uint64_t{free};
+}
+
+Result<std::byte*> CudaDevice::allocate(std::uint64_t bytes) {
+  SLUICE_TRY(use(index_));
+  void* address = nullptr;
+  const cudaError_t error = cudaMalloc(&address, bytes);
+  if (error == cudaSuccess) return static_cast<std::byte*>(address);
+  static_cast<void>(cudaGetLastError());
+  if (error != cudaErrorMemoryAllocation) return cuda_fault("cudaMalloc", error);
+  SLUICE_ASSIGN(const std::uint64_t free, free_bytes());
+  return bad_request(fmt::format("{} of {} are asked for, and {} are free (of {}); give a smaller --device-memory",
+                                 format_bytes(bytes), name_, format_bytes(free), format_bytes(total_bytes_)));
+}
+
+void CudaDevice::free(std::byte* address, std::uint64_t) {
+  static_cast<void>(cudaSetDevice(index_));
+  static_cast<void>(cudaFree(address));
+}
+
+// With the stream of the calling thread alone: lanes go on meanwhile.
+Status CudaDevice::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
+  SLUICE_TRY(use(index_));
+  SLUICE_TRY(check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cudaStreamPerThread), "copying"));
+  return check(cudaStreamSynchronize(cudaStreamPerThread), "copying");
+}
+
+Status CudaDevice::fill(std::byte* dst, std::byte value, std::uint64_t bytes) {
+  SLUICE_TRY(use(index_));
+  SLUICE_TRY(check(cudaMemsetAsync(dst, std::to_integer<int>(value), bytes, cudaStreamPerThread), "filling"));
+  return check(cudaStreamSynchronize(cudaStreamPerThread), "filling");
+}
+
+Status CudaDevice::pin(std::byte* host, std::uint64_t bytes) {
+  SLUICE_TRY(use(index_));
+  const cudaError_t error = cudaHostRegister(host, bytes, cudaHostRegisterPortable);
+  if (error == cudaSuccess) return success();
+  static_cast<void>(cudaGetLastError());
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur < bytes)
+    return bad_request(
+        fmt::format("{} of host memory can not be locked for the device: the limit of this process is {} "
+                    "(ulimit -l); raise it to unlimited",
+                    format_bytes(bytes), format_bytes(limit.rlim_cur)));
+  return bad_request(fmt::format("{} of host memory can not be locked for the device: {}; give a smaller --host-memory",
+                                 format_bytes(bytes), cudaGetErrorString(error)));
+}
+
+void CudaDevice::unpin(std::byte* host, std::uint64_t) {
+  static_cast<void>(cudaSetDevice(index_));
+  static_cast<void>(cudaHostUnregister(host));
+}
+
+// ---- queues
+
+namespace {
+
+/// Marks that may be in flight, and the one before the oldest of them: the time of each is told from the one before.
+constexpr std::uint64_t ring = DeviceQueue::marks_in_flight + 1;
+
+class Event {
+ public:
+  Status create() { return check(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "cudaEventCreate"); }
+  Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() {
+    if (event_ != nullptr) static_cast<void>(cudaEventDestroy(event_));
+  }
+  operator cudaEvent_t() const { return event_; }  // NOLINT(google-explicit-constructor): it is one
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace
+
+struct CudaQueue::Impl {
+  int device = 0;
+  cudaStream_t stream = nullptr;
+  std::array<Event, ring> begun, ended;  ///< by number of the mark since the queue was made
+  Event base;
+  double last_end = 0;                   ///< of the last mark that was awaited, by the host's clock
+  bool begins = false;                   ///< begin() was called for the next mark
+  std::uint64_t number = 0;              ///< of the last mark that was set
+  std::atomic<std::uint64_t> offset{0};  ///< each plan counts its marks from 1
+
+  ~Impl() {
+    static_cast<void>(cudaSetDevice(device));
+    if (stream != nullptr) static_cast<void>(cudaStreamDestroy(stream));
+  }
+};
+
+CudaQueue::CudaQueue(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CudaQueue::~CudaQueue() = default;
+
+Result<std::unique_ptr<CudaQueue>> CudaDevice::make_queue(bool urgent) {
+  SLUICE_TRY(use(index_));
+  auto impl = std::make_unique<CudaQueue::Impl>();
+  impl->device = index_;
+  int least = 0, greatest = 0;
+  SLUICE_TRY(check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
+  SLUICE_TRY(check(cudaStreamCreateWithPriority(&impl->stream, cudaStreamNonBlocking, urgent ? greatest : least),
+                   "cudaStreamCreate"));
+  SLUICE_TRY(impl->base.create());
+  for (std::uint64_t i = 0; i < ring; ++i) {
+    SLUICE_TRY(impl->begun[i].create());
+    SLUICE_TRY(impl->ended[i].create());
+  }
+  SLUICE_TRY(check(cudaEventRecord(impl->base, impl->stream), "cudaEventRecord"));
+  SLUICE_TRY(check(cudaEventSynchronize(impl->base), "cudaEventSynchronize"));
+  impl->last_end = now_seconds();
+  return std::unique_ptr<CudaQueue>(new CudaQueue(std::move(impl)));
+}
+
+CUstream_st* CudaQueue::stream() const { return impl_->stream; }
+
+Status CudaQueue::begin() {
+  SLUICE_TRY(use(impl_->device));
+  if (impl_->begins) return success();
+  impl_->begins = true;
+  return check(cudaEventRecord(impl_->begun[(impl_->number + 1) % ring], impl_->stream), "cudaEventRecord");
+}
+
+Status CudaQueue::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
+  SLUICE_TRY(begin());
+  return check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, impl_->stream), "copying");
+}
+
+Status CudaQueue::mark(std::uint64_t mark) {
+  SLUICE_TRY(begin());
+  if (mark == 1) impl_->offset.store(impl_->number);
+  ++impl_->number;
+  impl_->begins = false;
+  return check(cudaEventRecord(impl_->ended[impl_->number % ring], impl_->stream), "cudaEventRecord");
+}
+
+Status CudaQueue::wait_for(const DeviceQueue& other, std::uint64_t mark) {
+  SLUICE_TRY(use(impl_->device));
+  const Impl& source = *static_cast<const CudaQueue&>(other).impl_;
+  const std::uint64_t number = source.offset.load() + mark;
+  return check(cudaStreamWaitEvent(impl_->stream, source.ended[number % ring], 0), "cudaStreamWaitEvent");
+}
+
+Result<DeviceQueue::Ran> CudaQueue::await(std::uint64_t mark) {
+  SLUICE_TRY(use(impl_->device));
+  Impl& q = *impl_;
+  const std::uint64_t number = q.offset.load() + mark;
+  SLUICE_TRY(check(cudaEventSynchronize(q.ended[number % ring]), "the device's work failed"));
+  const cudaEvent_t before = number > 1 ? q.ended[(number - 1) % ring] : q.base;
+  float begun_ms = 0, ended_ms = 0;
+  SLUICE_TRY(check(cudaEventElapsedTime(&begun_ms, before, q.begun[number % ring]), "cudaEventElapsedTime"));
+  SLUICE_TRY(check(cudaEventElapsedTime(&ended_ms, before, q.ended[number % ring]), "cudaEventElapsedTime"));
+  const double now = now_seconds();
+  Ran ran{q.last_end + 1e-3 * begun_ms, q.last_end + 1e-3 * ended_ms};
+  // The device's clock and its rounding drift; the host knows that the work has ended by now, and not long ago.
+  constexpr double latency = 2e-3;
+  const double wrong = ran.end > now ? now - ran.end : ran.end < now - latency ? now - latency - ran.end : 0;
+  ran.start += wrong;
+  ran.end += wrong;
+  q.last_end = ran.end;
+  return ran;
+}
+
+}  // namespace sluice

@@ -1,0 +1,73 @@
+// One CUDA GPU: its memory, and queues that are its streams. The rest of the engine sees DeviceMemory and DeviceQueue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "offload/run/device_queue.h"
+#include "offload/run/memory.h"
+#include "sluice/status.h"
+
+struct CUstream_st;
+
+namespace sluice {
+
+class CudaQueue;
+
+/// Compute ops, copies down and copies up work beside each other, each in a queue of its own.
+class CudaDevice final : public DeviceMemory {
+ public:
+  /// `index` as the driver counts. bad_request in one line when there is no driver, when it is older than what this
+  /// program was built for, when there is no such device, or when it lacks the arithmetic (compute capability 8.0).
+  static Result<std::unique_ptr<CudaDevice>> open(int index);
+
+  /// One cudaMalloc. bad_request with what is free when there is not enough.
+  Result<std::byte*> allocate(std::uint64_t bytes) override;
+  void free(std::byte* address, std::uint64_t bytes) override;
+  Status copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) override;
+  Status fill(std::byte* dst, std::byte value, std::uint64_t bytes) override;
+  /// Page-locks and maps an arena of the host. bad_request, naming the limit, when it may not be locked.
+  Status pin(std::byte* host, std::uint64_t bytes) override;
+  void unpin(std::byte* host, std::uint64_t bytes) override;
+
+  Result<std::unique_ptr<CudaQueue>> make_queue(bool urgent);
+
+  Status make_current() const;  ///< for the calling thread
+  int index() const { return index_; }
+  const std::string& name() const { return name_; }  ///< "NVIDIA H200 (cuda:0)"
+  std::uint64_t total_bytes() const { return total_bytes_; }
+  Result<std::uint64_t> free_bytes() const;
+
+ private:
+  CudaDevice() = default;
+  int index_ = 0;
+  std::string name_;
+  std::uint64_t total_bytes_ = 0;
+};
+
+/// A stream. Work for it is put in by kernels' launchers, between begin() and mark().
+class CudaQueue final : public DeviceQueue {
+ public:
+  ~CudaQueue() override;
+  CudaQueue(const CudaQueue&) = delete;
+  CudaQueue& operator=(const CudaQueue&) = delete;
+
+  /// The work of the next mark begins here, for what is told of when it ran. Once a mark; copy() does it by itself.
+  Status begin();
+  CUstream_st* stream() const;  ///< cudaStream_t
+
+  Status copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) override;
+  Status mark(std::uint64_t mark) override;
+  Status wait_for(const DeviceQueue& other, std::uint64_t mark) override;
+  Result<Ran> await(std::uint64_t mark) override;
+
+ private:
+  friend class CudaDevice;
+  struct Impl;
+  explicit CudaQueue(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

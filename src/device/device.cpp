@@ -1,0 +1,84 @@
+#include "src/device/device.h"
+
+#include <charconv>
+
+#include "src/device/cpu_backend.h"
+#ifdef SLUICE_HAS_CUDA
+#include "src/device/cuda/backend.h"
+#endif
+
+namespace sluice {
+namespace {
+
+class CpuDevice final : public Device {
+ public:
+  DeviceMemory& memory() override { return memory_; }
+  Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeTable& rope,
+                                                       const SublayerOptions& options) override {
+    return std::unique_ptr<ComputeBackend>(std::make_unique<CpuBackend>(model, rope, options));
+  }
+  std::string description() const override { return "host memory"; }
+
+ private:
+  HostDevice memory_;
+};
+
+#ifdef SLUICE_HAS_CUDA
+class GpuDevice final : public Device {
+ public:
+  explicit GpuDevice(std::unique_ptr<CudaDevice> device) : device_(std::move(device)) {}
+  DeviceMemory& memory() override { return *device_; }
+  Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeTable& rope,
+                                                       const SublayerOptions& options) override {
+    SLUICE_ASSIGN(std::unique_ptr<CudaBackend> backend, CudaBackend::create(*device_, model, rope, options));
+    return std::unique_ptr<ComputeBackend>(std::move(backend));
+  }
+  std::string description() const override { return device_->name(); }
+
+ private:
+  std::unique_ptr<CudaDevice> device_;
+};
+#endif
+
+/// -1: the CPU; else which GPU.
+Result<int> parse_device(const std::string& name) {
+  if (name == "cpu") return -1;
+  int index = 0;
+  const std::string number = name == "cuda" ? "0" : name.starts_with("cuda:") ? name.substr(5) : "";
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
+  if (number.empty() || error != std::errc() || end != number.data() + number.size() || index < 0)
+    return bad_request("--device " + name + ": give cpu, cuda or cuda:N");
+#ifndef SLUICE_HAS_CUDA
+  return bad_request("--device " + name +
+                     ": this sluice was built without CUDA; build it where a CUDA toolkit is, or "
+                     "compute on --device cpu");
+#else
+  return index;
+#endif
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> Device::open(const std::string& name) {
+  SLUICE_ASSIGN(const int index, parse_device(name));
+#ifdef SLUICE_HAS_CUDA
+  if (index >= 0) {
+    Result<std::unique_ptr<CudaDevice>> device = CudaDevice::open(index);
+    if (!device.ok()) return device.error().in("--device " + name);
+    return std::unique_ptr<Device>(std::make_unique<GpuDevice>(std::move(*device)));
+  }
+#endif
+  (void)index;
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>());
+}
+
+Result<const KernelSizes*> kernel_sizes_of(const std::string& name) {
+  SLUICE_ASSIGN(const int index, parse_device(name));
+#ifdef SLUICE_HAS_CUDA
+  if (index >= 0) return &cuda_kernel_sizes;
+#endif
+  (void)index;
+  return &cpu_kernel_sizes;
+}
+
+}  // namespace sluice

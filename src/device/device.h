@@ -1,0 +1,34 @@
+// What computes a run: the CPU itself, or a GPU with a memory of its own.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "offload/run/executor.h"
+#include "offload/run/memory.h"
+#include "sluice/status.h"
+#include "src/device/bind_sublayer.h"
+#include "src/model/kernel_sizes.h"
+#include "src/model/sublayer.h"
+
+namespace sluice {
+
+/// Memory for the device arenas of all ranks, and a backend for each. Outlives both.
+class Device {
+ public:
+  /// "cpu", "cuda" (the first GPU) or "cuda:N". bad_request in one line for other names, and for a GPU that is not
+  /// there or can not be used by this program.
+  static Result<std::unique_ptr<Device>> open(const std::string& name);
+  virtual ~Device() = default;
+
+  virtual DeviceMemory& memory() = 0;
+  /// `model` and `rope` outlive it.
+  virtual Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeTable& rope,
+                                                               const SublayerOptions& options) = 0;
+  virtual std::string description() const = 0;  ///< for people
+};
+
+/// Of the device of that name, which need not be there: a plan can be made for it anywhere. bad_request as above.
+Result<const KernelSizes*> kernel_sizes_of(const std::string& name);
+
+}  // namespace sluice

@@ -1,0 +1,107 @@
+// Whole training runs on a GPU: what the CPU learns, and the same bits wherever the data lie. They skip without one.
+#include "tests/equivalence/runs.h"
+
+#include <random>
+
+#include "src/device/device.h"
+
+namespace sluice::test {
+namespace {
+
+constexpr std::int64_t steps = 20;
+
+class GpuRuns : public testing::TestWithParam<Dtype> {
+ protected:
+  void SetUp() override {
+    const auto device = Device::open("cuda");
+    if (!device.ok()) GTEST_SKIP() << device.error().message;
+  }
+  RunConfig config(const char* device = "cuda") const {
+    RunConfig c = bench_.config(2, false, GetParam(), steps);
+    c.device = device;
+    return c;
+  }
+  static Schedule schedule(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto any = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    Schedule s;
+    s.prefetch = any(4);
+    s.lag = std::min(s.prefetch, 1);
+    s.tiles_in_flight = 1 + any(4);
+    s.update_ahead = any(2) == 0;
+    s.group = 1 + any(4);
+    s.hold = any(2) == 0;
+    s.tile_numel = any(2) == 0 ? 4096 : 1u << 15;
+    for (int u = 0; u < 6; ++u) {
+      UnitChoice c;
+      c.resident = any(2) == 0;
+      c.parameter_home = any(2) == 0 ? Place::host : Place::nvme;
+      c.state_home = any(2) == 0 ? Place::host : Place::nvme;
+      c.gradient = any(2) == 0 ? Place::host : Place::nvme;
+      c.saved = static_cast<Saved>(any(4));
+      c.boundary = static_cast<Place>(any(3));
+      c.accumulator = static_cast<Place>(any(3));
+      s.units.push_back(c);
+    }
+    return s;
+  }
+
+  Bench bench_;
+};
+
+TEST_P(GpuRuns, LearnWhatTheCpuLearns) {
+  for (const bool documents : {false, true}) {
+    std::vector<Outcome> outcomes;
+    for (const char* device : {"cpu", "cuda"}) {
+      RunConfig c = config(device);
+      c.optimizer.clip_norm = 1;
+      if (documents) c.data = bench_.packed_documents();
+      c.document_mask = documents;
+      const auto prepared = prepared_with(c, schedule(1));
+      ASSERT_TRUE(prepared);
+      outcomes.push_back(run(*prepared));
+      ASSERT_EQ(outcomes.back().losses.size(), static_cast<std::size_t>(steps));
+    }
+    const double tolerance = GetParam() == Dtype::f32 ? 1e-4 : 2e-2;
+    for (std::size_t i = 0; i < outcomes[0].losses.size(); ++i)
+      EXPECT_NEAR(outcomes[1].losses[i], outcomes[0].losses[i], tolerance * outcomes[0].losses[i]) << "step " << i + 1;
+    EXPECT_EQ(outcomes[1].moved.h2d, outcomes[0].moved.h2d);
+    EXPECT_EQ(outcomes[1].moved.d2h, outcomes[0].moved.d2h);
+  }
+}
+
+TEST_P(GpuRuns, DoNotDependOnTheSchedule) {
+  const auto prepared = prepared_with(config(), schedule(1));
+  ASSERT_TRUE(prepared);
+  const Outcome reference = run(*prepared);
+  for (std::uint64_t seed = 2; seed <= 20; ++seed) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    RunConfig c = config();
+    c.delay_seed = seed % 3;
+    const auto other = prepared_with(c, schedule(seed));
+    ASSERT_TRUE(other);
+    const Outcome out = run(*other);
+    expect_same(reference, out);
+    EXPECT_EQ(out.device_peak, other->arena(Tier::device).arena_bytes);
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuRuns, testing::Values(Dtype::bf16, Dtype::f32),
+                         [](const auto& p) { return dtype_name(p.param); });
+
+TEST(Devices, UnknownNamesAreRefusedInOneLine) {
+  for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", ""}) {
+    const auto device = Device::open(name);
+    ASSERT_FALSE(device.ok()) << name;
+    EXPECT_EQ(device.error().code, ErrorCode::bad_request);
+    EXPECT_EQ(device.error().message.find('\n'), std::string::npos);
+  }
+  EXPECT_TRUE(Device::open("cpu").ok());
+  const auto far = Device::open("cuda:999");
+  ASSERT_FALSE(far.ok());
+  EXPECT_EQ(far.error().code, ErrorCode::bad_request) << far.error().message;
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,102 @@
+// Plans on a device that works in queues of its own: the same bits, peaks and bytes as on the host, whatever runs when.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/run/rig.h"
+#include "tests/run/toy_plan.h"
+
+namespace sluice::testing {
+namespace {
+
+RigOptions queued(std::uint64_t content_seed, std::uint64_t delays) {
+  RigOptions options;
+  options.content_seed = content_seed;
+  options.queued = true;
+  options.queue_delay_seed = delays;
+  return options;
+}
+
+TEST(QueueLanes, RandomPlansMeanTheirProgramOrder) {
+  for (std::uint64_t seed = 1; seed <= 25; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const StepPlan plan = random_plan({.seed = seed, .ops = 80, .cyclic = seed % 4 != 0});
+    expect_same_as_reference(plan, {}, queued(seed, seed % 3), 4);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(QueueLanes, LongRunsSetMarksAnew) {
+  const StepPlan plan = random_plan({.seed = 3, .ops = 80});
+  expect_same_as_reference(plan, {}, queued(3, 0), 40);
+  expect_same_as_reference(plan, {}, queued(3, 9), 15);
+}
+
+TEST(QueueLanes, RandomPlansOverRanks) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const StepPlan plan = random_plan({.seed = seed, .ranks = static_cast<RankId>(2 + seed % 2 * 2), .ops = 40});
+    expect_same_as_reference(plan, {}, queued(seed, seed), 3);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(QueueLanes, TrainingStep) {
+  for (const RankId ranks : {1, 2}) {
+    const ToyTraining toy = toy_training(ranks, 3, 2);
+    for (const std::uint64_t delays : {0, 5}) {
+      RigOptions options = queued(1, delays);
+      options.executor.delay_seed = delays;
+      expect_same_as_reference(toy.plan, toy.units, options, 4);
+    }
+  }
+}
+
+TEST(QueueLanes, AFaultOfTheDeviceNamesItsOpAndStopsTheRun) {
+  const ToyTraining toy = toy_training(1, 3, 2);
+  std::atomic<int> computed{0};
+  RigOptions options = queued(1, 4);
+  options.device_fault = [&](const Op&) { return ++computed == 5 ? Status(fault("an illegal address")) : success(); };
+  Rig rig(toy.plan, toy.units, options);
+  ASSERT_TRUE(rig.initialise().ok());
+  const Status done = rig.iterate(4);
+  ASSERT_FALSE(done.ok());
+  EXPECT_EQ(done.error().code, ErrorCode::fault);
+  EXPECT_NE(done.error().message.find("an illegal address"), std::string::npos);
+  EXPECT_NE(done.error().message.find("#"), std::string::npos) << done.error().message;
+}
+
+TEST(QueueLanes, StopsAtAnyMoment) {
+  const ToyTraining toy = toy_training(2, 3, 2);
+  for (std::uint64_t i = 0; i < 30; ++i) {
+    Rig rig(toy.plan, toy.units, queued(1, i));
+    ASSERT_TRUE(rig.initialise().ok());
+    std::thread stopper([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(i * 200));
+      rig.executor().stop({ErrorCode::cancelled, "enough"});
+    });
+    const Status done = rig.iterate(4);
+    stopper.join();
+    if (!done.ok()) {
+      EXPECT_EQ(done.error().code, ErrorCode::cancelled) << done.error().message;
+    }
+  }
+}
+
+TEST(QueueLanes, TimelineHasEveryOp) {
+  const ToyTraining toy = toy_training(1, 2, 1);
+  RigOptions options = queued(1, 0);
+  options.executor.record_timeline = true;
+  Rig rig(toy.plan, toy.units, options);
+  ASSERT_TRUE(rig.initialise().ok());
+  ASSERT_TRUE(rig.iterate(3).ok());
+  const Timeline spans = rig.executor().timeline();
+  ASSERT_EQ(spans.size(), toy.plan.ops.size());
+  for (const Span& span : spans) {
+    EXPECT_GT(span.start, 0);
+    EXPECT_LE(span.start, span.end);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
