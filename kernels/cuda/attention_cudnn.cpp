@@ -249,7 +249,7 @@ class Attention final : public CudnnAttention {
 
   Result<const Plans*> begin(const AttentionShape& shape, std::uint64_t Workspace::*pass,
                              std::span<std::byte> workspace, Stream& stream) {
-    SLUICE_TRY(stream.status());
+    if (!stream.status()) return stream.status().error();
     SLUICE_ASSIGN(const Plans* const plans, plans_of(shape));
     if (const std::uint64_t needed = plans->workspace().*pass; workspace.size() < needed)
       return fault("cuDNN attention needs " + std::to_string(needed) + " bytes of workspace and was given " +
@@ -266,6 +266,10 @@ class Attention final : public CudnnAttention {
       return bad_request(
           "cuDNN attention takes as many keys as queries, without packed documents, and head_dim up to "
           "128 with rows of multiples of 8");
+    // Release notes: backward was wrong before 9.10.2, and until 9.15 where keys do not fill blocks of 128.
+    const std::size_t version = cudnn_.version();
+    if (version < 91002 || (version < 91600 && s.keys % 128 != 0))
+      return fault("cuDNN " + std::to_string(version) + " has errors in attention of this shape; use 9.16 or later");
     CudnnGraph forward(cudnn_), backward(cudnn_);
     forward_graph(s, forward);
     backward_graph(s, backward);

@@ -72,8 +72,8 @@ template <int D>
 __global__ void __launch_bounds__(threads) forward_kernel(AttentionCall<float> call) {
   auto* const shared = reinterpret_cast<float*>(dynamic_shared());
   constexpr int n = RowsF32<D>::numel;
-  const RowsF32<D> q{shared}, k{shared + n}, v{shared + 2 * n};
-  const Weights weights{shared + 3 * n};
+  const RowsF32<D> q{shared}, k{shared + n}, v{shared + std::ptrdiff_t{2} * n};
+  const Weights weights{shared + std::ptrdiff_t{3} * n};
   const AttentionBlock block = query_block(call, block_rows);
   const VisibleKeys visible = call.visible(block.row);
   const int kv_head = block.head / call.group();
@@ -120,8 +120,8 @@ template <int D>
 __global__ void __launch_bounds__(threads) queries_kernel(AttentionCall<float> call) {
   auto* const shared = reinterpret_cast<float*>(dynamic_shared());
   constexpr int n = RowsF32<D>::numel;
-  const RowsF32<D> q{shared}, d_out{shared + n}, k{shared + 2 * n}, v{shared + 3 * n};
-  const Weights weights{shared + 4 * n};
+  const RowsF32<D> q{shared}, d_out{shared + n}, k{shared + std::ptrdiff_t{2} * n}, v{shared + std::ptrdiff_t{3} * n};
+  const Weights weights{shared + std::ptrdiff_t{4} * n};
   const AttentionBlock block = query_block(call, block_rows);
   const VisibleKeys visible = call.visible(block.row);
   const int kv_head = block.head / call.group();
@@ -158,8 +158,8 @@ template <int D>
 __global__ void __launch_bounds__(threads) keys_kernel(AttentionCall<float> call) {
   auto* const shared = reinterpret_cast<float*>(dynamic_shared());
   constexpr int n = RowsF32<D>::numel;
-  const RowsF32<D> k{shared}, v{shared + n}, q{shared + 2 * n}, d_out{shared + 3 * n};
-  const Weights weights{shared + 4 * n};
+  const RowsF32<D> k{shared}, v{shared + n}, q{shared + std::ptrdiff_t{2} * n}, d_out{shared + std::ptrdiff_t{3} * n};
+  const Weights weights{shared + std::ptrdiff_t{4} * n};
   const AttentionBlock block = key_block(call, block_rows);
   const VisibleKeys visible = call.visible(block.row);
   const int key = block.begin + own_row();

@@ -61,7 +61,7 @@ template <int D>
 __global__ void __launch_bounds__(Forward<D>::threads) forward_kernel(AttentionCall<bf16> call) {
   using F = Forward<D>;
   auto* const q = reinterpret_cast<uint4*>(dynamic_shared());
-  uint4 *const k = q + F::queries * Tile<D>::stride, *const v = k + F::keys * Tile<D>::stride;
+  uint4 *const k = q + Tile<D>::numel(F::queries), *const v = k + Tile<D>::numel(F::keys);
   const AttentionBlock block = query_block(call, F::queries);
   const VisibleKeys visible = call.visible(block.row);
   const int kv_head = block.head / call.group();

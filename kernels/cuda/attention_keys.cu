@@ -12,7 +12,7 @@ template <int D, int warps_, int mt_, int nt_>
 struct Keys {
   static constexpr int warps = warps_, threads = warps * static_cast<int>(warp_threads), mt = mt_, nt = nt_;
   static constexpr int keys = 16 * mt * warps, queries = 8 * nt;
-  static constexpr int tile = queries * Tile<D>::stride;
+  static constexpr int tile = Tile<D>::numel(queries), step = 2 * tile;
   /// Of a step: queries and gradients of the output, then what belongs to their rows.
   struct Rows {
     float lse[queries], delta[queries];
@@ -51,8 +51,8 @@ __device__ void load_step(const AttentionCall<bf16>& call, const VisibleKeys& vi
 template <int D, class K>
 __global__ void __launch_bounds__(K::threads) keys_kernel(AttentionCall<bf16> call) {
   auto* const k = reinterpret_cast<uint4*>(dynamic_shared());
-  uint4 *const v = k + K::keys * Tile<D>::stride, *const steps = v + K::keys * Tile<D>::stride;
-  auto* const rows = reinterpret_cast<typename K::Rows*>(steps + 4 * K::tile);
+  uint4 *const v = k + Tile<D>::numel(K::keys), *const steps = v + Tile<D>::numel(K::keys);
+  auto* const rows = reinterpret_cast<typename K::Rows*>(steps + std::ptrdiff_t{2} * K::step);
   const AttentionBlock block = key_block(call, K::keys);
   const VisibleKeys visible = call.visible(block.row);
   const int end_key = std::min(block.begin + K::keys, call.keys);
@@ -76,9 +76,9 @@ __global__ void __launch_bounds__(K::threads) keys_kernel(AttentionCall<bf16> ca
     step.query += K::queries;
     if (step.query >= range.end) step = {step.head + 1, range.first};
     if (step.head < end_head)
-      load_step<D, K>(call, visible, block.row, step, steps + (turn ^ 1) * 2 * K::tile, rows[turn ^ 1]);
+      load_step<D, K>(call, visible, block.row, step, steps + std::ptrdiff_t{K::step} * (turn ^ 1), rows[turn ^ 1]);
 
-    const uint4 *q = steps + turn * 2 * K::tile, *d_out = q + K::tile;
+    const uint4 *q = steps + std::ptrdiff_t{K::step} * turn, *d_out = q + K::tile;
     const typename K::Rows& row = rows[turn];
     const bool partial = visible.positions != nullptr || block.begin + K::keys - 1 > visible.last(query0) ||
                          query0 + K::queries > call.queries || visible.first(query0 + K::queries - 1) > block.begin;
@@ -118,6 +118,8 @@ __global__ void __launch_bounds__(K::threads) keys_kernel(AttentionCall<bf16> ca
     add_products<D, K::mt, K::nt>(dk, ds, q);
   }
 
+  commit_copies();  // keys before every window: no step has waited for them
+  wait_for_copies<0>();
   float scale[K::mt][2], one[K::mt][2];
 #pragma unroll
   for (int m = 0; m < K::mt; ++m) scale[m][0] = scale[m][1] = call.scale, one[m][0] = one[m][1] = 1;

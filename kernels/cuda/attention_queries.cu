@@ -18,16 +18,16 @@ struct Queries {
 template <int D>
 __global__ void __launch_bounds__(Queries<D>::threads) queries_kernel(AttentionCall<bf16> call) {
   using Q = Queries<D>;
-  constexpr int tile = Q::keys * Tile<D>::stride;
+  constexpr int tile = Tile<D>::numel(Q::keys), step = 2 * tile;
   auto* const q = reinterpret_cast<uint4*>(dynamic_shared());
-  uint4 *const d_out = q + Q::queries * Tile<D>::stride, *const keys = d_out + Q::queries * Tile<D>::stride;
+  uint4 *const d_out = q + Tile<D>::numel(Q::queries), *const keys = d_out + Tile<D>::numel(Q::queries);
   const AttentionBlock block = query_block(call, Q::queries);
   const VisibleKeys visible = call.visible(block.row);
   const int kv_head = block.head / call.group();
   const bf16* k_head = call.keys_of(call.k, call.k_stride, block.row, kv_head);
   const bf16* v_head = call.keys_of(call.v, call.v_stride, block.row, kv_head);
   const auto load_keys = [&](int turn, int begin) {
-    uint4* k = keys + turn * 2 * tile;
+    uint4* k = keys + std::ptrdiff_t{step} * turn;
     load_rows<D, Q::keys, Q::threads>(k, k_head, call.k_stride, begin, call.keys, call.dim, call.aligned);
     load_rows<D, Q::keys, Q::threads>(k + tile, v_head, call.v_stride, begin, call.keys, call.dim, call.aligned);
     commit_copies();
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(Queries<D>::threads) queries_kernel(AttentionC
     wait_for_copies<0>();
     __syncthreads();  // this step's keys are there, and nobody needs those of the step before
     if (key + Q::keys <= last_key) load_keys(turn ^ 1, key + Q::keys);
-    const uint4 *k = keys + turn * 2 * tile, *v = k + tile;
+    const uint4 *k = keys + std::ptrdiff_t{step} * turn, *v = k + tile;
     Fragments<Q::mt, Q::nt> s, ds;
     products<D, Q::mt, Q::nt>(s, q, row0, k);
     products<D, Q::mt, Q::nt>(ds, d_out, row0, v);

@@ -11,9 +11,11 @@ namespace sluice::kernels::cuda {
 template <int D>
 struct Tile {
   static constexpr int chunks = D / 8, stride = chunks % 8 == 0 ? chunks : chunks | 1;
+  static constexpr int numel(int rows) { return rows * stride; }  ///< in chunks
   static constexpr std::size_t bytes(int rows) { return static_cast<std::size_t>(rows) * stride * sizeof(uint4); }
   static __device__ uint4* chunk(uint4* tile, int row, int c) {
-    return tile + row * stride + (chunks % 8 == 0 ? c ^ (row & 7) : c);
+    const int at = row * stride + (chunks % 8 == 0 ? c ^ (row & 7) : c);
+    return tile + at;
   }
   static __device__ const uint4* chunk(const uint4* tile, int row, int c) {
     return chunk(const_cast<uint4*>(tile), row, c);
@@ -30,7 +32,8 @@ __device__ void load_rows(uint4* tile, const bf16* head, std::int64_t stride, in
   for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += threads) {
     const int row = i / chunks, c = i % chunks, left = begin + row < end ? dim - 8 * c : 0;
     const int valid = left < 0 ? 0 : left > 8 ? 8 : left;
-    const bf16* from = valid > 0 ? head + (begin + row) * stride + 8 * c : head;
+    const std::int64_t at = (begin + row) * stride + std::int64_t{8} * c;
+    const bf16* from = valid > 0 ? head + at : head;
     uint4* to = Tile<D>::chunk(tile, row, c);
     if (aligned)
       copy_16_async(to, from, 2 * valid);

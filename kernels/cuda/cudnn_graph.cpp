@@ -14,6 +14,7 @@ Result<Cudnn> Cudnn::open() {
   SLUICE_TRY(library.find("cudnnCreate", f.create));
   SLUICE_TRY(library.find("cudnnDestroy", f.destroy));
   SLUICE_TRY(library.find("cudnnSetStream", f.set_stream));
+  SLUICE_TRY(library.find("cudnnGetVersion", f.version));
   SLUICE_TRY(library.find("cudnnGetErrorString", f.error_string));
   SLUICE_TRY(library.find("cudnnBackendCreateDescriptor", f.descriptor_create));
   SLUICE_TRY(library.find("cudnnBackendDestroyDescriptor", f.descriptor_destroy));

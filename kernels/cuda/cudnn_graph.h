@@ -18,6 +18,7 @@ struct Cudnn {
   decltype(&cudnnCreate) create;
   decltype(&cudnnDestroy) destroy;
   decltype(&cudnnSetStream) set_stream;
+  decltype(&cudnnGetVersion) version;
   decltype(&cudnnGetErrorString) error_string;
   decltype(&cudnnBackendCreateDescriptor) descriptor_create;
   decltype(&cudnnBackendDestroyDescriptor) descriptor_destroy;

@@ -23,7 +23,8 @@ namespace sluice::kernels::cuda {
 using kernels::ConstMatrix;
 using kernels::Matrix;
 
-/// What is done to C's elements before they are written, instead of by a pass of its own.
+/// What is done to C's elements before they are written, instead of by a pass of its own. The library has it for bf16
+/// results; for f32 there may be no algorithm, which is an error.
 struct GemmEpilogue {
   const void* bias = nullptr;   ///< [n], of C's dtype, added to every row
   bool gelu = false;            ///< GELU, tanh form, after the bias
@@ -73,14 +74,14 @@ std::uint64_t gemm_workspace_bytes(std::int64_t m, std::int64_t n, std::int64_t 
 class Gemm {
  public:
   struct Options {
-    bool tf32 = false;  ///< fp32 operands are rounded to 11 bits, for ten times the speed
+    bool tf32 = false;  ///< fp32 operands are rounded to 11 significant bits, for tensor cores
   };
   /// Of the device that is current. Fails where cuBLASLt of the version compiled for is not installed.
   static Result<std::unique_ptr<Gemm>> create(const Options& options);
   virtual ~Gemm() = default;
 
   /// In the order of the stream, which keeps no error of it. `workspace`: aligned to 256 bytes, of
-  /// gemm_workspace_bytes. Chooses an algorithm (some 10 us, and allocates) if that problem was not met before. Errors
+  /// gemm_workspace_bytes. Chooses an algorithm, and allocates, if that problem was not met before. Errors
   /// name the problem.
   virtual Status multiply(const GemmCall& call, std::span<std::byte> workspace, Stream& stream) = 0;
 

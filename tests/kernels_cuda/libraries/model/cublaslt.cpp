@@ -166,6 +166,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t d,
   *result = {};
   result->algo = *algorithm;
   result->workspaceSize = 1000 * algorithm->data[0];
+  const auto& descriptor = *reinterpret_cast<Descriptor*>(d);
+  if ((descriptor.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && descriptor.bias == nullptr)
+    return CUBLAS_STATUS_INVALID_VALUE;
   return as_status(algorithm->data[0] >= 1 && algorithm->data[0] <= algorithms &&
                    consistent(*reinterpret_cast<Descriptor*>(d), *reinterpret_cast<Layout*>(a),
                               *reinterpret_cast<Layout*>(b), *reinterpret_cast<Layout*>(c)));
