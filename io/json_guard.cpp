@@ -79,6 +79,13 @@ class Guard final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
+std::string shown(std::string_view text, std::size_t bytes_max) {
+  std::string line(text.substr(0, bytes_max));
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text.size() > bytes_max ? line + "..." : line;
+}
+
 Status check_json(std::string_view text, const JsonLimits& limits) {
   Guard guard(limits);
   if (Json::sax_parse(text.begin(), text.end(), &guard)) return success();

@@ -1,6 +1,7 @@
 // A look at untrusted JSON before anything builds a tree of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@ struct JsonLimits {
   std::uint32_t depth_max = 32;
   std::uint64_t values_max = 4u << 20;
 };
+
+/// At most so much of a text from a file as a line can bear, without control characters.
+std::string shown(std::string_view text, std::size_t bytes_max = 120);
 
 /// bad_request unless `text` is one JSON value within the limits without duplicate keys. After it,
 /// nlohmann::json::parse(text, nullptr, false) succeeds.

@@ -10,13 +10,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "io/json_guard.h"
 #include "io/safetensors_header.h"
 
 namespace sluice {
 namespace {
 
 using safetensors::header_bytes_max;
-using safetensors::shown;
 
 constexpr std::string_view index_suffix = ".safetensors.index.json";
 

@@ -18,7 +18,6 @@ constexpr std::size_t shape_rank_max = 16;
 constexpr std::uint64_t values_max = 1u << 20;        // some 100,000 tensors
 constexpr std::size_t metadata_max = 1u << 14;        // a handful, of any writer that is known
 constexpr std::uint64_t index_values_max = 1u << 18;  // one for each tensor
-constexpr std::size_t shown_max = 120;
 
 std::optional<TensorDtype> parse_dtype(std::string_view name) {
   for (int i = 0; i <= static_cast<int>(TensorDtype::f64); ++i)
@@ -229,13 +228,6 @@ Status check_layout(const Entries& entries, std::uint64_t data_bytes) {
 }
 
 }  // namespace
-
-std::string shown(std::string_view name) {
-  std::string text(name.substr(0, shown_max));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return name.size() > shown_max ? text + "..." : text;
-}
 
 Result<Entries> parse_header(std::string_view text, std::uint64_t data_bytes) {
   HeaderParser parser(data_bytes);

@@ -28,7 +28,4 @@ struct Index {
 };
 Result<Index> parse_index(std::string_view text);
 
-/// At most so much of a name from a file as a line can bear, without control characters.
-std::string shown(std::string_view name);
-
 }  // namespace sluice::safetensors

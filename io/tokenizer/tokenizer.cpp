@@ -23,6 +23,7 @@ namespace {
 
 /// The largest known files have 35 MB.
 constexpr std::uint64_t file_bytes_max = 256u << 20;
+constexpr std::size_t message_bytes_max = 400;
 
 const nlohmann::json& field(const nlohmann::json& json, const char* name) {
   static const nlohmann::json none;
@@ -182,7 +183,9 @@ Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& nam
         return bad_request("the id of an added token is far beyond the others");
     return parts->add_tokens(added);
   };
-  if (const Status done = read(); !done.ok()) return done.error().in(name);
+  // What is wrong may name tokens, and those are any text.
+  if (const Status done = read(); !done.ok())
+    return Error{done.error().code, shown(done.error().message, message_bytes_max)}.in(name);
   return Tokenizer(std::move(parts));
 }
 
