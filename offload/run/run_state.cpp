@@ -43,7 +43,9 @@ RunState::RunState(const StepPlan& plan, BoundPlan bound, const Memory& memory, 
       options_(options),
       records_(plan.lanes.size()) {
   if (options_.record_timeline) times_.resize(plan.ops.size() * params_.size());
-  if (poison_freed_bytes) poisoner_ = std::make_unique<Poisoner>(plan, memory);
+  // Where a device works in queues, bytes are free when the device has come so far, and used anew before the host hears
+  // of it.
+  if (poison_freed_bytes && !options.has_queues) poisoner_ = std::make_unique<Poisoner>(plan, memory);
 }
 
 Status RunState::release(const StepParams& params) {
