@@ -186,7 +186,7 @@ TextEncoding byte_encoding() {
   return {.vocabulary = 256, .whole_documents = false, .make_encoder = [] { return std::make_unique<ByteEncoder>(); }};
 }
 
-TextEncoding tokenizer_encoding(std::shared_ptr<const Tokenizer> tokenizer, bool add_special) {
+TextEncoding tokenizer_encoding(const std::shared_ptr<const Tokenizer>& tokenizer, bool add_special) {
   class Encoder final : public TextEncoder {
    public:
     Encoder(std::shared_ptr<const Tokenizer> t, bool special)

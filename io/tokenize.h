@@ -44,7 +44,7 @@ struct TextEncoding {
 /// Each byte is a token.
 TextEncoding byte_encoding();
 /// A model's own tokenizer. With `add_special`, its template stands around each document.
-TextEncoding tokenizer_encoding(std::shared_ptr<const Tokenizer> tokenizer, bool add_special);
+TextEncoding tokenizer_encoding(const std::shared_ptr<const Tokenizer>& tokenizer, bool add_special);
 
 struct TokenizeOptions {
   TextSource::Options texts;  ///< part_bytes is set by tokenize()
