@@ -59,12 +59,12 @@ void QueueLane::put_in() {
       run_.start_op(lane_, op, iteration);
       Status done = is_of_host ? ops_.run(bound_.lane.rank, op, run_.params(iteration))
                                : ops_.put_in(bound_.lane.rank, op, run_.params(iteration), queue_);
-      if (done.ok()) done = queue_.mark(mark);
-      if (!done.ok()) {
-        fail(op, done.error());
-        return;
-      }
-      progress.publish(run_.put_in_source(lane_), mark);
+      // Also behind a failure: some of the op may be in the queue, and must have ended before memory goes.
+      const Status marked = queue_.mark(mark);
+      if (done.ok()) done = marked;
+      if (!done.ok()) fail(op, done.error());
+      if (marked.ok()) progress.publish(run_.put_in_source(lane_), mark);
+      if (!done.ok()) return;
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <string>
 
 #include "kernels/cpu/elementwise.h"
@@ -101,9 +102,17 @@ void StepOps::count(const BoundCopy& copy) {
 
 Status StepOps::load_tokens(RankId rank, const BoundOp& op, const StepParams& params) {
   const Operand& dst = op.operands.front();
-  SLUICE_TRY(parts_.source->load_tokens(rank, op.op->micro_batch, params,
-                                        {as<std::int32_t>(&dst), dst.bytes / sizeof(std::int32_t)}));
   const bool to_device = plan_->buffers[op.op->accesses.front().buffer].tier == Tier::device;
+  const std::size_t numel = dst.bytes / sizeof(std::int32_t);
+  // Memory of a device that works beside the host is not the host's to write.
+  std::vector<std::int32_t>& staged = scratch_[rank].tokens;
+  const bool stages =
+      to_device && rank < parts_.backends.size() && parts_.backends[rank]->queue(LaneKind::h2d) != nullptr;
+  if (stages) staged.resize(numel);
+  SLUICE_TRY(parts_.source->load_tokens(rank, op.op->micro_batch, params,
+                                        stages ? std::span(staged) : std::span(as<std::int32_t>(&dst), numel)));
+  if (stages)
+    SLUICE_TRY(parts_.memory->device().copy(dst.data, reinterpret_cast<const std::byte*>(staged.data()), dst.bytes));
   add(to_device ? h2d_ : within_, dst.bytes);
   return success();
 }

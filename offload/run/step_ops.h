@@ -23,8 +23,9 @@ class StepOps {
  private:
   struct RankScratch {
     std::unique_ptr<WorkerTeam> team;
-    std::vector<double> partial;  ///< norms of the blocks of one tile
-    std::vector<double> all;      ///< what all ranks measured
+    std::vector<double> partial;       ///< norms of the blocks of one tile
+    std::vector<double> all;           ///< what all ranks measured
+    std::vector<std::int32_t> tokens;  ///< on their way to a device; as large as a micro-batch after the first
   };
   Status copy(const BoundOp& op);
   void count(const BoundCopy& copy);

@@ -26,6 +26,19 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t k
   return index;
 }
 
+namespace {
+
+Status check_packed(const RunConfig& config, const TokenFile& tokens) {
+  const std::uint64_t packed = tokens.packed_sequence();
+  if (packed == 0 || packed == static_cast<std::uint64_t>(config.sequence)) return success();
+  return bad_request(
+      fmt::format("{}: its documents are packed for sequences of {}, and --seq is {}; give --seq {}, "
+                  "or pack them anew (sluice data tokenize --pack {})",
+                  config.data, packed, config.sequence, packed, config.sequence));
+}
+
+}  // namespace
+
 Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model) {
   TokenFile::Requirements requirements;
   requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
@@ -33,17 +46,12 @@ Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model) {
   requirements.tokens_min = sequence;
   SLUICE_ASSIGN(TokenFile tokens,
                 open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements));
-  const std::uint64_t packed = tokens.packed_sequence();
-  if (packed != 0 && packed != sequence)
-    return bad_request(
-        fmt::format("{}: its documents are packed for sequences of {}, and --seq is {}; give --seq {}, "
-                    "or pack them anew (sluice data tokenize --pack {})",
-                    config.data, packed, config.sequence, packed, config.sequence));
+  SLUICE_TRY(check_packed(config, tokens));
   if (config.document_mask.value_or(false) && !tokens.documents_known())
     return bad_request(config.data + ": --document-mask on needs to know where documents end, and a " +
                        format_name(tokens.format()) + " file of this kind does not say it; leave the option out");
   // Packed sequences end with documents, and so need no token behind them.
-  if (packed == 0 && tokens.count() == sequence)
+  if (tokens.packed_sequence() == 0 && tokens.count() == sequence)
     return bad_request(fmt::format("{} has {} tokens, at least {} are needed", config.data, sequence, sequence + 1));
   return tokens;
 }
@@ -55,6 +63,7 @@ Result<RunConfig> with_document_mask(const RunConfig& config) {
   decided.document_mask = false;
   if (format == TokenFormat::sluice) {
     SLUICE_ASSIGN(const TokenFile tokens, TokenFile::open(config.data));
+    SLUICE_TRY(check_packed(config, tokens));  // before the machine is measured
     decided.document_mask = tokens.packed_sequence() != 0;
   }
   return decided;

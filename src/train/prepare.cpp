@@ -22,6 +22,9 @@ Status validate(const RunConfig& c, Purpose purpose) {
   if (c.sequence < 1) return refuse("--seq " + std::to_string(c.sequence) + ": sequences have at least 1 token");
   if (c.micro_batch < 1) return refuse("--micro-batch must be at least 1");
   if (c.ranks < 1 || c.ranks > 64) return refuse("--ranks " + std::to_string(c.ranks) + ": give 1 to 64");
+  // Ranks in one process exchange through host memory.
+  if (c.device != "cpu" && c.ranks > 1)
+    return refuse("--ranks " + std::to_string(c.ranks) + " is of the CPU, and " + c.device + " computes one rank");
   if (purpose != Purpose::train) return success();
   if (c.durable == Durable::on && c.run.empty())
     return refuse("--durable on needs a directory for the run's records: add --run DIR");

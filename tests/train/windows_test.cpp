@@ -152,6 +152,7 @@ TEST_F(WindowsTest, TheMaskIsDecidedByTheFileWhereItIsLeftOpen) {
     EXPECT_TRUE(c.ok()) << c.error().message;
     return c.ok() && *c->document_mask;
   };
+  config.sequence = 64;
   write(random_text(6, 64 * 4, 64), {.sequence = 64});
   EXPECT_TRUE(decided());
   config.document_mask = false;
