@@ -16,6 +16,7 @@
 #include "io/token_sink.h"
 #include "src/device/profile.h"
 #include "src/train/trainer.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice::test {
 
@@ -32,10 +33,6 @@ struct Outcome {
 class Bench {
  public:
   Bench() {
-    // Not in a memory file system where there is a choice: those have no direct I/O.
-    std::string pattern = std::filesystem::exists("/var/tmp") ? "/var/tmp/sluice-equal-XXXXXX" : "sluice-equal-XXXXXX";
-    SLUICE_CHECK(mkdtemp(pattern.data()) != nullptr, "%s", pattern.c_str());
-    folder_ = pattern;
     setenv("XDG_CACHE_HOME", (std::filesystem::absolute(folder_) / "cache").c_str(), 1);
     std::filesystem::create_directory(folder_ / "drive");
     std::ofstream text(folder_ / "text.txt");
@@ -48,7 +45,6 @@ class Bench {
     const Status saved = save_profile(folder_ / "profile.json", profile);
     SLUICE_CHECK(saved.ok(), "(%s)", saved.error().message.c_str());
   }
-  ~Bench() { std::filesystem::remove_all(folder_); }
 
   /// A token file of documents packed for sequences of 32, of whose tokens two in three count in the loss.
   std::string packed_documents() const {
@@ -106,7 +102,9 @@ class Bench {
   }
 
  private:
-  std::filesystem::path folder_;
+  // Not in a memory file system where there is a choice: those have no direct I/O.
+  const ScratchDir scratch_{ScratchDir::disk()};
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 class Recorder final : public TrainObserver {

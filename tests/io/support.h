@@ -1,4 +1,4 @@
-// What the tests of io share: scratch directories, aligned memory, queues of every kind.
+// What the tests of io share: aligned memory, queues of every kind.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,32 +21,9 @@
 
 #include "io/queue.h"
 #include "io/swap_file.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice {
-
-/// A directory of its own beneath the build folder (a disk) or /dev/shm (tmpfs), removed with everything in it.
-class ScratchDir {
- public:
-  explicit ScratchDir(const std::string& parent = ".") {
-    std::string pattern = std::filesystem::absolute(parent).string() + "/sluice-io-XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) ADD_FAILURE() << "no scratch directory in " << parent;
-    path_ = pattern;
-  }
-  ~ScratchDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchDir(const ScratchDir&) = delete;
-  ScratchDir& operator=(const ScratchDir&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
-
- private:
-  std::string path_;
-};
 
 /// Memory at 4096-byte borders.
 class AlignedBytes {

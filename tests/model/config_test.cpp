@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/model/model.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -315,17 +316,15 @@ TEST(HfConfig, refuses_what_is_no_object) {
 }
 
 TEST(LoadConfig, file_directory_and_neither) {
-  const std::string folder = testing::TempDir() + "sluice_config_test/";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "config.json") << llama_json();
-  EXPECT_TRUE(load_config(folder).ok());
-  EXPECT_TRUE(load_config(folder + "config.json").ok());
-  const auto missing = load_config(folder + "absent.json");
+  const ScratchDir folder;
+  std::ofstream(folder / "config.json") << llama_json();
+  EXPECT_TRUE(load_config(folder.path()).ok());
+  EXPECT_TRUE(load_config(folder / "config.json").ok());
+  const auto missing = load_config(folder / "absent.json");
   ASSERT_FALSE(missing.ok());
   EXPECT_NE(missing.error().message.find("absent.json"), std::string::npos);
-  std::filesystem::create_directories(folder + "empty");
-  EXPECT_FALSE(load_config(folder + "empty").ok());
-  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder / "empty");
+  EXPECT_FALSE(load_config(folder / "empty").ok());
 }
 
 }  // namespace

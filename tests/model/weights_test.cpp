@@ -13,6 +13,7 @@
 #include "src/model/hf_weights.h"
 #include "src/model/init.h"
 #include "src/train/hugging_face.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -123,10 +124,9 @@ ModelSpec phi3() {
 void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint64_t piece_numel, bool odd,
                    bool as_stored = false) {
   SCOPED_TRACE(fmt::format("{}, {} ranks, {} elements", dtype_name(dtype), static_cast<int>(ranks), piece_numel));
-  const std::string folder = testing::TempDir() + "sluice_weights_test";
-  std::filesystem::create_directories(folder);
-  stored(model, dtype).write(folder + "/model.safetensors", odd);
-  const auto weights = HuggingFaceWeights::open(folder, model);
+  const ScratchDir folder;
+  stored(model, dtype).write(folder / "model.safetensors", odd);
+  const auto weights = HuggingFaceWeights::open(folder.path(), model);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const auto shard_numel = [&](UnitId u) {
     const std::uint64_t grain = 4096u * static_cast<std::uint64_t>(ranks);
@@ -153,7 +153,6 @@ void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint6
         expected[t.offset + i] = static_cast<float>((t.stored.first + i) % value_count);
     EXPECT_EQ(got[u], expected) << model.units[u].name;
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(HfWeights, fill_units_from_every_dtype_and_in_parts) {
@@ -169,10 +168,9 @@ TEST(HfWeights, fill_units_from_every_dtype_and_in_parts) {
 // Each of the threads may be the one that waits when it ends.
 TEST(HfWeights, a_stream_that_nobody_reads_to_its_end_ends) {
   const ModelSpec model = phi3();
-  const std::string folder = testing::TempDir() + "sluice_weights_test";
-  std::filesystem::create_directories(folder);
-  stored(model, Dtype::bf16).write(folder + "/model.safetensors", false);
-  const auto weights = HuggingFaceWeights::open(folder, model);
+  const ScratchDir folder;
+  stored(model, Dtype::bf16).write(folder / "model.safetensors", false);
+  const auto weights = HuggingFaceWeights::open(folder.path(), model);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const WeightPieces pieces(
       model, 1, [&](UnitId u) { return model.units[static_cast<std::size_t>(u)].numel; }, 256);
@@ -181,7 +179,7 @@ TEST(HfWeights, a_stream_that_nobody_reads_to_its_end_ends) {
     ASSERT_TRUE(stream.ok()) << stream.error().message;
     for (int i = 0; i < taken; ++i) ASSERT_TRUE((*stream)->next().ok());
   }
-  std::filesystem::resize_file(folder + "/model.safetensors", 6000);
+  std::filesystem::resize_file(folder / "model.safetensors", 6000);
   const auto stream = WeightStream::open(*weights, pieces);
   ASSERT_TRUE(stream.ok()) << stream.error().message;
   Result<WeightValues> next = (*stream)->next();
@@ -189,7 +187,6 @@ TEST(HfWeights, a_stream_that_nobody_reads_to_its_end_ends) {
   ASSERT_FALSE(next.ok());
   EXPECT_EQ(next.error().code, ErrorCode::fault);
   EXPECT_NE(next.error().message.find("model.safetensors: ends at offset "), std::string::npos) << next.error().message;
-  std::filesystem::remove_all(folder);
 }
 
 TEST(HfWeights, fused_tensors_are_listed_once_and_as_they_are_stored) {

@@ -10,13 +10,10 @@
 
 #include "offload/plan/finish.h"
 #include "tests/plan/random_plan.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice {
 namespace {
-
-std::string scratch(const std::string& name) {
-  return std::filesystem::temp_directory_path() / ("sluice_timeline_" + std::to_string(getpid()) + "_" + name);
-}
 
 TEST(Timeline, TraceHoldsEveryOpOnItsLane) {
   StepPlan plan = random_plan(4, {20, 2, true, true});
@@ -24,7 +21,8 @@ TEST(Timeline, TraceHoldsEveryOpOnItsLane) {
   finish(plan);
   HardwareProfile hw;
   const Simulation s = simulate(plan, hw);
-  const std::string path = scratch("trace.json");
+  const ScratchDir folder;
+  const std::string path = folder / "trace.json";
   ASSERT_TRUE(write_trace(path, plan, {{"predicted", s.timeline}, {"measured", s.timeline}}).ok());
   std::ifstream file(path);
   const nlohmann::json trace = nlohmann::json::parse(file);
@@ -57,7 +55,8 @@ TEST(Timeline, CountersReachMaxLive) {
   finish(plan);
   Timeline spans;
   for (OpId i = 0; i < plan.ops.size(); ++i) spans.push_back({i, 0, i * 1e-3, (i + 1) * 1e-3});
-  const std::string path = scratch("live.json");
+  const ScratchDir folder;
+  const std::string path = folder / "live.json";
   ASSERT_TRUE(write_trace(path, plan, {{"one by one", spans}}).ok());
   std::ifstream file(path);
   std::map<std::string, std::uint64_t> highest;

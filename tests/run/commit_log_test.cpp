@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "io/power_cut.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -17,15 +18,7 @@ class CommitLogTest : public ::testing::Test {
  protected:
   static constexpr std::uint64_t sums_count = 2000;  // records of several pages: they can tear
 
-  void SetUp() override {
-    std::string pattern =
-        std::filesystem::exists("/var/tmp") ? "/var/tmp/sluice-commit-XXXXXX" : "sluice-commit-XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path() const { return folder_ + "/commit.0"; }
+  std::string path() const { return folder_ / "commit.0"; }
   CommitLog::Identity identity(std::uint64_t run_id = 7) const {
     CommitLog::Identity i;
     i.run_id = run_id;
@@ -64,7 +57,7 @@ class CommitLogTest : public ::testing::Test {
     ASSERT_TRUE(log->publish().ok());
   }
 
-  std::string folder_;
+  const ScratchDir folder_{ScratchDir::disk()};
 };
 
 TEST_F(CommitLogTest, TheLastTwoAreFoundNewestFirst) {
@@ -155,7 +148,7 @@ TEST_F(CommitLogTest, OfAnotherRunOrSizeIsRefusedOrNotFound) {
   CommitLog::Identity larger = identity();
   larger.sums = 9000;
   EXPECT_FALSE(CommitLog::open(path(), larger, {}, false).ok());
-  EXPECT_FALSE(CommitLog::open(folder_ + "/none", identity(), {}, false).ok());
+  EXPECT_FALSE(CommitLog::open(folder_ / "none", identity(), {}, false).ok());
   const auto held = make(false);
   const auto busy = CommitLog::open(path(), identity(), {}, false);
   ASSERT_FALSE(busy.ok());

@@ -17,23 +17,17 @@ std::vector<ArenaSpec> specs_of(const StepPlan& plan) {
   return specs;
 }
 
-std::string make_directory() {
-  std::string name = ::testing::TempDir() + "sluice-run-XXXXXX";
-  EXPECT_NE(mkdtemp(name.data()), nullptr);
-  return name;
-}
-
 }  // namespace
 
 Rig::Rig(const StepPlan& plan, std::vector<OptimizerUnit> units, RigOptions options)
-    : plan_(plan), options_(options), directory_(make_directory()), communicator_(plan.ranks) {
+    : plan_(plan), options_(options), communicator_(plan.ranks) {
   const std::vector<ArenaSpec> specs = specs_of(plan);
   auto memory = Memory::create(specs, device_);
   EXPECT_TRUE(memory.ok()) << memory.error().message;
   memory_ = std::make_unique<Memory>(std::move(memory).value());
   if (const std::uint64_t bytes = SwapStore::file_bytes(specs); bytes > 0) {
     SwapOptions swap;
-    swap.directories = {directory_};
+    swap.directories = {directory_.path()};
     swap.bytes = bytes;
     auto file = SwapFile::create(swap);
     EXPECT_TRUE(file.ok()) << file.error().message;
@@ -62,7 +56,6 @@ Rig::~Rig() {
   executor_.reset();
   store_.reset();
   file_ = SwapFile{};
-  std::filesystem::remove_all(directory_);
 }
 
 Status Rig::initialise() {

@@ -11,6 +11,7 @@
 #include "src/comm/in_process.h"
 #include "tests/run/queued_device.h"
 #include "tests/run/reference.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice::testing {
 
@@ -64,7 +65,7 @@ class Rig final : public ComputeBackend, public StepSource, public CommitSink {
  private:
   const StepPlan& plan_;
   RigOptions options_;
-  std::string directory_;
+  const ScratchDir directory_;
   HostDevice device_;
   std::unique_ptr<Memory> memory_;
   SwapFile file_;

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tests/scratch_dir.h"
+
 namespace sluice::testing {
 namespace {
 
@@ -18,8 +20,7 @@ constexpr std::uint64_t buffer_bytes = 25 * block_bytes + 5000;  // the last pie
 /// A swap file of one nvme buffer, striped over two folders.
 class Drive {
  public:
-  explicit Drive(QueueOptions queue = {}) : directory_(::testing::TempDir() + "sluice-window-XXXXXX") {
-    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+  explicit Drive(QueueOptions queue = {}) {
     Buffer buffer;
     buffer.name = "state";
     buffer.tier = Tier::nvme;
@@ -29,8 +30,8 @@ class Drive {
     plan_.buffers = {buffer};
     const std::vector<ArenaSpec> specs{{Tier::nvme, 0, footprint_bytes(buffer)}};
     SwapOptions swap;
-    for (const char* name : {"/a", "/b"}) {
-      swap.directories.push_back(directory_ + name);
+    for (const char* name : {"a", "b"}) {
+      swap.directories.push_back(directory_ / name);
       std::filesystem::create_directory(swap.directories.back());
     }
     swap.bytes = SwapStore::file_bytes(specs);
@@ -43,12 +44,11 @@ class Drive {
   ~Drive() {
     store_.reset();
     file_ = SwapFile{};
-    std::filesystem::remove_all(directory_);
   }
   SwapStore& store() { return *store_; }
 
  private:
-  std::string directory_;
+  const ScratchDir directory_;
   StepPlan plan_;
   HostDevice device_;
   SwapFile file_;

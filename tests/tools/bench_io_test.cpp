@@ -13,6 +13,7 @@
 #include "src/device/latency.h"
 #include "src/device/profile.h"
 #include "src/device/statistics.h"
+#include "tests/scratch_dir.h"
 #include "tests/tools/command.h"
 
 namespace sluice {
@@ -23,7 +24,6 @@ using nlohmann::json;
 class BenchIo : public CommandTest {
  protected:
   void SetUp() override {
-    CommandTest::SetUp();
     std::filesystem::create_directory(path("drive"));
     std::filesystem::create_directory(path("other"));
   }
@@ -222,11 +222,10 @@ TEST(Statistics, MedianAndItsInterval) {
 
 // A drive that fails ends the measurement with its message: here the file is shorter than the bench believes.
 TEST(DriveBenchTest, FaultsAreReported) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "sluice-drive-XXXXXX").string();
-  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  auto bench = DriveBench::create({{pattern}, {}, 8 << 20, nullptr});
+  const ScratchDir folder;
+  auto bench = DriveBench::create({{folder.path()}, {}, 8 << 20, nullptr});
   ASSERT_TRUE(bench.ok()) << bench.error().message;
-  EXPECT_TRUE(std::filesystem::is_empty(pattern)) << "it has no name";
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "it has no name";
   ASSERT_TRUE(bench->fill({}).ok());
   ASSERT_EQ(ftruncate(bench->file().files()[0].fd, 1 << 20), 0);
   StreamSetting setting;
@@ -234,7 +233,6 @@ TEST(DriveBenchTest, FaultsAreReported) {
   const auto result = bench->run(setting, 0.2);
   ASSERT_FALSE(result.ok());
   EXPECT_NE(result.error().message.find("end of the file"), std::string::npos) << result.error().message;
-  std::filesystem::remove_all(pattern);
 }
 
 }  // namespace

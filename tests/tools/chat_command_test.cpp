@@ -15,7 +15,6 @@ class ChatCommandTest : public CommandTest {
  protected:
   /// A directory as a model has it, and conversations for it.
   void SetUp() override {
-    CommandTest::SetUp();
     published_ = json::parse(read_text(SLUICE_FIXTURES "/chat/llama3.json"));
     json tokenizer = json::parse(read_text(SLUICE_FIXTURES "/tokenizers/llama3.json"));
     tokenizer["added_tokens"] = published_["added_tokens"];

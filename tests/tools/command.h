@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "src/device/profile.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice {
 
@@ -23,13 +24,6 @@ struct Finished {
 
 class CommandTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-command-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   static std::string read(const std::filesystem::path& path) {
     std::stringstream text;
     text << std::ifstream(path).rdbuf();
@@ -72,7 +66,8 @@ class CommandTest : public testing::Test {
     std::filesystem::create_directory(path("nvme"));
   }
 
-  std::filesystem::path folder_;
+  const ScratchDir scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 }  // namespace sluice

@@ -28,7 +28,6 @@ std::string from_environment(const char* name, const std::string& otherwise) {
 class Crash : public CommandTest {
  protected:
   void SetUp() override {
-    CommandTest::SetUp();
     std::string text;
     std::mt19937 random(1);
     while (text.size() < 60000) text += static_cast<char>('a' + random() % 20), text += random() % 5 == 0 ? " " : "";

@@ -12,6 +12,7 @@
 
 #include "src/device/calibrate.h"
 #include "src/schedule/build.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -20,14 +21,6 @@ namespace fs = std::filesystem;
 
 class Profile : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "sluice-profile-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    path_ = folder_ / "deeper" / "profile.json";
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   void write(const std::string& text) {
     fs::create_directories(path_.parent_path());
     std::ofstream(path_) << text;
@@ -46,7 +39,8 @@ class Profile : public testing::Test {
     EXPECT_NE(loaded.error().message.find(reason), std::string::npos) << loaded.error().message;
   }
 
-  fs::path folder_, path_;
+  const ScratchDir scratch_;
+  const fs::path folder_ = scratch_.path(), path_ = folder_ / "deeper" / "profile.json";
 };
 
 HardwareProfile sample() {

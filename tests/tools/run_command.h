@@ -13,10 +13,7 @@ namespace sluice {
 
 class RunCommandTest : public CommandTest {
  protected:
-  void SetUp() override {
-    CommandTest::SetUp();
-    set_up_training();
-  }
+  void SetUp() override { set_up_training(); }
 
   std::string options() const {
     return "train --model llama-tiny --seq 32 --batch 4 --warmup 3 --eval-batches 1 --data " + path("text") + " ";

@@ -18,10 +18,7 @@ using nlohmann::json;
 
 class TrainCommand : public CommandTest {
  protected:
-  void SetUp() override {
-    CommandTest::SetUp();
-    set_up_training();
-  }
+  void SetUp() override { set_up_training(); }
 
   std::string tiny() const { return " --model llama-tiny --seq 32 --batch 4 "; }
   std::string budgets() const { return " --device-memory 8MiB --host-memory 4MiB --nvme " + path("nvme") + " "; }

@@ -8,6 +8,7 @@
 
 #include "io/token_sink.h"
 #include "src/train/batches.h"
+#include "tests/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -37,14 +38,8 @@ Text random_text(std::uint64_t seed, std::size_t count, std::size_t sequence) {
 
 class WindowsTest : public testing::Test {
  protected:
-  WindowsTest() {
-    char pattern[] = "/tmp/sluice-windows-XXXXXX";
-    path_ = mkdtemp(pattern);
-  }
-  ~WindowsTest() override { std::filesystem::remove_all(path_); }
-
   TokenFile write(const Text& text, const TokenFeatures& features, bool documents = true) {
-    const std::string path = path_ + "/t.tokens";
+    const std::string path = folder_ / "t.tokens";
     auto writer = TokenWriter::create(path, 300, features);
     EXPECT_TRUE(writer.ok()) << writer.error().message;
     std::size_t at = 0;
@@ -94,7 +89,7 @@ class WindowsTest : public testing::Test {
     }
   }
 
-  std::string path_;
+  const ScratchDir folder_;
 };
 
 TEST_F(WindowsTest, AreTheTextWithoutDocuments) {
@@ -133,7 +128,7 @@ TEST_F(WindowsTest, ServeEverySequenceOfAPackedFile) {
 TEST_F(WindowsTest, PackedForOneSequenceAndTrainedWithAnotherIsRefused) {
   write(random_text(5, 64 * 4, 64), {.sequence = 64});
   RunConfig config;
-  config.data = path_ + "/t.tokens";
+  config.data = folder_ / "t.tokens";
   config.sequence = 32;
   ModelConfig model;
   model.vocabulary = 300;
@@ -146,7 +141,7 @@ TEST_F(WindowsTest, PackedForOneSequenceAndTrainedWithAnotherIsRefused) {
 
 TEST_F(WindowsTest, TheMaskIsDecidedByTheFileWhereItIsLeftOpen) {
   RunConfig config;
-  config.data = path_ + "/t.tokens";
+  config.data = folder_ / "t.tokens";
   const auto decided = [&] {
     const auto c = with_document_mask(config);
     EXPECT_TRUE(c.ok()) << c.error().message;
@@ -165,7 +160,7 @@ TEST_F(WindowsTest, TheMaskIsDecidedByTheFileWhereItIsLeftOpen) {
 TEST_F(WindowsTest, DocumentsThatAreNotKnownCanNotBeKeptApart) {
   write(random_text(7, 300, 0), {}, false);
   RunConfig config;
-  config.data = path_ + "/t.tokens";
+  config.data = folder_ / "t.tokens";
   config.document_mask = true;
   config.sequence = 32;
   ModelConfig model;
