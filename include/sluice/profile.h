@@ -27,6 +27,10 @@ struct DriveProfile {
   double write_latency_seconds = 0;
 };
 
+/// A problem that several kernels of a library solve, and the one that was chosen, as that library's caller writes
+/// them.
+using KernelChoices = std::map<std::string, std::string>;
+
 /// A GPU: it computes beside the host, from a memory of its own, and its copies take no core.
 struct DeviceProfile {
   double gemm_flops_f32 = 1e13;  ///< best algorithm and shape of those tried
@@ -37,6 +41,9 @@ struct DeviceProfile {
   double d2h_bytes_per_second = 1e10;
   double both_bytes_per_second = 2e10;  ///< the sum of both while both copy
   double op_overhead_seconds = 1e-5;    ///< of one more op in a queue
+  /// Which of several kernels does what, by cost key: those that were quickest when the op was measured. Bits depend on
+  /// them, so that runs keep what they began with.
+  std::map<std::string, KernelChoices> choices;
 };
 
 /// Rates of one machine. Bytes per second count bytes moved once (a copy of n bytes is n).

@@ -65,8 +65,11 @@ OpCost CostModel::cost(const Op& op) const {
   const bool on_device = runs_on_device(plan_.lanes[op.lane].kind, hw_);
   const double overhead = on_device ? hw_.device->op_overhead_seconds : hw_.op_overhead_seconds;
   switch (op.kind) {
-    case OpKind::copy:
-    case OpKind::load_tokens: {
+    case OpKind::load_tokens:
+      c.seconds = bytes / hw_.h2d_bytes_per_second + overhead;
+      memory = bytes;
+      break;
+    case OpKind::copy: {
       const bool down = plan_.lanes[op.lane].kind == LaneKind::h2d;
       const double link = bytes / copy_rate(down);
       (down ? c.link_down_seconds : c.link_up_seconds) = link;

@@ -23,13 +23,11 @@ class StepOps {
  private:
   struct RankScratch {
     std::unique_ptr<WorkerTeam> team;
-    std::vector<double> partial;       ///< norms of the blocks of one tile
-    std::vector<double> all;           ///< what all ranks measured
-    std::vector<std::int32_t> tokens;  ///< on their way to a device; as large as a micro-batch after the first
+    std::vector<double> partial;  ///< norms of the blocks of one tile
+    std::vector<double> all;      ///< what all ranks measured
   };
   Status copy(const BoundOp& op);
   void count(const BoundCopy& copy);
-  Status load_tokens(RankId rank, const BoundOp& op, const StepParams& params);
   Status grad_norm(RankId rank, const BoundOp& op, const StepParams& params);
   Status update(RankId rank, const BoundOp& op, const StepParams& params);
   Status control(RankId rank, const BoundOp& op, const StepParams& params);

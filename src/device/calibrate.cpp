@@ -174,7 +174,10 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
   const std::vector<Task> tasks = missing_tasks(workload, profile);
   if (tasks.empty()) return success();
   *changed = true;
-  SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(workload.threads));
+  KernelChoices made;
+  if (profile.device)
+    for (const auto& [key, choices] : profile.device->choices) made.insert(choices.begin(), choices.end());
+  SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(workload.threads, made));
   const RopeTable rope = make_rope_table(workload.model->config, workload.shape.sequence);
   const bool bf16 = workload.dtype == Dtype::bf16;
   const double best_rate = profile.device ? (bf16 ? profile.device->gemm_flops_bf16 : profile.device->gemm_flops_f32)
@@ -198,12 +201,24 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
       if (task.kind == OpKind::backward && task.unit->kind != Sublayer::embed)
         SLUICE_TRY(run_op(*bench, unit->args, OpKind::recompute));
     }
+    static_cast<void>(bench->used());
     SLUICE_ASSIGN(const double seconds, median_seconds(*bench, unit->args, task.kind));
     profile.op_seconds[task.key] = std::max(seconds, shortest_seconds);
+    if (profile.device) profile.device->choices[task.key] = bench->used();
     flop_done += task.flop;
     if (task.flop > 0) seconds_done += seconds;
   }
+  if (profile.device) profile.devices[workload.device] = *profile.device;
   return success();
+}
+
+KernelChoices chosen_kernels(const HardwareProfile& profile, const std::vector<std::string>& cost_keys) {
+  KernelChoices all;
+  if (!profile.device) return all;
+  for (const std::string& key : cost_keys)
+    if (const auto of = profile.device->choices.find(key); of != profile.device->choices.end())
+      all.insert(of->second.begin(), of->second.end());
+  return all;
 }
 
 }  // namespace sluice

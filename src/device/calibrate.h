@@ -20,7 +20,10 @@ std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, Bat
 /// Measure every distinct sublayer op in the plans of a run of this workload that profile.op_seconds does not have yet,
 /// on random data in memory of its own (median of a few runs), and add it. When `budget_seconds` are spent, the
 /// rest is extrapolated from FLOP at the rate of what ran. *changed tells whether anything was added. Sets the calling
-/// thread's OpenMP team to workload.threads.
+/// thread's OpenMP team to workload.threads. On a GPU the kernels that were chosen go to profile.device and its entry
+/// in profile.devices. The kernels that were chosen for these ops, of the device in use.
+KernelChoices chosen_kernels(const HardwareProfile& profile, const std::vector<std::string>& cost_keys);
+
 Status calibrate(const Workload& workload, Device& device, HardwareProfile& profile, double budget_seconds,
                  bool* changed);
 

@@ -16,6 +16,7 @@ class CpuBench final : public DeviceBench {
   // The host's own rates are in profile_measure.h.
   Result<double> copy_seconds(Way, std::uint64_t, int) override { return not_apart(); }
   Result<double> gemm_seconds(const GemmShape&, Dtype, Dtype) override { return not_apart(); }
+  Result<double> attention_seconds(const Attention&, bool) override { return not_apart(); }
   Result<double> adamw_seconds(std::int64_t) override { return not_apart(); }
 
  private:

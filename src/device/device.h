@@ -24,11 +24,11 @@ class Device {
   virtual ~Device() = default;
 
   virtual DeviceMemory& memory() = 0;
-  /// `model` and `rope` outlive it.
-  virtual Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeTable& rope,
+  /// `model` and the tables outlive it, which lie in the device's memory.
+  virtual Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeView& rope,
                                                                const SublayerOptions& options) = 0;
-  /// `threads`: of the CPU.
-  virtual Result<std::unique_ptr<DeviceBench>> make_bench(int threads) = 0;
+  /// `threads`: of the CPU. Choices that were made before are kept, others are made by timing.
+  virtual Result<std::unique_ptr<DeviceBench>> make_bench(int threads, const KernelChoices& made) = 0;
 
   /// What profiles know a GPU by, alike for all of a kind: "NVIDIA H200"; empty for the CPU.
   virtual std::string kind() const = 0;

@@ -108,6 +108,21 @@ Status read_drive(const json& object, DriveProfile& d) {
   return success();
 }
 
+Status read_choices(const json& device, std::map<std::string, KernelChoices>& out) {
+  const auto choices = device.find("choices");
+  const auto refuse = [] { return bad_request("has a device whose 'choices' are not words"); };
+  if (choices == device.end() || !choices->is_object()) return refuse();
+  for (const auto& [key, of_op] : choices->items()) {
+    if (!of_op.is_object()) return refuse();
+    for (const auto& [problem, chosen] : of_op.items()) {
+      if (!chosen.is_string()) return refuse();
+      out[key][problem] = chosen.get<std::string>();
+    }
+    out.try_emplace(key);
+  }
+  return success();
+}
+
 json drive_json(const DriveProfile& d) {
   json object{{"backend", d.backend}, {"block_bytes", d.block_bytes}, {"depth", d.depth}};
   object["stripe_weights"] = d.stripe_weights;
@@ -138,6 +153,7 @@ Status read_profile(const json& object, HardwareProfile& p) {
     if (!device.is_object()) return bad_request("has a device that is no object");
     for (const Rate<DeviceProfile>& r : device_rates)
       SLUICE_TRY(read_number(device, r.name, r.may_be_zero, p.devices[key].*r.field));
+    SLUICE_TRY(read_choices(device, p.devices[key].choices));
   }
   const auto ops = object.find("op_seconds");
   if (ops == object.end() || !ops->is_object()) return bad_request("has no object 'op_seconds'");
@@ -206,6 +222,8 @@ Status save_profile(const std::string& path, const HardwareProfile& profile) {
   object["devices"] = json::object();
   for (const auto& [key, device] : profile.devices)
     for (const Rate<DeviceProfile>& r : device_rates) object["devices"][key][r.name] = device.*r.field;
+  for (const auto& [key, device] : profile.devices)
+    object["devices"][key]["choices"] = device.choices.empty() ? json::object() : json(device.choices);
   object["op_seconds"] = profile.op_seconds;
   if (profile.op_seconds.empty()) object["op_seconds"] = json::object();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();

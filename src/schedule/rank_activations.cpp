@@ -51,13 +51,15 @@ Part RankBuilder::bring(const Parked& parked, const std::string& name, UnitId u,
 }
 
 void RankBuilder::load_tokens(int mb) {
-  const Part p =
-      device("tokens.mb" + std::to_string(mb), TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
-  tokens_[static_cast<std::size_t>(mb)] = p;
-  Op& op = emit_.op(OpKind::load_tokens, LaneKind::h2d, rank_, 0);
+  const std::string name = "tokens.mb" + std::to_string(mb);
+  const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
+  tokens_[static_cast<std::size_t>(mb)] = to;
+  const Part loaded = stage(name, to.bytes);
+  Op& op = emit_.op(OpKind::load_tokens, LaneKind::input, rank_, 0);
   op.micro_batch = mb;
-  op.bytes = p.bytes;
-  Emitter::touch(op, p, Role::dst, Mode::write);
+  op.bytes = to.bytes;
+  Emitter::touch(op, loaded, Role::dst, Mode::write);
+  emit_.move(OpKind::copy, LaneKind::h2d, rank_, 0, loaded, to, -1, mb);
 }
 
 void RankBuilder::bring_inputs(UnitId u, int mb, bool backward) {

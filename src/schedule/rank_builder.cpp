@@ -4,6 +4,7 @@
 
 #include "sluice/status.h"
 #include "src/model/sublayer.h"
+#include "src/schedule/build.h"
 
 namespace sluice {
 
@@ -58,6 +59,9 @@ void RankBuilder::declare_persistent() {
   const auto units = static_cast<std::uint64_t>(units_.size());
   const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
   losses_ = device("losses", 8 * micro_batches, Life::persistent);
+  if (const std::uint64_t numel = rope_table_numel(work_.model->config, work_.positions());
+      work_.kernels->apart && numel > 0)
+    device(rope_buffer_name, 2 * sizeof(float) * numel, Life::persistent);
   control_ =
       emit_.buffer("control", Tier::host, rank_, sizeof(ControlBlock) + 8 * (units + micro_batches), Life::persistent);
   for (UnitId u = 0; u <= head_unit(); ++u) {

@@ -35,6 +35,8 @@ struct Workload {
   PlanKind main_kind() const {
     return !inference ? PlanKind::train : kv_capacity > 0 ? PlanKind::decode : PlanKind::evaluate;
   }
+  /// That rotary tables are made for.
+  std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.sequence; }
   std::uint64_t shard_numel(UnitId u) const {
     const std::uint64_t grain = 4096ull * ranks;
     return (model->units[static_cast<std::size_t>(u)].numel + grain - 1) / grain * 4096ull;

@@ -135,7 +135,7 @@ Status get_profile(Prepared& run, Device& device, const Progress& progress) {
   run.workload.block_bytes = run.profile.drive.block_bytes;
   if (!select_device(run.profile, device.kind())) {
     if (progress) progress("measuring " + device.description() + " (once, some seconds)");
-    SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(run.workload.threads));
+    SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(run.workload.threads, {}));
     SLUICE_ASSIGN(const std::uint64_t free, device.free_bytes());
     SLUICE_ASSIGN(run.profile.devices[device.kind()], measure_device(*bench, DeviceSizes(free)));
     select_device(run.profile, device.kind());
@@ -206,6 +206,8 @@ void build_plans(Prepared& run) {
   if (!w.inference) run.evaluate = build_plan(PlanKind::evaluate, w, run.search.schedule);
   if (run.needs_flush()) run.flush = build_plan(PlanKind::flush, w, run.search.schedule);
   run.predicted = simulate(run.main, run.profile);
+  run.kernels = chosen_kernels(run.profile, run.main.cost_keys);
+  run.kernels.merge(chosen_kernels(run.profile, run.evaluate.cost_keys));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "src/device/cuda/bench.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/copy.h"
@@ -13,6 +15,7 @@ namespace {
 /// device finds all of an op's kernels in its queue.
 constexpr std::uint64_t eviction_bytes = 128u << 20;
 
+constexpr int algorithms_timed = 8;
 constexpr std::uint64_t noise_bytes = 4u << 20;
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -57,10 +60,10 @@ Result<DeviceQueue::Ran> CudaBench::Lane::mark_and_await() {
   return queue->await(marks);
 }
 
-Result<std::unique_ptr<DeviceBench>> CudaBench::create(CudaDevice& device) {
+Result<std::unique_ptr<DeviceBench>> CudaBench::create(CudaDevice& device, const KernelChoices& made) {
   std::unique_ptr<CudaBench> bench(new CudaBench(device));
   SLUICE_TRY(device.make_current());
-  SLUICE_ASSIGN(bench->gemm_, kernels::cuda::Gemm::create({}));
+  SLUICE_ASSIGN(bench->gemm_, make_gemm(made, algorithms_timed));
   SLUICE_ASSIGN(bench->compute_.queue, device.make_queue(false));
   SLUICE_ASSIGN(bench->down_.queue, device.make_queue(true));
   SLUICE_ASSIGN(bench->up_.queue, device.make_queue(true));
@@ -83,6 +86,12 @@ Result<double> CudaBench::op_seconds(OpKind op, const SublayerArgs& args) {
   SLUICE_TRY(run_sublayer_on_cuda(*kernels_, op, args));
   SLUICE_ASSIGN(const DeviceQueue::Ran ran, compute_.mark_and_await());
   return ran.end - ran.start;
+}
+
+KernelChoices CudaBench::used() {
+  KernelChoices choices;
+  for (const kernels::cuda::GemmChoice& choice : gemm_->used()) choices.insert(choice.to_words());
+  return choices;
 }
 
 Result<double> CudaBench::copy_seconds(Way way, std::uint64_t bytes, int copies) {
@@ -125,6 +134,48 @@ Result<double> CudaBench::gemm_seconds(const GemmShape& s, Dtype dtype, Dtype re
   kernels_->gemm({a, dtype, s.a_transposed ? s.m : s.k, s.a_transposed},
                  {b, dtype, s.b_transposed ? s.k : s.n, s.b_transposed}, {c, result, s.n}, s.m, s.n, s.k, false,
                  {c + c_bytes, workspace_bytes});
+  SLUICE_TRY(kernels_->status());
+  SLUICE_ASSIGN(const DeviceQueue::Ran ran, compute_.mark_and_await());
+  return ran.end - ran.start;
+}
+
+Result<double> CudaBench::attention_seconds(const Attention& size, bool backward) {
+  kernels::AttentionShape s;
+  s.batch = size.batch;
+  s.queries = s.keys = size.sequence;
+  s.heads = size.heads;
+  s.kv_heads = size.kv_heads;
+  s.head_dim = size.head_dim;
+  s.q_stride = s.out_stride = size.heads * size.head_dim;
+  s.k_stride = s.v_stride = size.kv_heads * size.head_dim;
+  s.scale = 1.0f / std::sqrt(static_cast<float>(size.head_dim));
+  const std::int64_t tokens = size.batch * size.sequence;
+  const std::uint64_t q_bytes = round_up(static_cast<std::uint64_t>(tokens * s.q_stride) * sizeof(bf16));
+  const std::uint64_t k_bytes = round_up(static_cast<std::uint64_t>(tokens * s.k_stride) * sizeof(bf16));
+  const std::uint64_t lse_bytes = round_up(static_cast<std::uint64_t>(tokens * s.heads) * sizeof(float));
+  const std::uint64_t workspace_bytes = cuda_kernel_sizes.attention_bytes(s, Dtype::bf16);
+  // q, out, d_out, dq; k, v, dk, dv; lse; workspace.
+  SLUICE_ASSIGN(std::byte * at, areas_[0].at_least(4 * q_bytes + 4 * k_bytes + lse_bytes + workspace_bytes));
+  const auto take = [&at](std::uint64_t bytes) { return reinterpret_cast<bf16*>(std::exchange(at, at + bytes)); };
+  bf16 *const q = take(q_bytes), *const out = take(q_bytes), *const d_out = take(q_bytes), *const dq = take(q_bytes);
+  bf16 *const k = take(k_bytes), *const v = take(k_bytes), *const dk = take(k_bytes), *const dv = take(k_bytes);
+  auto* const lse = reinterpret_cast<float*>(take(lse_bytes));
+  const std::span workspace(at, workspace_bytes);
+  const auto forward = [&] {
+    kernels_->attention_forward(s, static_cast<const bf16*>(q), static_cast<const bf16*>(k),
+                                static_cast<const bf16*>(v), out, lse, workspace);
+  };
+  SLUICE_TRY(device_.make_current());
+  if (backward) forward();  // its sums are what backward works from
+  SLUICE_TRY(evict());
+  SLUICE_TRY(compute_.queue->begin());
+  if (backward)
+    kernels_->attention_backward(s, static_cast<const bf16*>(q), static_cast<const bf16*>(k),
+                                 static_cast<const bf16*>(v), static_cast<const bf16*>(out),
+                                 static_cast<const bf16*>(d_out), static_cast<const float*>(lse), dq, dk, dv,
+                                 workspace);
+  else
+    forward();
   SLUICE_TRY(kernels_->status());
   SLUICE_ASSIGN(const DeviceQueue::Ran ran, compute_.mark_and_await());
   return ran.end - ran.start;

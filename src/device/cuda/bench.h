@@ -13,11 +13,13 @@ namespace sluice {
 class CudaBench final : public DeviceBench {
  public:
   /// The device must outlive it. Errors as CudaBackend::create.
-  static Result<std::unique_ptr<DeviceBench>> create(CudaDevice& device);
+  static Result<std::unique_ptr<DeviceBench>> create(CudaDevice& device, const KernelChoices& made);
 
   Result<double> op_seconds(OpKind op, const SublayerArgs& args) override;
+  KernelChoices used() override;
   Result<double> copy_seconds(Way way, std::uint64_t bytes, int copies) override;
   Result<double> gemm_seconds(const GemmShape& shape, Dtype dtype, Dtype result) override;
+  Result<double> attention_seconds(const Attention& size, bool backward) override;
   Result<double> adamw_seconds(std::int64_t numel) override;
 
  private:
