@@ -103,9 +103,8 @@ void measure(const Quantization& q, int threads, std::int64_t n, double seconds)
   std::size_t best = 0;
   for (std::size_t i = 1; i < stream_count; ++i) best = reached(i) > reached(best) ? i : best;
   for (std::size_t i = stream_count; i < cases.size(); ++i)
-    std::printf("%-30s %6lld %9.2f %9.2f %7.2f  %.2f  %s\n", cases[i].name.c_str(), static_cast<long long>(q.block),
-                reached(i) / 1e9, reached(best) / 1e9, reached(i) / reached(best), rates[i].spread,
-                cases[best].name.c_str());
+    std::printf("%-30s %9.2f %9.2f %7.2f %7.2f  %s\n", cases[i].name.c_str(), reached(i) / 1e9, reached(best) / 1e9,
+                reached(i) / reached(best), rates[i].spread, cases[best].name.c_str());
 }
 
 int run(int argc, char** argv) {
@@ -125,8 +124,9 @@ int run(int argc, char** argv) {
   }
   const auto bytes = std::min(beyond_cache_bytes(), available_host_bytes() / 4);
   const std::int64_t n = smoke ? 5000 : static_cast<std::int64_t>(bytes) / threads / 4096 * 1024;
-  std::printf("%d threads, %lld numbers each\n", threads, static_cast<long long>(n));
-  std::printf("%-30s %6s %9s %9s %7s  %s\n", "", "block", "GB/s", "stream", "ratio", "spread, which stream");
+  std::printf("%d threads, %lld numbers each in blocks of %lld\n", threads, static_cast<long long>(n),
+              static_cast<long long>(eight.block));
+  std::printf("%-30s %9s %9s %7s %7s  %s\n", "", "GB/s", "stream", "ratio", "spread", "the stream is");
   for (const Quantization& q : {eight, four}) measure(q, threads, n, smoke ? 0.001 : 1);
   return 0;
 }

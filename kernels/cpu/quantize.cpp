@@ -4,6 +4,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/quantize.cpp"
 #include <hwy/foreach_target.h>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
 #include "sluice/status.h"
@@ -26,56 +27,76 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::kernels::HWY_NAMESPACE {
 
 using Codes = hn::Rebind<std::int8_t, F32>;
-using Bytes = hn::Rebind<std::uint8_t, hn::ScalableTag<std::uint16_t>>;
-using Pairs = hn::ScalableTag<std::uint16_t>;
+using Bytes = hn::Rebind<std::uint8_t, F32>;
+/// Of bytes, as many together as Codes: what was just stored is loaded again in the same pieces.
+using Pairs = hn::CappedTag<std::uint16_t, HWY_MAX_BYTES / 8>;
+using Halves = hn::Rebind<std::uint8_t, Pairs>;
 
-/// Codes of a block near the core, a byte each; loops over whole vectors may run beyond the last.
+/// Whole vectors of codes may reach this far beyond a block.
+constexpr std::uint64_t slack_bytes = HWY_MAX_BYTES;
+
+/// Codes of a block near the core: a byte each, or as they are stored.
 struct NearCodes {
-  HWY_ALIGN std::int8_t each[most_block + HWY_MAX_BYTES];
-  HWY_ALIGN std::uint8_t packed[most_block / 2 + HWY_MAX_BYTES];
+  HWY_ALIGN std::uint8_t each[most_block + slack_bytes], stored[most_block + slack_bytes];
 };
+
+/// Asks for the line a page ahead. Prefetches do not fault: they may reach beyond the end.
+template <class T>
+HWY_INLINE void prefetch(const T* p) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): arithmetic on pointers may not reach beyond the end.
+  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(p) + 4096));
+}
 
 template <class T>
 HWY_INLINE std::uint32_t largest_bits(const T* x, std::int64_t n) {
   auto largest = hn::Zero(I32());
-  for_vectors(n, [&](std::int64_t i, auto io)
-                     HWY_ATTR { largest = hn::Max(largest, hn::BitCast(I32(), hn::Abs(io.load(x + i)))); });
+  for_vectors(n, [&](std::int64_t i, auto io) HWY_ATTR {
+    prefetch(x + i);
+    largest = hn::Max(largest, hn::BitCast(I32(), hn::Abs(io.load(x + i))));
+  });
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(I32(), largest)));
 }
 
+/// In two's complement in the lowest bits: 1.5 * 2^23 leaves a sum no fraction.
+HWY_INLINE hn::Vec<U32> code_lanes(Vec x, Vec per_scale) {
+  return hn::BitCast(U32(), hn::Add(hn::Mul(x, per_scale), hn::Set(F32(), 0x1.8p23f)));
+}
+
 template <class T>
-HWY_INLINE void encode(const T* x, std::int64_t n, float per_scale, std::int8_t* codes) {
+HWY_INLINE void encode(const T* x, std::int64_t n, float per_scale, std::uint8_t* codes) {
   const Vec per = hn::Set(F32(), per_scale);
   for_vectors(n, [=](std::int64_t i, auto io) HWY_ATTR {
-    hn::StoreU(hn::DemoteTo(Codes(), hn::NearestInt(hn::Mul(io.load(x + i), per))), Codes(), codes + i);
+    hn::StoreU(hn::TruncateTo(Bytes(), code_lanes(io.load(x + i), per)), Bytes(), codes + i);
   });
 }
 
-/// Two codes to a byte; as a pair of bytes, the first is the low one.
-HWY_INLINE void pack(const std::int8_t* codes, std::int64_t bytes, std::uint8_t* packed) {
+/// Two codes to a byte; of a pair of bytes, the first is the low one.
+HWY_INLINE void pack(const std::uint8_t* codes, std::uint64_t bytes, std::uint8_t* packed) {
   const Pairs d;
-  for (std::int64_t i = 0; i < bytes; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+  for (std::uint64_t i = 0; i < bytes; i += hn::Lanes(d)) {
     const auto pair = hn::LoadU(d, reinterpret_cast<const std::uint16_t*>(codes + 2 * i));
     const auto low = hn::And(pair, hn::Set(d, 0x000f)), high = hn::And(hn::ShiftRight<4>(pair), hn::Set(d, 0x00f0));
-    hn::StoreU(hn::TruncateTo(Bytes(), hn::Or(low, high)), Bytes(), packed + i);
+    hn::StoreU(hn::TruncateTo(Halves(), hn::Or(low, high)), Halves(), packed + i);
   }
 }
 
-/// The reverse: a sign is extended by moving the code to the upper half of its byte as a number of 16 bits.
-HWY_INLINE void unpack(const std::uint8_t* packed, std::int64_t bytes, std::int8_t* codes) {
-  const Pairs d;
-  const hn::RebindToSigned<Pairs> di;
-  for (std::int64_t i = 0; i < bytes; i += static_cast<std::int64_t>(hn::Lanes(d))) {
-    const auto byte = hn::BitCast(di, hn::PromoteTo(d, hn::LoadU(Bytes(), packed + i)));
-    const auto low = hn::ShiftRight<12>(hn::ShiftLeft<12>(byte)), high = hn::ShiftRight<12>(hn::ShiftLeft<8>(byte));
-    const auto pair = hn::Or(hn::And(low, hn::Set(di, 0xff)), hn::ShiftLeft<8>(high));
-    hn::StoreU(hn::BitCast(d, pair), d, reinterpret_cast<std::uint16_t*>(codes + 2 * i));
+/// The reverse. In each byte the sign 0x08 becomes 0xf0, which is 0x100 - 0x10.
+HWY_INLINE void unpack(const std::uint8_t* packed, std::uint64_t bytes, std::uint8_t* codes) {
+  const hn::ScalableTag<std::uint16_t> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> halves;
+  for (std::uint64_t i = 0; i < bytes; i += hn::Lanes(d)) {
+    const auto byte = hn::PromoteTo(d, hn::LoadU(halves, packed + i));
+    const auto pair = hn::And(hn::Or(byte, hn::ShiftLeft<4>(byte)), hn::Set(d, 0x0f0f));
+    const auto sign = hn::And(pair, hn::Set(d, 0x0808));
+    const auto extended = hn::Or(pair, hn::Sub(hn::ShiftLeft<5>(sign), hn::ShiftLeft<1>(sign)));
+    hn::StoreU(extended, d, reinterpret_cast<std::uint16_t*>(codes + 2 * i));
   }
 }
 
 template <class T>
 void quantize_blocks(const T* x, std::int64_t numel, const Quantization& q, std::uint8_t* codes, float* scales) {
   NearCodes near;
+  const std::uint8_t* const end = codes + quantized_code_bytes(numel, q);
   for (std::int64_t at = 0; at < numel; at += q.block) {
     const std::int64_t n = HWY_MIN(q.block, numel - at);
     const std::uint64_t bytes = quantized_code_bytes(n, q);
@@ -84,10 +105,13 @@ void quantize_blocks(const T* x, std::int64_t numel, const Quantization& q, std:
     if (s.per_scale == 0) {
       std::memset(codes, 0, bytes);
     } else {
-      encode(x + at, n, s.per_scale, near.each);
+      // What is written beyond a block becomes the next one's, except at the end.
+      const bool last = static_cast<std::uint64_t>(end - codes) < bytes + slack_bytes;
+      std::uint8_t* const to = last ? near.stored : codes;
+      encode(x + at, n, s.per_scale, q.bits == 8 ? to : near.each);
       near.each[n] = 0;
-      if (q.bits == 4) pack(near.each, static_cast<std::int64_t>(bytes), near.packed);
-      std::memcpy(codes, q.bits == 4 ? near.packed : reinterpret_cast<const std::uint8_t*>(near.each), bytes);
+      if (q.bits == 4) pack(near.each, bytes, to);
+      if (last) std::memcpy(codes, to, bytes);
     }
     codes += bytes;
   }
@@ -98,14 +122,20 @@ template <class Use>
 HWY_INLINE void for_values(const std::uint8_t* codes, const float* scales, std::int64_t numel, const Quantization& q,
                            const Use& use) {
   NearCodes near;
+  const std::uint8_t* const end = codes + quantized_code_bytes(numel, q);
   for (std::int64_t at = 0; at < numel; at += q.block) {
     const std::int64_t n = HWY_MIN(q.block, numel - at);
     const std::uint64_t bytes = quantized_code_bytes(n, q);
-    std::memcpy(q.bits == 4 ? near.packed : reinterpret_cast<std::uint8_t*>(near.each), codes, bytes);
-    if (q.bits == 4) unpack(near.packed, static_cast<std::int64_t>(bytes), near.each);
+    const bool last = static_cast<std::uint64_t>(end - codes) < bytes + slack_bytes;
+    if (last) std::memcpy(near.stored, codes, bytes);
+    const std::uint8_t* each = last ? near.stored : codes;
+    if (q.bits == 4) {
+      unpack(each, bytes, near.each);
+      each = near.each;
+    }
     const Vec scale = hn::Set(F32(), *scales++);
     for_vectors(n, [&](std::int64_t i, auto io) HWY_ATTR {
-      const auto code = hn::PromoteTo(I32(), hn::LoadU(Codes(), near.each + i));
+      const auto code = hn::PromoteTo(I32(), hn::BitCast(Codes(), hn::LoadU(Bytes(), each + i)));
       use(at + i, io, hn::Mul(hn::ConvertTo(F32(), code), scale));
     });
     codes += bytes;
@@ -115,13 +145,18 @@ HWY_INLINE void for_values(const std::uint8_t* codes, const float* scales, std::
 template <class T>
 void dequantize_blocks(const std::uint8_t* codes, const float* scales, std::int64_t numel, const Quantization& q,
                        T* x) {
-  for_values(codes, scales, numel, q, [=](std::int64_t i, auto io, Vec v) HWY_ATTR { io.store(v, x + i); });
+  for_values(codes, scales, numel, q, [=](std::int64_t i, auto io, Vec v) HWY_ATTR {
+    prefetch(x + i);
+    io.store(v, x + i);
+  });
 }
 
 void dequantize_add_blocks(const std::uint8_t* codes, const float* scales, std::int64_t numel, const Quantization& q,
                            float* sum) {
-  for_values(codes, scales, numel, q,
-             [=](std::int64_t i, auto io, Vec v) HWY_ATTR { io.store(hn::Add(io.load(sum + i), v), sum + i); });
+  for_values(codes, scales, numel, q, [=](std::int64_t i, auto io, Vec v) HWY_ATTR {
+    prefetch(sum + i);
+    io.store(hn::Add(io.load(sum + i), v), sum + i);
+  });
 }
 
 template <class T>

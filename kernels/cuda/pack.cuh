@@ -31,6 +31,9 @@ __device__ inline std::uint32_t element_bits(std::int16_t v) { return static_cas
 __device__ inline std::uint32_t element_bits(std::int8_t v) { return static_cast<std::uint8_t>(v); }
 __device__ inline std::uint32_t element_bits(std::uint8_t v) { return v; }
 
+/// They order magnitudes, infinity and NaN last.
+__device__ inline std::uint32_t magnitude_bits(float v) { return std::bit_cast<std::uint32_t>(v) & 0x7fffffffu; }
+
 template <class T>
 __device__ T element_of(std::uint32_t bits) {
   if constexpr (std::same_as<T, float>)
