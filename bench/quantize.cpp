@@ -87,12 +87,14 @@ std::vector<Case> streams(std::int64_t n) {
 
 void measure(const Quantization& q, int threads, std::int64_t n, double seconds) {
   std::vector<Range> ranges;
+  ranges.reserve(static_cast<std::size_t>(threads));
   for (int t = 0; t < threads; ++t) ranges.emplace_back(n, q);
   std::vector<Case> cases = streams(n);
   const std::size_t stream_count = cases.size();
   add_cases<float>(cases, q, n);
   add_cases<bf16>(cases, q, n);
   std::vector<ThreadPass> passes;
+  passes.reserve(cases.size());
   for (const Case& c : cases)
     passes.emplace_back([&](int thread) {
       kernels::set_compute_threads(1);  // of this thread's team

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(threads) quantize_kernel(Blocks<T> a) {
   const int lanes = packs > 1 ? static_cast<int>(warp_threads) : (1 << a.block_shift) / n;
   const std::int64_t warp = std::int64_t{blockIdx.x} * warps + threadIdx.x / warp_threads;
   for (std::int64_t begin = warp * all * pass; begin < a.numel; begin += std::int64_t{gridDim.x} * warps * all * pass) {
-    const std::int64_t first = begin + lane * n;
+    const std::int64_t first = begin + std::int64_t{lane} * n;
     Pack<T, n> x[all];
     Part part[all];
 #pragma unroll
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(threads) quantize_kernel(Blocks<T> a) {
           largest = magnitude > largest ? magnitude : largest;
         }
       const QuantizationScale s = quantization_scale(largest_of(largest, lanes), bits);
-      const std::int64_t i = first + g * packs * pass;
+      const std::int64_t i = first + std::int64_t{g} * packs * pass;
       if (lane % lanes == 0 && i < a.numel) a.scales[i >> a.block_shift] = s.scale;
 #pragma unroll
       for (int p = g * packs; p < (g + 1) * packs; ++p) {
