@@ -143,7 +143,7 @@ TEST_F(Profile, RefusesDamagedFields) {
   }
   for (const auto& [name, value] : whole["devices"]["NVIDIA X"].items()) {
     auto damaged = whole;
-    damaged["devices"]["NVIDIA X"][name] = -value.get<double>();
+    damaged["devices"]["NVIDIA X"][name] = {{"a", 1}};
     write(damaged.dump());
     expect_refused(name);
   }
