@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/narrow_rows.h"
+#include "kernels/cuda/stopwatch.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -290,31 +291,6 @@ GemmChoice CublasGemm::choice_of(const GemmProblem& problem, const Plan& plan) c
   return choice;
 }
 
-/// Two events around what is timed.
-class Events {
- public:
-  Events() { ok_ = cudaEventCreate(&begin_) == cudaSuccess && cudaEventCreate(&end_) == cudaSuccess; }
-  Events(const Events&) = delete;
-  Events& operator=(const Events&) = delete;
-  ~Events() {
-    if (begin_ != nullptr) static_cast<void>(cudaEventDestroy(begin_));
-    if (end_ != nullptr) static_cast<void>(cudaEventDestroy(end_));
-  }
-  bool begin(CUstream_st* stream) { return ok_ && cudaEventRecord(begin_, stream) == cudaSuccess; }
-  /// Negative if the device failed.
-  double seconds(CUstream_st* stream) {
-    float milliseconds = 0;
-    if (cudaEventRecord(end_, stream) != cudaSuccess || cudaEventSynchronize(end_) != cudaSuccess ||
-        cudaEventElapsedTime(&milliseconds, begin_, end_) != cudaSuccess)
-      return -1;
-    return static_cast<double>(milliseconds) / 1e3;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-  bool ok_ = false;
-};
-
 Result<std::vector<GemmChoice>> CublasGemm::time(const GemmCall& call, std::span<std::byte> workspace, Stream& stream,
                                                  int most, int repetitions) {
   const GemmProblem problem(call);
@@ -325,14 +301,14 @@ Result<std::vector<GemmChoice>> CublasGemm::time(const GemmCall& call, std::span
   SLUICE_TRY(point(plan, problem, call.epilogue));
   SLUICE_ASSIGN(const Heuristics found, candidates(plan, problem, most));
   std::vector<GemmChoice> all;
-  Events events;
+  Stopwatch watch;
   for (const cublasLtMatmulHeuristicResult_t& candidate : found) {
     plan.algorithm = candidate.algo;
     plan.workspace_bytes = candidate.workspaceSize;
     SLUICE_TRY(run(plan, problem, call, workspace, stream));
-    bool ok = events.begin(stream.handle());
+    bool ok = watch.begin(stream);
     for (int i = 0; i < repetitions; ++i) SLUICE_TRY(run(plan, problem, call, workspace, stream));
-    const double seconds = events.seconds(stream.handle());
+    const double seconds = watch.seconds(stream);
     ok = ok && seconds >= 0;
     if (!ok) return fault("cuBLASLt: " + problem.name() + ": " + cudaGetErrorString(cudaGetLastError()));
     plan.seconds = seconds / repetitions;
@@ -429,6 +405,8 @@ std::pair<std::string, std::string> GemmChoice::to_words() const {
   each_number_of_algorithm(*this, [&](const auto& n) { chosen << std::exchange(between, " ") << n; });
   return {name.str(), chosen.str()};
 }
+
+bool GemmChoice::is_named_by(const std::string& problem) { return Words(problem).starts_with(words_begin); }
 
 Result<GemmChoice> GemmChoice::from_words(const std::string& problem, const std::string& algorithm) {
   GemmChoice choice;

@@ -67,6 +67,7 @@ struct GemmChoice {
 
   /// The problem and the rest as words, to be stored: "gemm 4096 ...", "130100 1f 0 ...".
   std::pair<std::string, std::string> to_words() const;
+  static bool is_named_by(const std::string& problem);
   /// bad_request where they are not what to_words made.
   static Result<GemmChoice> from_words(const std::string& problem, const std::string& algorithm);
 };

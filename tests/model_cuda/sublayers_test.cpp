@@ -21,11 +21,11 @@ using test::ModelRunner;
 class CudaSublayers : public testing::TestWithParam<std::tuple<ModelConfig, Dtype>> {
  protected:
   void SetUp() override {
-    auto gemm = kernels::cuda::Gemm::create({});
-    ASSERT_TRUE(gemm.ok()) << gemm.error().message;
-    gemm_ = std::move(*gemm);
+    auto libraries = CudaLibraries::open({}, false);
+    ASSERT_TRUE(libraries.ok()) << libraries.error().message;
+    libraries_ = std::move(*libraries);
     stream_ = std::make_unique<kernels::cuda::Stream>(nullptr);
-    kernels_ = std::make_unique<CudaKernels>(*stream_, *gemm_);
+    kernels_ = std::make_unique<CudaKernels>(*stream_, libraries_);
   }
   Computer cuda() {
     return {&cuda_kernel_sizes, [this](OpKind op, const SublayerArgs& args) {
@@ -37,7 +37,7 @@ class CudaSublayers : public testing::TestWithParam<std::tuple<ModelConfig, Dtyp
   Dtype dtype() const { return std::get<1>(GetParam()); }
   double tolerance() const { return dtype() == Dtype::f32 ? 2e-5 : 3e-2; }
 
-  std::unique_ptr<kernels::cuda::Gemm> gemm_;
+  CudaLibraries libraries_;
   std::unique_ptr<kernels::cuda::Stream> stream_;
   std::unique_ptr<CudaKernels> kernels_;
 };

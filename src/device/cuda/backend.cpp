@@ -8,14 +8,14 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(CudaDevice& device, con
                                                          const RopeView& rope, const SublayerOptions& options) {
   std::unique_ptr<CudaBackend> backend(new CudaBackend(model, rope, options));
   SLUICE_TRY(device.make_current());
-  SLUICE_ASSIGN(backend->gemm_, make_gemm(options.kernels, 0));
+  SLUICE_ASSIGN(backend->libraries_, CudaLibraries::open(options.kernels, false));
   SLUICE_ASSIGN(backend->compute_, device.make_queue(false));
   // Copies are short and others wait for them.
   SLUICE_ASSIGN(backend->h2d_, device.make_queue(true));
   SLUICE_ASSIGN(backend->d2h_, device.make_queue(true));
   backend->stream_ = std::make_unique<kernels::cuda::Stream>(backend->compute_->stream());
   if (!backend->stream_->status().ok()) return backend->stream_->status().error();
-  backend->kernels_ = std::make_unique<CudaKernels>(*backend->stream_, *backend->gemm_);
+  backend->kernels_ = std::make_unique<CudaKernels>(*backend->stream_, backend->libraries_);
   return backend;
 }
 

@@ -30,7 +30,7 @@ class CudaBackend final : public ComputeBackend {
   RopeView rope_;
   SublayerOptions options_;
   std::unique_ptr<CudaQueue> compute_, h2d_, d2h_;
-  std::unique_ptr<kernels::cuda::Gemm> gemm_;
+  CudaLibraries libraries_;
   std::unique_ptr<kernels::cuda::Stream> stream_;
   std::unique_ptr<CudaKernels> kernels_;
 };

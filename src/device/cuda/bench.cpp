@@ -15,7 +15,6 @@ namespace {
 /// device finds all of an op's kernels in its queue.
 constexpr std::uint64_t eviction_bytes = 128u << 20;
 
-constexpr int algorithms_timed = 8;
 constexpr std::uint64_t noise_bytes = 4u << 20;
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -63,13 +62,13 @@ Result<DeviceQueue::Ran> CudaBench::Lane::mark_and_await() {
 Result<std::unique_ptr<DeviceBench>> CudaBench::create(CudaDevice& device, const KernelChoices& made) {
   std::unique_ptr<CudaBench> bench(new CudaBench(device));
   SLUICE_TRY(device.make_current());
-  SLUICE_ASSIGN(bench->gemm_, make_gemm(made, algorithms_timed));
+  SLUICE_ASSIGN(bench->libraries_, CudaLibraries::open(made, true));
   SLUICE_ASSIGN(bench->compute_.queue, device.make_queue(false));
   SLUICE_ASSIGN(bench->down_.queue, device.make_queue(true));
   SLUICE_ASSIGN(bench->up_.queue, device.make_queue(true));
   bench->stream_ = std::make_unique<kernels::cuda::Stream>(bench->compute_.queue->stream());
   if (!bench->stream_->status().ok()) return bench->stream_->status().error();
-  bench->kernels_ = std::make_unique<CudaKernels>(*bench->stream_, *bench->gemm_);
+  bench->kernels_ = std::make_unique<CudaKernels>(*bench->stream_, bench->libraries_);
   return std::unique_ptr<DeviceBench>(std::move(bench));
 }
 
@@ -86,12 +85,6 @@ Result<double> CudaBench::op_seconds(OpKind op, const SublayerArgs& args) {
   SLUICE_TRY(run_sublayer_on_cuda(*kernels_, op, args));
   SLUICE_ASSIGN(const DeviceQueue::Ran ran, compute_.mark_and_await());
   return ran.end - ran.start;
-}
-
-KernelChoices CudaBench::used() {
-  KernelChoices choices;
-  for (const kernels::cuda::GemmChoice& choice : gemm_->used()) choices.insert(choice.to_words());
-  return choices;
 }
 
 Result<double> CudaBench::copy_seconds(Way way, std::uint64_t bytes, int copies) {

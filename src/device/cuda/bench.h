@@ -16,7 +16,7 @@ class CudaBench final : public DeviceBench {
   static Result<std::unique_ptr<DeviceBench>> create(CudaDevice& device, const KernelChoices& made);
 
   Result<double> op_seconds(OpKind op, const SublayerArgs& args) override;
-  KernelChoices used() override;
+  KernelChoices used() override { return libraries_.used(); }
   Result<double> copy_seconds(Way way, std::uint64_t bytes, int copies) override;
   Result<double> gemm_seconds(const GemmShape& shape, Dtype dtype, Dtype result) override;
   Result<double> attention_seconds(const Attention& size, bool backward) override;
@@ -54,7 +54,7 @@ class CudaBench final : public DeviceBench {
   CudaDevice& device_;
   std::array<Area, 4> areas_;  ///< two of the device, two of the host
   Lane compute_, down_, up_;
-  std::unique_ptr<kernels::cuda::Gemm> gemm_;
+  CudaLibraries libraries_;
   std::unique_ptr<kernels::cuda::Stream> stream_;
   std::unique_ptr<CudaKernels> kernels_;
 };

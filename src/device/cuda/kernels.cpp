@@ -27,19 +27,44 @@ const KernelSizes cuda_kernel_sizes{
     .apart = true,
 };
 
-Result<std::unique_ptr<kernels::cuda::Gemm>> make_gemm(const KernelChoices& choices, int timed) {
-  kernels::cuda::Gemm::Options options;
-  options.timed = timed;
-  SLUICE_ASSIGN(auto gemm, kernels::cuda::Gemm::create(options));
+namespace {
+
+constexpr int algorithms_timed = 8;
+
+Status adopt(kernels::cuda::Gemm& gemm, const KernelChoices& choices) {
   for (const auto& [problem, algorithm] : choices) {
-    const auto choice = kernels::cuda::GemmChoice::from_words(problem, algorithm);
-    const Status adopted = choice.ok() ? gemm->adopt(*choice) : Status(choice.error());
-    if (!adopted.ok())
-      return bad_request(adopted.error().message +
-                         "; measure the device anew ('sluice bench device'), and where a run goes on, give --device "
-                         "again: its kernels are then chosen anew, and bits may differ");
+    if (!kernels::cuda::GemmChoice::is_named_by(problem)) continue;
+    SLUICE_ASSIGN(const kernels::cuda::GemmChoice choice, kernels::cuda::GemmChoice::from_words(problem, algorithm));
+    SLUICE_TRY(gemm.adopt(choice));
   }
-  return gemm;
+  return success();
+}
+
+Error chosen_elsewhere(const Error& why) {
+  return bad_request(why.message +
+                     "; measure the device anew ('sluice bench device'), and where a run goes on give --device again: "
+                     "its kernels are then chosen anew, and bits may differ");
+}
+
+}  // namespace
+
+Result<CudaLibraries> CudaLibraries::open(const KernelChoices& choices, bool timed) {
+  CudaLibraries all;
+  kernels::cuda::Gemm::Options options;
+  options.timed = timed ? algorithms_timed : 0;
+  SLUICE_ASSIGN(all.gemm, kernels::cuda::Gemm::create(options));
+  if (const Status adopted = adopt(*all.gemm, choices); !adopted.ok()) return chosen_elsewhere(adopted.error());
+  auto cudnn = kernels::cuda::CudnnAttention::create();
+  auto attention = CudaAttention::create(cudnn.ok() ? *std::move(cudnn) : nullptr, choices, timed);
+  if (!attention.ok()) return chosen_elsewhere(attention.error());
+  all.attention = *std::move(attention);
+  return all;
+}
+
+KernelChoices CudaLibraries::used() {
+  KernelChoices choices = attention->used();
+  for (const kernels::cuda::GemmChoice& choice : gemm->used()) choices.insert(choice.to_words());
+  return choices;
 }
 
 void CudaKernels::gemm(kernels::ConstMatrix a, kernels::ConstMatrix b, kernels::Matrix c, std::int64_t m,

@@ -3,30 +3,40 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cuda/attention.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/stream.h"
 #include "sluice/profile.h"
+#include "src/device/cuda/attention.h"
 #include "src/model/kernel_sizes.h"
 
 namespace sluice {
 
 extern const KernelSizes cuda_kernel_sizes;
 
-/// A handle that multiplies as was chosen; `timed`: algorithms to time for problems that are not among them.
-/// bad_request with what to do where a choice is another library's.
-Result<std::unique_ptr<kernels::cuda::Gemm>> make_gemm(const KernelChoices& choices, int timed);
+/// What multiplies and attends as was chosen. One thread at a time.
+struct CudaLibraries {
+  std::unique_ptr<kernels::cuda::Gemm> gemm;
+  std::unique_ptr<CudaAttention> attention;
+
+  /// `timed`: problems that are not among the choices are timed when they are first met. bad_request with what to do
+  /// where a choice is another library's; fault where cuBLASLt is missing.
+  static Result<CudaLibraries> open(const KernelChoices& choices, bool timed);
+  /// Of the problems that were met since this was asked last.
+  KernelChoices used();
+};
 
 /// A set of kernels as src/model/cpu_kernels.h has it. Errors are kept: ask status() behind a sublayer.
 class CudaKernels {
  public:
-  CudaKernels(kernels::cuda::Stream& stream, kernels::cuda::Gemm& gemm) : stream_(stream), gemm_(gemm) {}
+  CudaKernels(kernels::cuda::Stream& stream, const CudaLibraries& libraries)
+      : stream_(stream), gemm_(*libraries.gemm), attention_(*libraries.attention) {}
   const KernelSizes& sizes() const { return cuda_kernel_sizes; }
   const Status& status() const { return failed_.ok() ? stream_.status() : failed_; }
 
@@ -35,7 +45,9 @@ class CudaKernels {
   void rmsnorm_backward(const auto&... a) const { kernels::cuda::rmsnorm_backward(a..., stream_); }
   void layernorm_forward(const auto&... a) const { kernels::cuda::layernorm_forward(a..., stream_); }
   void layernorm_backward(const auto&... a) const { kernels::cuda::layernorm_backward(a..., stream_); }
-  void attention_forward(const auto&... a) const { kernels::cuda::attention_forward(a..., stream_); }
+  void attention_forward(const auto&... a) const {
+    if (status().ok()) failed_ = attention_.forward(a..., stream_);
+  }
   void attention_backward(const auto&... a) const { kernels::cuda::attention_backward(a..., stream_); }
   void swiglu_forward(const auto&... a) const { kernels::cuda::swiglu_forward(a..., stream_); }
   void swiglu_backward(const auto&... a) const { kernels::cuda::swiglu_backward(a..., stream_); }
@@ -81,7 +93,8 @@ class CudaKernels {
  private:
   kernels::cuda::Stream& stream_;
   kernels::cuda::Gemm& gemm_;
-  mutable Status failed_;  ///< of a multiply: launches remember theirs in the stream
+  CudaAttention& attention_;
+  mutable Status failed_;  ///< of a library: launches remember theirs in the stream
 };
 
 }  // namespace sluice

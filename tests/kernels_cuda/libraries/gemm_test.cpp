@@ -128,6 +128,43 @@ TEST_F(GemmTest, AChoiceThatWasKeptGivesTheSameBits) {
   EXPECT_NE(status.error().message.find(timed[0].problem.name()), std::string::npos) << status.error().message;
 }
 
+TEST_F(GemmTest, ChoicesAreWords) {
+  const GemmCase c{512 / smaller, 256 / smaller, 4096 / smaller, Dtype::bf16, Dtype::f32, true, false};
+  static_cast<void>(result_of(*gemm, c));
+  const std::vector<cuda::GemmChoice> used = gemm->used();
+  ASSERT_EQ(used.size(), 1u);
+  EXPECT_TRUE(gemm->used().empty());
+  const auto [problem, algorithm] = used[0].to_words();
+  EXPECT_TRUE(cuda::GemmChoice::is_named_by(problem)) << problem;
+  EXPECT_FALSE(cuda::GemmChoice::is_named_by("attention 1 2"));
+  const auto back = cuda::GemmChoice::from_words(problem, algorithm);
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(back->problem, used[0].problem);
+  EXPECT_EQ(back->algorithm, used[0].algorithm);
+  EXPECT_EQ(back->library_version, used[0].library_version);
+  EXPECT_EQ(back->workspace_bytes, used[0].workspace_bytes);
+  for (const auto& [p, a] : {std::pair<std::string, std::string>{problem + " 1", algorithm},
+                             {problem.substr(0, problem.size() - 2), algorithm},
+                             {"x" + problem, algorithm},
+                             {problem, algorithm + " 0"},
+                             {problem, ""},
+                             {problem, "g" + algorithm},
+                             {problem, "11111111111111111 " + algorithm}})
+    EXPECT_FALSE(cuda::GemmChoice::from_words(p, a).ok()) << p << " = " << a;
+}
+
+TEST_F(GemmTest, TheQuickestIsTakenWhereItIsAskedFor) {
+  const GemmCase c{512 / smaller, 256 / smaller, 4096 / smaller, Dtype::bf16, Dtype::bf16, false, true};
+  Result<std::unique_ptr<cuda::Gemm>> measuring = cuda::Gemm::create({.timed = 4});
+  ASSERT_TRUE(measuring.ok()) << measuring.error().message;
+  const std::vector<float> result = result_of(**measuring, c);
+  const std::vector<cuda::GemmChoice> used = (*measuring)->used();
+  ASSERT_EQ(used.size(), 1u);
+  EXPECT_GT(used[0].seconds, 0);
+  ASSERT_TRUE(gemm->adopt(used[0]).ok());
+  EXPECT_TRUE(result_of(*gemm, c) == result);
+}
+
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 TEST_F(GemmTest, BiasAndGelu) {
