@@ -7,6 +7,7 @@
 
 #include "offload/plan/timeline.h"
 #include "sluice/size.h"
+#include "src/device/published_peaks.h"
 #include "src/device/statistics.h"
 #include "src/train/export.h"
 #include "src/train/impatience.h"
@@ -202,7 +203,9 @@ void Trainer::fill_rates(StepRecord& r) const {
   r.tokens_per_second = batch_tokens() / r.step_seconds;
   // A CPU without bf16 arithmetic multiplies widened operands in fp32.
   const bool native = run_.workload.dtype == Dtype::bf16 && run_.profile.peak_flops_bf16 > 0;
-  const double peak = native ? run_.profile.peak_flops_bf16 : run_.profile.peak_flops_f32;
+  const double of_cpu = native ? run_.profile.peak_flops_bf16 : run_.profile.peak_flops_f32;
+  const std::string& device = run_.workload.device;
+  const double peak = device.empty() ? of_cpu : published_peak_flops(device, run_.workload.dtype);
   r.mfu = peak > 0 ? run_.model_flop_per_token * r.tokens_per_second / peak : 0;
   r.efficiency = r.bound_seconds / r.step_seconds;
 }

@@ -1,4 +1,5 @@
 #include "src/device/profile.h"
+#include "src/device/profile_measure.h"
 
 #include <gtest/gtest.h>
 
@@ -191,6 +192,14 @@ TEST(ProfilePath, FollowsTheEnvironment) {
   EXPECT_EQ(*default_profile_path(), "/home/somebody/.cache/sluice/profile.json");
   unsetenv("HOME");
   EXPECT_FALSE(default_profile_path().ok());
+}
+
+TEST(MeasureProfile, WhatTheExecutorCostsIsMeasured) {
+  const auto overhead = measure_op_overhead_seconds(0.01), handoff = measure_handoff_seconds(1, 0.02);
+  ASSERT_TRUE(overhead.ok()) << overhead.error().message;
+  ASSERT_TRUE(handoff.ok()) << handoff.error().message;
+  EXPECT_GT(*overhead, 0);
+  EXPECT_GE(*handoff, 0);
 }
 
 TEST(CostKey, TellsApartWhatTakesOtherTimes) {

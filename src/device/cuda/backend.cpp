@@ -31,6 +31,7 @@ DeviceQueue* CudaBackend::queue(LaneKind kind) {
 Status CudaBackend::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
                         const StepParams& params) {
   SLUICE_TRY(compute_->begin());
+  const OpRanges::Range range(ranges_, op);
   if (op.kind == OpKind::accumulate) {
     const Operand *src = nullptr, *dst = nullptr;
     for (const Operand& o : operands) (o.role == Role::src ? src : dst) = &o;

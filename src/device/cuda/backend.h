@@ -8,6 +8,7 @@
 #include "src/device/bind_sublayer.h"
 #include "src/device/cuda/device.h"
 #include "src/device/cuda/kernels.h"
+#include "src/device/cuda/ranges.h"
 #include "src/model/sublayer.h"
 
 namespace sluice {
@@ -24,11 +25,12 @@ class CudaBackend final : public ComputeBackend {
 
  private:
   CudaBackend(const ModelSpec& model, const RopeView& rope, const SublayerOptions& options)
-      : model_(model), rope_(rope), options_(options) {}
+      : model_(model), rope_(rope), options_(options), ranges_(model) {}
 
   const ModelSpec& model_;
   RopeView rope_;
   SublayerOptions options_;
+  OpRanges ranges_;
   std::unique_ptr<CudaQueue> compute_, h2d_, d2h_;
   CudaLibraries libraries_;
   std::unique_ptr<kernels::cuda::Stream> stream_;
