@@ -1,5 +1,4 @@
 #include "src/device/profile.h"
-#include "src/device/profile_measure.h"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "src/device/calibrate.h"
+#include "src/device/profile_measure.h"
 #include "src/schedule/build.h"
 #include "tests/scratch_dir.h"
 
