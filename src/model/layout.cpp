@@ -71,7 +71,7 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
   window = c.window;
   // A chunk of 2 x hidden tokens makes the workspace about as large as the gradient that is alive beside it; more
   // would raise the floor of the device budget, less would read and write the gradient more often than needed.
-  const std::int64_t most = std::clamp<std::int64_t>(2 * hidden, 512, 2048);
+  const std::int64_t most = std::clamp<std::int64_t>(2 * hidden, 512, sizes->chunk_tokens_max);
   mlp_chunk = even_chunk(tokens, most);
   attention_chunk_sequences = std::clamp<std::int64_t>(most / sequence, 1, batch);
   attention_chunk = attention_chunk_sequences * sequence;
