@@ -21,7 +21,8 @@ struct Card {
   std::uint64_t taken = 0;                         ///< of them, by other processes
   std::uint64_t allocations = no_limit;            ///< after so many, other processes take the rest
   std::uint64_t lockable = no_limit;               ///< bytes of host memory that may be registered
-  std::uint64_t fails_at = 0;  ///< work of streams, counted from 1, that ends in an ECC error, for good; 0: none
+  std::uint64_t fails_at = 0;    ///< work of streams, counted from 1, that ends in an ECC error, for good; 0: none
+  std::uint64_t delay_seed = 0;  ///< of random pauses ahead of work in streams; 0: none
 };
 Card& card();
 

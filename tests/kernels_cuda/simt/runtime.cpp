@@ -35,6 +35,7 @@ constexpr std::size_t address_space = std::size_t{1} << 42;
 
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+std::uint64_t mixed(std::uint64_t n) { return n * 0x9e3779b97f4a7c15u >> 32; }
 
 /// One call of cudaEventRecord. An event that is recorded again has another one, and who waits keeps what it waits for.
 struct Record {
@@ -101,11 +102,18 @@ struct Device {
       failed = cudaErrorECCUncorrectable;
       return;
     }
+    const std::uint64_t random = card().delay_seed == 0 ? 1 : mixed(card().delay_seed + done);
     if (working++ == 0) reach(PROT_READ | PROT_WRITE);
     lock.unlock();
+    if (random % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random / 4 % 300));
     work();
     lock.lock();
     if (--working == 0) reach(PROT_NONE);
+    changed.notify_all();
+  }
+  /// On a device that has failed nothing runs any more; what is still on its way here ends first.
+  void end_of_failed(std::unique_lock<std::mutex>& lock) {
+    if (failed != cudaSuccess) changed.wait(lock, [&] { return working == 0; });
   }
 };
 
@@ -231,7 +239,8 @@ Card& card() {
                 .taken = given("TAKEN", Card().taken),
                 .allocations = given("ALLOCATIONS", Card().allocations),
                 .lockable = given("LOCKABLE", Card().lockable),
-                .fails_at = given("FAILS_AT", Card().fails_at)};
+                .fails_at = given("FAILS_AT", Card().fails_at),
+                .delay_seed = given("DELAY_SEED", Card().delay_seed)};
   return c;
 }
 
@@ -362,7 +371,8 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes) {
 cudaError_t cudaFree(void* p) {
   if (p == nullptr) return cudaSuccess;
   Device& d = device();
-  const std::lock_guard lock(d.mutex);
+  std::unique_lock lock(d.mutex);
+  d.end_of_failed(lock);
   const std::size_t bytes = d.memory.remove(p);
   if (bytes == 0) return result(cudaErrorInvalidValue);
   const std::uintptr_t begin = number(p) / page * page;
@@ -395,7 +405,8 @@ cudaError_t cudaHostRegister(void* p, std::size_t bytes, unsigned) {
 }
 
 cudaError_t cudaHostUnregister(void* p) {
-  const std::lock_guard lock(device().mutex);
+  std::unique_lock lock(device().mutex);
+  device().end_of_failed(lock);
   return result(device().registered.remove(p) > 0 ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
 }
 

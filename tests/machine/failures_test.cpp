@@ -1,0 +1,80 @@
+// A device that fails for good in the midst of a run: the run ends with one line that names the op, and a durable one
+// goes on from its last commit, in a new process, to the bits of a run that nothing befell.
+#include "tests/equivalence/resume.h"
+#include "tests/machine/card.h"
+
+namespace sluice::test {
+namespace {
+
+class DeviceFailures : public Resume {
+ protected:
+  ~DeviceFailures() override { put_in({}); }
+  static void put_in(const simt::Card& card) {
+    simt::card() = card;
+    simt::restart();
+  }
+  RunConfig config(bool durable) const {
+    RunConfig c = Resume::config(durable);
+    c.device = "cuda";
+    return c;
+  }
+};
+
+TEST_F(DeviceFailures, NameTheOpAndLeaveTheLastCommit) {
+  put_in({});
+  const std::string whole = fresh_directory();
+  const Schedule plan = schedule(true, Place::nvme);
+  const Finished expected = finished(whole, attempt(config(true), whole, plan));
+  const std::uint64_t all = simt::work_done();
+  ASSERT_EQ(expected.lines.size(), static_cast<std::size_t>(all_steps));
+  for (const std::uint64_t part : {2, 4, 7}) {
+    SCOPED_TRACE("at " + std::to_string(part) + " tenths");
+    const std::string path = fresh_directory();
+    put_in({.fails_at = all * part / 10});
+    const Attempt failed = attempt(config(true), path, plan);
+    ASSERT_TRUE(failed.error);
+    const std::string& message = failed.error->message;
+    EXPECT_EQ(failed.error->code, ErrorCode::fault) << message;
+    EXPECT_NE(message.find("uncorrectable ECC error"), std::string::npos) << message;
+    EXPECT_EQ(message.find('#'), 0u) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    put_in({});
+    const Attempt again = attempt(config(true), path, plan);
+    EXPECT_NE(again.notes.find("continuing after step"), std::string::npos) << again.notes;
+    expect_same(finished(path, again), expected);
+  }
+}
+
+TEST_F(DeviceFailures, BeforeTheFirstStepLeaveNothingOnTheDrive) {
+  const std::string path = fresh_directory();
+  for (const simt::Card& card : {simt::Card{.allocations = 0}, simt::Card{.allocations = 1}}) {
+    put_in(card);
+    const Attempt refused = attempt(config(true), path, schedule(true, Place::nvme));
+    ASSERT_TRUE(refused.error);
+    EXPECT_EQ(refused.error->code, ErrorCode::bad_request) << refused.error->message;
+    EXPECT_TRUE(std::filesystem::is_empty(bench_.path("drive"))) << refused.error->message;
+  }
+  put_in({});
+  EXPECT_FALSE(attempt(config(true), path, schedule(true, Place::nvme)).error);
+}
+
+TEST_F(DeviceFailures, AtAnyWorkEndTheRun) {
+  put_in({});
+  RunConfig c = config(false);
+  c.steps = 1;
+  const Schedule plan = schedule(false, Place::host);
+  ASSERT_FALSE(attempt(c, fresh_directory(), plan).error);
+  const std::uint64_t all = simt::work_done();
+  for (std::uint64_t at = 1; at <= all; at += 1 + all / 20) {
+    SCOPED_TRACE("at " + std::to_string(at) + " of " + std::to_string(all));
+    put_in({.fails_at = at});
+    const Attempt failed = attempt(c, fresh_directory(), plan);
+    ASSERT_TRUE(failed.error);
+    EXPECT_EQ(failed.error->code, ErrorCode::fault) << failed.error->message;
+    EXPECT_NE(failed.error->message.find("ECC"), std::string::npos) << failed.error->message;
+    EXPECT_EQ(failed.error->message.find('\n'), std::string::npos) << failed.error->message;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test
