@@ -28,7 +28,9 @@ Status CudaBackend::load_rope(const RopeTable& rope) {
   const std::uint64_t half_bytes = rope.cos.size() * sizeof(float);
   if (half_bytes == 0) return success();
   rope_bytes_ = 2 * half_bytes;
-  SLUICE_ASSIGN(rope_memory_, device_.allocate(rope_bytes_));
+  const Result<std::byte*> memory = device_.allocate(rope_bytes_);
+  if (!memory.ok()) return memory.error().in("the rotary table");
+  rope_memory_ = *memory;
   SLUICE_TRY(device_.copy(rope_memory_, reinterpret_cast<const std::byte*>(rope.cos.data()), half_bytes));
   SLUICE_TRY(device_.copy(rope_memory_ + half_bytes, reinterpret_cast<const std::byte*>(rope.sin.data()), half_bytes));
   rope_ = view_of(rope);
