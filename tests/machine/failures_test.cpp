@@ -46,16 +46,18 @@ TEST_F(DeviceFailures, NameTheOpAndLeaveTheLastCommit) {
 }
 
 TEST_F(DeviceFailures, BeforeTheFirstStepLeaveNothingOnTheDrive) {
+  RunConfig c = config(true);
+  c.steps = 1;
   const std::string path = fresh_directory();
   for (const simt::Card& card : {simt::Card{.allocations = 0}, simt::Card{.allocations = 1}}) {
     put_in(card);
-    const Attempt refused = attempt(config(true), path, schedule(true, Place::nvme));
+    const Attempt refused = attempt(c, path, schedule(true, Place::nvme));
     ASSERT_TRUE(refused.error);
     EXPECT_EQ(refused.error->code, ErrorCode::bad_request) << refused.error->message;
     EXPECT_TRUE(std::filesystem::is_empty(bench_.path("drive"))) << refused.error->message;
   }
   put_in({});
-  EXPECT_FALSE(attempt(config(true), path, schedule(true, Place::nvme)).error);
+  EXPECT_FALSE(attempt(c, path, schedule(true, Place::nvme)).error);
 }
 
 TEST_F(DeviceFailures, AtAnyWorkEndTheRun) {
