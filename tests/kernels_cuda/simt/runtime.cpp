@@ -7,16 +7,14 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 
 #include "cuda_runtime.h"
+#include "ranges.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -28,53 +26,19 @@
 namespace {
 
 using simt::card;
+using simt::number;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t page = 4096, alignment = 256, poisoned_bytes_max = std::size_t{64} << 20;
 constexpr std::size_t address_space = std::size_t{1} << 42;
 
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
-std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 std::uint64_t mixed(std::uint64_t n) { return n * 0x9e3779b97f4a7c15u >> 32; }
 
 /// One call of cudaEventRecord. An event that is recorded again has another one, and who waits keeps what it waits for.
 struct Record {
   bool reached = false;
   Clock::time_point at;
-};
-
-/// Ranges of memory by where they begin.
-class Ranges {
- public:
-  void add(const void* p, std::size_t bytes) { ends_[number(p)] = number(p) + bytes; }
-  /// Its bytes; 0 where none begins.
-  std::size_t remove(const void* p) {
-    const auto at = ends_.find(number(p));
-    if (at == ends_.end()) return 0;
-    const std::size_t bytes = at->second - at->first;
-    ends_.erase(at);
-    return bytes;
-  }
-  bool contain(const void* p, std::size_t bytes) const {
-    const auto next = ends_.upper_bound(number(p));
-    return next != ends_.begin() && number(p) + bytes <= std::prev(next)->second;
-  }
-  bool meet(const void* p, std::size_t bytes) const {
-    const auto next = ends_.lower_bound(number(p) + bytes);
-    return next != ends_.begin() && std::prev(next)->second > number(p);
-  }
-  template <class Function>
-  void each(const Function& f) const {
-    for (const auto& [begin, end] : ends_) f(reinterpret_cast<void*>(begin), end - begin);
-  }
-  std::size_t bytes() const {
-    std::size_t sum = 0;
-    each([&](void*, std::size_t n) { sum += n; });
-    return sum;
-  }
-
- private:
-  std::map<std::uintptr_t, std::uintptr_t> ends_;
 };
 
 /// Everything below is under one mutex, which nobody holds while work runs.
@@ -85,7 +49,7 @@ struct Device {
   std::uint64_t allocations = 0, done = 0;
   std::byte* space = nullptr;  ///< addresses of device memory, handed out from the front
   std::size_t used = 0;
-  Ranges memory, registered;
+  simt::Ranges memory, registered;
   unsigned working = 0;
 
   bool owns(const void* p) const { return space != nullptr && number(p) - number(space) < address_space; }
@@ -216,11 +180,6 @@ bool is_usable(const void* p, std::size_t bytes, cudaStream_t stream) {
   return stream == nullptr || stream == cudaStreamPerThread || d.registered.contain(p, bytes);
 }
 
-std::uint64_t given(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv((std::string("SLUICE_MODEL_") + name).c_str());
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 std::size_t unused_bytes() {
   const Device& d = device();
   const std::size_t used = card().taken + d.memory.bytes();
@@ -230,19 +189,6 @@ std::size_t unused_bytes() {
 }  // namespace
 
 namespace simt {
-
-Card& card() {
-  static Card c{.devices = given("DEVICES", Card().devices),
-                .driver = given("DRIVER", Card().driver),
-                .capability = given("CAPABILITY", Card().capability),
-                .memory = given("MEMORY", Card().memory),
-                .taken = given("TAKEN", Card().taken),
-                .allocations = given("ALLOCATIONS", Card().allocations),
-                .lockable = given("LOCKABLE", Card().lockable),
-                .fails_at = given("FAILS_AT", Card().fails_at),
-                .delay_seed = given("DELAY_SEED", Card().delay_seed)};
-  return c;
-}
 
 void restart() {
   Device& d = device();
@@ -264,41 +210,7 @@ unsigned simt_submit(CUstream_st* stream, std::function<void()> work) {
   return result(submit(stream, {.work = std::move(work), .waits_for = {}, .reaches = {}}));
 }
 
-// ---- errors and devices
-
-const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
-    case cudaErrorInvalidDevice: return "invalid device ordinal";
-    case cudaErrorECCUncorrectable: return "uncorrectable ECC error encountered";
-    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
-    case cudaErrorNotReady: return "device not ready";
-    case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
-    case cudaErrorHostMemoryNotRegistered: return "pointer does not correspond to a registered memory region";
-  }
-  return "unknown error";
-}
-
-const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
-    case cudaErrorNoDevice: return "cudaErrorNoDevice";
-    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
-    case cudaErrorECCUncorrectable: return "cudaErrorECCUncorrectable";
-    case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotReady: return "cudaErrorNotReady";
-    case cudaErrorHostMemoryAlreadyRegistered: return "cudaErrorHostMemoryAlreadyRegistered";
-    case cudaErrorHostMemoryNotRegistered: return "cudaErrorHostMemoryNotRegistered";
-  }
-  return "unrecognized error code";
-}
+// ---- devices
 
 cudaError_t cudaGetLastError() {
   const std::lock_guard lock(device().mutex);
