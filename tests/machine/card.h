@@ -6,15 +6,16 @@
 
 namespace sluice::test {
 
+/// As if the program had begun with it.
+inline void put_in(const simt::Card& card) {
+  simt::card() = card;
+  simt::restart();
+}
+
 class CardTest : public testing::Test {
  protected:
   CardTest() { put_in({}); }
   ~CardTest() override { put_in({}); }
-  /// As if the program had begun with it.
-  static void put_in(const simt::Card& card) {
-    simt::card() = card;
-    simt::restart();
-  }
 };
 
 }  // namespace sluice::test

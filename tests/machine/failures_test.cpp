@@ -9,10 +9,6 @@ namespace {
 class DeviceFailures : public Resume {
  protected:
   ~DeviceFailures() override { put_in({}); }
-  static void put_in(const simt::Card& card) {
-    simt::card() = card;
-    simt::restart();
-  }
   RunConfig config(bool durable) const {
     RunConfig c = Resume::config(durable);
     c.device = "cuda";
