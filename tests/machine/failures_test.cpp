@@ -1,5 +1,5 @@
-// A device that fails for good in the midst of a run: the run ends with one line that names the op, and a durable one
-// goes on from its last commit, in a new process, to the bits of a run that nothing befell.
+// What fails while a device works beside the host. A device that fails for good ends the run with one line that names
+// an op, and a durable run goes on from its last commit, in a new process, to the bits of one that nothing befell.
 #include "tests/equivalence/resume.h"
 #include "tests/machine/card.h"
 
@@ -72,6 +72,39 @@ TEST_F(DeviceFailures, AtAnyWorkEndTheRun) {
     EXPECT_NE(failed.error->message.find("ECC"), std::string::npos) << failed.error->message;
     EXPECT_EQ(failed.error->message.find('\n'), std::string::npos) << failed.error->message;
   }
+}
+
+TEST_F(DeviceFailures, OfTheDriveFindTheDeviceAtWork) {
+  put_in({.delay_seed = 1});
+  RunConfig c = config(false);
+  c.steps = 2;
+  c.batch = 2;
+  const Schedule plan = schedule(true, Place::nvme);
+  std::uint64_t n = 1;
+  for (;; n += 23) {
+    SCOPED_TRACE("request " + std::to_string(n));
+    c.faults = FaultOptions{};
+    c.faults->fail_target = FaultOptions::Target::read;
+    c.faults->fail_nth = n;
+    c.faults->fail_persistent = true;
+    const Attempt ended = attempt(c, fresh_directory(), plan);
+    if (!ended.error) break;
+    EXPECT_NE(ended.error->message.find("sluice-swap"), std::string::npos) << ended.error->message;
+  }
+  EXPECT_GT(n, 100u);
+}
+
+TEST_F(DeviceFailures, OfNumbersAreSkippedAndStopsGoOn) {
+  put_in({.delay_seed = 2});
+  RunConfig c = config(true);
+  c.poison_steps = {2, 5};
+  const Schedule plan = schedule(true, Place::nvme);
+  const std::string whole = fresh_directory(), path = fresh_directory();
+  const Finished expected = finished(whole, attempt(c, whole, plan));
+  ASSERT_EQ(expected.lines.size(), static_cast<std::size_t>(all_steps));
+  EXPECT_TRUE(expected.lines[1].contains("skipped") && expected.lines[4].contains("skipped"));
+  EXPECT_EQ(attempt(c, path, plan, 3).result.steps, 3);
+  expect_same(finished(path, attempt(c, path, plan)), expected);
 }
 
 }  // namespace

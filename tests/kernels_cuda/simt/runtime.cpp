@@ -264,6 +264,7 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes) {
   if (d.space == nullptr) {
     void* const space = mmap(nullptr, address_space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (space == MAP_FAILED) return result(cudaErrorMemoryAllocation);
+    madvise(space, address_space, MADV_HUGEPAGE);  // fewer pages to open and close
     d.space = static_cast<std::byte*>(space);
   }
   const std::size_t padded = round_up(bytes, alignment), end = d.used + page + round_up(padded, page);
