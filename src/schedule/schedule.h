@@ -25,6 +25,7 @@ struct Workload {
   bool durable = false;                            ///< two slots per shard on NVMe and a commit per step
   const KernelSizes* kernels = &cpu_kernel_sizes;  ///< of the device that computes
   int threads = 1;                                 ///< compute threads, part of the cost keys
+  std::string device;                              ///< Device::kind: part of the cost keys too
   bool inference = false;                          ///< evaluate and decode only: no optimizer states
   bool documents = false;                          ///< of packed rows are kept apart: attention reads positions
   std::int64_t kv_capacity = 0;                    ///< decode: positions in the cache; 0 for everything else

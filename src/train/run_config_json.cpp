@@ -46,6 +46,7 @@ void each_field(Config& c, F f) {
   f("--hash", "hash_every", c.hash_every, Change::free);
   f("--metrics", "metrics", c.metrics, Change::never);
   f("--trace", "trace", c.trace, Change::free);
+  f("--device", "device", c.device, Change::free);
   f("--device-memory", "device_memory", c.device_memory, Change::never);
   f("--host-memory", "host_memory", c.host_memory, Change::never);
   f("--nvme-space", "nvme_space", c.nvme_space, Change::never);
@@ -174,7 +175,8 @@ Result<RunConfig> run_config_from_json(const Json& json) {
   RunConfig config;
   Reader read(json);
   each_field(config, [&](const char*, const char* key, auto& field, Change) {
-    const bool is_later = std::string_view(key) == "document_mask";  // than version 0.1's first runs
+    const bool is_later =
+        std::string_view(key) == "document_mask" || std::string_view(key) == "device";  // than version 0.1's first runs
     if (!is_later || !json.is_object() || json.contains(key)) read(key, field);
   });
   SLUICE_TRY(read.status());
