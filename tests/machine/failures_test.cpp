@@ -9,6 +9,12 @@ namespace {
 class DeviceFailures : public Resume {
  protected:
   ~DeviceFailures() override { put_in({}); }
+  /// The device is measured before anything is counted or fails.
+  void SetUp() override {
+    put_in({});
+    ASSERT_TRUE(prepared_with(config(false), schedule(true, Place::nvme)));
+    put_in({});
+  }
   RunConfig config(bool durable) const {
     RunConfig c = Resume::config(durable);
     c.device = "cuda";
@@ -17,7 +23,6 @@ class DeviceFailures : public Resume {
 };
 
 TEST_F(DeviceFailures, NameTheOpAndLeaveTheLastCommit) {
-  put_in({});
   const std::string whole = fresh_directory();
   const Schedule plan = schedule(true, Place::nvme);
   const Finished expected = finished(whole, attempt(config(true), whole, plan));
@@ -57,7 +62,6 @@ TEST_F(DeviceFailures, BeforeTheFirstStepLeaveNothingOnTheDrive) {
 }
 
 TEST_F(DeviceFailures, AtAnyWorkEndTheRun) {
-  put_in({});
   RunConfig c = config(false);
   c.steps = 1;
   const Schedule plan = schedule(false, Place::host);
