@@ -48,7 +48,6 @@ Result<std::vector<double>> time_ops(const StepPlan& plan, double seconds) {
   SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device));
   ExecutorParts parts;
   parts.memory = &memory;
-  parts.backends = {nullptr};
   Executor executor(parts, {});
   SLUICE_TRY(executor.begin(plan));
   std::vector<double> times;

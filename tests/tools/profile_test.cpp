@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/device/calibrate.h"
+#include "src/device/profile_measure.h"
 #include "src/schedule/build.h"
 #include "tests/scratch_dir.h"
 
@@ -284,6 +285,14 @@ TEST(Calibrate, WithoutTimeItExtrapolatesFromTheRate) {
       // A profile with an op that takes no time could not be read back.
       EXPECT_DOUBLE_EQ(profile.op_seconds[key], gathers ? 1e-9 : flop / profile.gemm_flops_bf16) << key;
     }
+  }
+}
+
+/// Plans of copies, for which there is no backend.
+TEST(Overhead, IsMeasured) {
+  for (const Result<double>& seconds : {measure_op_overhead_seconds(0.01), measure_handoff_seconds(1, 0.02)}) {
+    ASSERT_TRUE(seconds.ok()) << seconds.error().message;
+    EXPECT_GE(*seconds, 0);
   }
 }
 
