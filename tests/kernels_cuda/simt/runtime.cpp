@@ -30,6 +30,7 @@ using simt::number;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t page = 4096, alignment = 256, poisoned_bytes_max = std::size_t{64} << 20;
+constexpr std::size_t large_bytes = std::size_t{4} << 20;
 constexpr std::size_t address_space = std::size_t{1} << 42;
 
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
@@ -56,7 +57,8 @@ struct Device {
   void reach(int protection) const {
     memory.each([&](void* p, std::size_t bytes) {
       const std::uintptr_t begin = number(p) / page * page;
-      mprotect(reinterpret_cast<void*>(begin), number(p) + round_up(bytes, alignment) - begin, protection);
+      const std::size_t size = number(p) + round_up(bytes, alignment) - begin;
+      if (mprotect(reinterpret_cast<void*>(begin), size, protection) != 0) std::abort();
     });
   }
   /// Runs it without the mutex, unless the device has failed or fails now.
@@ -264,7 +266,6 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes) {
   if (d.space == nullptr) {
     void* const space = mmap(nullptr, address_space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (space == MAP_FAILED) return result(cudaErrorMemoryAllocation);
-    madvise(space, address_space, MADV_HUGEPAGE);  // fewer pages to open and close
     d.space = static_cast<std::byte*>(space);
   }
   const std::size_t padded = round_up(bytes, alignment), end = d.used + page + round_up(padded, page);
@@ -273,6 +274,8 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes) {
   d.used = end;
   ++d.allocations;
   d.memory.add(begin, bytes);
+  // Fewer pages to open and close.
+  if (padded > large_bytes) madvise(d.space + end - round_up(padded, page), round_up(padded, page), MADV_HUGEPAGE);
   d.reach(PROT_READ | PROT_WRITE);
   std::memset(begin, 0xff, std::min(bytes, poisoned_bytes_max));  // NaN in every type
   if (d.working == 0) d.reach(PROT_NONE);
