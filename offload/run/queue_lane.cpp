@@ -37,6 +37,12 @@ bool QueueLane::ready(const BoundOp& op, std::uint64_t iteration, std::uint64_t 
 }
 
 void QueueLane::put_in() {
+  put_in_until_halt();
+  complete_.store(true);
+  complete_.notify_one();
+}
+
+void QueueLane::put_in_until_halt() {
   Progress& progress = run_.progress();
   std::uint64_t mark = 0;
   for (std::uint64_t iteration = 0;; ++iteration) {
@@ -65,10 +71,12 @@ void QueueLane::collect() {
   for (std::uint64_t iteration = 0;; ++iteration)
     for (const BoundOp& op : bound_.ops) {
       ++mark;
-      // Also behind a halt: what was put in reads and writes memory until it has ended.
-      if (!progress.await(run_.collector(lane_), run_.put_in_source(lane_), mark) &&
-          progress.count(run_.put_in_source(lane_)) < mark)
-        return;
+      // Also behind a halt: what was put in, by a thread that may not have heard of it yet, reads and writes memory
+      // until it has ended.
+      if (!progress.await(run_.collector(lane_), run_.put_in_source(lane_), mark)) {
+        complete_.wait(false);
+        if (progress.count(run_.put_in_source(lane_)) < mark) return;
+      }
       const Result<DeviceQueue::Ran> ran = queue_.await(mark);
       if (!ran.ok() && !failed) failed = !fail(op, ran.error());
       if (!failed) run_.finish_op(lane_, op, iteration, *ran);

@@ -5,6 +5,7 @@
 // device has come to the next mark, and says that the op has finished: host lanes never ask the device.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -23,6 +24,7 @@ class QueueLane {
   void collect();  ///< thread two, likewise; what was put in has ended when it returns
 
  private:
+  void put_in_until_halt();
   bool ready(const BoundOp& op, std::uint64_t iteration, std::uint64_t mark);
   bool fail(const BoundOp& op, const Error& error);
   bool shares_device(std::uint32_t source) const;
@@ -33,6 +35,7 @@ class QueueLane {
   const std::vector<DeviceQueue*>& queues_;
   DeviceQueue& queue_;
   const BoundLane& bound_;
+  std::atomic<bool> complete_{false};  ///< nothing more is put in
 };
 
 }  // namespace sluice

@@ -53,12 +53,15 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& source, const Options& options) {
   std::unique_ptr<Engine> engine(new Engine(run));
-  if (const Status reserved = engine->reserve(options); !reserved.ok()) {
+  const auto make = [&]() -> Status {
+    SLUICE_TRY(engine->reserve(options));
+    engine->index_buffers();
+    return engine->build_executor(source, options);
+  };
+  if (const Status made = make(); !made.ok()) {
     if (!options.swap_exists) engine->discard_swap();
-    return reserved.error();
+    return made.error();
   }
-  engine->index_buffers();
-  SLUICE_TRY(engine->build_executor(source, options));
   return engine;
 }
 

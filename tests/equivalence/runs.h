@@ -42,6 +42,7 @@ class Bench {
     profile.machine = machine_id();
     profile.optimizer_threads = 1;
     profile.drives[drive_key(std::vector<std::string>{folder_ / "drive"})] = {};
+    profile.devices["model of a CUDA device"] = {};  // tests/machine
     const Status saved = save_profile(folder_ / "profile.json", profile);
     SLUICE_CHECK(saved.ok(), "(%s)", saved.error().message.c_str());
   }

@@ -83,6 +83,30 @@ TEST(QueueLanes, StopsAtAnyMoment) {
   }
 }
 
+TEST(QueueLanes, WhatIsPutInWhileARunIsStoppedHasEndedBehindIt) {
+  const ToyTraining toy = toy_training(1, 3, 2);
+  std::atomic<int> taken{0}, ran{0};
+  Executor* executor = nullptr;
+  RigOptions options = queued(1, 0);
+  options.device_takes = [&](const Op&) {
+    if (++taken != 3) return;
+    while (ran != 2) std::this_thread::yield();
+    executor->stop({ErrorCode::cancelled, "enough"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // others hear of it, and end
+  };
+  options.device_fault = [&](const Op&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ++ran;
+    return success();
+  };
+  Rig rig(toy.plan, toy.units, options);
+  executor = &rig.executor();
+  ASSERT_TRUE(rig.initialise().ok());
+  EXPECT_FALSE(rig.iterate(4).ok());
+  EXPECT_EQ(taken, 3);
+  EXPECT_EQ(ran, 3);
+}
+
 TEST(QueueLanes, TimelineHasEveryOp) {
   const ToyTraining toy = toy_training(1, 2, 1);
   RigOptions options = queued(1, 0);

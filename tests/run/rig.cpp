@@ -141,6 +141,7 @@ DeviceQueue* Rig::Device::queue(LaneKind kind) {
 
 Status Rig::Device::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
                         const StepParams& params) {
+  if (rig_.options_.device_takes) rig_.options_.device_takes(op);
   compute_.put([this, &plan, &op, operands, params]() -> Status {
     if (rig_.options_.device_fault) SLUICE_TRY(rig_.options_.device_fault(op));
     if (op.kind != OpKind::accumulate) return rig_.run(plan, op, operands, params);

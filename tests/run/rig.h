@@ -21,6 +21,7 @@ struct RigOptions {
   std::uint64_t content_seed = 1;
   bool queued = false;  ///< the device works in queues of its own
   std::uint64_t queue_delay_seed = 0;
+  std::function<void(const Op&)> device_takes{};    ///< told as an op is put in, ahead of it
   std::function<Status(const Op&)> device_fault{};  ///< asked as the device runs an op
 };
 

@@ -296,5 +296,13 @@ TEST(Calibrate, WithoutTimeItExtrapolatesFromTheRate) {
   }
 }
 
+/// Plans of copies, for which there is no backend.
+TEST(Overhead, IsMeasured) {
+  for (const Result<double>& seconds : {measure_op_overhead_seconds(0.01), measure_handoff_seconds(1, 0.02)}) {
+    ASSERT_TRUE(seconds.ok()) << seconds.error().message;
+    EXPECT_GE(*seconds, 0);
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -2,7 +2,8 @@
 // run one after the other, the threads of a block as coroutines: each warp runs as far ahead of the others as barriers
 // let it, the first warp first or the last. So arithmetic, indices, tails, barriers that not all threads reach and most
 // missing barriers show without a device; memory errors show under AddressSanitizer. Tensor cores are modelled fragment
-// by fragment. What only hardware does (the rest of PTX, scheduling, speed) does not show.
+// by fragment. Streams are threads beside the host. What only hardware does (the rest of PTX, scheduling, speed) does
+// not show.
 #pragma once
 
 #include <cmath>
@@ -12,6 +13,8 @@
 #include <functional>
 #include <tuple>
 #include <utility>
+
+#include "card.h"
 
 // NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's.
 #define __global__
@@ -34,16 +37,39 @@ struct alignas(16) uint4 {
 
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
+// What follows has the names, the values and the calling conventions of the toolkit's own header, so that code compiled
+// against that runs on the model too (simt/runtime.cpp).
 struct CUstream_st;
+struct CUevent_st;
 using cudaStream_t = CUstream_st*;
+using cudaEvent_t = CUevent_st*;
+#define CUDART_VERSION 12000
+#define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
-  cudaErrorInvalidConfiguration = 9
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorHostMemoryAlreadyRegistered = 712,
+  cudaErrorHostMemoryNotRegistered = 713
 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -51,39 +77,61 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream = nullptr;
 };
 
+extern "C" {
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaSetDevice(int device);
 /// A small device, so that kernels stride.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+
 cudaError_t cudaMalloc(void** p, std::size_t bytes);
 cudaError_t cudaFree(void* p);
-/// Little: tests that need more skip.
 cudaError_t cudaMemGetInfo(std::size_t* unused, std::size_t* total);
+cudaError_t cudaHostRegister(void* p, std::size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* p);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemset(void* p, int value, std::size_t bytes);
-cudaError_t cudaMemsetAsync(void* p, int value, std::size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
-cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* p, int value, std::size_t bytes, cudaStream_t stream);
+cudaError_t cudaMemset2DAsync(void* p, std::size_t pitch, int value, std::size_t width, std::size_t height,
+                              cudaStream_t stream);
 
-// For benches at smoke size.
-#define CUDART_VERSION 0
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+}
+
+// For benches at smoke size. The toolkit's has more in it, and a function of its own (libraries/model/properties.cpp).
 struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount;
 };
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
-cudaError_t cudaDriverGetVersion(int* version);
-using cudaEvent_t = double*;
-cudaError_t cudaEventCreate(cudaEvent_t* event);
-cudaError_t cudaEventDestroy(cudaEvent_t event);
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  *properties = {"model of a CUDA device", 0, 0, 0};
+  cudaDeviceGetAttribute(&properties->major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&properties->minor, cudaDevAttrComputeCapabilityMinor, device);
+  return cudaDeviceGetAttribute(&properties->multiProcessorCount, cudaDevAttrMultiProcessorCount, device);
+}
 
 namespace simt {
 
-cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& thread);
+/// cudaSuccess where the device takes a launch of that shape.
+cudaError_t check(const cudaLaunchConfig_t& config);
+/// Runs all blocks on the calling thread, one launch at a time.
+void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread);
 /// Waits for the other threads of the block; whether `any` was true for one of them.
 bool block_barrier(bool any);
 /// The values of all 32 threads of the warp.
@@ -125,8 +173,10 @@ cudaError_t cudaFuncSetAttribute(void (*)(Parameters...), cudaFuncAttribute, int
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  if (const cudaError_t error = simt::check(*config); error != cudaSuccess) return error;
   const std::tuple<Parameters...> copy(std::forward<Arguments>(arguments)...);
-  return simt::run(*config, [&] { std::apply(kernel, copy); });
+  const auto thread = [kernel, copy] { std::apply(kernel, copy); };
+  return static_cast<cudaError_t>(simt_submit(config->stream, [c = *config, thread] { simt::run(c, thread); }));
 }
 
 inline void __syncthreads() { simt::block_barrier(false); }

@@ -1,7 +1,7 @@
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -40,7 +40,7 @@ simt_switch:
 namespace simt {
 namespace {
 
-constexpr unsigned warp_threads = 32, most_threads = 1024, multiprocessors = 2;
+constexpr unsigned warp_threads = 32, most_threads = 1024;
 constexpr std::size_t stack_bytes = 64 << 10;
 
 /// Where threads wait until the counter moves on.
@@ -200,17 +200,24 @@ void meet(Meeting& at, unsigned count) {
 
 }  // namespace
 
-cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& thread) {
-  Machine& m = machine();
+cudaError_t check(const cudaLaunchConfig_t& config) {
   const dim3 grid = config.gridDim, block = config.blockDim;
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > most_threads || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
       config.dynamicSmemBytes > static_cast<std::size_t>(shared_bytes_max))
     return cudaErrorInvalidConfiguration;
+  return cudaSuccess;
+}
+
+void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread) {
+  static std::mutex turn;  // blocks have the interpreter's globals and the kernels' shared memory for themselves
+  const std::lock_guard lock(turn);
+  Machine& m = machine();
+  const dim3 grid = config.gridDim, block = config.blockDim;
   gridDim = grid;
   blockDim = block;
-  m.count = static_cast<unsigned>(threads);
+  m.count = block.x * block.y * block.z;
   m.body = &thread;
   m.shared.assign((config.dynamicSmemBytes + sizeof(uint4) - 1) / sizeof(uint4), {});
   for (unsigned i = 0; i < m.count; ++i) {
@@ -223,7 +230,6 @@ cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& t
         blockIdx = dim3(x, y, z);
         run_block();
       }
-  return cudaSuccess;
 }
 
 unsigned lane() { return machine().running->number % warp_threads; }
@@ -329,79 +335,3 @@ void copy_wait(unsigned groups_left) {
 }
 
 }  // namespace simt
-
-const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-  }
-  return "unknown error";
-}
-const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaErrorInvalidConfiguration ? "cudaErrorInvalidConfiguration" : "cudaError";
-}
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value =
-      attribute == cudaDevAttrMultiProcessorCount ? static_cast<int>(simt::multiprocessors) : simt::shared_bytes_max;
-  return cudaSuccess;
-}
-cudaError_t cudaMalloc(void** p, std::size_t bytes) {
-  *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
-}
-cudaError_t cudaFree(void* p) {
-  std::free(p);
-  return cudaSuccess;
-}
-cudaError_t cudaMemGetInfo(std::size_t* unused, std::size_t* total) {
-  *unused = *total = std::size_t{1} << 30;
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void* p, int value, std::size_t bytes, cudaStream_t) { return cudaMemset(p, value, bytes); }
-cudaError_t cudaMemset(void* p, int value, std::size_t bytes) {
-  std::memset(p, value, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, kind);
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {"model of a CUDA device", 0, 0, simt::multiprocessors};
-  return cudaSuccess;
-}
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = new double(0);
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  *event = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  *milliseconds = static_cast<float>((*end - *begin) * 1e3);
-  return cudaSuccess;
-}

@@ -6,8 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
+#include <vector>
 
+#include "card.h"
 #include "sluice/dtype.h"
 
 namespace {
@@ -63,6 +64,46 @@ bool consistent(const Descriptor& d, const Layout& a, const Layout& b, const Lay
          c.ld >= c.rows && a.type == b.type && (a.type != CUDA_R_32F || c.type == CUDA_R_32F);
 }
 
+constexpr std::uint32_t epilogue_aux = 128;
+
+/// What a call of cublasLtMatmul asks for.
+struct Multiply {
+  Descriptor d;
+  Layout a, b, c;
+  const void *a_data, *b_data;
+  void* out;
+  float alpha, beta;
+  std::int64_t parts;  ///< in which sums are added up
+
+  bool has(std::uint32_t part_of_epilogue) const { return (d.epilogue & part_of_epilogue) != 0; }
+  /// Operands as floats, [k, i] beside each other in k.
+  static std::vector<float> rows(const void* data, const Layout& layout, std::int64_t count, std::int64_t k,
+                                 bool k_first, bool transposed) {
+    std::vector<float> all(static_cast<std::size_t>(count * k));
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t p = 0; p < k; ++p)
+        all[static_cast<std::size_t>(i * k + p)] = static_cast<float>(
+            load(data, k_first ? layout.at(p, i, transposed) : layout.at(i, p, transposed), layout.type));
+    return all;
+  }
+  void run() const {
+    const std::int64_t k = d.left == CUBLAS_OP_N ? a.columns : a.rows;
+    const std::vector<float> left = rows(a_data, a, c.rows, k, false, d.left == CUBLAS_OP_T),
+                             right = rows(b_data, b, c.columns, k, true, d.right == CUBLAS_OP_T);
+    for (std::int64_t j = 0; j < c.columns; ++j)
+      for (std::int64_t i = 0; i < c.rows; ++i) {
+        const float *x = &left[static_cast<std::size_t>(i * k)], *y = &right[static_cast<std::size_t>(j * k)];
+        float part[algorithms] = {};
+        for (std::int64_t p = 0, to = 0; p < k; ++p, to = to + 1 == parts ? 0 : to + 1) part[to] += x[p] * y[p];
+        double sum = alpha * (static_cast<double>(part[0]) + part[1] + part[2]);
+        if (beta != 0) sum += beta * load(out, i + j * c.ld, c.type);
+        if (has(CUBLASLT_EPILOGUE_BIAS)) sum += load(d.bias, i, d.bias_type);
+        if (has(epilogue_aux)) store(d.aux, i + j * d.aux_ld, d.aux_type, sum);
+        store(out, i + j * c.ld, c.type, has(CUBLASLT_EPILOGUE_GELU) ? gelu(sum) : sum);
+      }
+  }
+};
+
 }  // namespace
 
 extern "C" {
@@ -77,7 +118,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 }
 size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 const char* cublasLtGetStatusString(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_INVALID_VALUE ? "invalid value" : "no error";
+  if (status == CUBLAS_STATUS_SUCCESS) return "no error";
+  return status == CUBLAS_STATUS_INVALID_VALUE ? "invalid value" : "the device failed";
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t arithmetic,
@@ -174,42 +216,33 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t d,
                               *reinterpret_cast<Layout*>(b), *reinterpret_cast<Layout*>(c)));
 }
 
+/// Checked at once, computed when the stream comes to it.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a_data,
                               cublasLtMatrixLayout_t a_layout, const void* b_data, cublasLtMatrixLayout_t b_layout,
                               const void* beta, const void* c_data, cublasLtMatrixLayout_t c_layout, void* out,
                               cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t* algorithm, void*,
-                              size_t workspace_bytes, cudaStream_t) {
-  const auto& d = *reinterpret_cast<Descriptor*>(desc);
-  const auto &a = *reinterpret_cast<Layout*>(a_layout), &b = *reinterpret_cast<Layout*>(b_layout);
-  const auto& c = *reinterpret_cast<Layout*>(c_layout);
+                              size_t workspace_bytes, cudaStream_t stream) {
+  const Multiply p{.d = *reinterpret_cast<Descriptor*>(desc),
+                   .a = *reinterpret_cast<Layout*>(a_layout),
+                   .b = *reinterpret_cast<Layout*>(b_layout),
+                   .c = *reinterpret_cast<Layout*>(c_layout),
+                   .a_data = a_data,
+                   .b_data = b_data,
+                   .out = out,
+                   .alpha = *static_cast<const float*>(alpha),
+                   .beta = *static_cast<const float*>(beta),
+                   .parts = static_cast<std::int64_t>(algorithm->data[0])};
   const std::uint64_t promised = algorithm->data[7];
-  const auto aligned = [&](const void* p, int shift) {
-    return reinterpret_cast<std::uintptr_t>(p) % (promised >> shift & 255) == 0;
+  const auto aligned = [&](const void* address, int shift) {
+    return reinterpret_cast<std::uintptr_t>(address) % (promised >> shift & 255) == 0;
   };
-  if (!consistent(d, a, b, c) || algorithm->data[0] < 1 || algorithm->data[0] > algorithms || c_data != out ||
+  if (!consistent(p.d, p.a, p.b, p.c) || p.parts < 1 || p.parts > algorithms || c_data != out ||
       workspace_bytes < 1000 * algorithm->data[0] || !aligned(a_data, 24) || !aligned(b_data, 16) || !aligned(out, 0))
     return CUBLAS_STATUS_INVALID_VALUE;
-  const bool bias = (d.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0, with_gelu = (d.epilogue & CUBLASLT_EPILOGUE_GELU) != 0;
-  const bool aux = (d.epilogue & 128) != 0;
-  if ((bias && (d.bias == nullptr || d.bias_type != c.type)) ||
-      (aux && (d.aux == nullptr || d.aux_ld < c.rows || d.aux_type != c.type)))
+  if ((p.has(CUBLASLT_EPILOGUE_BIAS) && (p.d.bias == nullptr || p.d.bias_type != p.c.type)) ||
+      (p.has(epilogue_aux) && (p.d.aux == nullptr || p.d.aux_ld < p.c.rows || p.d.aux_type != p.c.type)))
     return CUBLAS_STATUS_INVALID_VALUE;
-  const std::int64_t k = d.left == CUBLAS_OP_N ? a.columns : a.rows;
-  for (std::int64_t j = 0; j < c.columns; ++j)
-    for (std::int64_t i = 0; i < c.rows; ++i) {
-      float parts[algorithms] = {};
-      for (std::int64_t p = 0; p < k; ++p)
-        parts[p % static_cast<std::int64_t>(algorithm->data[0])] +=
-            static_cast<float>(load(a_data, a.at(i, p, d.left == CUBLAS_OP_T), a.type)) *
-            static_cast<float>(load(b_data, b.at(p, j, d.right == CUBLAS_OP_T), b.type));
-      double sum = *static_cast<const float*>(alpha) * (static_cast<double>(parts[0]) + parts[1] + parts[2]);
-      const float before = *static_cast<const float*>(beta);
-      if (before != 0) sum += before * load(c_data, i + j * c.ld, c.type);
-      if (bias) sum += load(d.bias, i, d.bias_type);
-      if (aux) store(d.aux, i + j * d.aux_ld, d.aux_type, sum);
-      store(out, i + j * c.ld, c.type, with_gelu ? gelu(sum) : sum);
-    }
-  return CUBLAS_STATUS_SUCCESS;
+  return simt_submit(stream, [p] { p.run(); }) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // extern "C"

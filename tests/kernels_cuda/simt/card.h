@@ -1,0 +1,37 @@
+// The card that the model plays: how large it is, and when it fails.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+
+struct CUstream_st;
+
+namespace simt {
+
+constexpr std::uint64_t no_limit = std::numeric_limits<std::uint64_t>::max();
+
+/// Each field can be given as SLUICE_MODEL_<FIELD> in the environment of a program. Tests of that program change it
+/// while nothing runs.
+struct Card {
+  std::uint64_t devices = 1;
+  std::uint64_t driver = 12000;  ///< the CUDA version that it is for, major 1000 + minor 10; 0: none is installed
+  std::uint64_t capability = 90;
+  std::uint64_t memory = std::uint64_t{512} << 20;  ///< bytes; what is measured of a device grows with them
+  std::uint64_t taken = 0;                          ///< of them, by other processes
+  std::uint64_t allocations = no_limit;             ///< after so many, other processes take the rest
+  std::uint64_t lockable = no_limit;                ///< bytes of host memory that may be registered
+  std::uint64_t fails_at = 0;    ///< work of streams, counted from 1, that ends in an ECC error, for good; 0: none
+  std::uint64_t delay_seed = 0;  ///< of random pauses ahead of work in streams; 0: none
+};
+Card& card();
+
+/// What a new process would find: no error, nothing counted.
+void restart();
+/// Work of streams (kernels, copies, fills, multiplies) since then.
+std::uint64_t work_done();
+
+}  // namespace simt
+
+/// Puts work into a stream, for libraries that have kernels of their own. A cudaError_t.
+extern "C" unsigned simt_submit(CUstream_st* stream, std::function<void()> work);

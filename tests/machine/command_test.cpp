@@ -1,0 +1,82 @@
+// The command line tool on the model of a device: what it refuses, and a run that a device's failure ends.
+#include "tests/tools/command.h"
+
+#include <stdlib.h>
+
+#include <map>
+
+namespace sluice {
+namespace {
+
+class CommandOnModel : public CommandTest {
+ protected:
+  void SetUp() override {
+    set_up_training();
+    Result<HardwareProfile> profile = load_profile(path("cache/sluice/profile.json"));
+    ASSERT_TRUE(profile.ok()) << profile.error().message;
+    profile->devices["model of a CUDA device"] = {};
+    ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), *profile).ok());
+    write("model.json",
+          R"({"model_type":"llama","vocab_size":256,"hidden_size":64,"intermediate_size":128,"num_attention_heads":4,)"
+          R"("num_key_value_heads":2,"head_dim":16,"max_position_embeddings":64,"rms_norm_eps":1e-5,)"
+          R"("rope_theta":10000.0,"hidden_act":"silu","num_hidden_layers":1,"tie_word_embeddings":true})");
+  }
+  void TearDown() override {
+    for (const auto& [name, value] : card_) unsetenv(name.c_str());
+  }
+  /// Of the card that commands find from here on.
+  void set(const std::string& field, const std::string& value) {
+    card_["SLUICE_MODEL_" + field] = value;
+    setenv(("SLUICE_MODEL_" + field).c_str(), value.c_str(), 1);
+  }
+  std::string train(const std::string& more) const {
+    return "train --model " + path("model.json") + " --data " + path("text") +
+           " --seq 32 --batch 2 --steps 4 --eval-batches 1 --host-memory 32MiB " + more;
+  }
+
+  std::map<std::string, std::string> card_;
+};
+
+TEST_F(CommandOnModel, Begins) {
+  const Finished version = sluice("--version"), help = sluice("--help");
+  EXPECT_EQ(version.status, 0) << version.err;
+  EXPECT_EQ(version.out.rfind("sluice ", 0), 0u) << version.out;
+  EXPECT_EQ(help.status, 0) << help.err;
+}
+
+TEST_F(CommandOnModel, RefusesDevicesThatItCannotUse) {
+  expect_refused(train("--device gpu"), "give cpu, cuda or cuda:N");
+  expect_refused(train("--device cuda:1"), "there is no device cuda:1");
+  set("CAPABILITY", "75");
+  expect_refused(train("--device cuda"), "has compute capability 7.5, 8.0 is needed");
+  set("DRIVER", "11080");
+  expect_refused(train("--device cuda"), "the CUDA driver is for 11.8");
+  set("DRIVER", "0");
+  expect_refused(train("--device cuda"), "no CUDA driver is installed");
+}
+
+TEST_F(CommandOnModel, GoesOnAfterADeviceHasFailed) {
+  const std::string nvme = "--device cuda --states nvme --nvme " + path("nvme") + " --nvme-space 256MiB ";
+  const Finished whole = sluice(train(nvme + "--run " + path("whole")));
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  // The first that is reached is in the second half of all that the device does.
+  std::string name, run;
+  Finished failed;
+  for (int at = 4096; at > 1 && failed.status != 1; at /= 2) {
+    name = "run" + std::to_string(at);
+    run = train(nvme + "--run " + path(name));
+    set("FAILS_AT", std::to_string(at));
+    failed = sluice(run);
+  }
+  EXPECT_EQ(failed.status, 1) << failed.err;
+  EXPECT_NE(failed.err.find("sluice train: #"), std::string::npos) << failed.err;
+  EXPECT_NE(failed.err.find("uncorrectable ECC error"), std::string::npos) << failed.err;
+  set("FAILS_AT", "0");
+  const Finished again = sluice(run);
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_NE(again.err.find("continuing after step"), std::string::npos) << again.err;
+  EXPECT_EQ(read(path(name) + "/model.safetensors"), read(path("whole") + "/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace sluice
