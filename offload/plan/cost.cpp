@@ -74,9 +74,14 @@ OpCost CostModel::cost(const Op& op) const {
       break;
     }
     case OpKind::update:
+      memory = streamed_bytes(plan_, op);
+      if (plan_.lanes[op.lane].kind == LaneKind::compute) {  // as quick as its memory
+        c.seconds = memory / hw_.memory_bytes_per_second + overhead;
+        c.threads = hw_.compute_threads;
+        break;
+      }
       c.seconds = static_cast<double>(op.numel) / hw_.adamw_parameters_per_second + overhead;
       c.threads = hw_.optimizer_threads;
-      memory = streamed_bytes(plan_, op);
       break;
     case OpKind::grad_norm:
       if (op.bytes == 0) bytes = 4.0 * static_cast<double>(op.numel);
@@ -91,6 +96,7 @@ OpCost CostModel::cost(const Op& op) const {
       break;
     case OpKind::sync:
     case OpKind::commit:
+    case OpKind::verify:
     case OpKind::control:
     case OpKind::step_end: c.seconds = overhead; break;
     default:
