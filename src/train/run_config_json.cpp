@@ -1,5 +1,7 @@
 #include "src/train/run_config_json.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -62,6 +64,7 @@ void each_field(Config& c, F f) {
   f("--prefetch", "prefetch", w.prefetch, Change::never);
   f("--states", "states", w.states, Change::never);
   f("--residency", "resident", w.resident, Change::never);
+  f("--optimizer", "update_on_device", w.update_on_device, Change::never);
   f("--durable", "durable", c.durable, Change::never);
   f("--profile", "profile", c.profile, Change::free);
   f("--delay-seed", "delay_seed", c.delay_seed, Change::free);
@@ -77,6 +80,7 @@ void each_choice(S& c, F f) {
   f("accumulator", c.accumulator);
   f("saved", c.saved);
   f("boundary", c.boundary);
+  f("update_on_device", c.update_on_device);
 }
 
 template <class S, class F>
@@ -143,13 +147,18 @@ struct Read<std::vector<T>> {
   }
 };
 
+/// Keys that version 0.1's first runs do not have: their fields stay as they are.
+constexpr std::array<std::string_view, 2> later_keys{"document_mask", "update_on_device"};
+
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {
  public:
   explicit Reader(const Json& json) : json_(json) {}
   template <class T>
   void operator()(const char* key, T& field) {
-    const bool good = json_.is_object() && json_.contains(key) && Read<T>::from(json_[key], field);
+    const bool is_there = json_.is_object() && json_.contains(key);
+    if (!is_there && json_.is_object() && std::ranges::find(later_keys, key) != later_keys.end()) return;
+    const bool good = is_there && Read<T>::from(json_[key], field);
     if (!good && wrong_.empty()) wrong_ = key;
   }
   Status status() const {
@@ -173,10 +182,7 @@ Json to_json(const RunConfig& config) {
 Result<RunConfig> run_config_from_json(const Json& json) {
   RunConfig config;
   Reader read(json);
-  each_field(config, [&](const char*, const char* key, auto& field, Change) {
-    const bool is_later = std::string_view(key) == "document_mask";  // than version 0.1's first runs
-    if (!is_later || !json.is_object() || json.contains(key)) read(key, field);
-  });
+  each_field(config, [&](const char*, const char* key, auto& field, Change) { read(key, field); });
   SLUICE_TRY(read.status());
   return config;
 }
@@ -223,6 +229,7 @@ std::string shown(const std::string& option, const Json& value) {
   if (option == "--update") return value == true ? "ahead" : "backward";
   if (option == "--recompute") return value == true ? "full" : "none";
   if (option == "--residency") return value == true ? "all" : "none";
+  if (option == "--optimizer") return value == true ? "device" : "cpu";
   const auto of = names.find(option);
   if (of == names.end() || !value.is_number_integer())
     return value.is_string() ? value.get<std::string>() : value.dump();
