@@ -72,7 +72,7 @@ void each_field(Config& c, F f) {
 }
 
 template <class S, class F>
-void each_choice(S& c, F f) {
+void each_choice(S& c, F&& f) {
   f("resident", c.resident);
   f("parameter_home", c.parameter_home);
   f("state_home", c.state_home);
@@ -84,7 +84,7 @@ void each_choice(S& c, F f) {
 }
 
 template <class S, class F>
-void each_knob(S& s, F f) {
+void each_knob(S& s, F&& f) {
   f("group", s.group);
   f("update_ahead", s.update_ahead);
   f("prefetch", s.prefetch);
