@@ -23,6 +23,7 @@ class CudaBackend final : public ComputeBackend {
 
   DeviceQueue* queue(LaneKind kind) override;
   Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) override;
+  Status update(const DeviceUpdate& update, const StepParams& params) override;
   /// Device memory that is not in a plan: the rotary table.
   std::uint64_t fixed_bytes() const { return rope_bytes_; }
 
