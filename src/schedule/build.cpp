@@ -24,7 +24,7 @@ struct Pass {
 using Task = std::function<void()>;
 
 /// Emits tile pipelines: reads run `depth` tiles ahead of the updates, across units. Loads to the device run half as
-/// far, so that copies behind them do not wait for the drive, and within the unit whose parameters are open.
+/// far, so that copies behind them do not wait for the drive.
 class TileStream {
  public:
   TileStream(std::vector<RankBuilder>& ranks, int depth)
@@ -41,7 +41,7 @@ class TileStream {
     read_ahead();
     SLUICE_CHECK(done_ < tiles_.size(), "tile %zu", done_);
     const std::size_t to_load = std::min(read_, done_ + depth_ / 2 + 1);
-    for (; loaded_ < to_load && tiles_[loaded_].unit == tiles_[done_].unit; ++loaded_)
+    for (; loaded_ < to_load && ranks_.front().can_load(tiles_[loaded_]); ++loaded_)
       for (RankBuilder& r : ranks_) r.load_tile(tiles_[loaded_]);
     for (RankBuilder& r : ranks_) {
       r.update_tile(tiles_[done_]);

@@ -231,10 +231,18 @@ void RankBuilder::read_tile(const TileRef& t) {
   emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, wait, gradient, t.index);
 }
 
+bool RankBuilder::can_load(const TileRef& t) {
+  const UnitChoice& c = choice(t.unit);
+  if (!c.update_on_device || c.resident) return true;
+  const bool into_open = kind_ == PlanKind::train && schedule_.update_ahead;
+  return (into_open ? unit(t.unit).open : tile(t)[StateKind::parameter]).valid();
+}
+
 void RankBuilder::load_tile(const TileRef& t) {
   if (!choice(t.unit).update_on_device) return;
   const PerUnit& s = unit(t.unit);
-  const Part& whole = s.open.valid() ? s.open : s.resident;
+  // In the backward pass open parameters are those of before the update.
+  const Part& whole = s.resident.valid() || !schedule_.update_ahead ? s.resident : s.open;
   Tile &host = tile(t), &to = device_tile(t);
   Op& op = emit_.op(OpKind::copy, LaneKind::h2d, rank_, t.unit);
   op.tile = t.index;

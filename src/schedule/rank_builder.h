@@ -38,6 +38,8 @@ class RankBuilder {
 
   // optimizer tiles
   void read_tile(const TileRef& t);
+  /// Whether there is a place for the parameters on the device, or they are in host memory to be staged.
+  bool can_load(const TileRef& t);
   /// host -> device, where the device updates the unit; parameters into their place if that is open.
   void load_tile(const TileRef& t);
   void update_tile(const TileRef& t);
