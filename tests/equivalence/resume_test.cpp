@@ -491,7 +491,8 @@ TEST_F(PowerCuts, LoseNothingThatWasCommitted) {
     const bool ahead = round % 2 == 0;
     RunConfig c = config(true);
     if (!ahead) c.optimizer.clip_norm = 0;
-    const Schedule s = schedule(ahead, round % 4 < 2 ? Place::nvme : Place::host);
+    Schedule s = schedule(ahead, round % 4 < 2 ? Place::nvme : Place::host);
+    s.units[1].update_on_device = s.units[2].update_on_device = round % 3 == 1;
     const std::string whole = fresh_directory(), path = fresh_directory();
     const Finished expected = finished(whole, attempt(c, whole, s));
     Finished got;

@@ -125,6 +125,20 @@ TEST(Simulate, CoresAreShared) {
   EXPECT_NEAR(simulate(plan, hw).timeline[2].end, 1, 1e-9);
 }
 
+TEST(Simulate, AnUpdateOnTheDeviceIsAsQuickAsItsMemory) {
+  StepPlan plan = lanes_only();
+  plan.buffers.push_back({"tile", Tier::device, 0, 4096});
+  Op update;
+  update.kind = OpKind::update;
+  update.lane = 0;
+  update.numel = 10;
+  update.accesses = {{0, 0, 200, Role::exp_avg, Mode::read_write}, {0, 200, 100, Role::gradient, Mode::read}};
+  plan.ops.push_back(update);
+  HardwareProfile hw = simple_machine();
+  hw.memory_bytes_per_second = 50;
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 250.0 / 50);
+}
+
 // Parts of a compute op end together: a copy on one of its two cores holds up both.
 TEST(Simulate, ATeamIsAsSlowAsItsMostCrowdedCore) {
   StepPlan plan = lanes_only();
