@@ -42,8 +42,7 @@ struct DeviceUpdate {
 };
 
 /// Runs the compute ops of one rank, except accumulate and update where the device is the host: the executor does those
-/// itself.
-/// Called on the rank's compute lane thread only.
+/// itself. Called on the rank's compute lane thread only.
 class ComputeBackend {
  public:
   virtual ~ComputeBackend() = default;

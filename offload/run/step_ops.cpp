@@ -64,8 +64,7 @@ Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
                        static_cast<std::int64_t>(op.find(Role::dst)->bytes / sizeof(float)));
       return success();
     case OpKind::grad_norm: return grad_norm(rank, op, params);
-    case OpKind::update:
-      return op.find(Role::diverged) != nullptr ? update_on_host_device(rank, op, params) : update(rank, op, params);
+    case OpKind::update: return update(rank, op, params);
     case OpKind::verify: return verify(op, params);
     case OpKind::control: return control(rank, op, params);
     case OpKind::step_end: return step_end(rank, op, params);
@@ -146,7 +145,7 @@ Status StepOps::grad_norm(RankId rank, const BoundOp& op, const StepParams& para
                                           " is not finite; lower the learning rate or look at the data of this step"};
 }
 
-/// On a device's queue too: what the host has to do with the control block is done when an op is put in.
+/// Also for a device's queue: the control block has been written when an op is put in.
 DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) const {
   const Operand* const control = op.find(Role::control);
   const bool clips = params.clip_norm > 0 && control != nullptr;
@@ -170,17 +169,12 @@ DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) c
 Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params) {
   if (params.update_step == 0) return success();
   const DeviceUpdate u = bind_update(op, params);
-  const std::uint64_t count = update_tile(u.tile, u.chunks, params, u.clip_factor, *scratch_[rank].team);
-  if (count == 0) return success();
+  const bool on_device = u.diverged != nullptr;  // that is the host
+  WorkerTeam& team = on_device ? *scratch_[rank].device_team : *scratch_[rank].team;
+  const std::uint64_t count = update_tile(u.tile, u.chunks, params, u.clip_factor, team);
+  if (on_device) *u.diverged = (u.first ? 0 : *u.diverged) + count;
+  if (on_device || count == 0) return success();
   return diverged(count, static_cast<std::size_t>(op.op->unit), params);
-}
-
-Status StepOps::update_on_host_device(RankId rank, const BoundOp& op, const StepParams& params) {
-  if (params.update_step == 0) return success();
-  const DeviceUpdate u = bind_update(op, params);
-  const std::uint64_t count = update_tile(u.tile, u.chunks, params, u.clip_factor, *scratch_[rank].device_team);
-  *u.diverged = (u.first ? 0 : *u.diverged) + count;
-  return success();
 }
 
 /// The counts of units lie one after the other.

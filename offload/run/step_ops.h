@@ -34,7 +34,6 @@ class StepOps {
   Status grad_norm(RankId rank, const BoundOp& op, const StepParams& params);
   DeviceUpdate bind_update(const BoundOp& op, const StepParams& params) const;
   Status update(RankId rank, const BoundOp& op, const StepParams& params);
-  Status update_on_host_device(RankId rank, const BoundOp& op, const StepParams& params);
   Status verify(const BoundOp& op, const StepParams& params) const;
   Error diverged(std::uint64_t count, std::size_t unit, const StepParams& params) const;
   Status control(RankId rank, const BoundOp& op, const StepParams& params);

@@ -234,7 +234,7 @@ void RankBuilder::read_tile(const TileRef& t) {
 bool RankBuilder::can_load(const TileRef& t) {
   const UnitChoice& c = choice(t.unit);
   if (!c.update_on_device || c.resident) return true;
-  const bool into_open = kind_ == PlanKind::train && schedule_.update_ahead;
+  const bool into_open = kind_ == PlanKind::train && schedule_.update_ahead;  // what the next pass computes with
   return (into_open ? unit(t.unit).open : tile(t)[StateKind::parameter]).valid();
 }
 
@@ -291,7 +291,7 @@ void RankBuilder::publish_tile(const TileRef& t) {
 }
 
 void RankBuilder::verify() {
-  if (!diverged_.valid()) return;
+  if (!diverged_.valid()) return;  // the CPU updates all units
   const Part found = stage("diverged", diverged_.bytes);
   emit_.move(OpKind::copy, LaneKind::d2h, rank_, -1, diverged_, found);
   Op& op = emit_.op(OpKind::verify, LaneKind::optimizer, rank_);
@@ -380,7 +380,8 @@ void RankBuilder::drain_tile(const TileRef& t) {
   Emitter::touch(norm, control_.slice(sizeof(ControlBlock) + 8 * static_cast<std::uint64_t>(t.unit), 8), Role::control,
                  t.index == 0 ? Mode::write : Mode::read_write);
   if (!schedule_.update_ahead) {
-    choice(t.unit).update_on_device ? device_tile(t)[StateKind::gradient] = from : tile(t)[StateKind::gradient] = host;
+    const bool on_device = choice(t.unit).update_on_device;
+    (on_device ? device_tile(t) : tile(t))[StateKind::gradient] = on_device ? from : host;
   } else if (!waits_in_host) {
     const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
     emit_.move(OpKind::write, LaneKind::nvme_write, rank_, t.unit, host, wait, t.index);
