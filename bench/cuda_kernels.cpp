@@ -23,6 +23,7 @@
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/norm.h"
+#include "kernels/cuda/quantize.h"
 #include "sluice/random.h"
 
 namespace sluice {
@@ -270,6 +271,35 @@ std::vector<Case> optimizer(Arrays& a, const Shape& s) {
   return all;
 }
 
+template <class T>
+void add_quantized(std::vector<Case>& cases, T* x, const Quantization& q, std::uint8_t* codes, float* scales,
+                   std::int64_t n) {
+  const std::string kind = std::string(sizeof(T) == 4 ? " f32, int" : " bf16, int") + std::to_string(q.bits) + " by " +
+                           std::to_string(q.block);
+  const double bytes = static_cast<double>(n) * sizeof(T) + static_cast<double>(quantized_bytes(n, q));
+  namespace k = kernels::cuda;
+  cases.push_back({"quantize" + kind, bytes, [=](Stream& on) { k::quantize(x, n, q, codes, scales, on); }});
+  cases.push_back({"dequantize" + kind, bytes, [=](Stream& on) { k::dequantize(codes, scales, n, q, x, on); }});
+  if constexpr (sizeof(T) == 4)
+    cases.push_back({"dequantize_add" + kind, bytes + 4 * static_cast<double>(n),
+                     [=](Stream& on) { k::dequantize_add(codes, scales, n, q, x, on); }});
+}
+
+std::vector<Case> quantization(Arrays& a, const Shape& s) {
+  const std::int64_t n = s.parameters;
+  float* f = a.f32(n);
+  bf16* x = a.b16(n);
+  auto* codes = a.make<std::uint8_t>(n, Arrays::Fill::bits);
+  auto* scales = a.make<float>(n / 32 + 1, Arrays::Fill::positive_f32);
+  std::vector<Case> all;
+  for (const int bits : {8, 4})
+    for (const std::int64_t block : {32, 256, 2048}) {
+      add_quantized(all, f, {bits, block}, codes, scales, n);
+      add_quantized(all, x, {bits, block}, codes, scales, n);
+    }
+  return all;
+}
+
 /// Seconds of one call, from events around `calls` of them.
 class Clock {
  public:
@@ -395,7 +425,8 @@ int run(int argc, char** argv) {
   Stream stream(nullptr);
   Clock clock;
   std::vector<Row> rows;
-  for (const Group& group : {Group(pointwise), Group(norms), Group(positions), Group(head), Group(optimizer)})
+  for (const Group& group :
+       {Group(pointwise), Group(norms), Group(positions), Group(head), Group(optimizer), Group(quantization)})
     for (Row& row : measure(group, options, clock, stream)) rows.push_back(std::move(row));
   std::printf("%s, %d multiprocessors; %d rounds, medians\n", device.name, device.multiProcessorCount, options.rounds);
   std::printf("%-40s %9s %10s %9s %9s %7s  %s\n", "kernel", "MB", "us", "GB/s", "copy", "ratio", "of rounds");

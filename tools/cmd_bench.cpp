@@ -153,6 +153,7 @@ Status bench_all(const Options& o) {
   progress.finish();
   profile.op_seconds = old.op_seconds;
   profile.drives = old.drives;
+  profile.devices = old.devices;
   select_drive(profile, directories);
   SLUICE_TRY(save_profile(path, profile));
   if (o.json)
@@ -203,6 +204,7 @@ void add_bench(CLI::App& app, Outcome& outcome) {
   add("norm", "The gradient's norm against the memory's bandwidth", "  sluice bench norm --json", bench_norm);
   add_bench_adamw(*bench, outcome);
   add_bench_copy(*bench, outcome);
+  add_bench_device(*bench, outcome);
   add_bench_io(*bench, outcome);
 }
 

@@ -162,7 +162,7 @@ std::string durability(const Prepared& run, const RunDirectory& directory) {
 
 /// A run that is in the directory goes on; else the options describe a new one.
 Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const RunDirectory& directory,
-                                              const Progress& progress) {
+                                              bool device_is_given, const Progress& progress) {
   if (!directory.run()) {
     if (config.model.empty()) return bad_request("--model is missing: give a preset, a config.json or a directory");
     if (config.data.empty()) return bad_request("--data is missing: give text or a token file");
@@ -171,6 +171,7 @@ Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const Run
   const RunDescription& run = *directory.run();
   const DriveLayout layout{run.block_bytes, run.stripe_weights};
   SLUICE_ASSIGN(auto prepared, prepare_with(config, Purpose::train, run.schedule, &layout, progress));
+  if (!device_is_given) prepared->kernels = run.kernels;
   if (prepared->workload.durable && directory.has_commits())
     SLUICE_TRY(Engine::check_swap(*prepared, swap_name(run.id)));
   return prepared;
@@ -219,7 +220,8 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
   }
   Screen screen(config);
   if (directory.run()) screen.hold();
-  SLUICE_ASSIGN(auto run, prepare_run(config, directory, [&](const std::string& text) { screen.note(text); }));
+  SLUICE_ASSIGN(auto run, prepare_run(config, directory, given.contains("--device"),
+                                      [&](const std::string& text) { screen.note(text); }));
   if (!run->search.fits) return does_not_fit(*run);
   screen.note(summary(*run));
   screen.note(durability(*run, directory));

@@ -49,11 +49,14 @@ void add_model_options(CLI::App* app, RunOptions* o) {
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str()
       ->group("Model");
+  app->add_option("--device", c.device, "what computes: cpu, cuda (the first GPU) or cuda:N")
+      ->capture_default_str()
+      ->group("Machine");
   add_size(app, "--device-memory", &c.device_memory,
-           "hard limit of device memory, per rank (default: half of what is free)")
+           "hard limit of device memory, per rank (default: half of what is free; of a GPU's 90%)")
       ->group("Budgets");
   add_size(app, "--host-memory", &c.host_memory,
-           "hard limit of host memory, all ranks (default: a quarter of what is free)")
+           "hard limit of host memory, all ranks (default: a quarter of what is free; half beside a GPU)")
       ->group("Budgets");
   app->add_option("--nvme", o->nvme, "directories for the swap file, separated by commas (default: no drive tier)")
       ->type_name("DIR[,DIR]")

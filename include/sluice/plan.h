@@ -39,10 +39,10 @@ constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_
 
 /// What works in order and beside the others. compute: the device. h2d, d2h: copies. nvme_read, nvme_write: the drive.
 /// optimizer: CPU AdamW, norms and step control. comm: collectives. commit: syncs and commit records, so that other
-/// writes go on beside them.
-enum class LaneKind : std::uint8_t { compute, h2d, d2h, nvme_read, nvme_write, optimizer, comm, commit };
-constexpr std::array<const char*, 8> lane_names{"compute",    "h2d",       "d2h",  "nvme_read",
-                                                "nvme_write", "optimizer", "comm", "commit"};
+/// writes go on beside them. input: the trainer's tokens.
+enum class LaneKind : std::uint8_t { compute, h2d, d2h, nvme_read, nvme_write, optimizer, comm, commit, input };
+constexpr std::array<const char*, 9> lane_names{"compute",   "h2d",  "d2h",    "nvme_read", "nvme_write",
+                                                "optimizer", "comm", "commit", "input"};
 
 /// Order within a lane. Ops always start in order and their completions become visible in order. On a lane that is
 /// not `windowed`, an op starts only after the one before it has finished. On a windowed lane (a drive with many
@@ -64,8 +64,9 @@ enum class OpKind : std::uint8_t {
   logits,            ///< head in decoding: x_in, parameters -> logits of the last token
   accumulate,        ///< dst += src, fp32
   // h2d, d2h lanes
-  copy,         ///< src -> dst
-  load_tokens,  ///< this micro-batch's tokens from the trainer -> dst
+  copy,  ///< src -> dst
+  // input lane
+  load_tokens,  ///< this micro-batch's tokens from the trainer -> dst, in host memory
   // nvme lanes
   read,    ///< nvme src -> host dst
   write,   ///< host src -> nvme dst

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@
 
 namespace sluice {
 
-constexpr std::uint32_t profile_schema_version = 4;
+constexpr std::uint32_t profile_schema_version = 5;
 
 /// A drive, or several with one swap file striped over them: the requests that suit it and what it does with those.
 struct DriveProfile {
@@ -24,6 +25,25 @@ struct DriveProfile {
   double request_seconds = 0;           ///< that one more request costs with many in flight
   double read_latency_seconds = 0;      ///< of one request alone, beyond its bytes at the full rate
   double write_latency_seconds = 0;
+};
+
+/// A problem that several kernels of a library solve, and the one that was chosen, as that library's caller writes
+/// them.
+using KernelChoices = std::map<std::string, std::string>;
+
+/// A GPU: it computes beside the host, from a memory of its own, and its copies take no core.
+struct DeviceProfile {
+  double gemm_flops_f32 = 1e13;  ///< best algorithm and shape of those tried
+  double gemm_flops_bf16 = 1e14;
+  double memory_bytes_per_second = 1e12;  ///< of a copy within the device
+  double adamw_parameters_per_second = 1e10;
+  double h2d_bytes_per_second = 1e10;  ///< between locked memory and the device, alone
+  double d2h_bytes_per_second = 1e10;
+  double both_bytes_per_second = 2e10;  ///< the sum of both while both copy
+  double op_overhead_seconds = 1e-5;    ///< of one more op in a queue
+  /// Which of several kernels does what, by cost key: those that were quickest when the op was measured. Bits depend on
+  /// them, so that runs keep what they began with.
+  std::map<std::string, KernelChoices> choices;
 };
 
 /// Rates of one machine. Bytes per second count bytes moved once (a copy of n bytes is n).
@@ -48,6 +68,8 @@ struct HardwareProfile {
   DriveProfile drive;          ///< the one in use: a member of `drives`, or a guess
   /// By what drive_key (src/device/profile.h) makes of directories.
   std::map<std::string, DriveProfile> drives;
+  std::optional<DeviceProfile> device;           ///< the GPU in use: a member of `devices`; none: the CPU is the device
+  std::map<std::string, DeviceProfile> devices;  ///< by Device::kind (src/device/device.h)
   /// Seconds that one compute op takes alone, by cost key ("attention.backward b1 s512 h768 ... bf16 t2").
   std::map<std::string, double> op_seconds;
 };

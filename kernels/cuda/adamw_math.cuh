@@ -13,7 +13,6 @@ __device__ inline float updated_master(const AdamwConstants& c, float master, fl
   return __fmaf_rn(c.minus_rate, direction, __fmul_rn(master, c.keep));
 }
 
-__device__ inline std::uint32_t magnitude_bits(float v) { return std::bit_cast<std::uint32_t>(v) & 0x7fffffffu; }
 /// NaN, infinite or infinite once it is rounded to bf16.
 __device__ inline bool is_diverged(float master) { return magnitude_bits(master) > 0x7f7f7fffu; }
 __device__ inline std::uint32_t with_quiet_nan(float v) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "kernels/cuda/library.h"
@@ -77,6 +78,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
   std::uint64_t workspace_bytes = 0;
   double seconds = 0;
+  bool used = false;  ///< since used() was last asked
 };
 
 /// The library's matrices are column-major, and row-major memory is the transpose of one: C^T = B^T A^T, so that B is
@@ -97,6 +99,7 @@ class CublasGemm final : public Gemm {
                                        int repetitions) override;
   Status adopt(const GemmChoice& choice) override;
   std::vector<GemmChoice> choices() const override;
+  std::vector<GemmChoice> used() override;
 
  private:
   using Heuristics = std::vector<cublasLtMatmulHeuristicResult_t>;
@@ -144,7 +147,7 @@ Result<Plan> CublasGemm::describe(const GemmProblem& p) const {
   SLUICE_ASSIGN(Layout left, layout(p.operands, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_ld));
   SLUICE_ASSIGN(Layout right, layout(p.operands, p.a_transposed ? p.m : p.k, p.a_transposed ? p.k : p.m, p.a_ld));
   SLUICE_ASSIGN(Layout result, layout(p.result, p.n, p.m, p.c_ld));
-  Plan plan{std::move(descriptor), std::move(left), std::move(right), std::move(result), {}, 0, 0};
+  Plan plan{std::move(descriptor), std::move(left), std::move(right), std::move(result), {}, 0, 0, false};
   SLUICE_TRY(set(plan, CUBLASLT_MATMUL_DESC_TRANSA, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
   SLUICE_TRY(set(plan, CUBLASLT_MATMUL_DESC_TRANSB, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
   int epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -255,7 +258,12 @@ Status CublasGemm::multiply(const GemmCall& call, std::span<std::byte> workspace
     if (error != cudaSuccess) return fault(problem.name() + ": " + cudaGetErrorString(error));
     return success();
   }
-  SLUICE_ASSIGN(const Plan* const plan, plan_of(problem, call.epilogue));
+  if (options_.timed > 0 && !plans_.contains(problem)) {
+    SLUICE_ASSIGN(const std::vector<GemmChoice> timed, time(call, workspace, stream, options_.timed, 3));
+    SLUICE_TRY(adopt(timed.front()));
+  }
+  SLUICE_ASSIGN(Plan* const plan, plan_of(problem, call.epilogue));
+  plan->used = true;
   return run(*plan, problem, call, workspace, stream);
 }
 
@@ -360,7 +368,79 @@ std::vector<GemmChoice> CublasGemm::choices() const {
   return all;
 }
 
+std::vector<GemmChoice> CublasGemm::used() {
+  std::vector<GemmChoice> all;
+  for (auto& [problem, plan] : plans_)
+    if (std::exchange(plan.used, false)) all.push_back(choice_of(problem, plan));
+  return all;
+}
+
+/// The numbers of a choice in the order in which they are written.
+template <class Choice, class F>
+void each_number_of_problem(Choice& c, F&& f) {
+  auto& p = c.problem;
+  for (auto* n : {&p.m, &p.n, &p.k, &p.a_ld, &p.b_ld, &p.c_ld, &p.before_gelu_ld}) f(*n);
+  for (auto* t : {&p.operands, &p.result}) f(*t);
+  for (auto* b : {&p.a_transposed, &p.b_transposed, &p.accumulate, &p.bias, &p.gelu, &p.aligned}) f(*b);
+}
+template <class Choice, class F>
+void each_number_of_algorithm(Choice& c, F&& f) {
+  f(c.library_version);
+  for (auto& word : c.algorithm) f(word);
+  f(c.workspace_bytes);
+}
+
+/// Reads hexadecimal words until one is none.
+class Words {
+ public:
+  explicit Words(const std::string& text) : in_(text) { in_ >> std::hex; }
+  template <class T>
+  void operator()(T& number) {
+    std::uint64_t word = 0;
+    good_ = good_ && static_cast<bool>(in_ >> word);
+    number = static_cast<T>(word);
+    good_ = good_ && static_cast<std::uint64_t>(number) == word;
+  }
+  bool starts_with(const char* name) {
+    std::string first;
+    in_ >> first;
+    return first == name;
+  }
+  bool end() {
+    std::string more;
+    return good_ && !(in_ >> more);
+  }
+
+ private:
+  std::istringstream in_;
+  bool good_ = true;
+};
+
+constexpr const char* words_begin = "gemm";
+
 }  // namespace
+
+std::pair<std::string, std::string> GemmChoice::to_words() const {
+  std::ostringstream name, chosen;
+  name << words_begin << std::hex;
+  chosen << std::hex;
+  each_number_of_problem(*this, [&](const auto& n) { name << ' ' << static_cast<std::uint64_t>(n); });
+  const char* between = "";
+  each_number_of_algorithm(*this, [&](const auto& n) { chosen << std::exchange(between, " ") << n; });
+  return {name.str(), chosen.str()};
+}
+
+Result<GemmChoice> GemmChoice::from_words(const std::string& problem, const std::string& algorithm) {
+  GemmChoice choice;
+  Words name(problem), chosen(algorithm);
+  const bool is_gemm = name.starts_with(words_begin);
+  each_number_of_problem(choice, name);
+  each_number_of_algorithm(choice, chosen);
+  const auto known = [](Dtype t) { return t == Dtype::f32 || t == Dtype::bf16; };
+  if (is_gemm && name.end() && chosen.end() && known(choice.problem.operands) && known(choice.problem.result))
+    return choice;
+  return bad_request("'" + problem + "' is no choice of a matrix multiply");
+}
 
 GemmProblem::GemmProblem(const GemmCall& call)
     : m(call.m),

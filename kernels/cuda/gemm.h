@@ -10,6 +10,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,6 +64,11 @@ struct GemmChoice {
   std::array<std::uint64_t, 8> algorithm{};  ///< cublasLtMatmulAlgo_t
   std::uint64_t workspace_bytes = 0;         ///< that it needs
   double seconds = 0;                        ///< of one multiply, where it was timed
+
+  /// The problem and the rest as words, to be stored: "gemm 4096 ...", "130100 1f 0 ...".
+  std::pair<std::string, std::string> to_words() const;
+  /// bad_request where they are not what to_words made.
+  static Result<GemmChoice> from_words(const std::string& problem, const std::string& algorithm);
 };
 
 /// Workspace of any algorithm that may be chosen for a multiply of these sizes: what NVIDIA recommends for Hopper, and
@@ -75,6 +81,9 @@ class Gemm {
  public:
   struct Options {
     bool tf32 = false;  ///< fp32 operands are rounded to 11 significant bits, for tensor cores
+    /// Algorithms that are timed when a problem is first met, on its operands; the quickest is taken. Results that are
+    /// added to are then wrong, and the stream is waited for: for measuring.
+    int timed = 0;
   };
   /// Of the device that is current. Fails where cuBLASLt of the version compiled for is not installed.
   static Result<std::unique_ptr<Gemm>> create(const Options& options);
@@ -94,6 +103,8 @@ class Gemm {
   virtual Status adopt(const GemmChoice& choice) = 0;
   /// All that have been chosen, by heuristics or by adopt, in an order that does not depend on theirs.
   virtual std::vector<GemmChoice> choices() const = 0;
+  /// Of those, what multiplied since this was last asked.
+  virtual std::vector<GemmChoice> used() = 0;
 };
 
 }  // namespace sluice::kernels::cuda

@@ -31,6 +31,9 @@ __device__ inline std::uint32_t element_bits(std::int16_t v) { return static_cas
 __device__ inline std::uint32_t element_bits(std::int8_t v) { return static_cast<std::uint8_t>(v); }
 __device__ inline std::uint32_t element_bits(std::uint8_t v) { return v; }
 
+/// They order magnitudes, infinity and NaN last.
+__device__ inline std::uint32_t magnitude_bits(float v) { return std::bit_cast<std::uint32_t>(v) & 0x7fffffffu; }
+
 template <class T>
 __device__ T element_of(std::uint32_t bits) {
   if constexpr (std::same_as<T, float>)
@@ -68,19 +71,21 @@ __device__ inline void store_whole(uint4* to, uint4 v) {
 #endif
 }
 
-/// n elements of T, of 4 to 32 bytes together. Elements that are not valid read as zero bits and are not written.
+/// n elements of T, of 2 to 32 bytes together. Elements that are not valid read as zero bits and are not written.
 template <class T, int n>
 class Pack {
  public:
-  static constexpr int words = n * static_cast<int>(sizeof(T)) / 4;
-  static_assert(words == 1 || words == 2 || words == 4 || words == 8);
+  static constexpr int bytes = n * static_cast<int>(sizeof(T)), words = (bytes + 3) / 4;
+  static_assert(bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16 || bytes == 32);
   /// What addresses must be a multiple of for one access (two of 16 bytes, for 32).
-  static constexpr std::size_t alignment = words == 8 ? 16 : 4 * words;
+  static constexpr std::size_t alignment = bytes == 32 ? 16 : bytes;
 
   __device__ static Pack load(const T* from, Part part) {
     Pack p;
     if (part.whole) {
-      if constexpr (words == 1) {
+      if constexpr (bytes == 2) {
+        p.word_[0] = *reinterpret_cast<const std::uint16_t*>(from);
+      } else if constexpr (words == 1) {
         p.word_[0] = *reinterpret_cast<const std::uint32_t*>(from);
       } else if constexpr (words == 2) {
         const uint2 v = *reinterpret_cast<const uint2*>(from);
@@ -102,7 +107,9 @@ class Pack {
 
   __device__ void store(T* to, Part part) const {
     if (part.whole) {
-      if constexpr (words == 1) {
+      if constexpr (bytes == 2) {
+        *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(word_[0]);
+      } else if constexpr (words == 1) {
         *reinterpret_cast<std::uint32_t*>(to) = word_[0];
       } else if constexpr (words == 2) {
         store_whole(reinterpret_cast<uint2*>(to), uint2{word_[0], word_[1]});

@@ -21,8 +21,14 @@ void Work::add(const OpCost& c, RankId rank) {
 std::array<double, 6> Work::seconds(const HardwareProfile& hw) const {
   double compute = 0;
   for (const double s : compute_seconds) compute = std::max(compute, s);
-  return {compute,           core_seconds / hw.cores, memory_seconds, drive_seconds(hw, read_bytes, write_bytes),
-          link_down_seconds, link_up_seconds};
+  // Both directions at once may share what neither reaches alone.
+  double down = link_down_seconds, up = link_up_seconds;
+  if (hw.device) {
+    const double together = (down * hw.device->h2d_bytes_per_second + up * hw.device->d2h_bytes_per_second) /
+                            hw.device->both_bytes_per_second;
+    (down > up ? down : up) = std::max({down, up, together});
+  }
+  return {compute, core_seconds / hw.cores, memory_seconds, drive_seconds(hw, read_bytes, write_bytes), down, up};
 }
 
 double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {

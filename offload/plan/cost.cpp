@@ -21,6 +21,16 @@ double streamed_bytes(const StepPlan& plan, const Op& op) {
 
 bool is_compute(OpKind kind) { return kind <= OpKind::accumulate; }
 
+bool runs_on_device(LaneKind kind, const HardwareProfile& hw) {
+  return hw.device.has_value() && (kind == LaneKind::compute || kind == LaneKind::h2d || kind == LaneKind::d2h);
+}
+
+double both_ways_slowdown(const HardwareProfile& hw) {
+  if (!hw.device) return 1;
+  return std::max(
+      1.0, (hw.device->h2d_bytes_per_second + hw.device->d2h_bytes_per_second) / hw.device->both_bytes_per_second);
+}
+
 CostModel::CostModel(const StepPlan& plan, const HardwareProfile& hw) : plan_(plan), hw_(hw) {
   for (const std::string& key : plan.cost_keys) {
     const auto it = hw.op_seconds.find(key);
@@ -31,29 +41,40 @@ CostModel::CostModel(const StepPlan& plan, const HardwareProfile& hw) : plan_(pl
 
 double CostModel::flops(const Op& op) const {
   const bool bf16 = op.cost >= 0 && bf16_[static_cast<std::size_t>(op.cost)];
+  if (hw_.device) return bf16 ? hw_.device->gemm_flops_bf16 : hw_.device->gemm_flops_f32;
   return bf16 ? hw_.gemm_flops_bf16 : hw_.gemm_flops_f32;
+}
+
+double CostModel::copy_rate(bool down) const {
+  if (hw_.device) return down ? hw_.device->h2d_bytes_per_second : hw_.device->d2h_bytes_per_second;
+  return down ? hw_.h2d_bytes_per_second : hw_.d2h_bytes_per_second;
 }
 
 double CostModel::compute_seconds(const Op& op) const {
   if (op.cost >= 0 && measured_[static_cast<std::size_t>(op.cost)] > 0)
     return measured_[static_cast<std::size_t>(op.cost)];
-  if (op.kind == OpKind::accumulate)
-    return streamed_bytes(plan_, op) / hw_.memory_bytes_per_second + hw_.op_overhead_seconds;
-  return op.flop / flops(op) + hw_.op_overhead_seconds;
+  const double overhead = hw_.device ? hw_.device->op_overhead_seconds : hw_.op_overhead_seconds;
+  const double memory = hw_.device ? hw_.device->memory_bytes_per_second : hw_.memory_bytes_per_second;
+  if (op.kind == OpKind::accumulate) return streamed_bytes(plan_, op) / memory + overhead;
+  return op.flop / flops(op) + overhead;
 }
 
 OpCost CostModel::cost(const Op& op) const {
   OpCost c;
   double bytes = static_cast<double>(op.bytes), memory = 0, busy = 1;
-  const double overhead = hw_.op_overhead_seconds;
+  const bool on_device = runs_on_device(plan_.lanes[op.lane].kind, hw_);
+  const double overhead = on_device ? hw_.device->op_overhead_seconds : hw_.op_overhead_seconds;
   switch (op.kind) {
-    case OpKind::copy:
-    case OpKind::load_tokens: {
+    case OpKind::load_tokens:
+      c.seconds = bytes / hw_.h2d_bytes_per_second + overhead;
+      memory = bytes;
+      break;
+    case OpKind::copy: {
       const bool down = plan_.lanes[op.lane].kind == LaneKind::h2d;
-      const double link = bytes / (down ? hw_.h2d_bytes_per_second : hw_.d2h_bytes_per_second);
+      const double link = bytes / copy_rate(down);
       (down ? c.link_down_seconds : c.link_up_seconds) = link;
       c.seconds = link + overhead;
-      memory = bytes;
+      memory = on_device ? bytes / 2 : bytes;  // a GPU copies one way through the host's memory, and without a core
       break;
     }
     case OpKind::read:
@@ -74,14 +95,11 @@ OpCost CostModel::cost(const Op& op) const {
       break;
     }
     case OpKind::update:
-      memory = streamed_bytes(plan_, op);
-      if (plan_.lanes[op.lane].kind == LaneKind::compute) {  // as quick as its memory
-        c.seconds = memory / hw_.memory_bytes_per_second + overhead;
-        c.threads = hw_.compute_threads;
-        break;
-      }
-      c.seconds = static_cast<double>(op.numel) / hw_.adamw_parameters_per_second + overhead;
+      c.seconds = static_cast<double>(op.numel) /
+                      (on_device ? hw_.device->adamw_parameters_per_second : hw_.adamw_parameters_per_second) +
+                  overhead;
       c.threads = hw_.optimizer_threads;
+      memory = streamed_bytes(plan_, op);
       break;
     case OpKind::grad_norm:
       if (op.bytes == 0) bytes = 4.0 * static_cast<double>(op.numel);
@@ -104,6 +122,11 @@ OpCost CostModel::cost(const Op& op) const {
       c.best_seconds = op.flop / flops(op);
       c.threads = hw_.compute_threads;
       if (op.kind == OpKind::accumulate) memory = streamed_bytes(plan_, op);
+  }
+  if (on_device) {
+    c.threads = 1;
+    busy = 0;
+    if (c.link_down_seconds + c.link_up_seconds == 0) memory = 0;
   }
   // Alone, an op is not held up by its own use of a resource.
   c.threads = std::min(c.threads, static_cast<double>(hw_.cores));

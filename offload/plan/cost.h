@@ -31,6 +31,7 @@ class CostModel {
 
  private:
   double compute_seconds(const Op& op) const;
+  double copy_rate(bool down) const;
   double flops(const Op& op) const;
 
   const StepPlan& plan_;
@@ -50,5 +51,11 @@ MixedRates mixed_rates(const HardwareProfile& hw);
 double drive_seconds(const HardwareProfile& hw, double read_bytes, double write_bytes);
 
 bool is_compute(OpKind kind);
+
+/// Whether ops of such a lane run in queues of a GPU.
+bool runs_on_device(LaneKind kind, const HardwareProfile& hw);
+
+/// How many times longer a copy takes while the other direction copies too; 1 where links are the CPU's own copies.
+double both_ways_slowdown(const HardwareProfile& hw);
 
 }  // namespace sluice::planning

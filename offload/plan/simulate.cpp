@@ -100,7 +100,9 @@ class Simulator {
         program_(plan, iterations),
         lanes_(program_.lanes()),
         arrived_(std::size_t{program_.meetings()} * iterations),
-        cores_(hw.cores) {
+        cores_(hw.cores),
+        both_ways_slowdown_(both_ways_slowdown(hw)) {
+    for (const Lane& lane : plan.lanes) on_device_.push_back(runs_on_device(lane.kind, hw));
     const CostModel model(plan, hw);
     for (const Op& op : plan.ops) costs_.push_back(model.cost(op));
   }
@@ -179,7 +181,8 @@ class Simulator {
       if (s.occupied || begun == program_.lane_nodes(l) || s.flying.size() >= window) continue;
       if (s.blocked_on != no_node && !finished(s.blocked_on)) continue;
       const NodeId n = program_.at(l, begun + 1);
-      s.woken = s.woken || s.blocked_on != no_node;
+      // A device waits for itself, and no thread wakes.
+      s.woken = s.woken || (s.blocked_on != no_node && !(on_device_[l] && on_device_[program_.lane(s.blocked_on)]));
       s.blocked_on = no_node;
       for (const Wait& w : plan_.ops[program_.op(n)].waits)
         if (const NodeId t = program_.target(n, w); t != no_node && !finished(t)) s.blocked_on = t;
@@ -235,6 +238,7 @@ class Simulator {
   void set_slowdowns() {
     SharedResource memory, down, up;
     int reads = 0, writes = 0;
+    bool downs = false, ups = false;
     cores_.clear();
     for (const bool teams : {true, false})
       for (Server& s : lanes_)
@@ -246,6 +250,8 @@ class Simulator {
       const OpCost& c = *s.cost;
       reads += c.drive == DriveUse::read;
       writes += c.drive == DriveUse::write;
+      downs = downs || c.link_down_seconds > 0;
+      ups = ups || c.link_up_seconds > 0;
       if (c.seconds <= 0) continue;
       memory.demand(1, c.memory_seconds / c.seconds);
       down.demand(1, c.link_down_seconds / c.seconds);
@@ -263,6 +269,7 @@ class Simulator {
         slow = std::max({slow, core_use(c) / cores_.level(s.core, static_cast<std::size_t>(c.threads)),
                          c.memory_seconds / c.seconds / memory_level, c.link_down_seconds / c.seconds / down_level,
                          c.link_up_seconds / c.seconds / up_level});
+      if (downs && ups && c.link_down_seconds + c.link_up_seconds > 0) slow = std::max(slow, both_ways_slowdown_);
       s.slowdown = std::max(1.0, slow);
     }
   }
@@ -274,7 +281,9 @@ class Simulator {
   std::vector<Server> lanes_;
   std::vector<std::uint32_t> arrived_;
   std::vector<OpCost> costs_;
+  std::vector<bool> on_device_;  ///< by lane
   Cores cores_;
+  double both_ways_slowdown_;
   double now_ = 0;
   int running_ = 0;  ///< begun and not landed
 };

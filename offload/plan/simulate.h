@@ -42,8 +42,9 @@ double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw)
 
 /// Simulate `iterations` (cyclic plans: at least 3, and the one after them as far as it overlaps) with lanes in order,
 /// waits and collectives. A windowed drive lane is one server at the full rate; reading and writing at once share the
-/// mixed rate. Cores, memory bandwidth and links are shared max-min fairly (cores: among threads); an op runs as slowly
-/// as the scarcest of what it uses. The plan must be free of deadlocks.
+/// mixed rate, and so do the two directions of a GPU's link. Cores, memory bandwidth and links are shared max-min
+/// fairly (cores: among threads); an op runs as slowly as the scarcest of what it uses. The plan must be free of
+/// deadlocks.
 Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterations = 3);
 
 /// The time bound alone, without simulating.

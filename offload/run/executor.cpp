@@ -94,8 +94,9 @@ Status Executor::Impl::check_parts(const StepPlan& plan) const {
     const bool commits = op.kind == OpKind::sync || op.kind == OpKind::commit;
     if (commits && parts.store == nullptr) return bad_request("no store to commit").in(describe(plan, id));
     if (asks_source && parts.source == nullptr) return bad_request("no step source").in(describe(plan, id));
-    if (op.kind == OpKind::load_tokens && op.accesses.empty())
-      return bad_request("loads tokens to nowhere").in(describe(plan, id));
+    if (op.kind == OpKind::load_tokens &&
+        (op.accesses.empty() || plan.buffers[op.accesses.front().buffer].tier != Tier::host))
+      return bad_request("loads tokens to nowhere in host memory").in(describe(plan, id));
   }
   return success();
 }

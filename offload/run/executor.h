@@ -62,7 +62,7 @@ class ComputeBackend {
 class StepSource {
  public:
   virtual ~StepSource() = default;
-  /// On the h2d lane.
+  /// On the input lane, into host memory.
   virtual Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                              std::span<std::int32_t> dst) = 0;
   /// On the optimizer lane, after `control`. unit_norm_sq and losses are the rank's own; `control` is of all ranks.

@@ -36,15 +36,6 @@ bool QueueLane::ready(const BoundOp& op, std::uint64_t iteration, std::uint64_t 
   return true;
 }
 
-/// For an op that the host does, as if the lane were the host's.
-bool QueueLane::ready_on_host(const BoundOp& op, std::uint64_t iteration, std::uint64_t mark) {
-  Progress& progress = run_.progress();
-  if (!progress.await(lane_, lane_, mark - 1)) return false;
-  for (const BoundWait& wait : op.waits)
-    if (!progress.await(lane_, wait.source, run_.threshold(wait, iteration))) return false;
-  return true;
-}
-
 void QueueLane::put_in() {
   Progress& progress = run_.progress();
   std::uint64_t mark = 0;
@@ -54,11 +45,9 @@ void QueueLane::put_in() {
       if (!progress.await(lane_, other, run_.finished_before(other, iteration))) return;
     for (const BoundOp& op : bound_.ops) {
       ++mark;
-      const bool is_of_host = op.op->kind == OpKind::load_tokens;
-      if (!(is_of_host ? ready_on_host(op, iteration, mark) : ready(op, iteration, mark)) || progress.halted()) return;
+      if (!ready(op, iteration, mark) || progress.halted()) return;
       run_.start_op(lane_, op, iteration);
-      Status done = is_of_host ? ops_.run(bound_.lane.rank, op, run_.params(iteration))
-                               : ops_.put_in(bound_.lane.rank, op, run_.params(iteration), queue_);
+      Status done = ops_.put_in(bound_.lane.rank, op, run_.params(iteration), queue_);
       // Also behind a failure: some of the op may be in the queue, and must have ended before memory goes.
       const Status marked = queue_.mark(mark);
       if (done.ok()) done = marked;

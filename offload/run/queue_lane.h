@@ -24,7 +24,6 @@ class QueueLane {
 
  private:
   bool ready(const BoundOp& op, std::uint64_t iteration, std::uint64_t mark);
-  bool ready_on_host(const BoundOp& op, std::uint64_t iteration, std::uint64_t mark);
   bool fail(const BoundOp& op, const Error& error);
   bool shares_device(std::uint32_t source) const;
 

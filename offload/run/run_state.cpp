@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 /// What a finished op has moved, from what it was bound to.
-void count_moved(const BoundOp& op, const std::vector<Buffer>& buffers, MovedBytes& moved) {
+void count_moved(const BoundOp& op, MovedBytes& moved) {
   for (const BoundCopy& copy : op.copies)
     (copy.direction == Direction::h2d   ? moved.h2d
      : copy.direction == Direction::d2h ? moved.d2h
@@ -21,10 +21,6 @@ void count_moved(const BoundOp& op, const std::vector<Buffer>& buffers, MovedByt
   switch (op.op->kind) {
     case OpKind::read: moved.nvme_read += transferred; break;
     case OpKind::write: moved.nvme_write += transferred; break;
-    case OpKind::load_tokens:
-      (buffers[op.op->accesses.front().buffer].tier == Tier::device ? moved.h2d : moved.within) +=
-          op.operands.front().bytes;
-      break;
     case OpKind::all_gather:
     case OpKind::reduce_scatter: moved.collective += op.op->bytes; break;
     default: break;
@@ -161,7 +157,7 @@ void RunState::finish(LaneId lane, const BoundOp& op, std::uint64_t iteration, c
   if (poisoner_) poisoner_->finished(op.id);
   MovedBytes& moved = records_[lane].moved[iteration % params_.size()];
   if (&op == &bound_.lanes[lane].ops.front()) moved = {};
-  count_moved(op, plan_.buffers, moved);
+  count_moved(op, moved);
   if (options_.record_timeline) times_[iteration % params_.size() * plan_.ops.size() + op.id] = times;
   progress_.publish(lane, ++records_[lane].finished);
 }

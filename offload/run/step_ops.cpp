@@ -58,7 +58,11 @@ MovedBytes StepOps::moved() const {
 Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
   switch (op.op->kind) {
     case OpKind::copy: return copy(op);
-    case OpKind::load_tokens: return load_tokens(rank, op, params);
+    case OpKind::load_tokens: {
+      const Operand& dst = op.operands.front();
+      return parts_.source->load_tokens(rank, op.op->micro_batch, params,
+                                        {as<std::int32_t>(&dst), dst.bytes / sizeof(std::int32_t)});
+    }
     case OpKind::accumulate:
       kernels::add_f32(as<const float>(op.find(Role::src)), as<float>(op.find(Role::dst)),
                        static_cast<std::int64_t>(op.find(Role::dst)->bytes / sizeof(float)));
@@ -113,21 +117,6 @@ Status StepOps::copy(const BoundOp& op) {
 
 void StepOps::count(const BoundCopy& copy) {
   add(copy.direction == Direction::h2d ? h2d_ : copy.direction == Direction::d2h ? d2h_ : within_, copy.bytes);
-}
-
-Status StepOps::load_tokens(RankId rank, const BoundOp& op, const StepParams& params) {
-  const Operand& dst = op.operands.front();
-  const bool to_device = plan_->buffers[op.op->accesses.front().buffer].tier == Tier::device;
-  const std::size_t numel = dst.bytes / sizeof(std::int32_t);
-  std::vector<std::int32_t>& staged = scratch_[rank].tokens;
-  const bool stages = to_device && works_in_queue(rank, LaneKind::h2d);
-  if (stages) staged.resize(numel);
-  SLUICE_TRY(parts_.source->load_tokens(rank, op.op->micro_batch, params,
-                                        stages ? std::span(staged) : std::span(as<std::int32_t>(&dst), numel)));
-  if (stages)
-    SLUICE_TRY(parts_.memory->device().copy(dst.data, reinterpret_cast<const std::byte*>(staged.data()), dst.bytes));
-  add(to_device ? h2d_ : within_, dst.bytes);
-  return success();
 }
 
 Status StepOps::grad_norm(RankId rank, const BoundOp& op, const StepParams& params) {

@@ -26,11 +26,9 @@ class StepOps {
     std::unique_ptr<WorkerTeam> device_team;  ///< for updates of a device that is the host
     std::vector<double> partial;              ///< norms of the blocks of one tile
     std::vector<double> all;                  ///< what all ranks measured
-    std::vector<std::int32_t> tokens;         ///< on their way to a device; as large as a micro-batch after the first
   };
   Status copy(const BoundOp& op);
   void count(const BoundCopy& copy);
-  Status load_tokens(RankId rank, const BoundOp& op, const StepParams& params);
   Status grad_norm(RankId rank, const BoundOp& op, const StepParams& params);
   DeviceUpdate bind_update(const BoundOp& op, const StepParams& params) const;
   Status update(RankId rank, const BoundOp& op, const StepParams& params);

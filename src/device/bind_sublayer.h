@@ -5,6 +5,7 @@
 #include <span>
 
 #include "offload/run/executor.h"
+#include "sluice/profile.h"
 #include "src/model/sublayer.h"
 
 namespace sluice {
@@ -16,6 +17,7 @@ struct SublayerOptions {
   int threads = 1;  ///< of the CPU
   std::int64_t kv_capacity = 0;
   bool documents = false;  ///< kept apart: their tokens come with positions
+  KernelChoices kernels;   ///< of a GPU; for what is not in it, the library's first advice
 };
 
 /// `rope` is left to the device.

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/gemm.h"
 #include "offload/run/memory.h"
 #include "sluice/random.h"
 #include "src/device/profile_measure.h"
@@ -16,73 +15,105 @@
 namespace sluice {
 namespace {
 
-/// Read between runs, so that parameters are no nearer than they are in a step.
-constexpr std::uint64_t eviction_bytes = 64u << 20;
 constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
 constexpr int repeats = 7;
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
+constexpr std::uint64_t noise_bytes = 4u << 20;
 
-/// Memory and arguments to run every op of one unit.
-struct Bench {
-  SublayerArgs args;
-  std::vector<Pages> owned;
-  std::vector<std::int32_t> tokens;
-  std::vector<float> logits;
-  double loss = 0;
-
-  Result<std::byte*> pages(std::uint64_t bytes, Dtype dtype, float scale) {
-    SLUICE_ASSIGN(Pages made, Pages::make(bytes));
-    fill_random(made, dtype, scale);
-    owned.push_back(std::move(made));
-    return owned.back().data();
+/// The device's memory that ops are measured in.
+class Place {
+ public:
+  explicit Place(DeviceMemory& memory) : memory_(memory) {}
+  ~Place() {
+    for (const auto& [address, bytes] : owned_) memory_.free(address, bytes);
   }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+
+  Result<std::byte*> noise(std::uint64_t bytes, Dtype dtype, float scale) {
+    SLUICE_ASSIGN(std::byte * address, reserve(bytes));
+    SLUICE_ASSIGN(const Pages noise, Pages::make(std::min(bytes, noise_bytes)));
+    fill_random(noise, dtype, scale);
+    for (std::uint64_t at = 0; at < bytes; at += noise_bytes)
+      SLUICE_TRY(memory_.copy(address + at, noise.data(), std::min(noise_bytes, bytes - at)));
+    return address;
+  }
+  template <class T>
+  Result<T*> copy(std::span<const T> values) {
+    SLUICE_ASSIGN(std::byte * address, reserve(values.size_bytes()));
+    SLUICE_TRY(memory_.copy(address, reinterpret_cast<const std::byte*>(values.data()), values.size_bytes()));
+    return reinterpret_cast<T*>(address);
+  }
+
+ private:
+  Result<std::byte*> reserve(std::uint64_t bytes) {
+    SLUICE_ASSIGN(std::byte * address, memory_.allocate(std::max<std::uint64_t>(bytes, 1)));
+    owned_.emplace_back(address, std::max<std::uint64_t>(bytes, 1));
+    return address;
+  }
+
+  DeviceMemory& memory_;
+  std::vector<std::pair<std::byte*, std::uint64_t>> owned_;
 };
 
-Result<std::unique_ptr<Bench>> make_bench(const Workload& workload, const UnitSpec& unit, const RopeTable& rope) {
-  auto bench = std::make_unique<Bench>();
+/// Memory and arguments to run every op of one unit.
+struct UnitBench {
+  explicit UnitBench(DeviceMemory& memory) : place(memory) {}
+  Place place;
+  SublayerArgs args;
+};
+
+Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const UnitSpec& unit, const RopeTable& rope,
+                                              DeviceMemory& memory) {
+  auto bench = std::make_unique<UnitBench>(memory);
+  Place& place = bench->place;
   const ModelSpec& model = *workload.model;
   const BatchShape shape = workload.shape;
   const Dtype dtype = workload.dtype;
   SublayerArgs& a = bench->args;
-  const SublayerCost cost = sublayer_cost(model, unit, shape, dtype, cpu_kernel_sizes);
+  const SublayerCost cost = sublayer_cost(model, unit, shape, dtype, *workload.kernels);
   const UnitSpec& embed = model.units.front();
-  const bool tied_head = unit.kind == Sublayer::head && model.config.tied;
   a.model = &model;
   a.unit = &unit;
-  a.rope = view_of(rope);
   a.shape = shape;
   a.dtype = dtype;
-  SLUICE_ASSIGN(a.parameters, bench->pages(unit.numel * dtype_bytes(dtype), dtype, 0.05f));
-  SLUICE_ASSIGN(std::byte * gradient, bench->pages(unit.numel * 4, Dtype::f32, 0));
-  a.gradient = reinterpret_cast<float*>(gradient);
-  if (tied_head) {
-    SLUICE_ASSIGN(a.tied_parameters, bench->pages(embed.numel * dtype_bytes(dtype), dtype, 0.05f));
-    SLUICE_ASSIGN(std::byte * tied, bench->pages(embed.numel * 4, Dtype::f32, 0));
-    a.tied_gradient = reinterpret_cast<float*>(tied);
+  a.rope = view_of(rope);
+  SLUICE_ASSIGN(a.rope.cos, place.copy(std::span(rope.cos)));
+  SLUICE_ASSIGN(a.rope.sin, place.copy(std::span(rope.sin)));
+  const auto gradient = [&](std::uint64_t numel) -> Result<float*> {
+    SLUICE_ASSIGN(std::byte * address, place.noise(numel * sizeof(float), Dtype::f32, 0));
+    return reinterpret_cast<float*>(address);
+  };
+  SLUICE_ASSIGN(a.parameters, place.noise(unit.numel * dtype_bytes(dtype), dtype, 0.05f));
+  SLUICE_ASSIGN(a.gradient, gradient(unit.numel));
+  if (unit.kind == Sublayer::head && model.config.tied) {
+    SLUICE_ASSIGN(a.tied_parameters, place.noise(embed.numel * dtype_bytes(dtype), dtype, 0.05f));
+    SLUICE_ASSIGN(a.tied_gradient, gradient(embed.numel));
   }
-  SLUICE_ASSIGN(a.x_in, bench->pages(cost.boundary_bytes, dtype, 1));
-  SLUICE_ASSIGN(a.x_out, bench->pages(cost.boundary_bytes, dtype, 1));
-  SLUICE_ASSIGN(a.d_out, bench->pages(cost.boundary_bytes, dtype, 1e-3f));
-  SLUICE_ASSIGN(a.d_in, bench->pages(cost.boundary_bytes, dtype, 1e-3f));
-  SLUICE_ASSIGN(a.saved, bench->pages(cost.saved_bytes, dtype, 1));
+  SLUICE_ASSIGN(a.x_in, place.noise(cost.boundary_bytes, dtype, 1));
+  SLUICE_ASSIGN(a.x_out, place.noise(cost.boundary_bytes, dtype, 1));
+  SLUICE_ASSIGN(a.d_out, place.noise(cost.boundary_bytes, dtype, 1e-3f));
+  SLUICE_ASSIGN(a.d_in, place.noise(cost.boundary_bytes, dtype, 1e-3f));
+  SLUICE_ASSIGN(a.saved, place.noise(cost.saved_bytes, dtype, 1));
   const std::uint64_t workspace = std::max(cost.forward_workspace_bytes, cost.backward_workspace_bytes);
-  SLUICE_ASSIGN(std::byte * scratch, bench->pages(workspace, Dtype::f32, 1));
+  SLUICE_ASSIGN(std::byte * scratch, place.noise(workspace, Dtype::f32, 1));
   a.workspace = {scratch, workspace};
-  bench->tokens.resize(TokenPlanes::bytes(shape, false) / sizeof(std::int32_t));
-  for (std::size_t i = 0; i < bench->tokens.size(); ++i)
-    bench->tokens[i] =
-        static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
-  a.tokens = TokenPlanes::at(bench->tokens.data(), shape, false);
-  a.loss = &bench->loss;
-  bench->logits.resize(static_cast<std::size_t>(model.config.vocabulary));
-  a.logits = bench->logits.data();
+  std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, false) / sizeof(std::int32_t));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
+  SLUICE_ASSIGN(std::int32_t * planes, place.copy(std::span<const std::int32_t>(tokens)));
+  a.tokens = TokenPlanes::at(planes, shape, false);
+  const double no_loss = 0;
+  SLUICE_ASSIGN(a.loss, place.copy(std::span(&no_loss, 1)));
+  const std::vector<float> logits(static_cast<std::size_t>(model.config.vocabulary));
+  SLUICE_ASSIGN(a.logits, place.copy(std::span(logits)));
   a.loss_scale = 1.0 / static_cast<double>(shape.tokens());
   return bench;
 }
 
-void run_op(SublayerArgs args, OpKind kind) {
+Result<double> run_op(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   if (kind == OpKind::recompute) args.x_out = nullptr;
-  run_sublayer(kind, args);
+  return bench.op_seconds(kind, args);
 }
 
 /// What is left to measure: one op of one kind of unit.
@@ -111,87 +142,83 @@ std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profil
     const auto unit = std::find_if(w.model->units.begin(), w.model->units.end(),
                                    [sublayer](const UnitSpec& u) { return u.kind == sublayer; });
     if (unit == w.model->units.end()) continue;
-    const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype, cpu_kernel_sizes);
+    const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype, *w.kernels);
     for (const OpKind kind : ops_of(sublayer, w.main_kind())) {
-      std::string key = cost_key(*w.model, sublayer, kind, w.shape, w.dtype, w.threads);
+      std::string key = cost_key(*w.model, sublayer, kind, w.shape, w.dtype, w.threads, w.device);
       if (profile.op_seconds.count(key) == 0) tasks.push_back({&*unit, kind, key, op_flop(cost, kind)});
     }
   }
   return tasks;
 }
 
-/// Runs of one op with caches as a step leaves them: parameters cold, the input just written.
-class Stopwatch {
- public:
-  explicit Stopwatch(Pages eviction) : eviction_(std::move(eviction)) {}
-
-  double run(const SublayerArgs& args, OpKind kind, std::uint64_t input_bytes) {
-    std::vector<double> seconds;
-    double spent = 0;
-    do {
-      touch(eviction_.data(), eviction_.bytes());
-      if (args.unit->kind != Sublayer::embed) touch(args.x_in, input_bytes);
-      const double start = now_seconds();
-      run_op(args, kind);
-      seconds.push_back(now_seconds() - start);
-      spent += seconds.back();
-    } while (static_cast<int>(seconds.size()) <= repeats && spent < repeat_below_seconds * repeats);
-    // The first run pays for threads and libraries that wake up; it counts only where it is the only one.
-    if (seconds.size() > 1) seconds.erase(seconds.begin());
-    // The median: a step will meet the same clock and the same neighbours.
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 2];
-  }
-
- private:
-  void touch(const std::byte* data, std::uint64_t bytes) {
-    std::uint64_t sum = 0;
-    for (std::uint64_t i = 0; i < bytes; i += 64) sum += static_cast<std::uint64_t>(data[i]);
-    sink_ = sum;
-  }
-  Pages eviction_;
-  volatile std::uint64_t sink_ = 0;
-};
+Result<double> median_seconds(DeviceBench& bench, const SublayerArgs& args, OpKind kind) {
+  std::vector<double> seconds;
+  double spent = 0;
+  do {
+    SLUICE_ASSIGN(const double took, run_op(bench, args, kind));
+    seconds.push_back(took);
+    spent += took;
+  } while (static_cast<int>(seconds.size()) <= repeats && spent < repeat_below_seconds * repeats);
+  // The first run pays for threads and libraries that wake up; it counts only where it is the only one.
+  if (seconds.size() > 1) seconds.erase(seconds.begin());
+  // The median: a step will meet the same clock and the same neighbours.
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
 
 }  // namespace
 
-Status calibrate(const Workload& workload, HardwareProfile& profile, double budget_seconds, bool* changed) {
+Status calibrate(const Workload& workload, Device& device, HardwareProfile& profile, double budget_seconds,
+                 bool* changed) {
   *changed = false;
   const std::vector<Task> tasks = missing_tasks(workload, profile);
   if (tasks.empty()) return success();
   *changed = true;
-  kernels::set_compute_threads(workload.threads);
+  KernelChoices made;
+  if (profile.device)
+    for (const auto& [key, choices] : profile.device->choices) made.insert(choices.begin(), choices.end());
+  SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(workload.threads, made));
   const RopeTable rope = make_rope_table(workload.model->config, workload.shape.sequence);
-  SLUICE_ASSIGN(Pages eviction, Pages::make(eviction_bytes));
-  Stopwatch stopwatch(std::move(eviction));
+  const bool bf16 = workload.dtype == Dtype::bf16;
+  const double best_rate = profile.device ? (bf16 ? profile.device->gemm_flops_bf16 : profile.device->gemm_flops_f32)
+                                          : (bf16 ? profile.gemm_flops_bf16 : profile.gemm_flops_f32);
 
   const double started = now_seconds();
   double flop_done = 0, seconds_done = 0;
   const UnitSpec* made_for = nullptr;
-  std::unique_ptr<Bench> bench;
+  std::unique_ptr<UnitBench> unit;
   for (const Task& task : tasks) {
-    const double rate = seconds_done > 0 && flop_done > 0
-                            ? flop_done / seconds_done
-                            : (workload.dtype == Dtype::bf16 ? profile.gemm_flops_bf16 : profile.gemm_flops_f32);
+    const double rate = seconds_done > 0 && flop_done > 0 ? flop_done / seconds_done : best_rate;
     if (now_seconds() - started + task.flop / rate > budget_seconds) {
       profile.op_seconds[task.key] = std::max(task.flop / rate, shortest_seconds);
       continue;
     }
     if (made_for != task.unit) {
-      bench.reset();
-      SLUICE_ASSIGN(bench, make_bench(workload, *task.unit, rope));
+      unit.reset();
+      SLUICE_ASSIGN(unit, make_bench(workload, *task.unit, rope, device.memory()));
       made_for = task.unit;
       // What backward reads must be what forward saves: statistics of noise would be infinite.
-      if (task.kind == OpKind::backward && task.unit->kind != Sublayer::embed) run_op(bench->args, OpKind::recompute);
+      if (task.kind == OpKind::backward && task.unit->kind != Sublayer::embed)
+        SLUICE_TRY(run_op(*bench, unit->args, OpKind::recompute));
     }
-    const SublayerCost cost =
-        sublayer_cost(*workload.model, *task.unit, workload.shape, workload.dtype, cpu_kernel_sizes);
-    const double seconds = stopwatch.run(bench->args, task.kind, cost.boundary_bytes);
+    static_cast<void>(bench->used());
+    SLUICE_ASSIGN(const double seconds, median_seconds(*bench, unit->args, task.kind));
     profile.op_seconds[task.key] = std::max(seconds, shortest_seconds);
+    if (profile.device) profile.device->choices[task.key] = bench->used();
     flop_done += task.flop;
     if (task.flop > 0) seconds_done += seconds;
   }
+  if (profile.device) profile.devices[workload.device] = *profile.device;
   return success();
+}
+
+KernelChoices chosen_kernels(const HardwareProfile& profile, const std::vector<std::string>& cost_keys) {
+  KernelChoices all;
+  if (!profile.device) return all;
+  for (const std::string& key : cost_keys)
+    if (const auto of = profile.device->choices.find(key); of != profile.device->choices.end())
+      all.insert(of->second.begin(), of->second.end());
+  return all;
 }
 
 }  // namespace sluice

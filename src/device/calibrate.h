@@ -6,19 +6,25 @@
 #include "sluice/plan.h"
 #include "sluice/profile.h"
 #include "sluice/status.h"
+#include "src/device/device.h"
 #include "src/schedule/schedule.h"
 
 namespace sluice {
 
 /// Stable text that contains every dimension on which the seconds of this op depend and nothing else:
 /// "attention.backward b1 s512 h768 a12 kv12 d64 w0 llama t2 bf16".
-std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype,
-                     int threads);
+/// `device`: Device::kind; only the CPU's ops depend on threads.
+std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype, int threads,
+                     const std::string& device = {});
 
 /// Measure every distinct sublayer op in the plans of a run of this workload that profile.op_seconds does not have yet,
-/// on random data in memory of its own (lower quartile of a few runs), and add it. When `budget_seconds` are spent, the
+/// on random data in memory of its own (median of a few runs), and add it. When `budget_seconds` are spent, the
 /// rest is extrapolated from FLOP at the rate of what ran. *changed tells whether anything was added. Sets the calling
-/// thread's OpenMP team to workload.threads.
-Status calibrate(const Workload& workload, HardwareProfile& profile, double budget_seconds, bool* changed);
+/// thread's OpenMP team to workload.threads. On a GPU the kernels that were chosen go to profile.device and its entry
+/// in profile.devices. The kernels that were chosen for these ops, of the device in use.
+KernelChoices chosen_kernels(const HardwareProfile& profile, const std::vector<std::string>& cost_keys);
+
+Status calibrate(const Workload& workload, Device& device, HardwareProfile& profile, double budget_seconds,
+                 bool* changed);
 
 }  // namespace sluice

@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype,
-                     int threads) {
+std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype, int threads,
+                     const std::string& device) {
   const ModelConfig& c = model.config;
   static constexpr const char* sublayer_names[] = {"embed", "attention", "mlp", "head"};
   std::string key = fmt::format("{}.{} b{} s{} h{}", sublayer_names[static_cast<int>(sublayer)],
@@ -19,7 +19,8 @@ std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, Bat
     case Sublayer::mlp: key += fmt::format(" f{}", c.ffn); break;
     case Sublayer::head: key += fmt::format(" v{}{}", c.vocabulary, c.tied ? " tied" : ""); break;
   }
-  return key + fmt::format(" {} t{} {}", c.family == Family::llama ? "llama" : "gpt2", threads, dtype_name(dtype));
+  return key + fmt::format(" {} {} {}", c.family == Family::llama ? "llama" : "gpt2",
+                           device.empty() ? fmt::format("t{}", threads) : device, dtype_name(dtype));
 }
 
 }  // namespace sluice

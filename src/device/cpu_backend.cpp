@@ -11,7 +11,7 @@ void CpuBackend::thread_started() { kernels::set_compute_threads(options_.thread
 Status CpuBackend::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
                        const StepParams& params) {
   SublayerArgs args = bind_sublayer(model_, options_, plan, op, operands, params);
-  args.rope = view_of(rope_);
+  args.rope = rope_;
   std::ranges::fill(gradient_padding(args, op, operands), std::byte{0});
   run_sublayer(op.kind, args);
   return success();

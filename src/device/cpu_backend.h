@@ -10,7 +10,7 @@ namespace sluice {
 /// One per rank. All arguments must outlive it.
 class CpuBackend final : public ComputeBackend {
  public:
-  CpuBackend(const ModelSpec& model, const RopeTable& rope, const SublayerOptions& options)
+  CpuBackend(const ModelSpec& model, const RopeView& rope, const SublayerOptions& options)
       : model_(model), rope_(rope), options_(options) {}
 
   void thread_started() override;
@@ -18,7 +18,7 @@ class CpuBackend final : public ComputeBackend {
 
  private:
   const ModelSpec& model_;
-  const RopeTable& rope_;
+  RopeView rope_;
   SublayerOptions options_;
 };
 

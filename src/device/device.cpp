@@ -3,8 +3,10 @@
 #include <charconv>
 
 #include "src/device/cpu_backend.h"
+#include "src/device/cpu_bench.h"
 #ifdef SLUICE_HAS_CUDA
 #include "src/device/cuda/backend.h"
+#include "src/device/cuda/bench.h"
 #endif
 
 namespace sluice {
@@ -13,11 +15,16 @@ namespace {
 class CpuDevice final : public Device {
  public:
   DeviceMemory& memory() override { return memory_; }
-  Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeTable& rope,
+  Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeView& rope,
                                                        const SublayerOptions& options) override {
     return std::unique_ptr<ComputeBackend>(std::make_unique<CpuBackend>(model, rope, options));
   }
+  Result<std::unique_ptr<DeviceBench>> make_bench(int threads, const KernelChoices&) override {
+    return CpuBench::create(threads);
+  }
+  std::string kind() const override { return ""; }
   std::string description() const override { return "host memory"; }
+  Result<std::uint64_t> free_bytes() const override { return std::uint64_t{0}; }
 
  private:
   HostDevice memory_;
@@ -28,12 +35,17 @@ class GpuDevice final : public Device {
  public:
   explicit GpuDevice(std::unique_ptr<CudaDevice> device) : device_(std::move(device)) {}
   DeviceMemory& memory() override { return *device_; }
-  Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeTable& rope,
+  Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeView& rope,
                                                        const SublayerOptions& options) override {
     SLUICE_ASSIGN(std::unique_ptr<CudaBackend> backend, CudaBackend::create(*device_, model, rope, options));
     return std::unique_ptr<ComputeBackend>(std::move(backend));
   }
+  Result<std::unique_ptr<DeviceBench>> make_bench(int, const KernelChoices& made) override {
+    return CudaBench::create(*device_, made);
+  }
+  std::string kind() const override { return device_->kind(); }
   std::string description() const override { return device_->name(); }
+  Result<std::uint64_t> free_bytes() const override { return device_->free_bytes(); }
 
  private:
   std::unique_ptr<CudaDevice> device_;

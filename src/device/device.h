@@ -6,8 +6,10 @@
 
 #include "offload/run/executor.h"
 #include "offload/run/memory.h"
+#include "sluice/profile.h"
 #include "sluice/status.h"
 #include "src/device/bind_sublayer.h"
+#include "src/device/device_bench.h"
 #include "src/model/kernel_sizes.h"
 #include "src/model/sublayer.h"
 
@@ -22,10 +24,17 @@ class Device {
   virtual ~Device() = default;
 
   virtual DeviceMemory& memory() = 0;
-  /// `model` and `rope` outlive it.
-  virtual Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeTable& rope,
+  /// `model` and the tables outlive it, which lie in the device's memory.
+  virtual Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeView& rope,
                                                                const SublayerOptions& options) = 0;
+  /// `threads`: of the CPU. Choices that were made before are kept, others are made by timing.
+  virtual Result<std::unique_ptr<DeviceBench>> make_bench(int threads, const KernelChoices& made) = 0;
+
+  /// What profiles know a GPU by, alike for all of a kind: "NVIDIA H200"; empty for the CPU.
+  virtual std::string kind() const = 0;
   virtual std::string description() const = 0;  ///< for people
+  /// What is left of a memory of its own; 0 where the device is the host's.
+  virtual Result<std::uint64_t> free_bytes() const = 0;
 };
 
 /// Of the device of that name, which need not be there: a plan can be made for it anywhere. bad_request as above.

@@ -52,6 +52,17 @@ constexpr Rate<DriveProfile> drive_rates[] = {
     {"write_latency_seconds", &DriveProfile::write_latency_seconds, true},
 };
 
+constexpr Rate<DeviceProfile> device_rates[] = {
+    {"gemm_flops_f32", &DeviceProfile::gemm_flops_f32, false},
+    {"gemm_flops_bf16", &DeviceProfile::gemm_flops_bf16, false},
+    {"memory_bytes_per_second", &DeviceProfile::memory_bytes_per_second, false},
+    {"adamw_parameters_per_second", &DeviceProfile::adamw_parameters_per_second, false},
+    {"h2d_bytes_per_second", &DeviceProfile::h2d_bytes_per_second, false},
+    {"d2h_bytes_per_second", &DeviceProfile::d2h_bytes_per_second, false},
+    {"both_bytes_per_second", &DeviceProfile::both_bytes_per_second, false},
+    {"op_overhead_seconds", &DeviceProfile::op_overhead_seconds, true},
+};
+
 struct Count {
   const char* name;
   int HardwareProfile::*field;
@@ -97,6 +108,21 @@ Status read_drive(const json& object, DriveProfile& d) {
   return success();
 }
 
+Status read_choices(const json& device, std::map<std::string, KernelChoices>& out) {
+  const auto choices = device.find("choices");
+  const auto refuse = [] { return bad_request("has a device whose 'choices' are not words"); };
+  if (choices == device.end() || !choices->is_object()) return refuse();
+  for (const auto& [key, of_op] : choices->items()) {
+    if (!of_op.is_object()) return refuse();
+    for (const auto& [problem, chosen] : of_op.items()) {
+      if (!chosen.is_string()) return refuse();
+      out[key][problem] = chosen.get<std::string>();
+    }
+    out.try_emplace(key);
+  }
+  return success();
+}
+
 json drive_json(const DriveProfile& d) {
   json object{{"backend", d.backend}, {"block_bytes", d.block_bytes}, {"depth", d.depth}};
   object["stripe_weights"] = d.stripe_weights;
@@ -121,6 +147,14 @@ Status read_profile(const json& object, HardwareProfile& p) {
   const auto drives = object.find("drives");
   if (drives == object.end() || !drives->is_object()) return bad_request("has no object 'drives'");
   for (const auto& [key, drive] : drives->items()) SLUICE_TRY(read_drive(drive, p.drives[key]));
+  const auto devices = object.find("devices");
+  if (devices == object.end() || !devices->is_object()) return bad_request("has no object 'devices'");
+  for (const auto& [key, device] : devices->items()) {
+    if (!device.is_object()) return bad_request("has a device that is no object");
+    for (const Rate<DeviceProfile>& r : device_rates)
+      SLUICE_TRY(read_number(device, r.name, r.may_be_zero, p.devices[key].*r.field));
+    SLUICE_TRY(read_choices(device, p.devices[key].choices));
+  }
   const auto ops = object.find("op_seconds");
   if (ops == object.end() || !ops->is_object()) return bad_request("has no object 'op_seconds'");
   for (const auto& [key, unused] : ops->items()) SLUICE_TRY(read_number(*ops, key, false, p.op_seconds[key]));
@@ -172,12 +206,24 @@ bool select_drive(HardwareProfile& profile, std::span<const std::string> directo
   return true;
 }
 
+bool select_device(HardwareProfile& profile, const std::string& kind) {
+  const auto found = profile.devices.find(kind);
+  profile.device.reset();
+  if (found != profile.devices.end()) profile.device = found->second;
+  return profile.device.has_value() || kind.empty();
+}
+
 Status save_profile(const std::string& path, const HardwareProfile& profile) {
   json object{{"schema_version", profile.schema_version}, {"machine", profile.machine}};
   for (const Count& c : counts) object[c.name] = profile.*c.field;
   for (const Rate<HardwareProfile>& r : rates) object[r.name] = profile.*r.field;
   object["drives"] = json::object();
   for (const auto& [key, drive] : profile.drives) object["drives"][key] = drive_json(drive);
+  object["devices"] = json::object();
+  for (const auto& [key, device] : profile.devices)
+    for (const Rate<DeviceProfile>& r : device_rates) object["devices"][key][r.name] = device.*r.field;
+  for (const auto& [key, device] : profile.devices)
+    object["devices"][key]["choices"] = device.choices.empty() ? json::object() : json(device.choices);
   object["op_seconds"] = profile.op_seconds;
   if (profile.op_seconds.empty()) object["op_seconds"] = json::object();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();

@@ -30,6 +30,9 @@ std::string drive_key(std::span<const std::string> directories);
 /// Let the profile's `drive` be that of these directories. False, and unchanged, if it was never measured.
 bool select_drive(HardwareProfile& profile, std::span<const std::string> directories);
 
+/// Let the profile's `device` be that of this kind (Device::kind), none for the CPU's. False if it was never measured.
+bool select_device(HardwareProfile& profile, const std::string& kind);
+
 struct MeasureOptions {
   int compute_threads = 0;  ///< 0: all cores that this process may use
   int optimizer_threads = 0;

@@ -14,6 +14,7 @@ struct KernelSizes {
   std::uint64_t (*attention_bytes)(const kernels::AttentionShape& shape, Dtype dtype);
   /// Backward passes of norms and biases.
   std::uint64_t (*rows_bytes)(std::int64_t rows, std::int64_t width);
+  bool apart;  ///< the device has a memory of its own: tables that the host has made must lie there too
 };
 
 extern const KernelSizes cpu_kernel_sizes;

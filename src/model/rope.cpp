@@ -69,6 +69,10 @@ double frequency_of(const ModelConfig& c, std::int64_t i, double base) {
 
 }  // namespace
 
+std::uint64_t rope_table_numel(const ModelConfig& config, std::int64_t positions) {
+  return config.family == Family::gpt2 ? 0 : static_cast<std::uint64_t>(positions * (config.head_dim / 2));
+}
+
 RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions) {
   RopeTable table;
   if (config.family == Family::gpt2) return table;
@@ -76,7 +80,7 @@ RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions) {
   const double scale =
       config.rope_scaling.kind == RopeScaling::Kind::yarn ? yarn_attention_factor(config.rope_scaling) : 1;
   const double base = base_of(config, positions);
-  table.cos.resize(static_cast<std::size_t>(positions) * half);
+  table.cos.resize(rope_table_numel(config, positions));
   table.sin.resize(table.cos.size());
   for (std::size_t i = 0; i < half; ++i) {
     // Frequency and angle are rounded to fp32 as in the programs that trained the published weights.

@@ -14,7 +14,8 @@
 
 namespace sluice {
 
-/// cos and sin tables [max positions, head_dim/2]; made once per run, part of the device's fixed memory.
+/// cos and sin tables [positions, head_dim/2], empty for models without; made once per run. A device apart has them in
+/// its arena, cos and then sin.
 struct RopeTable {
   std::vector<float> cos, sin;
   float attention_scale = 1;  ///< yarn's factor on cos and sin is folded into the tables; this stays 1 unless needed
@@ -28,6 +29,8 @@ inline RopeView view_of(const RopeTable& table) {
   return {table.cos.data(), table.sin.data(), static_cast<std::int64_t>(table.cos.size())};
 }
 RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions);
+/// Of cos and of sin each.
+std::uint64_t rope_table_numel(const ModelConfig& config, std::int64_t positions);
 
 /// The tokens of a micro-batch, each plane [batch, sequence].
 struct TokenPlanes {

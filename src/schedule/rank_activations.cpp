@@ -51,13 +51,15 @@ Part RankBuilder::bring(const Parked& parked, const std::string& name, UnitId u,
 }
 
 void RankBuilder::load_tokens(int mb) {
-  const Part p =
-      device("tokens.mb" + std::to_string(mb), TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
-  tokens_[static_cast<std::size_t>(mb)] = p;
-  Op& op = emit_.op(OpKind::load_tokens, LaneKind::h2d, rank_, 0);
+  const std::string name = "tokens.mb" + std::to_string(mb);
+  const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
+  tokens_[static_cast<std::size_t>(mb)] = to;
+  const Part loaded = stage(name, to.bytes);
+  Op& op = emit_.op(OpKind::load_tokens, LaneKind::input, rank_, 0);
   op.micro_batch = mb;
-  op.bytes = p.bytes;
-  Emitter::touch(op, p, Role::dst, Mode::write);
+  op.bytes = to.bytes;
+  Emitter::touch(op, loaded, Role::dst, Mode::write);
+  emit_.move(OpKind::copy, LaneKind::h2d, rank_, 0, loaded, to, -1, mb);
 }
 
 void RankBuilder::bring_inputs(UnitId u, int mb, bool backward) {
@@ -86,7 +88,8 @@ void RankBuilder::touch_tokens(Op& op, UnitId u, int mb) {
 
 Op& RankBuilder::compute(OpKind kind, UnitId u, int mb) {
   StepPlan& plan = emit_.plan();
-  const std::string key = cost_key(*work_.model, spec(u).kind, kind, work_.shape, work_.dtype, work_.threads);
+  const std::string key =
+      cost_key(*work_.model, spec(u).kind, kind, work_.shape, work_.dtype, work_.threads, work_.device);
   auto at = std::find(plan.cost_keys.begin(), plan.cost_keys.end(), key);
   if (at == plan.cost_keys.end()) at = plan.cost_keys.insert(plan.cost_keys.end(), key);
   const auto index = static_cast<std::int32_t>(at - plan.cost_keys.begin());

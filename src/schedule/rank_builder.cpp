@@ -4,6 +4,7 @@
 
 #include "sluice/status.h"
 #include "src/model/sublayer.h"
+#include "src/schedule/build.h"
 
 namespace sluice {
 namespace {
@@ -67,6 +68,9 @@ void RankBuilder::declare_persistent() {
   losses_ = device("losses", 8 * micro_batches, Life::persistent);
   if (!work_.inference && std::ranges::any_of(schedule_.units, &UnitChoice::update_on_device))
     diverged_ = device("diverged", 8 * units, Life::persistent);
+  if (const std::uint64_t numel = rope_table_numel(work_.model->config, work_.positions());
+      work_.kernels->apart && numel > 0)
+    device(rope_buffer_name, 2 * sizeof(float) * numel, Life::persistent);
   control_ =
       emit_.buffer("control", Tier::host, rank_, sizeof(ControlBlock) + 8 * (units + micro_batches), Life::persistent);
   for (UnitId u = 0; u <= head_unit(); ++u) {

@@ -25,6 +25,7 @@ struct Workload {
   bool durable = false;                            ///< two slots per shard on NVMe and a commit per step
   const KernelSizes* kernels = &cpu_kernel_sizes;  ///< of the device that computes
   int threads = 1;                                 ///< compute threads, part of the cost keys
+  std::string device;                              ///< Device::kind: part of the cost keys too
   bool inference = false;                          ///< evaluate and decode only: no optimizer states
   bool documents = false;                          ///< of packed rows are kept apart: attention reads positions
   std::int64_t kv_capacity = 0;                    ///< decode: positions in the cache; 0 for everything else
@@ -34,6 +35,8 @@ struct Workload {
   PlanKind main_kind() const {
     return !inference ? PlanKind::train : kv_capacity > 0 ? PlanKind::decode : PlanKind::evaluate;
   }
+  /// That rotary tables are made for.
+  std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.sequence; }
   std::uint64_t shard_numel(UnitId u) const {
     const std::uint64_t grain = 4096ull * ranks;
     return (model->units[static_cast<std::size_t>(u)].numel + grain - 1) / grain * 4096ull;

@@ -394,8 +394,7 @@ bool spread_updates(Schedule& schedule, double share) {
   return changed;
 }
 
-// The profile does not tell yet: it is of the CPU, which is its own device.
-bool device_is_apart(const HardwareProfile&) { return false; }
+bool device_is_apart(const HardwareProfile& hw) { return hw.device.has_value(); }
 
 TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
   return over_kinds(workload, schedule,

@@ -6,6 +6,7 @@
 #include "sluice/adamw.h"
 #include "src/comm/in_process.h"
 #include "src/model/init.h"
+#include "src/schedule/build.h"
 #include "src/train/hugging_face.h"
 
 namespace sluice {
@@ -144,16 +145,33 @@ BufferId Engine::kept(UnitId unit, StateKind kind, RankId rank) {
   return mirrors_[static_cast<std::size_t>(&place - homes_.data())];
 }
 
+/// Where the rank's kernels find the rotary tables: the host's, or copied to where the plans have them on the device.
+Result<RopeView> Engine::put_rope(RankId rank) {
+  RopeView view = view_of(rope_);
+  const std::span cos(std::as_bytes(std::span(rope_.cos))), sin(std::as_bytes(std::span(rope_.sin)));
+  for (const Buffer& b : run_.main.buffers) {
+    if (b.tier != Tier::device || b.rank != rank || b.name != rope_buffer_name) continue;
+    std::byte* const at = memory_->at(Tier::device, rank, b.offset);
+    SLUICE_TRY(device_->memory().copy(at, cos.data(), cos.size()));
+    SLUICE_TRY(device_->memory().copy(at + cos.size(), sin.data(), sin.size()));
+    view.cos = reinterpret_cast<const float*>(at);
+    view.sin = reinterpret_cast<const float*>(at + cos.size());
+  }
+  return view;
+}
+
 Status Engine::build_executor(StepSource& source, const Options& engine_options) {
   const Workload& w = run_.workload;
   const RunConfig& c = run_.config;
-  rope_ = make_rope_table(w.model->config, w.kv_capacity > 0 ? w.kv_capacity : w.shape.sequence);
+  rope_ = make_rope_table(w.model->config, w.positions());
   ExecutorParts parts;
   parts.memory = memory_.get();
   parts.store = store_.get();
   for (RankId r = 0; r < w.ranks; ++r) {
-    SLUICE_ASSIGN(std::unique_ptr<ComputeBackend> backend,
-                  device_->make_backend(*w.model, rope_, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents}));
+    SLUICE_ASSIGN(const RopeView rope, put_rope(r));
+    SLUICE_ASSIGN(
+        std::unique_ptr<ComputeBackend> backend,
+        device_->make_backend(*w.model, rope, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
     backends_.push_back(std::move(backend));
     parts.backends.push_back(backends_.back().get());
   }

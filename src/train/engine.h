@@ -90,6 +90,7 @@ class Engine {
   explicit Engine(const Prepared& run) : run_(run) {}
   Status reserve(const Options& options);
   Status open_store(std::span<const ArenaSpec> arenas);
+  Result<RopeView> put_rope(RankId rank);
   Status build_executor(StepSource& source, const Options& options);
   void index_buffers();
   bool grouped(StateKind kind) const;                                     ///< 8-bit moments: not element after element

@@ -11,6 +11,7 @@
 #include "src/device/calibrate.h"
 #include "src/device/device.h"
 #include "src/device/profile.h"
+#include "src/device/profile_device.h"
 #include "src/device/profile_measure.h"
 #include "src/schedule/build.h"
 
@@ -75,11 +76,12 @@ Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
 }
 
 /// Budgets per rank; what the user left open is a share of what the machine has now.
-Status set_budgets(const RunConfig& c, Workload& w) {
+Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w) {
   const auto ranks = static_cast<std::uint64_t>(c.ranks);
   const std::uint64_t memory = available_memory_bytes();
-  const std::uint64_t device = c.device_memory ? c.device_memory : memory / 2 / ranks;
-  const std::uint64_t host = (c.host_memory ? c.host_memory : memory / 4) / ranks;
+  SLUICE_ASSIGN(const std::uint64_t own, what_computes.free_bytes());
+  const std::uint64_t device = c.device_memory ? c.device_memory : (own > 0 ? own / 10 * 9 : memory / 2) / ranks;
+  const std::uint64_t host = (c.host_memory ? c.host_memory : memory / (own > 0 ? 2 : 4)) / ranks;
   std::uint64_t nvme = c.nvme_space / ranks;
   if (c.nvme.empty()) {
     nvme = 1;  // nothing fits a byte, and 0 would mean no limit
@@ -97,7 +99,7 @@ Result<std::uint64_t> measuring_bytes(const std::vector<std::string>& directorie
   return std::clamp<std::uint64_t>(space / 4, 64u << 20, 2ull << 30) >> 20 << 20;
 }
 
-Status get_profile(Prepared& run, const Progress& progress) {
+Status get_profile(Prepared& run, Device& device, const Progress& progress) {
   const RunConfig& c = run.config;
   std::string path = c.profile;
   if (path.empty()) {
@@ -131,8 +133,16 @@ Status get_profile(Prepared& run, const Progress& progress) {
     changed = true;
   }
   run.workload.block_bytes = run.profile.drive.block_bytes;
+  if (!select_device(run.profile, device.kind())) {
+    if (progress) progress("measuring " + device.description() + " (once, some seconds)");
+    SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(run.workload.threads, {}));
+    SLUICE_ASSIGN(const std::uint64_t free, device.free_bytes());
+    SLUICE_ASSIGN(run.profile.devices[device.kind()], measure_device(*bench, DeviceSizes(free)));
+    select_device(run.profile, device.kind());
+    changed = true;
+  }
   bool added = false;
-  SLUICE_TRY(calibrate(run.workload, run.profile, 20, &added));
+  SLUICE_TRY(calibrate(run.workload, device, run.profile, 20, &added));
   if (changed || added) SLUICE_TRY(save_profile(path, run.profile));
   return success();
 }
@@ -182,8 +192,10 @@ Result<std::unique_ptr<Prepared>> describe_workload(const RunConfig& config, Pur
 /// These, budgets and profile.
 Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
   SLUICE_ASSIGN(auto run, describe_workload(config, purpose));
-  SLUICE_TRY(set_budgets(config, run->workload));
-  SLUICE_TRY(get_profile(*run, progress));
+  SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(config.device));
+  run->workload.device = device->kind();
+  SLUICE_TRY(set_budgets(config, *device, run->workload));
+  SLUICE_TRY(get_profile(*run, *device, progress));
   run->model_flop_per_token = flop_per_token(run->model, config.sequence);
   return run;
 }
@@ -194,6 +206,8 @@ void build_plans(Prepared& run) {
   if (!w.inference) run.evaluate = build_plan(PlanKind::evaluate, w, run.search.schedule);
   if (run.needs_flush()) run.flush = build_plan(PlanKind::flush, w, run.search.schedule);
   run.predicted = simulate(run.main, run.profile);
+  run.kernels = chosen_kernels(run.profile, run.main.cost_keys);
+  run.kernels.merge(chosen_kernels(run.profile, run.evaluate.cost_keys));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct Prepared {
   StepPlan flush;     ///< update-ahead training only
   StepPlan evaluate;  ///< training only
   Simulation predicted;
+  KernelChoices kernels;  ///< of a GPU: what its profile has for the plans' ops, or what a run that goes on began with
   double model_flop_per_token = 0;  ///< 6 N + attention, without recompute
   std::string durability;           ///< why steps are, or are not, durable: for people
 

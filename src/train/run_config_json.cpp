@@ -48,6 +48,7 @@ void each_field(Config& c, F f) {
   f("--hash", "hash_every", c.hash_every, Change::free);
   f("--metrics", "metrics", c.metrics, Change::never);
   f("--trace", "trace", c.trace, Change::free);
+  f("--device", "device", c.device, Change::free);
   f("--device-memory", "device_memory", c.device_memory, Change::never);
   f("--host-memory", "host_memory", c.host_memory, Change::never);
   f("--nvme-space", "nvme_space", c.nvme_space, Change::never);
@@ -148,7 +149,7 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 2> later_keys{"document_mask", "update_on_device"};
+constexpr std::array<std::string_view, 3> later_keys{"document_mask", "device", "update_on_device"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -59,6 +59,7 @@ Json to_json(const RunDescription& run) {
                {"block_bytes", run.block_bytes},
                {"stripe_weights", run.stripe_weights},
                {"schedule", to_json(run.schedule)}};
+  if (!run.kernels.empty()) j["plan"]["kernels"] = run.kernels;
   j["seal"] = seal_of(j);
   return j;
 }
@@ -90,6 +91,12 @@ Result<RunDescription> description_from_json(const Json& j) {
     run.stripe_weights.push_back(weight.get<double>());
   }
   SLUICE_ASSIGN(run.schedule, schedule_from_json(plan["schedule"]));
+  if (!plan.contains("kernels")) return run;
+  if (!plan["kernels"].is_object()) return damaged;
+  for (const auto& [problem, chosen] : plan["kernels"].items()) {
+    if (!chosen.is_string()) return damaged;
+    run.kernels[problem] = chosen.get<std::string>();
+  }
   return run;
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/profile.h"
 #include "src/schedule/schedule.h"
 #include "src/train/run_config.h"
 
@@ -22,7 +23,7 @@ namespace sluice {
 /// What run.json holds.
 struct RunDescription {
   std::uint64_t id = 0;  ///< random: in the names of swap files and in commit records
-  std::string machine;   ///< the same bits are promised on this one
+  std::string machine;   ///< and GPU: the same bits are promised on this one
   RunConfig config;      ///< nothing left open
   std::uint64_t model_hash = 0;
   std::uint64_t data_tokens = 0, data_hash = 0;
@@ -30,6 +31,7 @@ struct RunDescription {
   std::uint32_t block_bytes = 0;
   std::vector<double> stripe_weights;
   std::uint64_t layout = 0;  ///< of the durable slots
+  KernelChoices kernels;     ///< of a GPU
 };
 
 /// Move-only. Locked against other processes from open or begin until destroyed.

@@ -21,6 +21,10 @@ std::uint64_t random_id() {
   return static_cast<std::uint64_t>(device()) << 32 | device();
 }
 
+std::string machine_of(const Prepared& run) {
+  return machine_id() + (run.workload.device.empty() ? "" : ", " + run.workload.device);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObserver& observer, RunDirectory* directory,
@@ -157,7 +161,7 @@ RunDescription Trainer::describe() const {
   const Workload& w = run_.workload;
   RunDescription d;
   d.id = random_id();
-  d.machine = machine_id();
+  d.machine = machine_of(run_);
   d.config = run_.config;
   // What was left open is decided now: another time it would be decided otherwise.
   d.config.durable = w.durable ? Durable::on : Durable::off;
@@ -173,6 +177,7 @@ RunDescription Trainer::describe() const {
   d.block_bytes = w.block_bytes;
   d.stripe_weights = run_.profile.drive.stripe_weights;
   d.layout = durable_layout(run_.main);
+  d.kernels = run_.kernels;
   return d;
 }
 
@@ -182,7 +187,7 @@ Status Trainer::check_same(const RunDescription& run) const {
   if (run.data_tokens != tokens_.count() || run.data_hash != data_hash_)
     return bad_request(where + ": " + run_.config.data +
                        " is not the data that the run began with; put it back, or start a new run");
-  if (run.machine != machine_id())
+  if (run.machine != machine_of(run_))
     observer_.note(where + ": the run began on another machine (" + run.machine +
                    "); from here on its bits need not be those of an uninterrupted run");
   return success();

@@ -125,20 +125,6 @@ TEST(Simulate, CoresAreShared) {
   EXPECT_NEAR(simulate(plan, hw).timeline[2].end, 1, 1e-9);
 }
 
-TEST(Simulate, AnUpdateOnTheDeviceIsAsQuickAsItsMemory) {
-  StepPlan plan = lanes_only();
-  plan.buffers.push_back({"tile", Tier::device, 0, 4096});
-  Op update;
-  update.kind = OpKind::update;
-  update.lane = 0;
-  update.numel = 10;
-  update.accesses = {{0, 0, 200, Role::exp_avg, Mode::read_write}, {0, 200, 100, Role::gradient, Mode::read}};
-  plan.ops.push_back(update);
-  HardwareProfile hw = simple_machine();
-  hw.memory_bytes_per_second = 50;
-  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 250.0 / 50);
-}
-
 // Parts of a compute op end together: a copy on one of its two cores holds up both.
 TEST(Simulate, ATeamIsAsSlowAsItsMostCrowdedCore) {
   StepPlan plan = lanes_only();
@@ -171,6 +157,65 @@ TEST(Simulate, MemoryIsShared) {
   EXPECT_DOUBLE_EQ(s.timeline[1].end, 1);
   EXPECT_DOUBLE_EQ(s.step_seconds, 1.5);
   EXPECT_EQ(s.bottleneck, Resource::memory);
+}
+
+/// The same machine with a GPU: ten times the FLOP, links of 20 bytes a second that make 25 together, no cores used.
+HardwareProfile machine_with_device() {
+  HardwareProfile hw = simple_machine();
+  DeviceProfile& gpu = hw.device.emplace();
+  gpu.gemm_flops_f32 = 1000;
+  gpu.gemm_flops_bf16 = 2000;
+  gpu.memory_bytes_per_second = 1000;
+  gpu.adamw_parameters_per_second = 100;
+  gpu.h2d_bytes_per_second = gpu.d2h_bytes_per_second = 20;
+  gpu.both_bytes_per_second = 25;
+  gpu.op_overhead_seconds = 0;
+  return hw;
+}
+
+TEST(Simulate, ADeviceTakesNoCoresAndItsLinkIsSharedByBothDirections) {
+  StepPlan plan = lanes_only();
+  plan.lanes.push_back({LaneKind::d2h, 0, false});
+  HardwareProfile hw = machine_with_device();
+  hw.cores = 1;
+  hw.optimizer_threads = 1;
+  compute(plan, 2000);                // 2 s of the device
+  moved(plan, OpKind::copy, 1, 20);   // 1 s alone
+  moved(plan, OpKind::copy, 5, 40);   // 2 s alone
+  moved(plan, OpKind::update, 4, 0);  // of the only core
+  plan.ops[3].numel = 20;             // 2 s
+  const Simulation s = simulate(plan, hw);
+  EXPECT_DOUBLE_EQ(s.timeline[0].end, 2);
+  EXPECT_DOUBLE_EQ(s.timeline[1].end, 1.6) << "40 / 25 as long while both copy";
+  EXPECT_DOUBLE_EQ(s.timeline[2].end, 1.6 + 1);
+  EXPECT_DOUBLE_EQ(s.timeline[3].end, 2);
+  EXPECT_DOUBLE_EQ(s.bound_seconds, 60.0 / 25);
+  EXPECT_EQ(s.bottleneck, Resource::link_up);
+  EXPECT_DOUBLE_EQ(s.resource_seconds[static_cast<std::size_t>(Resource::cores)], 2);
+}
+
+TEST(Simulate, OnlyLanesOfTheHostAreWoken) {
+  StepPlan plan = lanes_only();
+  HardwareProfile hw = machine_with_device();
+  hw.handoff_seconds = 10;
+  const OpId fetched = moved(plan, OpKind::copy, 1, 20);          // 1 s
+  const OpId computed = compute(plan, 1000, {{fetched, false}});  // 1 s, the device waits for itself
+  const OpId updated = moved(plan, OpKind::update, 4, 0, {{computed, false}});
+  plan.ops[updated].numel = 10;             // 1 s, woken
+  compute(plan, 1000, {{updated, false}});  // 1 s, put in by a thread that was woken
+  const Simulation s = simulate(plan, hw);
+  EXPECT_DOUBLE_EQ(s.timeline[computed].end, 2);
+  EXPECT_DOUBLE_EQ(s.timeline[updated].end, 2 + 10 + 1);
+  EXPECT_DOUBLE_EQ(s.step_seconds, 13 + 10 + 1);
+}
+
+TEST(Simulate, UpdatesAndSumsOnADeviceTakeItsRates) {
+  StepPlan plan = lanes_only();
+  const HardwareProfile hw = machine_with_device();
+  const OpId updated = moved(plan, OpKind::update, 0, 0);
+  plan.ops[updated].numel = 300;
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 3);
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).resource_seconds[static_cast<std::size_t>(Resource::memory)], 0);
 }
 
 TEST(Simulate, CyclicSteadyState) {

@@ -349,10 +349,12 @@ class TrainingBuilder {
     rank.x = b_.buffer("x", Tier::device, r, 8192, Life::lasting);
     rank.tokens = b_.buffer("tokens", Tier::device, r, 256, Life::lasting);
     ranks_.push_back(rank);
-    Op& o = b_.op(OpKind::load_tokens, LaneKind::h2d, r);
+    const BufferId loaded = b_.buffer("tokens.stage", Tier::host, r, 256, Life::brief);
+    Op& o = b_.op(OpKind::load_tokens, LaneKind::input, r);
     o.micro_batch = 0;
     o.bytes = 256;
-    b_.touch(o, rank.tokens, Role::tokens, Mode::write);
+    b_.touch(o, loaded, Role::tokens, Mode::write);
+    b_.move(OpKind::copy, LaneKind::h2d, r, loaded, rank.tokens);
   }
 
   void update(RankId r, int u) {

@@ -306,6 +306,24 @@ TEST(Updates, AreWhereTheUserWants) {
   }
 }
 
+TEST(Updates, GoToADeviceThatIsApartWhereTheCpuIsSlow) {
+  const ModelSpec model = build_model(tiny_config(Family::llama, true));
+  Workload w;
+  w.model = &model;
+  w.shape = {1, 32};
+  w.micro_batches = 2;
+  HardwareProfile hw;
+  hw.adamw_parameters_per_second = 1e7;
+  const auto on_device = [&] {
+    const SearchResult found = search_schedule(w, {}, hw);
+    EXPECT_TRUE(found.fits);
+    return std::ranges::count(found.schedule.units, true, &UnitChoice::update_on_device);
+  };
+  EXPECT_EQ(on_device(), 0) << "the CPU is its own device";
+  hw.device.emplace();
+  EXPECT_GT(on_device(), 0);
+}
+
 /// Bytes on the device that an op works on.
 std::uint64_t device_operands(const StepPlan& plan, const Op& op) {
   std::set<BufferId> buffers;

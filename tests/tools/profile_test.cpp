@@ -54,6 +54,7 @@ HardwareProfile sample() {
   pair.backend = "libaio";
   pair.depth = 32;
   pair.stripe_weights = {0.5, 1.5};
+  p.devices["NVIDIA X"].both_bytes_per_second = 1e11 / 7;
   p.op_overhead_seconds = 0.1 * 3e-6;
   p.op_seconds["mlp.forward b1 s512 t2 bf16"] = 1.0 / 7;
   return p;
@@ -74,6 +75,13 @@ TEST_F(Profile, ReadsBackExactly) {
   EXPECT_EQ(pair.backend, "libaio");
   EXPECT_EQ(pair.depth, 32u);
   EXPECT_EQ(pair.stripe_weights, (std::vector<double>{0.5, 1.5}));
+  EXPECT_EQ(q->devices.at("NVIDIA X").both_bytes_per_second, 1e11 / 7);
+  HardwareProfile chosen = *q;
+  EXPECT_TRUE(select_device(chosen, "NVIDIA X"));
+  EXPECT_EQ(chosen.device->both_bytes_per_second, 1e11 / 7);
+  EXPECT_FALSE(select_device(chosen, "NVIDIA Y"));
+  EXPECT_TRUE(select_device(chosen, ""));
+  EXPECT_FALSE(chosen.device.has_value());
   EXPECT_EQ(q->op_overhead_seconds, p.op_overhead_seconds);
   EXPECT_EQ(q->op_seconds, p.op_seconds);
 }
@@ -131,6 +139,12 @@ TEST_F(Profile, RefusesDamagedFields) {
   };
   for (const auto& [name, value] : whole["drives"]["/dev/x ext4"].items()) {
     of_drive(name.c_str(), {{"a", 1}});
+    expect_refused(name);
+  }
+  for (const auto& [name, value] : whole["devices"]["NVIDIA X"].items()) {
+    auto damaged = whole;
+    damaged["devices"]["NVIDIA X"][name] = {{"a", 1}};
+    write(damaged.dump());
     expect_refused(name);
   }
   of_drive("backend", "aio");
@@ -194,6 +208,9 @@ TEST(CostKey, TellsApartWhatTakesOtherTimes) {
   EXPECT_NE(base, key(model, shape, Dtype::f32, 1));
   EXPECT_NE(base, cost_key(model, Sublayer::attention, OpKind::forward, shape, Dtype::f32, 2));
   EXPECT_NE(base, cost_key(model, Sublayer::mlp, OpKind::backward, shape, Dtype::f32, 2));
+  const std::string gpu = cost_key(model, Sublayer::attention, OpKind::backward, shape, Dtype::f32, 2, "NVIDIA X");
+  EXPECT_NE(base, gpu);
+  EXPECT_EQ(gpu, cost_key(model, Sublayer::attention, OpKind::backward, shape, Dtype::f32, 8, "NVIDIA X"));
   for (auto change : {+[](ModelConfig& c) { c.kv_heads = 2; }, +[](ModelConfig& c) { c.window = 32; },
                       +[](ModelConfig& c) { c.qk_norm = true; }, +[](ModelConfig& c) { c.qkv_bias = true; },
                       +[](ModelConfig& c) { c.hidden = 128; }, +[](ModelConfig& c) { c.head_dim = 32; }}) {
@@ -230,6 +247,7 @@ std::map<std::string, double> planned_flop(const Workload& workload) {
 }
 
 TEST(Calibrate, MeasuresTheOpsOfThePlansOnceAndKeepsWhatIsKnown) {
+  const auto device = std::move(*Device::open("cpu"));
   for (const char* name : {"llama-tiny", "gpt2"}) {
     ModelConfig config = *preset_config("llama-tiny");
     if (std::string(name) == "gpt2") config.family = Family::gpt2, config.kv_heads = config.heads, config.tied = true;
@@ -238,14 +256,14 @@ TEST(Calibrate, MeasuresTheOpsOfThePlansOnceAndKeepsWhatIsKnown) {
       SCOPED_TRACE(plan_kind_names[static_cast<std::size_t>(workload.main_kind())]);
       HardwareProfile profile;
       bool changed = false;
-      ASSERT_TRUE(calibrate(workload, profile, 60, &changed).ok());
+      ASSERT_TRUE(calibrate(workload, *device, profile, 60, &changed).ok());
       EXPECT_TRUE(changed);
       const auto planned = planned_flop(workload);
       EXPECT_EQ(profile.op_seconds.size(), planned.size());
       for (const auto& [key, flop] : planned) EXPECT_EQ(profile.op_seconds.count(key), 1u) << key;
       for (const auto& [key, seconds] : profile.op_seconds) EXPECT_GT(seconds, 0) << key;
       const auto before = profile.op_seconds;
-      ASSERT_TRUE(calibrate(workload, profile, 60, &changed).ok());
+      ASSERT_TRUE(calibrate(workload, *device, profile, 60, &changed).ok());
       EXPECT_FALSE(changed);
       EXPECT_EQ(profile.op_seconds, before);
     }
@@ -253,11 +271,12 @@ TEST(Calibrate, MeasuresTheOpsOfThePlansOnceAndKeepsWhatIsKnown) {
 }
 
 TEST(Calibrate, WithoutTimeItExtrapolatesFromTheRate) {
+  const auto device = std::move(*Device::open("cpu"));
   const ModelSpec model = build_model(*preset_config("llama-7b"));
   for (const Workload& workload : workloads(model, {1, 4096})) {
     HardwareProfile profile;
     bool changed = false;
-    ASSERT_TRUE(calibrate(workload, profile, 0, &changed).ok());
+    ASSERT_TRUE(calibrate(workload, *device, profile, 0, &changed).ok());
     EXPECT_TRUE(changed);
     for (const auto& [key, flop] : planned_flop(workload)) {
       const bool gathers = key.starts_with("embed.");

@@ -6,10 +6,10 @@
 namespace sluice {
 
 Result<std::unique_ptr<CudaBackend>> CudaBackend::create(CudaDevice& device, const ModelSpec& model,
-                                                         const RopeTable& rope, const SublayerOptions& options) {
-  std::unique_ptr<CudaBackend> backend(new CudaBackend(device, model, options));
+                                                         const RopeView& rope, const SublayerOptions& options) {
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(model, rope, options));
   SLUICE_TRY(device.make_current());
-  SLUICE_ASSIGN(backend->gemm_, kernels::cuda::Gemm::create({}));
+  SLUICE_ASSIGN(backend->gemm_, make_gemm(options.kernels, 0));
   SLUICE_ASSIGN(backend->compute_, device.make_queue(false));
   // Copies are short and others wait for them.
   SLUICE_ASSIGN(backend->h2d_, device.make_queue(true));
@@ -17,25 +17,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(CudaDevice& device, con
   backend->stream_ = std::make_unique<kernels::cuda::Stream>(backend->compute_->stream());
   if (!backend->stream_->status().ok()) return backend->stream_->status().error();
   backend->kernels_ = std::make_unique<CudaKernels>(*backend->stream_, *backend->gemm_);
-  SLUICE_TRY(backend->load_rope(rope));
   return backend;
-}
-
-CudaBackend::~CudaBackend() {
-  if (rope_memory_ != nullptr) device_.free(rope_memory_, rope_bytes_);
-}
-
-Status CudaBackend::load_rope(const RopeTable& rope) {
-  const std::uint64_t half_bytes = rope.cos.size() * sizeof(float);
-  if (half_bytes == 0) return success();
-  rope_bytes_ = 2 * half_bytes;
-  SLUICE_ASSIGN(rope_memory_, device_.allocate(rope_bytes_));
-  SLUICE_TRY(device_.copy(rope_memory_, reinterpret_cast<const std::byte*>(rope.cos.data()), half_bytes));
-  SLUICE_TRY(device_.copy(rope_memory_ + half_bytes, reinterpret_cast<const std::byte*>(rope.sin.data()), half_bytes));
-  rope_ = view_of(rope);
-  rope_.cos = reinterpret_cast<const float*>(rope_memory_);
-  rope_.sin = reinterpret_cast<const float*>(rope_memory_ + half_bytes);
-  return success();
 }
 
 DeviceQueue* CudaBackend::queue(LaneKind kind) {

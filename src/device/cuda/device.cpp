@@ -66,6 +66,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
   SLUICE_TRY(check(cudaFree(nullptr), "making the device's context"));
   std::unique_ptr<CudaDevice> device(new CudaDevice());
   device->index_ = index;
+  device->kind_ = properties.name;
   device->name_ = fmt::format("{} (cuda:{})", properties.name, index);
   device->total_bytes_ = properties.totalGlobalMem;
   return device;

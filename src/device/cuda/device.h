@@ -36,6 +36,7 @@ class CudaDevice final : public DeviceMemory {
 
   Status make_current() const;  ///< for the calling thread
   int index() const { return index_; }
+  const std::string& kind() const { return kind_; }  ///< "NVIDIA H200"
   const std::string& name() const { return name_; }  ///< "NVIDIA H200 (cuda:0)"
   std::uint64_t total_bytes() const { return total_bytes_; }
   Result<std::uint64_t> free_bytes() const;
@@ -43,7 +44,7 @@ class CudaDevice final : public DeviceMemory {
  private:
   CudaDevice() = default;
   int index_ = 0;
-  std::string name_;
+  std::string kind_, name_;
   std::uint64_t total_bytes_ = 0;
 };
 

@@ -24,7 +24,23 @@ const KernelSizes cuda_kernel_sizes{
                  static_cast<std::uint64_t>(std::max(kernels::cuda::norm_workspace_floats(rows, width),
                                                      kernels::cuda::bias_gradient_workspace_floats(rows, width)));
         },
+    .apart = true,
 };
+
+Result<std::unique_ptr<kernels::cuda::Gemm>> make_gemm(const KernelChoices& choices, int timed) {
+  kernels::cuda::Gemm::Options options;
+  options.timed = timed;
+  SLUICE_ASSIGN(auto gemm, kernels::cuda::Gemm::create(options));
+  for (const auto& [problem, algorithm] : choices) {
+    const auto choice = kernels::cuda::GemmChoice::from_words(problem, algorithm);
+    const Status adopted = choice.ok() ? gemm->adopt(*choice) : Status(choice.error());
+    if (!adopted.ok())
+      return bad_request(adopted.error().message +
+                         "; measure the device anew ('sluice bench device'), and where a run goes on, give --device "
+                         "again: its kernels are then chosen anew, and bits may differ");
+  }
+  return gemm;
+}
 
 void CudaKernels::gemm(kernels::ConstMatrix a, kernels::ConstMatrix b, kernels::Matrix c, std::int64_t m,
                        std::int64_t n, std::int64_t k, bool accumulate, std::span<std::byte> workspace) const {

@@ -12,11 +12,16 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/stream.h"
+#include "sluice/profile.h"
 #include "src/model/kernel_sizes.h"
 
 namespace sluice {
 
 extern const KernelSizes cuda_kernel_sizes;
+
+/// A handle that multiplies as was chosen; `timed`: algorithms to time for problems that are not among them.
+/// bad_request with what to do where a choice is another library's.
+Result<std::unique_ptr<kernels::cuda::Gemm>> make_gemm(const KernelChoices& choices, int timed);
 
 /// A set of kernels as src/model/cpu_kernels.h has it. Errors are kept: ask status() behind a sublayer.
 class CudaKernels {

@@ -1,0 +1,44 @@
+// A device measured: ops of sublayers alone, copies, multiplies. What a profile is made of (calibrate.h,
+// profile_device.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "offload/run/memory.h"
+#include "sluice/dtype.h"
+#include "sluice/profile.h"
+#include "sluice/status.h"
+#include "src/device/profile_measure.h"
+#include "src/model/sublayer.h"
+
+namespace sluice {
+
+/// All seconds are the device's, of work that it has been given ahead; noise is for the caller to take out.
+class DeviceBench {
+ public:
+  virtual ~DeviceBench() = default;
+
+  /// One run of an op of a sublayer, with caches as a step leaves them: parameters cold, the input just written. All
+  /// addresses are the device's.
+  virtual Result<double> op_seconds(OpKind op, const SublayerArgs& args) = 0;
+  /// Which kernels ops have used since this was asked last, where there was a choice.
+  virtual KernelChoices used() { return {}; }
+
+  // ---- of devices apart from the host
+  enum class Way : std::uint8_t { down, up, both, within };
+  /// One copy of so many bytes, `copies` of them in a row (both: so many each way, and the seconds of a pair). Memory
+  /// of the host is locked, as arenas are.
+  virtual Result<double> copy_seconds(Way way, std::uint64_t bytes, int copies) = 0;
+  virtual Result<double> gemm_seconds(const GemmShape& shape, Dtype dtype, Dtype result) = 0;
+  struct Attention {
+    std::int64_t batch, sequence, heads, kv_heads, head_dim;
+  };
+  /// bf16, causal, without windows or documents.
+  virtual Result<double> attention_seconds(const Attention& size, bool backward) = 0;
+  /// bf16 parameters with remainders and fp32 moments.
+  virtual Result<double> adamw_seconds(std::int64_t numel) = 0;
+};
+
+}  // namespace sluice
