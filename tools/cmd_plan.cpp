@@ -1,4 +1,5 @@
 // sluice plan: what a run would do, without doing it.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -69,6 +70,7 @@ Json to_json(const Prepared& run) {
   j["schedule"] = {{"group", s.group},
                    {"micro_batches", run.workload.micro_batches},
                    {"update", s.update_ahead ? "ahead" : "backward"},
+                   {"units_updated_on_device", std::ranges::count(s.units, true, &UnitChoice::update_on_device)},
                    {"prefetch", s.prefetch},
                    {"tile_numel", s.tile_numel}};
   j["smallest"] = {{"device", run.search.smallest.device},
@@ -123,6 +125,10 @@ void print_placement(const Prepared& run) {
              home(&UnitChoice::parameter_home, Place::host), home(&UnitChoice::parameter_home, Place::nvme)});
   table.add({"remainder, moments", "-", home(&UnitChoice::state_home, Place::host),
              home(&UnitChoice::state_home, Place::nvme)});
+  const auto updated = [&](bool device) {
+    return share(s, [=](const UnitChoice& c) { return c.update_on_device == device; });
+  };
+  table.add({"AdamW (units)", updated(true), updated(false), "-"});
   if (s.update_ahead)
     table.add({"gradients until the update", "-", home(&UnitChoice::gradient, Place::host),
                home(&UnitChoice::gradient, Place::nvme)});

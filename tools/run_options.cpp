@@ -169,6 +169,12 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(CLI::IsMember({"auto", "none", "all"}))
       ->capture_default_str()
       ->group("Schedule");
+  app->add_option("--optimizer", o->optimizer,
+                  "where AdamW runs: on the CPU, or on the device, with the states streamed through it (auto: for each "
+                  "unit what is predicted to be quicker); the bits are the same")
+      ->check(CLI::IsMember({"auto", "cpu", "device"}))
+      ->capture_default_str()
+      ->group("Schedule");
   app->add_option("--prefetch", o->prefetch, "units fetched ahead")->check(CLI::Range(0, 64))->group("Schedule");
   app->add_option("--run", c.run,
                   "directory of the run: its records and metrics, and at the end the model; the same command goes on "
@@ -226,6 +232,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.update != "auto") c.wish.update_ahead = o.update == "ahead";
   if (o.recompute != "auto") c.wish.recompute = o.recompute == "full";
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
+  if (o.optimizer != "auto") c.wish.update_on_device = o.optimizer == "device";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
   // Another process may go on from another directory.
   if (!c.run.empty()) {

@@ -15,8 +15,8 @@ namespace sluice::tools {
 struct RunOptions {
   RunConfig config;
   std::string dtype = "bf16", document_mask = "auto", schedule = "auto", update = "auto", recompute = "auto",
-              activations = "auto", states = "auto", residency = "auto", lr_schedule = "cosine", moments = "fp32",
-              durable = "auto", nvme, poison;
+              activations = "auto", states = "auto", residency = "auto", optimizer = "auto", lr_schedule = "cosine",
+              moments = "fp32", durable = "auto", nvme, poison;
   int group = 0, prefetch = -1;
   bool resume = false;
   int sync_delay_ms = 0;

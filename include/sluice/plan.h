@@ -74,17 +74,19 @@ enum class OpKind : std::uint8_t {
   commit,  ///< writes the commit record
   // optimizer lane
   grad_norm,  ///< adds the squared norm of a gradient tile to the unit's partial sum
-  update,     ///< AdamW on one tile
+  update,     ///< AdamW on one tile; on the compute lane where the device does it
+  verify,     ///< stops the run where parameters that the device has updated diverged
   control,    ///< global norm, clip factor, finiteness (across ranks)
   step_end,   ///< hands losses and norm of the finished step to the trainer
   // comm lane
   all_gather,      ///< own part of dst is filled; the others' parts arrive
   reduce_scatter,  ///< full src on every rank -> own part, summed in rank order, in dst
 };
-constexpr std::array<const char*, 19> op_names{"forward", "recompute",  "backward",   "forward_backward", "loss",
-                                               "logits",  "accumulate", "copy",       "load_tokens",      "read",
-                                               "write",   "sync",       "commit",     "grad_norm",        "update",
-                                               "control", "step_end",   "all_gather", "reduce_scatter"};
+constexpr std::array<const char*, 20> op_names{"forward",     "recompute", "backward",   "forward_backward",
+                                               "loss",        "logits",    "accumulate", "copy",
+                                               "load_tokens", "read",      "write",      "sync",
+                                               "commit",      "grad_norm", "update",     "verify",
+                                               "control",     "step_end",  "all_gather", "reduce_scatter"};
 
 /// What an access is to its op: the executor hands operands to kernels by role.
 enum class Role : std::uint8_t {
@@ -108,6 +110,7 @@ enum class Role : std::uint8_t {
   exp_avg,
   exp_avg_sq,  // optimizer tile; with parameters and gradient
   control,     // the step's control block
+  diverged,    // a unit's 64-bit count of parameters: the update of its first tile sets it, others add
 };
 
 enum class Mode : std::uint8_t { read, write, read_write };

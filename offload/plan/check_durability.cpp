@@ -44,9 +44,9 @@ class DurabilityCheck {
     } else if (op.kind == OpKind::sync) {
       require(own.commit, n, "");
       own.sync = n;
-    } else if (op.kind == OpKind::control || op.kind == OpKind::step_end) {
+    } else if (op.kind == OpKind::verify || op.kind == OpKind::control || op.kind == OpKind::step_end) {
       require(own.commit, n, "");
-      own.control = n;  // step_end, where there is one: it follows on the same lane
+      own.control = n;  // the last of them: they follow each other on the same lane
     } else if (op.kind == OpKind::reduce_scatter && op.collective >= 0) {
       require(own.commit, n, "");
     } else if (const Access* a = durable_write(op)) {

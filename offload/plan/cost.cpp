@@ -114,6 +114,7 @@ OpCost CostModel::cost(const Op& op) const {
       break;
     case OpKind::sync:
     case OpKind::commit:
+    case OpKind::verify:
     case OpKind::control:
     case OpKind::step_end: c.seconds = overhead; break;
     default:

@@ -44,7 +44,8 @@ class HazardScan {
   enum class DriveOrder { none, after, shared, alone };
   static DriveOrder drive_order(const StepPlan& plan, const Op& op) {
     if (op.kind == OpKind::sync || op.kind == OpKind::commit) return DriveOrder::alone;
-    if (op.kind == OpKind::control || op.kind == OpKind::step_end) return DriveOrder::shared;
+    if (op.kind == OpKind::verify || op.kind == OpKind::control || op.kind == OpKind::step_end)
+      return DriveOrder::shared;
     if (op.kind == OpKind::reduce_scatter && op.collective >= 0) return DriveOrder::after;
     for (const Access& a : op.accesses)
       if (is_durable_write(plan, a)) return DriveOrder::shared;

@@ -10,10 +10,10 @@
 //   offset + ((k + s) & 1) * padded_bytes(bytes): what is `next` in one iteration is `current` in the following one.
 //   (Plans without a commit op do not write them.)
 // - Durability is ordered by kind, as no bytes of an arena show it. Per rank and as listed, also across iterations: a
-//   `sync` comes after the durable writes before it, a `commit` after the sync, the `control` op (the vote) and the
-//   `step_end` op (what the record tells of the step) before it, and durable writes, control, step_end and sync after
-//   the commit before them. Every iteration with durable writes ends
-//   them with sync, then commit.
+//   `sync` comes after the durable writes before it, a `commit` after the sync, the `verify` op (of the updates that
+//   the device did), the `control` op (the vote) and the `step_end` op (what the record tells of the step) before it,
+//   and durable writes, verify, control, step_end and sync after the commit before them. Every iteration with durable
+//   writes ends them with sync, then commit.
 // - With several ranks a durable write also comes after every other rank's previous commit, because a rank that fell
 //   behind may still have to resume one step earlier. Waits do not cross ranks, so a meeting has to lie between:
 //   collective reduce_scatter and control ops come after their rank's commit before them, and what needs their result

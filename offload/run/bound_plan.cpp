@@ -19,7 +19,7 @@ const Operand* find_role(std::span<const Operand> operands, Role role) {
 }
 
 /// What an op of this kind can not do without.
-std::vector<Role> needed_roles(const Op& op, Dtype dtype) {
+std::vector<Role> needed_roles(const Op& op, LaneKind lane, Dtype dtype) {
   switch (op.kind) {
     case OpKind::accumulate:
     case OpKind::reduce_scatter: return {Role::src, Role::dst};
@@ -29,6 +29,7 @@ std::vector<Role> needed_roles(const Op& op, Dtype dtype) {
     case OpKind::update: {
       std::vector<Role> roles{Role::parameters, Role::exp_avg, Role::exp_avg_sq, Role::gradient};
       if (dtype == Dtype::bf16) roles.push_back(Role::remainder);
+      if (lane == LaneKind::compute) roles.push_back(Role::diverged);
       return roles;
     }
     default: return {};
@@ -45,7 +46,9 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, const BindPa
     fits = holds(Role::parameters, op.numel * dtype_bytes(parts.dtype)) && holds(Role::remainder, op.numel * 2) &&
            holds(Role::exp_avg, parts.moments.bytes(op.numel)) &&
            holds(Role::exp_avg_sq, parts.moments.bytes(op.numel)) && holds(Role::gradient, op.numel * 4) &&
-           holds(Role::control, sizeof(ControlBlock));
+           holds(Role::control, sizeof(ControlBlock)) && holds(Role::diverged, sizeof(std::uint64_t));
+  if (op.kind == OpKind::verify)
+    fits = std::ranges::all_of(op.accesses, [](const Access& a) { return a.bytes == sizeof(std::uint64_t); });
   if (op.kind == OpKind::grad_norm) fits = holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(double));
   if (op.kind == OpKind::accumulate)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes;
@@ -145,7 +148,7 @@ Status BoundPlan::bind_op(const StepPlan& plan, OpId id, const BindParts& parts)
       return bad_request("touches nvme buffer " + buffer.name + ", which only read and write can");
     operands_.push_back({access.role, access.mode, data, access.bytes});
   }
-  for (const Role role : needed_roles(op, parts.dtype))
+  for (const Role role : needed_roles(op, lane, parts.dtype))
     if (find_role(from(operands_, first), role) == nullptr)
       return bad_request("lacks the operand of role " + std::to_string(static_cast<int>(role)));
   if (op.group >= static_cast<std::int32_t>(plan.groups.size())) return bad_request("meets in an unknown group");
@@ -202,6 +205,10 @@ Status BoundPlan::bind_transfer(const StepPlan& plan, const Op& op, std::size_t 
 
 Status BoundPlan::bind_optimizer(const StepPlan& plan, const Op& op, const BindParts& parts,
                                  std::size_t first_operand) {
+  if (op.kind == OpKind::verify)
+    for (const Access& a : op.accesses)
+      if (a.offset / sizeof(std::uint64_t) >= plan.units.size())
+        return bad_request("verifies a unit that is not there");
   if (op.kind == OpKind::grad_norm) max_tile_numel = std::max(max_tile_numel, op.numel);
   if (op.kind == OpKind::control || op.kind == OpKind::step_end) {
     const std::uint64_t bytes = find_role(from(operands_, first_operand), Role::control)->bytes;

@@ -86,7 +86,8 @@ Status Executor::Impl::check_parts(const StepPlan& plan) const {
     return bad_request("the plan is for " + std::to_string(plan.ranks) + " ranks, the communicator is not");
   for (OpId id = 0; id < plan.ops.size(); ++id) {
     const Op& op = plan.ops[id];
-    const bool computes = op.kind <= OpKind::logits;
+    const bool updates = op.kind == OpKind::update && plan.lanes[op.lane].kind == LaneKind::compute;
+    const bool computes = op.kind <= OpKind::logits || updates;
     const bool asks_source = op.kind == OpKind::load_tokens || op.kind == OpKind::step_end;
     if (computes && plan.lanes[op.lane].rank >= parts.backends.size())
       return bad_request("no compute backend").in(describe(plan, id));

@@ -32,8 +32,17 @@
 
 namespace sluice {
 
-/// Runs the compute ops of one rank, except accumulate where the device is the host: the executor does that itself.
-/// Called on the rank's compute lane thread only.
+/// An update op of a device: addresses are the device's, chunks last as long as the plan is bound.
+struct DeviceUpdate {
+  UpdateTile tile;
+  std::span<const UpdateChunk> chunks;
+  double clip_factor = 1;
+  std::uint64_t* diverged = nullptr;  ///< how many parameters of the unit did in this update
+  bool first = false;                 ///< of the unit's tiles: sets the count, others add to it
+};
+
+/// Runs the compute ops of one rank, except accumulate and update where the device is the host: the executor does those
+/// itself. Called on the rank's compute lane thread only.
 class ComputeBackend {
  public:
   virtual ~ComputeBackend() = default;
@@ -45,6 +54,8 @@ class ComputeBackend {
   /// Must not allocate. An error stops the run.
   virtual Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
                      const StepParams& params) = 0;
+  /// AdamW of params.update_step, likewise. Asked of backends with a queue for compute; has the bits of update_tile.
+  virtual Status update(const DeviceUpdate&, const StepParams&) { return bad_request("the device can not update"); }
 };
 
 /// Where tokens come from and results of steps go: the trainer. Called from lane threads of several ranks.

@@ -1,5 +1,6 @@
 #include "offload/run/step_ops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <span>
@@ -32,6 +33,17 @@ void StepOps::prepare(const StepPlan& plan, const BoundPlan& bound) {
     each.partial.resize((bound.max_tile_numel + norm_block_numel - 1) / norm_block_numel);
     each.all.resize(plan.ranks * (plan.units.size() + bound.micro_batches));
   }
+  for (const BoundLane& lane : bound.lanes) {
+    if (lane.lane.kind != LaneKind::compute || works_in_queue(lane.lane.rank, LaneKind::compute)) continue;
+    std::unique_ptr<WorkerTeam>& team = scratch_[lane.lane.rank].device_team;
+    const bool updates = std::ranges::any_of(lane.ops, [](const BoundOp& o) { return o.op->kind == OpKind::update; });
+    if (updates && !team) team = std::make_unique<WorkerTeam>(options_.optimizer_threads);
+  }
+}
+
+/// Beside the host, which can not touch its memory.
+bool StepOps::works_in_queue(RankId rank, LaneKind lane) const {
+  return rank < parts_.backends.size() && parts_.backends[rank]->queue(lane) != nullptr;
 }
 
 MovedBytes StepOps::moved() const {
@@ -57,6 +69,7 @@ Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
       return success();
     case OpKind::grad_norm: return grad_norm(rank, op, params);
     case OpKind::update: return update(rank, op, params);
+    case OpKind::verify: return verify(op, params);
     case OpKind::control: return control(rank, op, params);
     case OpKind::step_end: return step_end(rank, op, params);
     case OpKind::all_gather: return all_gather(rank, op);
@@ -76,6 +89,8 @@ Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
 }
 
 Status StepOps::put_in(RankId rank, const BoundOp& op, const StepParams& params, DeviceQueue& queue) {
+  if (op.op->kind == OpKind::update)
+    return params.update_step == 0 ? success() : parts_.backends[rank]->update(bind_update(op, params), params);
   if (op.op->kind != OpKind::copy) return parts_.backends[rank]->run(*plan_, *op.op, op.operands, params);
   for (const BoundCopy& each : op.copies) {
     SLUICE_TRY(queue.copy(each.dst, each.src, each.bytes));
@@ -119,11 +134,12 @@ Status StepOps::grad_norm(RankId rank, const BoundOp& op, const StepParams& para
                                           " is not finite; lower the learning rate or look at the data of this step"};
 }
 
-Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params) {
-  if (params.update_step == 0) return success();
+/// Also for a device's queue: the control block has been written when an op is put in.
+DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) const {
   const Operand* const control = op.find(Role::control);
   const bool clips = params.clip_norm > 0 && control != nullptr;
-  UpdateTile tile;
+  DeviceUpdate update;
+  UpdateTile& tile = update.tile;
   tile.dtype = options_.dtype;
   tile.parameter = op.find(Role::parameters)->data;
   if (options_.dtype == Dtype::bf16) tile.remainder = as<std::int16_t>(op.find(Role::remainder));
@@ -132,12 +148,36 @@ Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params)
   tile.exp_avg = op.find(Role::exp_avg)->data;
   tile.exp_avg_sq = op.find(Role::exp_avg_sq)->data;
   tile.gradient = as<const float>(op.find(Role::gradient));
-  const double clip_factor = clips ? as<const ControlBlock>(control)->clip_factor : 1.0;
-  const std::uint64_t diverged = update_tile(tile, op.chunks, params, clip_factor, *scratch_[rank].team);
-  if (diverged == 0) return success();
-  return fault("step " + std::to_string(params.update_step) + ": " + std::to_string(diverged) + " parameters of " +
-               plan_->units[static_cast<std::size_t>(op.op->unit)] +
-               " diverged (not finite, or too large for bf16); lower the learning rate");
+  update.clip_factor = clips ? as<const ControlBlock>(control)->clip_factor : 1.0;
+  update.chunks = op.chunks;
+  if (const Operand* const count = op.find(Role::diverged)) update.diverged = as<std::uint64_t>(count);
+  update.first = op.op->element == 0;
+  return update;
+}
+
+Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params) {
+  if (params.update_step == 0) return success();
+  const DeviceUpdate u = bind_update(op, params);
+  const bool on_device = u.diverged != nullptr;  // that is the host
+  WorkerTeam& team = on_device ? *scratch_[rank].device_team : *scratch_[rank].team;
+  const std::uint64_t count = update_tile(u.tile, u.chunks, params, u.clip_factor, team);
+  if (on_device) *u.diverged = (u.first ? 0 : *u.diverged) + count;
+  if (on_device || count == 0) return success();
+  return diverged(count, static_cast<std::size_t>(op.op->unit), params);
+}
+
+/// The counts of units lie one after the other.
+Status StepOps::verify(const BoundOp& op, const StepParams& params) const {
+  if (params.update_step == 0) return success();
+  for (std::size_t i = 0; i < op.operands.size(); ++i)
+    if (const std::uint64_t count = *as<const std::uint64_t>(&op.operands[i]); count > 0)
+      return diverged(count, op.op->accesses[i].offset / sizeof count, params);
+  return success();
+}
+
+Error StepOps::diverged(std::uint64_t count, std::size_t unit, const StepParams& params) const {
+  return fault("step " + std::to_string(params.update_step) + ": " + std::to_string(count) + " parameters of " +
+               plan_->units[unit] + " diverged (not finite, or too large for bf16); lower the learning rate");
 }
 
 Status StepOps::control(RankId rank, const BoundOp& op, const StepParams& params) {

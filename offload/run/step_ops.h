@@ -23,19 +23,24 @@ class StepOps {
  private:
   struct RankScratch {
     std::unique_ptr<WorkerTeam> team;
-    std::vector<double> partial;  ///< norms of the blocks of one tile
-    std::vector<double> all;      ///< what all ranks measured
+    std::unique_ptr<WorkerTeam> device_team;  ///< for updates of a device that is the host
+    std::vector<double> partial;              ///< norms of the blocks of one tile
+    std::vector<double> all;                  ///< what all ranks measured
   };
   Status copy(const BoundOp& op);
   void count(const BoundCopy& copy);
   Status grad_norm(RankId rank, const BoundOp& op, const StepParams& params);
+  DeviceUpdate bind_update(const BoundOp& op, const StepParams& params) const;
   Status update(RankId rank, const BoundOp& op, const StepParams& params);
+  Status verify(const BoundOp& op, const StepParams& params) const;
+  Error diverged(std::uint64_t count, std::size_t unit, const StepParams& params) const;
   Status control(RankId rank, const BoundOp& op, const StepParams& params);
   Status step_end(RankId rank, const BoundOp& op, const StepParams& params);
   Status commit(RankId rank, const StepParams& params);
   Status all_gather(RankId rank, const BoundOp& op);
   Status reduce_scatter(RankId rank, const BoundOp& op);
   Meeting meeting(RankId rank, const Op& op) const;
+  bool works_in_queue(RankId rank, LaneKind lane) const;
 
   const ExecutorParts& parts_;
   const ExecutorOptions& options_;

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <string>
 
-#include "sluice/adamw.h"
 #include "sluice/random.h"
 
 namespace sluice {
@@ -25,7 +24,9 @@ AdamwStep adamw_step(const StepParams& params, const UpdateChunk& chunk, double 
   return step;
 }
 
-AdamwReport update_chunk(const UpdateTile& tile, const UpdateChunk& chunk, const AdamwStep& step) {
+}  // namespace
+
+AdamwCall adamw_call(const UpdateTile& tile, const UpdateChunk& chunk, const StepParams& params, double clip_factor) {
   const std::uint64_t at = chunk.begin;
   const MomentLayout::Place place = tile.moments.place(at, tile.numel);
   AdamwRange range;
@@ -43,10 +44,21 @@ AdamwReport update_chunk(const UpdateTile& tile, const UpdateChunk& chunk, const
   range.gradient = tile.gradient + at;
   range.numel = chunk.numel;
   range.first_index = chunk.first_index;
-  return adamw(step, range);
+  return {adamw_step(params, chunk, clip_factor), range};
 }
 
-}  // namespace
+UpdateChunk take_long_chunk(std::span<const UpdateChunk>& chunks, const MomentLayout& moments) {
+  UpdateChunk chunk = chunks.front();
+  const auto goes_on = [&](const UpdateChunk& next) {
+    const bool same_group =
+        moments.format != MomentFormat::int8 || next.begin / moments.group_numel == chunk.begin / moments.group_numel;
+    return same_group && next.tensor == chunk.tensor && next.begin == chunk.begin + chunk.numel &&
+           next.first_index == chunk.first_index + chunk.numel;
+  };
+  for (chunks = chunks.subspan(1); !chunks.empty() && goes_on(chunks.front()); chunks = chunks.subspan(1))
+    chunk.numel += chunks.front().numel;
+  return chunk;
+}
 
 void append_chunks(const OptimizerUnit& unit, std::uint64_t begin, std::uint64_t numel,
                    std::vector<UpdateChunk>& chunks) {
@@ -67,7 +79,8 @@ std::uint64_t update_tile(const UpdateTile& tile, std::span<const UpdateChunk> c
                           double clip_factor, WorkerTeam& team) {
   std::atomic<std::uint64_t> diverged{0};
   team.run(static_cast<std::uint32_t>(chunks.size()), [&](std::uint32_t i) {
-    const AdamwReport report = update_chunk(tile, chunks[i], adamw_step(params, chunks[i], clip_factor));
+    const AdamwCall call = adamw_call(tile, chunks[i], params, clip_factor);
+    const AdamwReport report = adamw(call.step, call.range);
     if (report.diverged > 0) diverged.fetch_add(report.diverged, std::memory_order_relaxed);
   });
   return diverged.load(std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 // The optimizer lane's arithmetic on tiles in host memory: AdamW by tensor segments, squared norms, and the step's
-// control block.
+// control block. What AdamW is called with is the same where a device has the tiles.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 
 #include "offload/state/moment_layout.h"
 #include "offload/state/worker_team.h"
+#include "sluice/adamw.h"
 #include "sluice/dtype.h"
 #include "sluice/plan.h"
 #include "sluice/status.h"
@@ -43,7 +44,7 @@ constexpr std::uint64_t chunk_numel =
 void append_chunks(const OptimizerUnit& unit, std::uint64_t begin, std::uint64_t numel,
                    std::vector<UpdateChunk>& chunks);
 
-/// One tile of a unit's state in host memory. remainder is null in fp32.
+/// One tile of a unit's state, in one memory. remainder is null in fp32.
 struct UpdateTile {
   Dtype dtype = Dtype::f32;
   MomentLayout moments = {};
@@ -53,7 +54,17 @@ struct UpdateTile {
   std::byte *exp_avg = nullptr, *exp_avg_sq = nullptr;  ///< as `moments` lays them out
   const float* gradient = nullptr;
 };
-/// AdamW of params.update_step on the chunks. Returns how many parameters diverged.
+/// A chunk's part of the tile, and the constants for it.
+struct AdamwCall {
+  AdamwStep step;
+  AdamwRange range;
+};
+AdamwCall adamw_call(const UpdateTile& tile, const UpdateChunk& chunk, const StepParams& params, double clip_factor);
+/// Takes the first chunk away and with it those that only go on where it ends, within one group of the moments' layout:
+/// a device is quicker with few calls. The bits are the same.
+UpdateChunk take_long_chunk(std::span<const UpdateChunk>& chunks, const MomentLayout& moments);
+
+/// AdamW of params.update_step on the chunks of a tile in host memory. Returns how many parameters diverged.
 std::uint64_t update_tile(const UpdateTile& tile, std::span<const UpdateChunk> chunks, const StepParams& params,
                           double clip_factor, WorkerTeam& team);
 

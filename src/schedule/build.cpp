@@ -23,7 +23,8 @@ struct Pass {
 
 using Task = std::function<void()>;
 
-/// Emits tile pipelines: reads run `depth` tiles ahead of the updates, across units.
+/// Emits tile pipelines: reads run `depth` tiles ahead of the updates, across units. Loads to the device run half as
+/// far, so that copies behind them do not wait for the drive.
 class TileStream {
  public:
   TileStream(std::vector<RankBuilder>& ranks, int depth)
@@ -39,12 +40,17 @@ class TileStream {
   void advance(bool publish) {
     read_ahead();
     SLUICE_CHECK(done_ < tiles_.size(), "tile %zu", done_);
+    const std::size_t to_load = std::min(read_, done_ + depth_ / 2 + 1);
+    for (; loaded_ < to_load && ranks_.front().can_load(tiles_[loaded_]); ++loaded_)
+      for (RankBuilder& r : ranks_) r.load_tile(tiles_[loaded_]);
     for (RankBuilder& r : ranks_) {
       r.update_tile(tiles_[done_]);
       r.write_tile(tiles_[done_]);
       if (publish) r.publish_tile(tiles_[done_]);
     }
     ++done_;
+    if (done())
+      for (RankBuilder& r : ranks_) r.verify();
   }
   bool done() const { return done_ == tiles_.size(); }
 
@@ -52,7 +58,7 @@ class TileStream {
   std::vector<RankBuilder>& ranks_;
   std::size_t depth_;
   std::vector<TileRef> tiles_;
-  std::size_t read_ = 0, done_ = 0;
+  std::size_t read_ = 0, loaded_ = 0, done_ = 0;
 };
 
 /// Walks through one iteration and calls the ranks' builders in program order.

@@ -28,6 +28,8 @@ class Law {
       activations(u);
     }
     if (work_.model->config.tied) tied_accumulator();
+    if (std::ranges::any_of(schedule_.units, &UnitChoice::update_on_device))
+      b_.d2h += 8u * schedule_.units.size();  // how many parameters of each unit diverged
     const std::uint64_t ranks = work_.ranks;
     return {b_.nvme_read * ranks, b_.nvme_write * ranks, b_.h2d * ranks, b_.d2h * ranks, b_.collective * ranks};
   }
@@ -73,12 +75,16 @@ class Law {
     if (c.resident) fetches = 0;
     // Ahead of the forward pass the updated parameters go straight into the open unit; else only to a resident copy.
     const std::uint64_t published = schedule_.update_ahead || c.resident ? 1 : 0;
-    b_.h2d += (fetches + published) * bytes;
+    // The device updates them in place, or in staging, and they come up; only a resident copy need not go down.
+    const std::uint64_t down = c.update_on_device ? (c.resident ? 0 : 1) : published;
+    b_.h2d += (fetches + down) * bytes;
+    if (c.update_on_device) b_.d2h += bytes;
     b_.collective += (fetches + published) * bytes * (work_.ranks - 1u);
     if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
     const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open;
-    b_.nvme_read += (fetches + (retained ? 0 : 1)) * bytes;
+    const bool on_device = c.resident && c.update_on_device;
+    b_.nvme_read += (fetches + (retained || on_device ? 0 : 1)) * bytes;
   }
 
   void optimizer(UnitId u) {
@@ -87,6 +93,10 @@ class Law {
     const std::uint64_t bytes = work_.shard_numel(u) * remainder_ + 2 * moments.bytes(work_.shard_numel(u));
     if (choice(u).state_home == Place::nvme) b_.nvme_read += bytes;
     if (choice(u).state_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
+    if (!choice(u).update_on_device) return;
+    // In the backward pass the gradient is on the device already.
+    b_.h2d += bytes + (schedule_.update_ahead ? work_.shard_numel(u) * 4 : 0);
+    b_.d2h += bytes;
   }
 
   void gradient(UnitId u) {

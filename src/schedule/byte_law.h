@@ -5,6 +5,8 @@
 //   fetches     one S*e for every pass that finds the unit's parameters gone; updates publish theirs instead
 //   optimizer   S*(e + r + 8) each way for states on the drive; fetched tiles that wait for their update are not read
 //               again
+//               on the device: these and S*e up, and down with S*4 of gradient where that is not there, and without S*e
+//               where a copy is resident
 //   gradient    S*4 up; and S*4 each way on the drive where it waits there for the global norm
 //   accumulator the whole unit's fp32 gradient each way between two groups, where it does not stay on the device
 //   activations what is parked, each way, and once more down where it leaves between forward passes too

@@ -37,10 +37,14 @@ Op& Emitter::move(OpKind kind, LaneKind lane, RankId rank, UnitId unit, const Pa
   Op& o = op(kind, lane, rank, unit);
   o.tile = tile;
   o.micro_batch = micro_batch;
-  o.bytes = src.bytes;
-  touch(o, src, Role::src, Mode::read);
-  touch(o, dst, Role::dst, Mode::write);
+  move_also(o, src, dst);
   return o;
+}
+
+void Emitter::move_also(Op& op, const Part& src, const Part& dst) {
+  op.bytes += src.bytes;
+  touch(op, src, Role::src, Mode::read);
+  touch(op, dst, Role::dst, Mode::write);
 }
 
 }  // namespace sluice

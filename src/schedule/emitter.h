@@ -38,6 +38,9 @@ class Emitter {
   Op& move(OpKind kind, LaneKind lane, RankId rank, UnitId unit, const Part& src, const Part& dst, int tile = -1,
            int micro_batch = -1);
 
+  /// One more piece for such an op, which begins as op() made it.
+  static void move_also(Op& op, const Part& src, const Part& dst);
+
   StepPlan& plan() { return plan_; }
 
  private:

@@ -7,6 +7,12 @@
 #include "src/schedule/build.h"
 
 namespace sluice {
+namespace {
+
+/// What an update reads and writes: those that have a home.
+constexpr std::array home_states{StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
+
+}  // namespace
 
 std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedule, UnitId unit) {
   const std::uint64_t shard = workload.shard_numel(unit);
@@ -29,6 +35,7 @@ RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Sched
   for (UnitId u = 0; u <= head_unit(); ++u) {
     unit(u).mb.resize(static_cast<std::size_t>(work_.micro_batches));
     unit(u).tile.resize(unit_tiles(work_, schedule_, u).size());
+    unit(u).device_tile.resize(unit(u).tile.size());
     costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype, *work_.kernels, work_.kv_capacity));
   }
   declare_persistent();
@@ -59,6 +66,8 @@ void RankBuilder::declare_persistent() {
   const auto units = static_cast<std::uint64_t>(units_.size());
   const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
   losses_ = device("losses", 8 * micro_batches, Life::persistent);
+  if (!work_.inference && std::ranges::any_of(schedule_.units, &UnitChoice::update_on_device))
+    diverged_ = device("diverged", 8 * units, Life::persistent);
   if (const std::uint64_t numel = rope_table_numel(work_.model->config, work_.positions());
       work_.kernels->apart && numel > 0)
     device(rope_buffer_name, 2 * sizeof(float) * numel, Life::persistent);
@@ -98,7 +107,7 @@ Part RankBuilder::declare_state(UnitId u, StateKind k, Place place) {
 
 void RankBuilder::declare_home(UnitId u) {
   const UnitChoice& c = choice(u);
-  for (StateKind k : {StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+  for (StateKind k : home_states) {
     if (!has_state(k)) continue;
     const Place place = k == StateKind::parameter ? c.parameter_home : c.state_home;
     unit(u).home[static_cast<std::size_t>(k)] = declare_state(u, k, place);
@@ -123,6 +132,16 @@ Part RankBuilder::tile_of(const Part& whole, const TileRef& t, std::uint64_t byt
   return whole.slice(t.element * bytes_per_element, t.numel * bytes_per_element);
 }
 
+/// Of a unit's whole parameters on the device.
+Part RankBuilder::own_tile(const Part& parameters, const TileRef& t) const {
+  const std::uint64_t shard_bytes = work_.shard_numel(t.unit) * element_bytes();
+  return tile_of(parameters.slice(rank_ * shard_bytes, shard_bytes), t, element_bytes());
+}
+
+std::string RankBuilder::tile_label(const TileRef& t, StateKind k) const {
+  return label(t.unit, state_names[static_cast<std::size_t>(k)]) + ".t" + std::to_string(t.index);
+}
+
 Part RankBuilder::state_tile(const Part& whole, const TileRef& t, StateKind k) const {
   const std::uint64_t begin = state_bytes(k, t.element);
   return whole.slice(begin, state_bytes(k, t.element + t.numel) - begin);
@@ -139,13 +158,17 @@ Part RankBuilder::home_tile(const TileRef& t, StateKind k, bool write) {
   return slot_tile(unit(t.unit).home[static_cast<std::size_t>(k)], t, k, write);
 }
 
+/// Where the tile of a state is in host memory: its home if that is there, else staging.
+Part RankBuilder::host_tile(const TileRef& t, StateKind k) {
+  const Part home = home_tile(t, k, false);
+  return emit_.at(home).tier == Tier::host ? home : stage(tile_label(t, k), home.bytes);
+}
+
 /// The tile of a state in host memory: in place if its home is there, else read into staging.
 Part RankBuilder::bring_home_tile(const TileRef& t, StateKind k) {
-  const Part home = home_tile(t, k, false);
-  if (emit_.at(home).tier == Tier::host) return home;
-  const Part host =
-      stage(label(t.unit, state_names[static_cast<std::size_t>(k)]) + ".t" + std::to_string(t.index), home.bytes);
-  emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, home, host, t.index);
+  const Part home = home_tile(t, k, false), host = host_tile(t, k);
+  if (emit_.at(home).tier == Tier::nvme)
+    emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, home, host, t.index);
   return host;
 }
 
@@ -167,10 +190,8 @@ void RankBuilder::open_parameters(UnitId u) {
 
 void RankBuilder::fetch_tile(const TileRef& t, bool retain) {
   const Part host = bring_home_tile(t, StateKind::parameter);
-  if (retain) tile(t).parameter = host;
-  const Part own = unit(t.unit).open.slice(rank_ * work_.shard_numel(t.unit) * element_bytes(),
-                                           work_.shard_numel(t.unit) * element_bytes());
-  emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, host, tile_of(own, t, element_bytes()), t.index);
+  if (retain) tile(t)[StateKind::parameter] = host;
+  emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, host, own_tile(unit(t.unit).open, t), t.index);
 }
 
 void RankBuilder::gather(UnitId u, int collective) {
@@ -197,48 +218,90 @@ void RankBuilder::read_tile(const TileRef& t) {
   // whose backward needs no parameters, and resident units have none.
   const bool retained = kind_ == PlanKind::train && !schedule_.update_ahead && t.unit != 0 &&
                         !choice(t.unit).resident && !unit(t.unit).fetched_before;
-  if (!retained) w.parameter = bring_home_tile(t, StateKind::parameter);
-  if (has_remainder()) w.remainder = bring_home_tile(t, StateKind::remainder);
-  w.exp_avg = bring_home_tile(t, StateKind::exp_avg);
-  w.exp_avg_sq = bring_home_tile(t, StateKind::exp_avg_sq);
+  for (const StateKind k : home_states) {
+    if (!has_state(k) || (k == StateKind::parameter && retained)) continue;
+    // What is updated in the resident parameters only comes up.
+    const bool comes_up = k == StateKind::parameter && choice(t.unit).resident && choice(t.unit).update_on_device;
+    w[k] = comes_up ? host_tile(t, k) : bring_home_tile(t, k);
+  }
   if (!schedule_.update_ahead) return;
   const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
+  Part& gradient = w[StateKind::gradient];
   if (emit_.at(wait).tier == Tier::host) {
-    w.gradient = wait;
+    gradient = wait;
     return;
   }
-  w.gradient = stage(label(t.unit, "gradient.t") + std::to_string(t.index), wait.bytes);
-  emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, wait, w.gradient, t.index);
+  gradient = stage(tile_label(t, StateKind::gradient), wait.bytes);
+  emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, wait, gradient, t.index);
+}
+
+bool RankBuilder::can_load(const TileRef& t) {
+  const UnitChoice& c = choice(t.unit);
+  if (!c.update_on_device || c.resident) return true;
+  const bool into_open = kind_ == PlanKind::train && schedule_.update_ahead;  // what the next pass computes with
+  return (into_open ? unit(t.unit).open : tile(t)[StateKind::parameter]).valid();
+}
+
+void RankBuilder::load_tile(const TileRef& t) {
+  if (!choice(t.unit).update_on_device) return;
+  const PerUnit& s = unit(t.unit);
+  // In the backward pass open parameters are those of before the update.
+  const Part& whole = s.resident.valid() || !schedule_.update_ahead ? s.resident : s.open;
+  Tile &host = tile(t), &to = device_tile(t);
+  Op& op = emit_.op(OpKind::copy, LaneKind::h2d, rank_, t.unit);
+  op.tile = t.index;
+  if (whole.valid()) to[StateKind::parameter] = own_tile(whole, t);
+  for (std::size_t i = 0; i < state_names.size(); ++i) {
+    const auto k = static_cast<StateKind>(i);
+    // In the backward pass the gradient is on the device already.
+    if (!host[k].valid() || (k == StateKind::parameter && choice(t.unit).resident)) continue;
+    if (!to[k].valid()) to[k] = device(tile_label(t, k) + ".device", host[k].bytes);
+    Emitter::move_also(op, host[k], to[k]);
+  }
 }
 
 void RankBuilder::update_tile(const TileRef& t) {
-  const Tile& w = tile(t);
-  Op& op = emit_.op(OpKind::update, LaneKind::optimizer, rank_, t.unit);
+  const bool on_device = choice(t.unit).update_on_device;
+  Tile& w = on_device ? device_tile(t) : tile(t);
+  Op& op = emit_.op(OpKind::update, on_device ? LaneKind::compute : LaneKind::optimizer, rank_, t.unit);
   op.tile = t.index;
   op.element = t.element;
   op.numel = t.numel;
-  Emitter::touch(op, w.parameter, Role::parameters, Mode::read_write);
-  if (w.remainder.valid()) Emitter::touch(op, w.remainder, Role::remainder, Mode::read_write);
-  Emitter::touch(op, w.exp_avg, Role::exp_avg, Mode::read_write);
-  Emitter::touch(op, w.exp_avg_sq, Role::exp_avg_sq, Mode::read_write);
-  Emitter::touch(op, w.gradient, Role::gradient, Mode::read);
+  Emitter::touch(op, w[StateKind::parameter], Role::parameters, Mode::read_write);
+  if (has_remainder()) Emitter::touch(op, w[StateKind::remainder], Role::remainder, Mode::read_write);
+  Emitter::touch(op, w[StateKind::exp_avg], Role::exp_avg, Mode::read_write);
+  Emitter::touch(op, w[StateKind::exp_avg_sq], Role::exp_avg_sq, Mode::read_write);
+  Emitter::touch(op, w[StateKind::gradient], Role::gradient, Mode::read);
   if (schedule_.update_ahead) Emitter::touch(op, control_.slice(0, sizeof(ControlBlock)), Role::control, Mode::read);
+  if (!on_device) return;
+  Emitter::touch(op, diverged_.slice(8 * static_cast<std::uint64_t>(t.unit), 8), Role::diverged,
+                 t.index == 0 ? Mode::write : Mode::read_write);
+  Op& up = emit_.op(OpKind::copy, LaneKind::d2h, rank_, t.unit);
+  up.tile = t.index;
+  for (const StateKind k : home_states)
+    if (has_state(k)) Emitter::move_also(up, w[k], tile(t)[k]);
 }
 
 void RankBuilder::write_tile(const TileRef& t) {
-  const Tile& w = tile(t);
-  save_home_tile(t, StateKind::parameter, w.parameter);
-  if (has_remainder()) save_home_tile(t, StateKind::remainder, w.remainder);
-  save_home_tile(t, StateKind::exp_avg, w.exp_avg);
-  save_home_tile(t, StateKind::exp_avg_sq, w.exp_avg_sq);
+  for (const StateKind k : home_states)
+    if (has_state(k)) save_home_tile(t, k, tile(t)[k]);
 }
 
 void RankBuilder::publish_tile(const TileRef& t) {
+  if (choice(t.unit).update_on_device) return;  // in place
   const PerUnit& s = unit(t.unit);
-  const Part whole = s.open.valid() ? s.open : s.resident;
-  const Part own =
-      whole.slice(rank_ * work_.shard_numel(t.unit) * element_bytes(), work_.shard_numel(t.unit) * element_bytes());
-  emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, tile(t).parameter, tile_of(own, t, element_bytes()), t.index);
+  emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, tile(t)[StateKind::parameter],
+             own_tile(s.open.valid() ? s.open : s.resident, t), t.index);
+}
+
+void RankBuilder::verify() {
+  if (!diverged_.valid()) return;  // the CPU updates all units
+  const Part found = stage("diverged", diverged_.bytes);
+  emit_.move(OpKind::copy, LaneKind::d2h, rank_, -1, diverged_, found);
+  Op& op = emit_.op(OpKind::verify, LaneKind::optimizer, rank_);
+  for (UnitId u = 0; u <= head_unit(); ++u)
+    if (choice(u).update_on_device)
+      Emitter::touch(op, found.slice(8 * static_cast<std::uint64_t>(u), 8), Role::diverged, Mode::read);
 }
 
 // ---- gradients
@@ -309,8 +372,8 @@ void RankBuilder::reduce(UnitId u, int collective) {
 void RankBuilder::drain_tile(const TileRef& t) {
   const Part from = tile_of(unit(t.unit).shard_gradient, t, 4);
   const bool waits_in_host = schedule_.update_ahead && choice(t.unit).gradient == Place::host;
-  const Part host = waits_in_host ? tile_of(unit(t.unit).gradient_wait, t, 4)
-                                  : stage(label(t.unit, "gradient.t") + std::to_string(t.index), from.bytes);
+  const Part host =
+      waits_in_host ? tile_of(unit(t.unit).gradient_wait, t, 4) : stage(tile_label(t, StateKind::gradient), from.bytes);
   emit_.move(OpKind::copy, LaneKind::d2h, rank_, t.unit, from, host, t.index);
   Op& norm = emit_.op(OpKind::grad_norm, LaneKind::optimizer, rank_, t.unit);
   norm.tile = t.index;
@@ -321,7 +384,8 @@ void RankBuilder::drain_tile(const TileRef& t) {
   Emitter::touch(norm, control_.slice(sizeof(ControlBlock) + 8 * static_cast<std::uint64_t>(t.unit), 8), Role::control,
                  t.index == 0 ? Mode::write : Mode::read_write);
   if (!schedule_.update_ahead) {
-    tile(t).gradient = host;
+    const bool on_device = choice(t.unit).update_on_device;
+    (on_device ? device_tile(t) : tile(t))[StateKind::gradient] = on_device ? from : host;
   } else if (!waits_in_host) {
     const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
     emit_.move(OpKind::write, LaneKind::nvme_write, rank_, t.unit, host, wait, t.index);

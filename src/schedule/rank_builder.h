@@ -38,10 +38,16 @@ class RankBuilder {
 
   // optimizer tiles
   void read_tile(const TileRef& t);
+  /// Whether there is a place for the parameters on the device, or they are in host memory to be staged.
+  bool can_load(const TileRef& t);
+  /// host -> device, where the device updates the unit; parameters into their place if that is open.
+  void load_tile(const TileRef& t);
   void update_tile(const TileRef& t);
   void write_tile(const TileRef& t);
   /// updated parameters -> the rank's part of the open (or resident) parameters
   void publish_tile(const TileRef& t);
+  /// Behind the last update: what the device has counted of parameters that diverged.
+  void verify();
   void mark_updated(UnitId u) { unit(u).updated = true; }
 
   // activations of one micro-batch
@@ -83,8 +89,10 @@ class RankBuilder {
     Part produced;     ///< the input as its producer left it, until it is parked
     Parked parked_x, parked_saved, parked_d;
   };
+  /// The tile of each state while it is worked on.
   struct Tile {
-    Part parameter, remainder, exp_avg, exp_avg_sq, gradient;  ///< in host memory, while it is worked on
+    std::array<Part, state_names.size()> parts;
+    Part& operator[](StateKind k) { return parts[static_cast<std::size_t>(k)]; }
   };
   struct PerUnit {
     Part resident, open, gradient, shard_gradient;
@@ -95,7 +103,8 @@ class RankBuilder {
     bool updated = false;         ///< in this iteration
     bool fetched_before = false;  ///< its last backward pass fetches nothing: the update reads the parameters itself
     std::vector<PerMicroBatch> mb;
-    std::vector<Tile> tile;
+    std::vector<Tile> tile;         ///< in host memory
+    std::vector<Tile> device_tile;  ///< where the device updates the unit
   };
 
   PerUnit& unit(UnitId u) { return units_[static_cast<std::size_t>(u)]; }
@@ -103,6 +112,7 @@ class RankBuilder {
   const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
   PerMicroBatch& micro(UnitId u, int mb) { return unit(u).mb[static_cast<std::size_t>(mb)]; }
   Tile& tile(const TileRef& t) { return unit(t.unit).tile[static_cast<std::size_t>(t.index)]; }
+  Tile& device_tile(const TileRef& t) { return unit(t.unit).device_tile[static_cast<std::size_t>(t.index)]; }
   UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
   std::string label(UnitId u, const std::string& what, int mb = -1) const;
   std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }
@@ -117,9 +127,12 @@ class RankBuilder {
   Part stage(const std::string& name, std::uint64_t bytes);
   Part home_tile(const TileRef& t, StateKind k, bool write);
   Part slot_tile(const Part& whole, const TileRef& t, StateKind k, bool write);
+  Part host_tile(const TileRef& t, StateKind k);
   Part bring_home_tile(const TileRef& t, StateKind k);
   void save_home_tile(const TileRef& t, StateKind k, const Part& host);
   Part tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const;
+  Part own_tile(const Part& parameters, const TileRef& t) const;
+  std::string tile_label(const TileRef& t, StateKind k) const;
   Part state_tile(const Part& whole, const TileRef& t, StateKind k) const;
   Parked park(const Part& device_part, Place place, const std::string& name, UnitId u, int mb);
   Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life);
@@ -139,6 +152,7 @@ class RankBuilder {
   std::vector<SublayerCost> costs_;
   std::vector<Part> kv_;
   Part losses_, control_, logits_, tied_gradient_;
+  Part diverged_;  ///< per unit, counted on the device
   Parked parked_tied_;
 };
 

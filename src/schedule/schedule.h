@@ -61,6 +61,7 @@ struct UnitChoice {
   Place accumulator = Place::device;   ///< fp32 gradient between groups of micro-batches
   Saved saved = Saved::recompute;
   Place boundary = Place::device;  ///< the unit's input between forward and backward
+  bool update_on_device = false;   ///< AdamW there, its states streamed through; else on the CPU
 };
 
 struct Schedule {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "offload/plan/finish.h"
@@ -175,6 +176,9 @@ class Search {
     if (!work_.inference)
       for (const double share : {1.0, 0.5, 0.25})
         list.push_back([this, share](Schedule& s) { return offload_saved(s, share); });
+    if (!work_.inference && !wish_.update_on_device && device_is_apart(hw_))
+      for (const double share : {1.0, 0.5, 0.25, 0.0})
+        list.push_back([share](Schedule& s) { return spread_updates(s, share); });
     scale_tiles(1);
     shift(&Schedule::tiles_in_flight, 1, 1, 8);
     shift(&Schedule::prefetch, 1, 0, 4);
@@ -243,6 +247,7 @@ class Search {
       if (wish_.activations) c.boundary = *wish_.activations;
       if (wish_.states) c.parameter_home = c.state_home = c.gradient = *wish_.states;
       if (wish_.resident) c.resident = *wish_.resident;
+      if (wish_.update_on_device) c.update_on_device = *wish_.update_on_device;
     }
     return s;
   }
@@ -378,6 +383,18 @@ class Search {
 };
 
 }  // namespace
+
+bool spread_updates(Schedule& schedule, double share) {
+  bool changed = false;
+  for (std::size_t u = 0; u < schedule.units.size(); ++u) {
+    const auto before = [share](std::size_t units) { return std::floor(share * static_cast<double>(units)); };
+    const bool on_device = before(u + 1) > before(u);
+    changed |= std::exchange(schedule.units[u].update_on_device, on_device) != on_device;
+  }
+  return changed;
+}
+
+bool device_is_apart(const HardwareProfile& hw) { return hw.device.has_value(); }
 
 TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
   return over_kinds(workload, schedule,

@@ -18,8 +18,9 @@ struct ScheduleWish {
   std::optional<bool> recompute;     ///< all sublayers recompute, or none does
   std::optional<Place> activations;  ///< where boundary activations wait
   std::optional<int> prefetch;
-  std::optional<Place> states;   ///< home of parameters and optimizer states: host or nvme
-  std::optional<bool> resident;  ///< parameters stay on the device, or none does
+  std::optional<Place> states;           ///< home of parameters and optimizer states: host or nvme
+  std::optional<bool> resident;          ///< parameters stay on the device, or none does
+  std::optional<bool> update_on_device;  ///< of all units, or of none
 };
 
 /// Arena bytes per tier (device of one rank; host and nvme of one rank's share).
@@ -38,6 +39,12 @@ struct SearchResult {
 
 /// Budgets are those of the workload. Never fails: `fits` tells. Deterministic.
 SearchResult search_schedule(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw);
+
+/// The device updates this share of the units, spread evenly so that it and the CPU work side by side. False if it was
+/// so before.
+bool spread_updates(Schedule& schedule, double share);
+/// Whether the device computes beside the host in a memory of its own: only there it may pay to update on it.
+bool device_is_apart(const HardwareProfile& hw);
 
 /// Arena bytes that a run with this schedule needs: the largest over train, flush and evaluate plans.
 TierBytes run_needs(const Workload& workload, const Schedule& schedule);

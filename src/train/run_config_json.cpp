@@ -1,5 +1,7 @@
 #include "src/train/run_config_json.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -63,6 +65,7 @@ void each_field(Config& c, F f) {
   f("--prefetch", "prefetch", w.prefetch, Change::never);
   f("--states", "states", w.states, Change::never);
   f("--residency", "resident", w.resident, Change::never);
+  f("--optimizer", "update_on_device", w.update_on_device, Change::never);
   f("--durable", "durable", c.durable, Change::never);
   f("--profile", "profile", c.profile, Change::free);
   f("--delay-seed", "delay_seed", c.delay_seed, Change::free);
@@ -70,7 +73,7 @@ void each_field(Config& c, F f) {
 }
 
 template <class S, class F>
-void each_choice(S& c, F f) {
+void each_choice(S& c, F&& f) {
   f("resident", c.resident);
   f("parameter_home", c.parameter_home);
   f("state_home", c.state_home);
@@ -78,10 +81,11 @@ void each_choice(S& c, F f) {
   f("accumulator", c.accumulator);
   f("saved", c.saved);
   f("boundary", c.boundary);
+  f("update_on_device", c.update_on_device);
 }
 
 template <class S, class F>
-void each_knob(S& s, F f) {
+void each_knob(S& s, F&& f) {
   f("group", s.group);
   f("update_ahead", s.update_ahead);
   f("prefetch", s.prefetch);
@@ -144,13 +148,18 @@ struct Read<std::vector<T>> {
   }
 };
 
+/// Keys that version 0.1's first runs do not have: their fields stay as they are.
+constexpr std::array<std::string_view, 3> later_keys{"document_mask", "device", "update_on_device"};
+
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {
  public:
   explicit Reader(const Json& json) : json_(json) {}
   template <class T>
   void operator()(const char* key, T& field) {
-    const bool good = json_.is_object() && json_.contains(key) && Read<T>::from(json_[key], field);
+    const bool is_there = json_.is_object() && json_.contains(key);
+    if (!is_there && json_.is_object() && std::ranges::find(later_keys, key) != later_keys.end()) return;
+    const bool good = is_there && Read<T>::from(json_[key], field);
     if (!good && wrong_.empty()) wrong_ = key;
   }
   Status status() const {
@@ -174,11 +183,7 @@ Json to_json(const RunConfig& config) {
 Result<RunConfig> run_config_from_json(const Json& json) {
   RunConfig config;
   Reader read(json);
-  each_field(config, [&](const char*, const char* key, auto& field, Change) {
-    const bool is_later =
-        std::string_view(key) == "document_mask" || std::string_view(key) == "device";  // than version 0.1's first runs
-    if (!is_later || !json.is_object() || json.contains(key)) read(key, field);
-  });
+  each_field(config, [&](const char*, const char* key, auto& field, Change) { read(key, field); });
   SLUICE_TRY(read.status());
   return config;
 }
@@ -225,6 +230,7 @@ std::string shown(const std::string& option, const Json& value) {
   if (option == "--update") return value == true ? "ahead" : "backward";
   if (option == "--recompute") return value == true ? "full" : "none";
   if (option == "--residency") return value == true ? "all" : "none";
+  if (option == "--optimizer") return value == true ? "device" : "cpu";
   const auto of = names.find(option);
   if (of == names.end() || !value.is_number_integer())
     return value.is_string() ? value.get<std::string>() : value.dump();

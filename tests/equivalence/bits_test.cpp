@@ -1,5 +1,5 @@
-// Moving data never changes it: tiers, prefetch, recompute, activation places, I/O backends, update positions and group
-// sizes give the same loss of every step and the same state, to the bit.
+// Moving data never changes it: tiers, prefetch, recompute, activation places, I/O backends, when and where updates
+// happen and group sizes give the same loss of every step and the same state, to the bit.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -14,8 +14,21 @@ namespace {
 
 // ---- a matrix of choices
 
-enum Dimension { tiers, prefetch, saved, boundary, accumulator, backend, ahead, group, hold, tile, dimensions };
-constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 2, 4, 2, 2};
+enum Dimension {
+  tiers,
+  prefetch,
+  saved,
+  boundary,
+  accumulator,
+  backend,
+  ahead,
+  group,
+  hold,
+  tile,
+  updates,
+  dimensions
+};
+constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 2, 4, 2, 2, 3};
 using Pick = std::array<int, dimensions>;
 
 Pick random_pick(std::mt19937_64& random) {
@@ -79,19 +92,20 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
     c.saved = static_cast<Saved>(p[saved]);
     c.boundary = static_cast<Place>(p[boundary]);
     c.accumulator = static_cast<Place>(p[accumulator]);
+    c.update_on_device = p[updates] == 1 || (p[updates] == 2 && u % 2 == 1);  // none, all, half
     s.units.push_back(c);
   }
   return s;
 }
 
 std::string text(const Pick& p) {
-  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile = ";
+  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates = ";
   for (int v : p) s += std::to_string(v) + " ";
   return s;
 }
 
 constexpr std::int64_t steps = 20;
-constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1};
+constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1, 0};
 
 class Bits : public testing::TestWithParam<std::tuple<Dtype, bool>> {
  protected:

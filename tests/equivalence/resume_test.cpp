@@ -17,6 +17,7 @@ struct Kind {
   int ranks;
   bool durable;
   MomentFormat moments = MomentFormat::f32;
+  bool update_on_device = false;
 };
 
 class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind> {
@@ -30,7 +31,10 @@ class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind>
   }
   Schedule schedule() const {
     Schedule s = Resume::schedule(GetParam().ahead, GetParam().home);
-    for (UnitChoice& unit : s.units) unit.resident = GetParam().resident;
+    for (UnitChoice& unit : s.units) {
+      unit.resident = GetParam().resident;
+      unit.update_on_device = GetParam().update_on_device;
+    }
     return s;
   }
 };
@@ -67,7 +71,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Kind{"bf16_moments", true, Place::nvme, false, 1, true, MomentFormat::bf16},
                     Kind{"int8_moments", true, Place::nvme, false, 1, true, MomentFormat::int8},
                     Kind{"int8_moments_host_ranks", false, Place::host, false, 2, true, MomentFormat::int8},
-                    Kind{"int8_moments_not_durable", true, Place::host, true, 2, false, MomentFormat::int8}),
+                    Kind{"int8_moments_not_durable", true, Place::host, true, 2, false, MomentFormat::int8},
+                    Kind{"ahead_nvme_on_device", true, Place::nvme, false, 1, true, MomentFormat::f32, true},
+                    Kind{"backward_host_resident_on_device", false, Place::host, true, 2, true, MomentFormat::int8,
+                         true},
+                    Kind{"not_durable_on_device", true, Place::host, false, 1, false, MomentFormat::bf16, true}),
     [](const auto& kind) { return kind.param.name; });
 
 TEST_F(Resume, StoppedBeforeItsFirstStepItSaysHowToGoOn) {
@@ -107,6 +115,30 @@ TEST_F(Resume, MomentsOfAnyFormatHaveTheSameBitsWhereverTheyLie) {
   }
 }
 
+TEST_F(Resume, UpdatesOnTheDeviceHaveTheBitsOfTheCpu) {
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
+    for (const MomentFormat format : {MomentFormat::f32, MomentFormat::bf16, MomentFormat::int8})
+      for (const int ranks : {1, 2})
+        for (const bool ahead : {true, false}) {
+          SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + moment_format_name(format) + " " + std::to_string(ranks) +
+                       (ahead ? " ahead" : " backward"));
+          RunConfig c = config(true);
+          c.dtype = dtype;
+          c.moments = format;
+          c.ranks = ranks;
+          if (!ahead) c.optimizer.clip_norm = 0;
+          const std::string on_cpu = fresh_directory();
+          const Finished expected = finished(on_cpu, attempt(c, on_cpu, schedule(ahead, Place::nvme)));
+          for (const std::size_t every : {std::size_t{1}, std::size_t{2}}) {
+            Schedule s = schedule(ahead, every == 1 ? Place::nvme : Place::host);
+            for (std::size_t u = 0; u < s.units.size(); u += every) s.units[u].update_on_device = true;
+            s.units[0].resident = s.units[1].resident = true;
+            const std::string path = fresh_directory();
+            expect_same(finished(path, attempt(c, path, s)), expected);
+          }
+        }
+}
+
 // ---- steps that are not finite
 
 class NotFinite : public Resume {
@@ -128,15 +160,17 @@ class NotFinite : public Resume {
 TEST_F(NotFinite, StepsAreSkippedByKeepingTheOldSlots) {
   for (const bool ahead : {true, false})
     for (const Place home : {Place::nvme, Place::host})
-      for (const int ranks : {1, 2}) {
+      for (const auto& [ranks, on_device] :
+           {std::pair(1, false), std::pair(1, true), std::pair(2, false), std::pair(2, true)}) {
         SCOPED_TRACE(std::string(ahead ? "ahead " : "backward ") + place_names[static_cast<std::size_t>(home)] + " " +
-                     std::to_string(ranks));
+                     std::to_string(ranks) + (on_device ? " updated on the device" : ""));
         RunConfig c = config(true);
         if (!ahead) c.optimizer.clip_norm = 0;
         c.ranks = ranks;
         c.poison_steps = {1, 3, 4, 6};
         Schedule s = schedule(ahead, home);
         s.units[1].resident = true;
+        s.units[1].update_on_device = s.units[2].update_on_device = on_device;
         const std::string path = fresh_directory(), overlapped = fresh_directory();
         const Finished f = finished(path, attempt(c, path, s));
         expect_skipped(f, {1, 3, 4, 6});
@@ -174,6 +208,31 @@ TEST_F(NotFinite, WithoutOldSlotsTheFirstStopsTheRun) {
   ASSERT_TRUE(a.error);
   EXPECT_EQ(a.error->code, ErrorCode::not_finite);
   EXPECT_NE(a.error->message.find("step 3"), std::string::npos) << a.error->message;
+}
+
+TEST_F(NotFinite, ParametersThatDivergeStopTheRunBeforeTheyAreCommitted) {
+  for (const bool on_device : {false, true})
+    for (const bool ahead : {true, false})
+      for (const bool overlaps : {true, false}) {
+        SCOPED_TRACE(std::string(on_device ? "device " : "cpu ") + (ahead ? "ahead" : "backward") +
+                     (overlaps ? " overlapping" : ""));
+        RunConfig c = config(true);
+        if (!ahead) c.optimizer.clip_norm = 0;
+        if (overlaps) c.hash_every = 0;
+        c.optimizer.lr = 1e39;
+        Schedule s = schedule(ahead, Place::nvme);
+        for (UnitChoice& unit : s.units) unit.update_on_device = on_device;
+        const std::string path = fresh_directory();
+        for (int process = 0; process < 2; ++process) {
+          const Attempt a = attempt(c, path, s);
+          ASSERT_TRUE(a.error);
+          EXPECT_EQ(a.error->code, ErrorCode::fault) << a.error->message;
+          EXPECT_NE(a.error->message.find("step 1: "), std::string::npos) << a.error->message;
+          EXPECT_NE(a.error->message.find("diverged"), std::string::npos) << a.error->message;
+          EXPECT_NE(a.error->message.find("parameters of "), std::string::npos) << a.error->message;
+          EXPECT_EQ(a.notes.find("continuing after step 0 ") != std::string::npos, process == 1) << a.notes;
+        }
+      }
 }
 
 // ---- damage between two processes
@@ -325,7 +384,8 @@ TEST_F(PowerCuts, LoseNothingThatWasCommitted) {
     const bool ahead = round % 2 == 0;
     RunConfig c = config(true);
     if (!ahead) c.optimizer.clip_norm = 0;
-    const Schedule s = schedule(ahead, round % 4 < 2 ? Place::nvme : Place::host);
+    Schedule s = schedule(ahead, round % 4 < 2 ? Place::nvme : Place::host);
+    s.units[1].update_on_device = s.units[2].update_on_device = round % 3 == 1;
     const std::string whole = fresh_directory(), path = fresh_directory();
     const Finished expected = finished(whole, attempt(c, whole, s));
     Finished got;

@@ -47,6 +47,7 @@ class GpuRuns : public testing::TestWithParam<Dtype> {
       c.saved = static_cast<Saved>(any(4));
       c.boundary = static_cast<Place>(any(3));
       c.accumulator = static_cast<Place>(any(3));
+      c.update_on_device = any(2) == 0;
       s.units.push_back(c);
     }
     return s;

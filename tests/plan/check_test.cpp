@@ -232,6 +232,16 @@ TEST(Check, DurableOverwrite) {
   EXPECT_TRUE(has(check(uncommitted), Kind::durable_overwrite));
 }
 
+// What a device has counted of its updates is known before they are committed.
+TEST(Check, ACommitWaitsForTheVerdictOnUpdates) {
+  StepPlan plan = durable_plan();
+  plan.ops[3].kind = OpKind::verify;
+  finish(plan);
+  EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  std::erase_if(plan.ops[4].waits, [](const Wait& w) { return w.op == 3; });
+  EXPECT_TRUE(has(check(plan), Kind::durable_overwrite));
+}
+
 TEST(Check, ADurableWriteWaitsForEveryRanksCommit) {
   StepPlan plan = random_plan(3, {10, 2, true, true});
   finish(plan);

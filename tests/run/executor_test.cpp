@@ -118,7 +118,7 @@ TEST(Executor, OnlySoManyIterationsAreReleasedAhead) {
 }
 
 TEST(Executor, RefusesPlansThatItCanNotRun) {
-  const ToyTraining toy = toy_training(1, 1, 1);
+  const ToyTraining toy = toy_training(1, 2, 1);
   Rig rig(toy.plan, toy.units, {});
   const auto refused = [&](const StepPlan& plan) {
     const Status status = rig.executor().begin(plan);
@@ -132,6 +132,9 @@ TEST(Executor, RefusesPlansThatItCanNotRun) {
   for (Op& op : plan.ops)
     if (op.kind == OpKind::update) op.accesses.erase(op.accesses.begin());
   EXPECT_NE(refused(plan).find("lacks the operand"), std::string::npos);
+  plan = toy.plan;
+  for (Op& op : plan.ops) std::erase_if(op.accesses, [](const Access& a) { return a.role == Role::diverged; });
+  EXPECT_NE(refused(plan).find("lacks the operand"), std::string::npos) << "a device counts what has diverged";
   plan = toy.plan;
   for (Op& op : plan.ops)
     if (op.kind == OpKind::read) op.accesses[0].offset += 4096;

@@ -66,6 +66,23 @@ TEST(QueueLanes, AFaultOfTheDeviceNamesItsOpAndStopsTheRun) {
   EXPECT_NE(done.error().message.find("#"), std::string::npos) << done.error().message;
 }
 
+TEST(QueueLanes, AStepWhoseUpdateDivergesIsNotCommitted) {
+  const ToyTraining toy = toy_training(1, 3, 2);
+  for (const std::uint64_t delays : {0, 1, 2, 3}) {
+    RigOptions options = queued(1, delays);
+    options.diverges_in_step = 3;
+    Rig rig(toy.plan, toy.units, options);
+    ASSERT_TRUE(rig.initialise().ok());
+    const Status done = rig.iterate(8);
+    ASSERT_FALSE(done.ok());
+    EXPECT_EQ(done.error().code, ErrorCode::fault);
+    EXPECT_NE(done.error().message.find("step 3: 1 parameters of U1 diverged"), std::string::npos)
+        << done.error().message;
+    // The first one has no update.
+    EXPECT_EQ(rig.commits().size(), 3u);
+  }
+}
+
 TEST(QueueLanes, StopsAtAnyMoment) {
   const ToyTraining toy = toy_training(2, 3, 2);
   for (std::uint64_t i = 0; i < 30; ++i) {

@@ -107,6 +107,9 @@ void Reference::run(OpId id, const StepParams& params) {
   };
   switch (op.kind) {
     case OpKind::copy:
+      for (std::size_t i = 0; i + 1 < op.accesses.size(); i += 2)  // src, dst, src, dst
+        std::memcpy(at(op.accesses[i + 1]).data(), at(op.accesses[i]).data(), op.accesses[i].bytes);
+      break;
     case OpKind::read:
     case OpKind::write: std::memcpy(role(Role::dst).data(), role(Role::src).data(), role(Role::src).size()); break;
     case OpKind::load_tokens: {
@@ -114,7 +117,8 @@ void Reference::run(OpId id, const StepParams& params) {
       fill_tokens(rank, op.micro_batch, params, {reinterpret_cast<std::int32_t*>(dst.data()), dst.size() / 4});
       break;
     }
-    case OpKind::sync: break;
+    case OpKind::sync:
+    case OpKind::verify: break;
     case OpKind::commit: commits_[rank] = 1; break;
     case OpKind::grad_norm: {
       auto* const sum = reinterpret_cast<double*>(role(Role::control).data());
@@ -203,6 +207,7 @@ void Reference::update(const Op& op, const StepParams& params) {
   std::map<Role, std::byte*> data;
   for (const Access& a : op.accesses) data[a.role] = at(a).data();
   const auto* const block = reinterpret_cast<const ControlBlock*>(data[Role::control]);
+  if (data.contains(Role::diverged) && op.element == 0) std::memset(data[Role::diverged], 0, 8);
   for (std::uint64_t i = 0; i < op.numel; ++i) {  // element by element: any split gives the same bits
     const std::uint64_t element = unit.shard_begin[rank] + op.element + i;
     for (const TensorSegment& s : unit.segments) {

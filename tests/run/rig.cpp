@@ -156,6 +156,16 @@ Status Rig::Device::run(const StepPlan& plan, const Op& op, std::span<const Oper
   return success();
 }
 
+Status Rig::Device::update(const DeviceUpdate& update, const StepParams& params) {
+  compute_.put([this, update, params]() -> Status {
+    const std::uint64_t count = update_tile(update.tile, update.chunks, params, update.clip_factor, team_);
+    const bool diverges = update.first && params.update_step == rig_.options_.diverges_in_step;
+    *update.diverged = (update.first ? 0 : *update.diverged) + count + (diverges ? 1 : 0);
+    return success();
+  });
+  return success();
+}
+
 Status Rig::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) {
   mix(static_cast<OpId>(&op - plan.ops.data()), params, operands);
   return success();

@@ -22,6 +22,7 @@ struct RigOptions {
   bool queued = false;  ///< the device works in queues of its own
   std::uint64_t queue_delay_seed = 0;
   std::function<void(const Op&)> device_takes{};    ///< told as an op is put in, ahead of it
+  std::uint64_t diverges_in_step = 0;               ///< a parameter more, by the count of a device in queues
   std::function<Status(const Op&)> device_fault{};  ///< asked as the device runs an op
 };
 
@@ -50,9 +51,11 @@ class Rig final : public ComputeBackend, public StepSource, public CommitSink {
     DeviceQueue* queue(LaneKind kind) override;
     Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands,
                const StepParams& params) override;
+    Status update(const DeviceUpdate& update, const StepParams& params) override;
 
    private:
     Rig& rig_;
+    WorkerTeam team_{1};
     ThreadQueue compute_, h2d_, d2h_;
   };
 

@@ -321,7 +321,7 @@ class TrainingBuilder {
   };
   struct Rank {
     std::vector<Unit> units;
-    BufferId control, losses, x, tokens;
+    BufferId control, losses, x, tokens, diverged;
   };
   bool many() const { return b_.plan.ranks > 1; }
 
@@ -345,6 +345,7 @@ class TrainingBuilder {
       rank.units.push_back(unit);
     }
     rank.losses = b_.buffer("losses", Tier::device, r, 8ull * static_cast<unsigned>(micro_batches_), Life::brief);
+    rank.diverged = b_.buffer("diverged", Tier::device, r, 8ull * static_cast<unsigned>(units_), Life::persistent);
     rank.x = b_.buffer("x", Tier::device, r, 8192, Life::lasting);
     rank.tokens = b_.buffer("tokens", Tier::device, r, 256, Life::lasting);
     ranks_.push_back(rank);
@@ -367,26 +368,83 @@ class TrainingBuilder {
         Builder::part(read, unit.state[k], t * tile_bytes, tile_bytes, Role::src, Mode::read);
         b_.touch(read, staged[k], Role::dst, Mode::write);
       }
-      Op& o = b_.op(OpKind::update, LaneKind::optimizer, r);
-      o.unit = u;
-      o.element = t * tile_numel;
-      o.numel = tile_numel;
-      b_.touch(o, staged[0], Role::parameters, Mode::read_write);
-      b_.touch(o, staged[1], Role::exp_avg, Mode::read_write);
-      b_.touch(o, staged[2], Role::exp_avg_sq, Mode::read_write);
-      Builder::part(o, unit.gradient, t * tile_bytes, tile_bytes, Role::gradient, Mode::read);
-      Builder::part(o, ranks_[r].control, 0, sizeof(ControlBlock), Role::control, Mode::read);
+      u % 2 == 0 ? update_on_cpu(r, u, t, staged) : update_on_device(r, u, t, staged);
       for (int k = 0; k < 3; ++k) {
         Op& write = b_.op(OpKind::write, LaneKind::nvme_write, r);
         write.bytes = tile_bytes;
         b_.touch(write, staged[k], Role::src, Mode::read);
         Builder::part(write, unit.state[k], t * tile_bytes, tile_bytes, Role::dst, Mode::write, Slot::next);
       }
-      Op& copy = b_.op(OpKind::copy, LaneKind::h2d, r);
-      copy.bytes = tile_bytes;
-      b_.touch(copy, staged[0], Role::src, Mode::read);
-      Builder::part(copy, unit.device_parameters, r * shard_bytes + t * tile_bytes, tile_bytes, Role::dst, Mode::write);
+      if (u % 2 == 0) open_tile(copy_op(LaneKind::h2d, r), r, u, t, staged[0]);
     }
+  }
+
+  Op& copy_op(LaneKind lane, RankId r) { return b_.op(OpKind::copy, lane, r); }
+  void open_tile(Op& copy, RankId r, int u, std::uint64_t t, BufferId staged) {
+    copy.bytes += tile_bytes;
+    b_.touch(copy, staged, Role::src, Mode::read);
+    Builder::part(copy, ranks_[r].units[static_cast<std::size_t>(u)].device_parameters,
+                  r * shard_bytes + t * tile_bytes, tile_bytes, Role::dst, Mode::write);
+  }
+
+  Op& update_op(LaneKind lane, RankId r, int u, std::uint64_t t) {
+    Op& o = b_.op(OpKind::update, lane, r);
+    o.unit = u;
+    o.element = t * tile_numel;
+    o.numel = tile_numel;
+    return o;
+  }
+
+  void update_on_cpu(RankId r, int u, std::uint64_t t, const BufferId (&staged)[3]) {
+    Op& o = update_op(LaneKind::optimizer, r, u, t);
+    b_.touch(o, staged[0], Role::parameters, Mode::read_write);
+    b_.touch(o, staged[1], Role::exp_avg, Mode::read_write);
+    b_.touch(o, staged[2], Role::exp_avg_sq, Mode::read_write);
+    Builder::part(o, ranks_[r].units[static_cast<std::size_t>(u)].gradient, t * tile_bytes, tile_bytes, Role::gradient,
+                  Mode::read);
+    Builder::part(o, ranks_[r].control, 0, sizeof(ControlBlock), Role::control, Mode::read);
+  }
+
+  /// Parameters in their place, moments and gradient through staging.
+  void update_on_device(RankId r, int u, std::uint64_t t, const BufferId (&staged)[3]) {
+    const Unit& unit = ranks_[r].units[static_cast<std::size_t>(u)];
+    BufferId on_device[3];
+    for (BufferId& b : on_device)
+      b = b_.buffer("device_stage" + std::to_string(count_++), Tier::device, r, tile_bytes, Life::brief);
+    Op& down = copy_op(LaneKind::h2d, r);
+    open_tile(down, r, u, t, staged[0]);
+    for (int k = 0; k < 3; ++k) {
+      if (k < 2) b_.touch(down, staged[k + 1], Role::src, Mode::read);
+      if (k == 2) Builder::part(down, unit.gradient, t * tile_bytes, tile_bytes, Role::src, Mode::read);
+      b_.touch(down, on_device[k], Role::dst, Mode::write);
+      down.bytes += tile_bytes;
+    }
+    Op& o = update_op(LaneKind::compute, r, u, t);
+    const std::uint64_t at = r * shard_bytes + t * tile_bytes;
+    Builder::part(o, unit.device_parameters, at, tile_bytes, Role::parameters, Mode::read_write);
+    b_.touch(o, on_device[0], Role::exp_avg, Mode::read_write);
+    b_.touch(o, on_device[1], Role::exp_avg_sq, Mode::read_write);
+    b_.touch(o, on_device[2], Role::gradient, Mode::read);
+    Builder::part(o, ranks_[r].control, 0, sizeof(ControlBlock), Role::control, Mode::read);
+    Builder::part(o, ranks_[r].diverged, 8ull * static_cast<unsigned>(u), 8, Role::diverged,
+                  t == 0 ? Mode::write : Mode::read_write);
+    Op& up = copy_op(LaneKind::d2h, r);
+    up.bytes = 3 * tile_bytes;
+    for (int k = 0; k < 3; ++k) {
+      if (k == 0) Builder::part(up, unit.device_parameters, at, tile_bytes, Role::src, Mode::read);
+      if (k > 0) b_.touch(up, on_device[k - 1], Role::src, Mode::read);
+      b_.touch(up, staged[k], Role::dst, Mode::write);
+    }
+  }
+
+  void verify(RankId r) {
+    if (units_ < 2) return;
+    const BufferId diverged = ranks_[r].diverged,
+                   found = b_.buffer("found", Tier::host, r, 8ull * static_cast<unsigned>(units_), Life::brief);
+    b_.move(OpKind::copy, LaneKind::d2h, r, diverged, found);
+    Op& o = b_.op(OpKind::verify, LaneKind::optimizer, r);
+    for (int u = 1; u < units_; u += 2)
+      Builder::part(o, found, 8ull * static_cast<unsigned>(u), 8, Role::diverged, Mode::read);
   }
 
   void gather(int u) {
@@ -459,6 +517,7 @@ class TrainingBuilder {
   }
 
   void commit(RankId r) {
+    verify(r);
     b_.op(OpKind::sync, LaneKind::commit, r);
     b_.op(OpKind::commit, LaneKind::commit, r);
   }

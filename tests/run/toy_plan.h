@@ -23,8 +23,8 @@ struct ToyTraining {
   StepPlan plan;
   std::vector<OptimizerUnit> units;
 };
-/// Units of f32 parameters and moments on the drive (two slots), updated ahead of the forward pass in tiles, gradient
-/// in host memory, norms, control, step end, commit.
+/// Units of f32 parameters and moments on the drive (two slots), updated ahead of the forward pass in tiles, in turns
+/// on the CPU and on the device, gradient in host memory, norms, control, step end, commit.
 ToyTraining toy_training(RankId ranks, int units, int micro_batches);
 
 }  // namespace sluice::testing

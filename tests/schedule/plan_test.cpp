@@ -273,6 +273,57 @@ TEST(Arenas, OfFoundSchedulesAreTight) {
   }
 }
 
+TEST(Updates, OfAShareOfTheUnitsAreSpreadEvenly) {
+  Schedule s;
+  s.units.resize(8);
+  const auto on_device = [&] {
+    std::string text;
+    for (const UnitChoice& c : s.units) text += c.update_on_device ? 'd' : 'c';
+    return text;
+  };
+  EXPECT_FALSE(spread_updates(s, 0));
+  EXPECT_TRUE(spread_updates(s, 0.25));
+  EXPECT_EQ(on_device(), "cccdcccd");
+  EXPECT_TRUE(spread_updates(s, 0.5));
+  EXPECT_EQ(on_device(), "cdcdcdcd");
+  EXPECT_TRUE(spread_updates(s, 1));
+  EXPECT_EQ(on_device(), "dddddddd");
+  EXPECT_FALSE(spread_updates(s, 1));
+}
+
+TEST(Updates, AreWhereTheUserWants) {
+  const ModelSpec model = build_model(tiny_config(Family::llama, true));
+  Workload w;
+  w.model = &model;
+  w.shape = {1, 32};
+  w.micro_batches = 2;
+  for (const std::optional<bool> wished : {std::optional<bool>(), std::optional(false), std::optional(true)}) {
+    ScheduleWish wish;
+    wish.update_on_device = wished;
+    const SearchResult found = search_schedule(w, wish, HardwareProfile{});
+    ASSERT_TRUE(found.fits);
+    for (const UnitChoice& c : found.schedule.units) EXPECT_EQ(c.update_on_device, wished.value_or(false));
+  }
+}
+
+TEST(Updates, GoToADeviceThatIsApartWhereTheCpuIsSlow) {
+  const ModelSpec model = build_model(tiny_config(Family::llama, true));
+  Workload w;
+  w.model = &model;
+  w.shape = {1, 32};
+  w.micro_batches = 2;
+  HardwareProfile hw;
+  hw.adamw_parameters_per_second = 1e7;
+  const auto on_device = [&] {
+    const SearchResult found = search_schedule(w, {}, hw);
+    EXPECT_TRUE(found.fits);
+    return std::ranges::count(found.schedule.units, true, &UnitChoice::update_on_device);
+  };
+  EXPECT_EQ(on_device(), 0) << "the CPU is its own device";
+  hw.device.emplace();
+  EXPECT_GT(on_device(), 0);
+}
+
 /// Bytes on the device that an op works on.
 std::uint64_t device_operands(const StepPlan& plan, const Op& op) {
   std::set<BufferId> buffers;

@@ -49,6 +49,7 @@ inline UnitChoice random_choice(Draw& draw) {
   c.accumulator = anywhere();
   c.saved = static_cast<Saved>(draw.between(0, 3));
   c.boundary = anywhere();
+  c.update_on_device = draw.coin();
   return c;
 }
 
@@ -77,7 +78,8 @@ inline std::string describe(const Schedule& s) {
   for (const UnitChoice& c : s.units)
     text += " [" + std::string(c.resident ? "resident " : "") + "p " + place(c.parameter_home) + " s " +
             place(c.state_home) + " g " + place(c.gradient) + " a " + place(c.accumulator) + " " +
-            saved_names[static_cast<std::size_t>(c.saved)] + " x " + place(c.boundary) + "]";
+            saved_names[static_cast<std::size_t>(c.saved)] + " x " + place(c.boundary) +
+            (c.update_on_device ? " u device" : "") + "]";
   return text;
 }
 

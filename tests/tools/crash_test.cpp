@@ -37,19 +37,20 @@ class Crash : public CommandTest {
     setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
   }
 
-  std::vector<std::string> command(const std::string& run) const {
+  std::vector<std::string> command(const std::string& run, const std::string& optimizer) const {
     return {SLUICE_BINARY,    "train",      "--model",         model_,
             "--data",         path("text"), "--steps",         steps_,
             "--seq",          "64",         "--batch",         "4",
             "--warmup",       "3",          "--nvme",          path("nvme"),
             "--states",       "nvme",       "--device-memory", device_memory_,
             "--durable",      "on",         "--eval-every",    "5",
-            "--eval-batches", "1",          "--run",           path(run)};
+            "--eval-batches", "1",          "--optimizer",     optimizer,
+            "--run",          path(run)};
   }
 
   /// The process, with its outputs in files.
-  pid_t start(const std::string& run) const {
-    std::vector<std::string> words = command(run);
+  pid_t start(const std::string& run, const std::string& optimizer = "cpu") const {
+    std::vector<std::string> words = command(run, optimizer);
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -121,7 +122,7 @@ TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
   for (int runs = 0; kills < kills_wanted; ++runs) {
     const std::string run = "run" + std::to_string(runs);
     for (std::int64_t least = 0;;) {
-      const pid_t pid = start(run);
+      const pid_t pid = start(run, runs % 2 == 0 ? "device" : "cpu");
       std::uniform_real_distribution<double> moment(0, whole_seconds * (kills % 2 == 0 ? 0.4 : 1.1));
       std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
       kill(pid, SIGKILL);

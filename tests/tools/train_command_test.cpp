@@ -104,6 +104,16 @@ TEST_F(TrainCommand, PlanSaysWhatFits) {
   EXPECT_TRUE(is_empty("nvme"));
 }
 
+TEST_F(TrainCommand, PlanTellsWhereUpdatesAre) {
+  for (const bool on_device : {false, true}) {
+    const std::string command = "plan" + tiny() + budgets() + (on_device ? "--optimizer device " : "--optimizer cpu ");
+    const Finished f = sluice(command + "--json"), people = sluice(command);
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_EQ(json::parse(f.out)["schedule"]["units_updated_on_device"] > 0, on_device);
+    EXPECT_NE(people.out.find("AdamW (units)"), std::string::npos) << people.out;
+  }
+}
+
 TEST_F(TrainCommand, PlanTellsHowTheDriveWears) {
   const Finished f = sluice("plan" + tiny() + budgets() + "--states nvme --drive-tbw 600TB --json");
   ASSERT_EQ(f.status, 0) << f.err;

@@ -1,6 +1,7 @@
 #include "src/device/cuda/backend.h"
 
 #include "src/device/cuda/sublayers.h"
+#include "src/device/cuda/update.h"
 
 namespace sluice {
 
@@ -45,6 +46,11 @@ Status CudaBackend::run(const StepPlan& plan, const Op& op, std::span<const Oper
   const std::span<std::byte> padding = gradient_padding(args, op, operands);
   if (!padding.empty()) kernels_->zero(padding.data(), padding.size());
   return run_sublayer_on_cuda(*kernels_, op.kind, args);
+}
+
+Status CudaBackend::update(const DeviceUpdate& update, const StepParams& params) {
+  SLUICE_TRY(compute_->begin());
+  return update_on_cuda(update, params, *stream_);
 }
 
 }  // namespace sluice

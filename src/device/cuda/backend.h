@@ -22,6 +22,7 @@ class CudaBackend final : public ComputeBackend {
 
   DeviceQueue* queue(LaneKind kind) override;
   Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) override;
+  Status update(const DeviceUpdate& update, const StepParams& params) override;
 
  private:
   CudaBackend(const ModelSpec& model, const RopeView& rope, const SublayerOptions& options)

@@ -1,0 +1,44 @@
+// What a run directory keeps of options and schedule.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "src/train/run_config_json.h"
+
+namespace sluice::test {
+namespace {
+
+TEST(RunConfigJson, KeepsWhereUpdatesAre) {
+  RunConfig config;
+  config.wish.update_on_device = true;
+  Schedule schedule;
+  schedule.units.resize(3);
+  schedule.units[1].update_on_device = true;
+  const auto same_config = run_config_from_json(to_json(config));
+  const auto same_schedule = schedule_from_json(to_json(schedule));
+  ASSERT_TRUE(same_config.ok() && same_schedule.ok());
+  EXPECT_EQ(same_config->wish.update_on_device, true);
+  ASSERT_EQ(same_schedule->units.size(), 3u);
+  for (std::size_t u = 0; u < 3; ++u) EXPECT_EQ(same_schedule->units[u].update_on_device, u == 1);
+}
+
+TEST(RunConfigJson, OfBeforeUpdatesHadAPlaceIsReadAsOnTheCpu) {
+  auto config = to_json(RunConfig{});
+  Schedule schedule;
+  schedule.units.resize(2);
+  auto plan = to_json(schedule);
+  EXPECT_EQ(config.erase("update_on_device"), 1u);
+  for (auto& unit : plan["units"]) EXPECT_EQ(unit.erase("update_on_device"), 1u);
+  const auto old_config = run_config_from_json(config);
+  const auto old_schedule = schedule_from_json(plan);
+  ASSERT_TRUE(old_config.ok()) << old_config.error().message;
+  ASSERT_TRUE(old_schedule.ok()) << old_schedule.error().message;
+  EXPECT_FALSE(old_config->wish.update_on_device);
+  for (const UnitChoice& unit : old_schedule->units) EXPECT_FALSE(unit.update_on_device);
+  // Another key that is missing is not passed over.
+  plan["units"][0].erase("resident");
+  EXPECT_FALSE(schedule_from_json(plan).ok());
+}
+
+}  // namespace
+}  // namespace sluice::test
