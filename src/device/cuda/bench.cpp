@@ -12,9 +12,11 @@
 namespace sluice {
 namespace {
 
-/// More than a device's caches hold. Its bytes are written before what is timed, which gives the host a lead too: the
+/// More than the device's cache holds. Its bytes are written before what is timed, which gives the host a lead too: the
 /// device finds all of an op's kernels in its queue.
-constexpr std::uint64_t eviction_bytes = 128u << 20;
+std::uint64_t eviction_bytes(const CudaDevice& device) {
+  return 2 * std::max<std::uint64_t>(device.cache_bytes(), 1u << 18);
+}
 
 constexpr int runs_min = 5, runs_max = 48;
 static_assert(runs_max < static_cast<int>(DeviceQueue::marks_in_flight));
@@ -80,9 +82,9 @@ Result<std::unique_ptr<DeviceBench>> CudaBench::create(CudaDevice& device, const
 }
 
 Status CudaBench::evict() {
-  SLUICE_ASSIGN(std::byte * memory, areas_[1].at_least(eviction_bytes));
+  SLUICE_ASSIGN(std::byte * memory, areas_[1].at_least(eviction_bytes(device_)));
   SLUICE_TRY(device_.make_current());
-  kernels_->zero(memory, eviction_bytes);
+  kernels_->zero(memory, eviction_bytes(device_));
   return kernels_->status();
 }
 
