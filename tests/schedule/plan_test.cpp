@@ -320,7 +320,7 @@ TEST(Updates, GoToADeviceThatIsApartWhereTheCpuIsSlow) {
     return std::ranges::count(found.schedule.units, true, &UnitChoice::update_on_device);
   };
   EXPECT_EQ(on_device(), 0) << "the CPU is its own device";
-  hw.device.emplace();
+  hw.device.emplace().host_adamw_parameters_per_second = 1e7;
   EXPECT_GT(on_device(), 0);
 }
 
