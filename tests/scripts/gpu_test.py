@@ -224,6 +224,26 @@ class Check(Scripts):
         self.assertEqual(found["steps"]["sluice bench device"], "does not start: status 127: libx.so: cannot open")
         self.assertEqual((done.returncode, found["steps"]["test_gpu"]), (1, "ok"))
 
+    def test_the_loader_of_the_bundle(self):
+        for name in sorted(os.listdir(self.bin)):
+            text = (self.bin / name).read_text()
+            first, rest = text.split("\n", 1)
+            check = ('import os, sys\nif "LOADED" not in os.environ: sys.exit("GLIBC_2.36 not found")\n'
+                     if "python" in first else "[ -n \"$LOADED\" ] || { echo 'GLIBC_2.36 not found'; exit 1; }\n")
+            (self.bin / name).write_text(first + "\n" + check + rest)
+        program(self.folder / "build" / "glibc" / "ld-linux-x86-64.so.2",
+                '#!/bin/bash\n[ "$1" = --library-path ] || exit 9\nshift 2\nLOADED=1 exec "$@"\n')
+        (self.folder / "build" / "lib").mkdir()
+        (self.folder / "build" / "version").write_text("abc\n")
+        bundle = self.folder / "a bundle.tar.gz"
+        subprocess.run(["tar", "-C", self.folder / "build", "-czf", bundle, "bin", "lib", "glibc", "version"], check=True)
+        done = self.call("gpu_check", "--quick", "--from", bundle, self.folder / "out")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("test_gpu runs with the bundle's C library: status 1: GLIBC_2.36 not found", done.stdout)
+        self.assertEqual(json.loads((self.folder / "out" / "summary.json").read_text())["version"], "abc")
+        done = self.call("gpu_check", "--runs", "1b-4g", "--from", bundle, self.folder / "out")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_sanitizer(self):
         program(self.folder / "path" / "compute-sanitizer", '#!/bin/bash\necho "--kernel-name $* $SLUICE_SHORT"\n'
                 '[ "$2" != racecheck ] || exit 9\n')
