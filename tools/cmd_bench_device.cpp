@@ -50,12 +50,18 @@ Result<double> median_seconds(F pass) {
   return all[passes / 2];
 }
 
+std::vector<std::uint64_t> sizes_up_to(std::uint64_t most) {
+  std::vector<std::uint64_t> list;
+  for (std::uint64_t bytes = 64u << 10; bytes < most; bytes *= 8) list.push_back(bytes);
+  list.push_back(most);
+  return list;
+}
+
 Status bench_copies(DeviceBench& bench, const DeviceSizes& sizes, std::vector<Measured>& out) {
   constexpr std::array ways{std::pair{Way::down, "host to device"}, std::pair{Way::up, "device to host"},
                             std::pair{Way::both, "both at once"}, std::pair{Way::within, "within the device"}};
   for (const auto& [way, name] : ways)
-    for (std::uint64_t bytes = std::min<std::uint64_t>(64u << 10, sizes.copy_bytes); bytes <= sizes.copy_bytes;
-         bytes *= 16) {
+    for (const std::uint64_t bytes : sizes_up_to(sizes.copy_bytes)) {
       SLUICE_ASSIGN(const double seconds, median_seconds([&] { return bench.copy_seconds(way, bytes, 4); }));
       out.push_back({fmt::format("copy, {}, {}", name, format_bytes(bytes)),
                      static_cast<double>(bytes) * (way == Way::both ? 2 : 1) / seconds});

@@ -161,8 +161,8 @@ std::string durability(const Prepared& run, const RunDirectory& directory) {
 }
 
 /// A run that is in the directory goes on; else the options describe a new one.
-Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const RunDirectory& directory,
-                                              bool device_is_given, const Progress& progress) {
+Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const RunDirectory& directory, bool kernels_anew,
+                                              const Progress& progress) {
   if (!directory.run()) {
     if (config.model.empty()) return bad_request("--model is missing: give a preset, a config.json or a directory");
     if (config.data.empty()) return bad_request("--data is missing: give text or a token file");
@@ -171,7 +171,7 @@ Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const Run
   const RunDescription& run = *directory.run();
   const DriveLayout layout{run.block_bytes, run.stripe_weights};
   SLUICE_ASSIGN(auto prepared, prepare_with(config, Purpose::train, run.schedule, &layout, progress));
-  if (!device_is_given) prepared->kernels = run.kernels;
+  if (!kernels_anew && run.device == prepared->workload.device) prepared->kernels = run.kernels;
   if (prepared->workload.durable && directory.has_commits())
     SLUICE_TRY(Engine::check_swap(*prepared, swap_name(run.id)));
   return prepared;
@@ -220,7 +220,7 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
   }
   Screen screen(config);
   if (directory.run()) screen.hold();
-  SLUICE_ASSIGN(auto run, prepare_run(config, directory, given.contains("--device"),
+  SLUICE_ASSIGN(auto run, prepare_run(config, directory, options.kernels_anew,
                                       [&](const std::string& text) { screen.note(text); }));
   if (!run->search.fits) return does_not_fit(*run);
   screen.note(summary(*run));
@@ -260,6 +260,11 @@ void add_train(CLI::App& app, Outcome& outcome) {
                    "skipped where the run is durable (else the first one stops the run)")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
+      ->group("Run");
+  command
+      ->add_flag("--kernels-anew", options->kernels_anew,
+                 "a run that goes on on a GPU takes the kernels that are quickest there now, where those that it began "
+                 "with are another library's; bits may differ from there on")
       ->group("Run");
   command->add_option("--metrics", c.metrics,
                       "file for one JSON object per step (default with --run: metrics.jsonl there)");

@@ -19,6 +19,7 @@ struct RunOptions {
               moments = "fp32", durable = "auto", nvme, poison;
   int group = 0, prefetch = -1;
   bool resume = false;
+  bool kernels_anew = false;
   int sync_delay_ms = 0;
   std::optional<double> lr_end;
 };

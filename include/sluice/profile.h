@@ -41,6 +41,11 @@ struct DeviceProfile {
   double d2h_bytes_per_second = 1e10;
   double both_bytes_per_second = 2e10;  ///< the sum of both while both copy
   double op_overhead_seconds = 1e-5;    ///< of one more op in a queue
+  // Of the host, whose cores have less to do beside a GPU.
+  int optimizer_threads = 1;
+  double host_adamw_parameters_per_second = 1e9;
+  double host_norm_bytes_per_second = 1e10;
+  double handoff_seconds = 0;
   /// Which of several kernels does what, by cost key: those that were quickest when the op was measured. Bits depend on
   /// them, so that runs keep what they began with.
   std::map<std::string, KernelChoices> choices;

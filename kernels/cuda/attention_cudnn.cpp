@@ -179,12 +179,11 @@ Key key_of(const AttentionShape& s) {
           s.q_stride, s.k_stride, s.v_stride, s.out_stride, s.window};
 }
 
-struct Plans {
-  CudnnPlan forward, backward;
-  std::uint64_t delta_bytes;
-  CudnnAttention::Workspace workspace() const {
-    return {forward.workspace_bytes(), delta_bytes + backward.workspace_bytes()};
-  }
+/// Of one pass.
+struct Plan {
+  CudnnPlan plan;
+  std::uint64_t delta_bytes = 0;  ///< of the backward pass, in front of the plan's own workspace
+  std::uint64_t workspace_bytes() const { return delta_bytes + plan.workspace_bytes(); }
 };
 
 class Attention final : public CudnnAttention {
@@ -193,30 +192,37 @@ class Attention final : public CudnnAttention {
   Attention(const Attention&) = delete;
   Attention& operator=(const Attention&) = delete;
   ~Attention() override {
-    plans_.clear();
+    for (auto& plans : plans_) plans.clear();
     if (handle_ != nullptr) static_cast<void>(cudnn_.destroy(handle_));
   }
   Status start() { return cudnn_.as_status(cudnn_.create(&handle_), "cannot start"); }
 
   Result<Workspace> prepare(const AttentionShape& shape) override {
-    SLUICE_ASSIGN(const Plans* const plans, plans_of(shape));
-    return plans->workspace();
+    SLUICE_ASSIGN(const Plan* const first, plan_of(shape, false));
+    SLUICE_ASSIGN(const Plan* const second, plan_of(shape, true));
+    return Workspace{first->workspace_bytes(), second->workspace_bytes()};
   }
+
+  Result<std::uint64_t> prepare_forward(const AttentionShape& shape) override {
+    SLUICE_ASSIGN(const Plan* const plan, plan_of(shape, false));
+    return plan->workspace_bytes();
+  }
+
+  std::string version() const override { return std::to_string(cudnn_.version()); }
 
   Status forward(const AttentionShape& s, const bf16* q, const bf16* k, const bf16* v, bf16* out, float* lse,
                  std::span<std::byte> workspace, Stream& stream) override {
-    SLUICE_ASSIGN(const Plans* const plans, begin(s, &Workspace::forward, workspace, stream));
+    SLUICE_ASSIGN(const Plan* const pass, begin(s, false, workspace, stream));
     const Scalars values(s);
-    return run(plans->forward, values, workspace.data(),
-               {{q_id, q}, {k_id, k}, {v_id, v}, {out_id, out}, {lse_id, lse}});
+    return run(pass->plan, values, workspace.data(), {{q_id, q}, {k_id, k}, {v_id, v}, {out_id, out}, {lse_id, lse}});
   }
 
   Status backward(const AttentionShape& s, const bf16* q, const bf16* k, const bf16* v, const bf16* out,
                   const bf16* d_out, const float* lse, bf16* dq, bf16* dk, bf16* dv, std::span<std::byte> workspace,
                   Stream& stream) override {
-    SLUICE_ASSIGN(const Plans* const plans, begin(s, &Workspace::backward, workspace, stream));
+    SLUICE_ASSIGN(const Plan* const pass, begin(s, true, workspace, stream));
     const Scalars values(s);
-    return run(plans->backward, values, workspace.data() + plans->delta_bytes,
+    return run(pass->plan, values, workspace.data() + pass->delta_bytes,
                {{q_id, q},
                 {k_id, k},
                 {v_id, v},
@@ -247,19 +253,20 @@ class Attention final : public CudnnAttention {
     return plan.run(handle_, tensors, workspace);
   }
 
-  Result<const Plans*> begin(const AttentionShape& shape, std::uint64_t Workspace::*pass,
-                             std::span<std::byte> workspace, Stream& stream) {
+  Result<const Plan*> begin(const AttentionShape& shape, bool backward, std::span<std::byte> workspace,
+                            Stream& stream) {
     if (!stream.status()) return stream.status().error();
-    SLUICE_ASSIGN(const Plans* const plans, plans_of(shape));
-    if (const std::uint64_t needed = plans->workspace().*pass; workspace.size() < needed)
+    SLUICE_ASSIGN(const Plan* const pass, plan_of(shape, backward));
+    if (const std::uint64_t needed = pass->workspace_bytes(); workspace.size() < needed)
       return fault("cuDNN attention needs " + std::to_string(needed) + " bytes of workspace and was given " +
                    std::to_string(workspace.size()));
     SLUICE_TRY(cudnn_.as_status(cudnn_.set_stream(handle_, stream.handle()), "a stream"));
-    return plans;
+    return pass;
   }
 
-  Result<const Plans*> plans_of(const AttentionShape& s) {
-    if (const auto at = plans_.find(key_of(s)); at != plans_.end() && s.positions == nullptr) return &at->second;
+  Result<const Plan*> plan_of(const AttentionShape& s, bool backward) {
+    auto& plans = plans_[backward ? 1 : 0];
+    if (const auto at = plans.find(key_of(s)); at != plans.end() && s.positions == nullptr) return &at->second;
     const bool even = (s.q_stride | s.k_stride | s.v_stride | s.out_stride | s.head_dim) % 8 == 0;
     if (s.positions != nullptr || s.keys != s.queries || s.queries < 2 || s.head_dim > 128 || !even ||
         s.heads % s.kv_heads != 0)
@@ -270,19 +277,17 @@ class Attention final : public CudnnAttention {
     const std::size_t version = cudnn_.version();
     if (version < 91002 || (version < 91600 && s.keys % 128 != 0))
       return fault("cuDNN " + std::to_string(version) + " has errors in attention of this shape; use 9.16 or later");
-    CudnnGraph forward(cudnn_), backward(cudnn_);
-    forward_graph(s, forward);
-    backward_graph(s, backward);
-    SLUICE_ASSIGN(CudnnPlan first, forward.plan(handle_, true));
-    SLUICE_ASSIGN(CudnnPlan second, backward.plan(handle_, true));
+    CudnnGraph graph(cudnn_);
+    backward ? backward_graph(s, graph) : forward_graph(s, graph);
+    SLUICE_ASSIGN(CudnnPlan plan, graph.plan(handle_, true));
     const auto rows = static_cast<std::uint64_t>(s.batch * s.heads * s.queries);
-    return &plans_.emplace(key_of(s), Plans{std::move(first), std::move(second), round_up(rows * sizeof(float))})
-                .first->second;
+    const std::uint64_t delta_bytes = backward ? round_up(rows * sizeof(float)) : 0;
+    return &plans.emplace(key_of(s), Plan{std::move(plan), delta_bytes}).first->second;
   }
 
   Cudnn cudnn_;
   cudnnHandle_t handle_ = nullptr;
-  std::map<Key, Plans> plans_;
+  std::array<std::map<Key, Plan>, 2> plans_;  ///< forward, backward
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cuda/stream.h"
@@ -33,6 +34,10 @@ class CudnnAttention {
   /// Makes the plans of both passes. An error if cuDNN does not take the shape, or has no plan for it on this device
   /// that gives the same bits every time.
   virtual Result<Workspace> prepare(const kernels::AttentionShape& shape) = 0;
+  /// The same of the forward pass alone: its bytes.
+  virtual Result<std::uint64_t> prepare_forward(const kernels::AttentionShape& shape) = 0;
+  /// "91300" for 9.13.0: plans, and so bits, are a version's.
+  virtual std::string version() const = 0;
 
   /// As attention_forward and attention_backward of attention.h. Addresses are multiples of 16 bytes, strides of 8
   /// elements; workspace aligned to 256 bytes.

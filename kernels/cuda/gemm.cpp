@@ -261,7 +261,10 @@ Status CublasGemm::multiply(const GemmCall& call, std::span<std::byte> workspace
   }
   if (options_.timed > 0 && !plans_.contains(problem)) {
     SLUICE_ASSIGN(const std::vector<GemmChoice> timed, time(call, workspace, stream, options_.timed, 3));
-    SLUICE_TRY(adopt(timed.front()));
+    Status adopted;
+    for (const GemmChoice& choice : timed)
+      if (adopted = adopt(choice); adopted.ok()) break;
+    SLUICE_TRY(adopted);
   }
   SLUICE_ASSIGN(Plan* const plan, plan_of(problem, call.epilogue));
   plan->used = true;
@@ -305,7 +308,8 @@ Result<std::vector<GemmChoice>> CublasGemm::time(const GemmCall& call, std::span
   for (const cublasLtMatmulHeuristicResult_t& candidate : found) {
     plan.algorithm = candidate.algo;
     plan.workspace_bytes = candidate.workspaceSize;
-    SLUICE_TRY(run(plan, problem, call, workspace, stream));
+    // One that the library names and then declines is no candidate.
+    if (!run(plan, problem, call, workspace, stream).ok()) continue;
     bool ok = watch.begin(stream);
     for (int i = 0; i < repetitions; ++i) SLUICE_TRY(run(plan, problem, call, workspace, stream));
     const double seconds = watch.seconds(stream);
@@ -314,6 +318,7 @@ Result<std::vector<GemmChoice>> CublasGemm::time(const GemmCall& call, std::span
     plan.seconds = seconds / repetitions;
     all.push_back(choice_of(problem, plan));
   }
+  if (all.empty()) return fault("cuBLASLt: no algorithm for " + problem.name() + " runs");
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
   return all;
 }

@@ -25,13 +25,20 @@ bool runs_on_device(LaneKind kind, const HardwareProfile& hw) {
   return hw.device.has_value() && (kind == LaneKind::compute || kind == LaneKind::h2d || kind == LaneKind::d2h);
 }
 
+HostRates host_rates(const HardwareProfile& hw) {
+  if (hw.device)
+    return {hw.device->optimizer_threads, hw.device->host_adamw_parameters_per_second,
+            hw.device->host_norm_bytes_per_second, hw.device->handoff_seconds};
+  return {hw.optimizer_threads, hw.adamw_parameters_per_second, hw.norm_bytes_per_second, hw.handoff_seconds};
+}
+
 double both_ways_slowdown(const HardwareProfile& hw) {
   if (!hw.device) return 1;
   return std::max(
       1.0, (hw.device->h2d_bytes_per_second + hw.device->d2h_bytes_per_second) / hw.device->both_bytes_per_second);
 }
 
-CostModel::CostModel(const StepPlan& plan, const HardwareProfile& hw) : plan_(plan), hw_(hw) {
+CostModel::CostModel(const StepPlan& plan, const HardwareProfile& hw) : plan_(plan), hw_(hw), host_(host_rates(hw)) {
   for (const std::string& key : plan.cost_keys) {
     const auto it = hw.op_seconds.find(key);
     measured_.push_back(it == hw.op_seconds.end() ? 0.0 : it->second);
@@ -96,15 +103,15 @@ OpCost CostModel::cost(const Op& op) const {
     }
     case OpKind::update:
       c.seconds = static_cast<double>(op.numel) /
-                      (on_device ? hw_.device->adamw_parameters_per_second : hw_.adamw_parameters_per_second) +
+                      (on_device ? hw_.device->adamw_parameters_per_second : host_.adamw_parameters_per_second) +
                   overhead;
-      c.threads = hw_.optimizer_threads;
+      c.threads = host_.optimizer_threads;
       memory = streamed_bytes(plan_, op);
       break;
     case OpKind::grad_norm:
       if (op.bytes == 0) bytes = 4.0 * static_cast<double>(op.numel);
-      c.seconds = bytes / hw_.norm_bytes_per_second + overhead;
-      c.threads = hw_.optimizer_threads;
+      c.seconds = bytes / host_.norm_bytes_per_second + overhead;
+      c.threads = host_.optimizer_threads;
       memory = bytes / 2;
       break;
     case OpKind::all_gather:

@@ -23,6 +23,13 @@ struct OpCost {
   double link_down_seconds = 0, link_up_seconds = 0;  ///< on the way to and from the device
 };
 
+/// What the host does for steps, alone or beside a GPU.
+struct HostRates {
+  int optimizer_threads;
+  double adamw_parameters_per_second, norm_bytes_per_second, handoff_seconds;
+};
+HostRates host_rates(const HardwareProfile& hw);
+
 /// Costs of a plan's ops; measured seconds are looked up once per cost key.
 class CostModel {
  public:
@@ -36,6 +43,7 @@ class CostModel {
 
   const StepPlan& plan_;
   const HardwareProfile& hw_;
+  HostRates host_;
   std::vector<double> measured_;  ///< per cost key, 0 unknown
   std::vector<bool> bf16_;        ///< per cost key
 };

@@ -101,7 +101,8 @@ class Simulator {
         lanes_(program_.lanes()),
         arrived_(std::size_t{program_.meetings()} * iterations),
         cores_(hw.cores),
-        both_ways_slowdown_(both_ways_slowdown(hw)) {
+        both_ways_slowdown_(both_ways_slowdown(hw)),
+        handoff_seconds_(host_rates(hw).handoff_seconds) {
     for (const Lane& lane : plan.lanes) on_device_.push_back(runs_on_device(lane.kind, hw));
     const CostModel model(plan, hw);
     for (const Op& op : plan.ops) costs_.push_back(model.cost(op));
@@ -208,7 +209,7 @@ class Simulator {
     s.running = true;
     s.progress_start = now_;
     s.cost = &costs_[program_.op(n)];
-    s.left = s.cost->seconds + (s.woken ? hw_.handoff_seconds : 0);
+    s.left = s.cost->seconds + (s.woken ? handoff_seconds_ : 0);
     s.woken = false;
     ++running_;
   }
@@ -283,7 +284,7 @@ class Simulator {
   std::vector<OpCost> costs_;
   std::vector<bool> on_device_;  ///< by lane
   Cores cores_;
-  double both_ways_slowdown_;
+  double both_ways_slowdown_, handoff_seconds_;
   double now_ = 0;
   int running_ = 0;  ///< begun and not landed
 };

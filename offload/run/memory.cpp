@@ -31,8 +31,7 @@ Result<std::byte*> map_pages(std::uint64_t bytes) {
   const std::uint64_t size = rounded(bytes);
   const std::uint64_t mapped = size + huge_page_bytes;
   const auto refuse = [&](int error) {
-    return bad_request("cannot reserve " + std::to_string(bytes) + " bytes of memory: " + std::strerror(error) +
-                       "; lower the memory budgets");
+    return bad_request("cannot reserve " + std::to_string(bytes) + " bytes of memory: " + std::strerror(error));
   };
   if (size < bytes || mapped < size) return refuse(ENOMEM);
   void* const raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -89,7 +88,9 @@ Result<Memory> Memory::create(std::span<const ArenaSpec> specs, DeviceMemory& de
         std::string(tier_names[static_cast<std::size_t>(spec.tier)]) + " arena of rank " + std::to_string(spec.rank);
     if (memory.find(spec.tier, spec.rank) != nullptr) return bad_request(where + " is given twice");
     Result<std::byte*> base = spec.tier == Tier::device ? device.allocate(spec.bytes) : map_pages(spec.bytes);
-    if (!base.ok()) return base.error().in(where);
+    if (!base.ok())
+      return bad_request(where + ": " + base.error().message + "; give a smaller --" +
+                         tier_names[static_cast<std::size_t>(spec.tier)] + "-memory");
     memory.arenas_.push_back({spec, *base, false});
     if (spec.tier == Tier::host) {
       if (const Status pinned = device.pin(*base, spec.bytes); !pinned.ok()) return pinned.error().in(where);

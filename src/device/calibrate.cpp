@@ -15,8 +15,6 @@
 namespace sluice {
 namespace {
 
-constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
-constexpr int repeats = 7;
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
 constexpr std::uint64_t noise_bytes = 4u << 20;
 
@@ -111,8 +109,21 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   return bench;
 }
 
-Result<double> run_op(DeviceBench& bench, SublayerArgs args, OpKind kind) {
+bool makes_gradients(OpKind kind) { return kind == OpKind::backward || kind == OpKind::forward_backward; }
+
+Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   if (kind == OpKind::recompute) args.x_out = nullptr;
+  if (makes_gradients(kind)) {
+    // What backward reads must be what forward saves: statistics of noise would be infinite.
+    if (kind == OpKind::backward && args.unit->kind != Sublayer::embed) {
+      SublayerArgs before = args;
+      before.x_out = nullptr;
+      SLUICE_TRY(bench.run(OpKind::recompute, before));
+    }
+    // A step's first micro-batch sets gradients, the others add to them: kernels are chosen for both.
+    SLUICE_TRY(bench.run(kind, args));
+    args.accumulate = true;
+  }
   return bench.op_seconds(kind, args);
 }
 
@@ -145,25 +156,12 @@ std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profil
     const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype, *w.kernels);
     for (const OpKind kind : ops_of(sublayer, w.main_kind())) {
       std::string key = cost_key(*w.model, sublayer, kind, w.shape, w.dtype, w.threads, w.device);
-      if (profile.op_seconds.count(key) == 0) tasks.push_back({&*unit, kind, key, op_flop(cost, kind)});
+      // On a GPU what was only estimated has no kernels chosen.
+      const bool known = profile.op_seconds.contains(key) && (!profile.device || profile.device->choices.contains(key));
+      if (!known) tasks.push_back({&*unit, kind, key, op_flop(cost, kind)});
     }
   }
   return tasks;
-}
-
-Result<double> median_seconds(DeviceBench& bench, const SublayerArgs& args, OpKind kind) {
-  std::vector<double> seconds;
-  double spent = 0;
-  do {
-    SLUICE_ASSIGN(const double took, run_op(bench, args, kind));
-    seconds.push_back(took);
-    spent += took;
-  } while (static_cast<int>(seconds.size()) <= repeats && spent < repeat_below_seconds * repeats);
-  // The first run pays for threads and libraries that wake up; it counts only where it is the only one.
-  if (seconds.size() > 1) seconds.erase(seconds.begin());
-  // The median: a step will meet the same clock and the same neighbours.
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
 }
 
 }  // namespace
@@ -195,14 +193,17 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
     }
     if (made_for != task.unit) {
       unit.reset();
-      SLUICE_ASSIGN(unit, make_bench(workload, *task.unit, rope, device.memory()));
+      Result<std::unique_ptr<UnitBench>> made_bench = make_bench(workload, *task.unit, rope, device.memory());
+      if (!made_bench.ok())
+        return made_bench.error().in("measuring " + task.unit->name +
+                                     " needs more memory than there is; give a smaller --micro-batch or --seq");
+      unit = *std::move(made_bench);
       made_for = task.unit;
-      // What backward reads must be what forward saves: statistics of noise would be infinite.
-      if (task.kind == OpKind::backward && task.unit->kind != Sublayer::embed)
-        SLUICE_TRY(run_op(*bench, unit->args, OpKind::recompute));
     }
     static_cast<void>(bench->used());
-    SLUICE_ASSIGN(const double seconds, median_seconds(*bench, unit->args, task.kind));
+    const Result<double> measured = seconds_of(*bench, unit->args, task.kind);
+    if (!measured.ok()) return measured.error().in("measuring " + task.key);
+    const double seconds = *measured;
     profile.op_seconds[task.key] = std::max(seconds, shortest_seconds);
     if (profile.device) profile.device->choices[task.key] = bench->used();
     flop_done += task.flop;

@@ -11,10 +11,12 @@ class CpuBench final : public DeviceBench {
  public:
   /// Sets the calling thread's OpenMP team.
   static Result<std::unique_ptr<DeviceBench>> create(int threads);
+  Status run(OpKind op, const SublayerArgs& args) override;
   Result<double> op_seconds(OpKind op, const SublayerArgs& args) override;
 
   // The host's own rates are in profile_measure.h.
   Result<double> copy_seconds(Way, std::uint64_t, int) override { return not_apart(); }
+  Result<double> mark_seconds() override { return not_apart(); }
   Result<double> gemm_seconds(const GemmShape&, Dtype, Dtype) override { return not_apart(); }
   Result<double> attention_seconds(const Attention&, bool) override { return not_apart(); }
   Result<double> adamw_seconds(std::int64_t) override { return not_apart(); }
@@ -22,6 +24,7 @@ class CpuBench final : public DeviceBench {
  private:
   explicit CpuBench(Pages eviction) : eviction_(std::move(eviction)) {}
   static Error not_apart() { return bad_request("the CPU is not apart from the host; 'sluice bench all' measures it"); }
+  double timed_run(OpKind op, const SublayerArgs& args);
   void touch(const std::byte* data, std::uint64_t bytes);
 
   Pages eviction_;  ///< read between runs, so that parameters are no nearer than they are in a step

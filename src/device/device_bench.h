@@ -15,13 +15,15 @@
 
 namespace sluice {
 
-/// All seconds are the device's, of work that it has been given ahead; noise is for the caller to take out.
+/// All seconds are the device's, of work that it has been given ahead.
 class DeviceBench {
  public:
   virtual ~DeviceBench() = default;
 
-  /// One run of an op of a sublayer, with caches as a step leaves them: parameters cold, the input just written. All
-  /// addresses are the device's.
+  /// One run of an op of a sublayer: all addresses are the device's.
+  virtual Status run(OpKind op, const SublayerArgs& args) = 0;
+  /// The median of several runs behind one that is not counted, in which kernels are chosen and threads wake up, with
+  /// caches as a step leaves them: parameters cold.
   virtual Result<double> op_seconds(OpKind op, const SublayerArgs& args) = 0;
   /// Which kernels ops have used since this was asked last, where there was a choice.
   virtual KernelChoices used() { return {}; }
@@ -29,8 +31,10 @@ class DeviceBench {
   // ---- of devices apart from the host
   enum class Way : std::uint8_t { down, up, both, within };
   /// One copy of so many bytes, `copies` of them in a row (both: so many each way, and the seconds of a pair). Memory
-  /// of the host is locked, as arenas are.
+  /// of the host is locked, as arenas are. A single measurement: noise is for the caller to take out, here and below.
   virtual Result<double> copy_seconds(Way way, std::uint64_t bytes, int copies) = 0;
+  /// That one more op takes of a queue: copies of next to nothing, each with a mark of its own as ops have.
+  virtual Result<double> mark_seconds() = 0;
   virtual Result<double> gemm_seconds(const GemmShape& shape, Dtype dtype, Dtype result) = 0;
   struct Attention {
     std::int64_t batch, sequence, heads, kv_heads, head_dim;

@@ -61,6 +61,9 @@ constexpr Rate<DeviceProfile> device_rates[] = {
     {"d2h_bytes_per_second", &DeviceProfile::d2h_bytes_per_second, false},
     {"both_bytes_per_second", &DeviceProfile::both_bytes_per_second, false},
     {"op_overhead_seconds", &DeviceProfile::op_overhead_seconds, true},
+    {"host_adamw_parameters_per_second", &DeviceProfile::host_adamw_parameters_per_second, false},
+    {"host_norm_bytes_per_second", &DeviceProfile::host_norm_bytes_per_second, false},
+    {"handoff_seconds", &DeviceProfile::handoff_seconds, true},
 };
 
 struct Count {
@@ -153,6 +156,9 @@ Status read_profile(const json& object, HardwareProfile& p) {
     if (!device.is_object()) return bad_request("has a device that is no object");
     for (const Rate<DeviceProfile>& r : device_rates)
       SLUICE_TRY(read_number(device, r.name, r.may_be_zero, p.devices[key].*r.field));
+    std::uint32_t threads = 0;
+    SLUICE_TRY(read_count(device, "optimizer_threads", 65536, threads));
+    p.devices[key].optimizer_threads = static_cast<int>(threads);
     SLUICE_TRY(read_choices(device, p.devices[key].choices));
   }
   const auto ops = object.find("op_seconds");
@@ -220,10 +226,12 @@ Status save_profile(const std::string& path, const HardwareProfile& profile) {
   object["drives"] = json::object();
   for (const auto& [key, drive] : profile.drives) object["drives"][key] = drive_json(drive);
   object["devices"] = json::object();
-  for (const auto& [key, device] : profile.devices)
-    for (const Rate<DeviceProfile>& r : device_rates) object["devices"][key][r.name] = device.*r.field;
-  for (const auto& [key, device] : profile.devices)
-    object["devices"][key]["choices"] = device.choices.empty() ? json::object() : json(device.choices);
+  for (const auto& [key, device] : profile.devices) {
+    json& of = object["devices"][key];
+    for (const Rate<DeviceProfile>& r : device_rates) of[r.name] = device.*r.field;
+    of["optimizer_threads"] = device.optimizer_threads;
+    of["choices"] = device.choices.empty() ? json::object() : json(device.choices);
+  }
   object["op_seconds"] = profile.op_seconds;
   if (profile.op_seconds.empty()) object["op_seconds"] = json::object();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();

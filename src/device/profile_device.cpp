@@ -41,8 +41,7 @@ Result<DeviceProfile> measure_device(DeviceBench& bench, const DeviceSizes& size
   SLUICE_ASSIGN(p.d2h_bytes_per_second, rate(Way::up));
   SLUICE_ASSIGN(p.both_bytes_per_second, rate(Way::both));
   SLUICE_ASSIGN(p.memory_bytes_per_second, rate(Way::within));
-  // What a copy of next to nothing takes is what an op costs.
-  SLUICE_ASSIGN(p.op_overhead_seconds, quickest([&] { return bench.copy_seconds(Way::within, 4096, 32); }));
+  SLUICE_ASSIGN(p.op_overhead_seconds, quickest([&] { return bench.mark_seconds(); }));
 
   const std::int64_t n = sizes.gemm;
   const auto flops = [&](Dtype dtype, Dtype result) -> Result<double> {
@@ -59,6 +58,12 @@ Result<DeviceProfile> measure_device(DeviceBench& bench, const DeviceSizes& size
   SLUICE_ASSIGN(p.gemm_flops_f32, flops(Dtype::f32, Dtype::f32));
   SLUICE_ASSIGN(const double update, quickest([&] { return bench.adamw_seconds(sizes.adamw_numel); }));
   p.adamw_parameters_per_second = static_cast<double>(sizes.adamw_numel) / update;
+
+  // Lanes that move data need a core now and then.
+  p.optimizer_threads = std::max(1, usable_cores() - usable_cores() / 8);
+  p.host_adamw_parameters_per_second = measure_adamw_parameters_per_second(Dtype::bf16, p.optimizer_threads, 1);
+  p.host_norm_bytes_per_second = measure_norm_bytes_per_second(p.optimizer_threads, 0.5);
+  SLUICE_ASSIGN(p.handoff_seconds, measure_handoff_seconds(0, 0.5));
   return p;
 }
 

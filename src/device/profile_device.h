@@ -15,7 +15,8 @@ struct DeviceSizes {
   std::int64_t adamw_numel;
 };
 
-/// Some seconds. Quickest of several passes each, since what disturbs only ever makes slower.
+/// Some seconds, of the host too, whose compute threads are the optimizer's then. Quickest of several passes each,
+/// since what disturbs only ever makes slower.
 Result<DeviceProfile> measure_device(DeviceBench& bench, const DeviceSizes& sizes);
 
 }  // namespace sluice

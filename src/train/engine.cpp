@@ -187,7 +187,9 @@ Status Engine::build_executor(StepSource& source, const Options& engine_options)
   parts.units = optimizer_units(w);
   ExecutorOptions options;
   options.optimizer_threads =
-      c.optimizer_threads > 0 ? c.optimizer_threads : std::max(1, run_.profile.optimizer_threads);
+      c.optimizer_threads > 0
+          ? c.optimizer_threads
+          : std::max(1, run_.profile.device ? run_.profile.device->optimizer_threads : run_.profile.optimizer_threads);
   options.dtype = w.dtype;
   options.moments = moments_;
   options.record_timeline = engine_options.record_timeline;

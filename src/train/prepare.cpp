@@ -142,7 +142,9 @@ Status get_profile(Prepared& run, Device& device, const Progress& progress) {
     changed = true;
   }
   bool added = false;
-  SLUICE_TRY(calibrate(run.workload, device, run.profile, 20, &added));
+  // A GPU's kernels are chosen as they are measured: all of them are.
+  const double budget_seconds = device.kind().empty() ? 20 : 300;
+  SLUICE_TRY(calibrate(run.workload, device, run.profile, budget_seconds, &added));
   if (changed || added) SLUICE_TRY(save_profile(path, run.profile));
   return success();
 }
@@ -303,7 +305,10 @@ void take_layout(Prepared& run, const DriveLayout& layout) {
 
 Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const Schedule& schedule,
                                                  const DriveLayout& layout) {
-  SLUICE_ASSIGN(auto run, describe_workload(config, Purpose::train));
+  // Nothing is computed: states lie alike whatever computes.
+  RunConfig on_host = config;
+  on_host.device = "cpu";
+  SLUICE_ASSIGN(auto run, describe_workload(on_host, Purpose::train));
   SLUICE_TRY(check_units(*run, schedule));
   run->workload.durable = config.durable == Durable::on;
   take_layout(*run, layout);

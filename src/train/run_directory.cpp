@@ -59,6 +59,7 @@ Json to_json(const RunDescription& run) {
                {"block_bytes", run.block_bytes},
                {"stripe_weights", run.stripe_weights},
                {"schedule", to_json(run.schedule)}};
+  if (!run.device.empty()) j["plan"]["device"] = run.device;
   if (!run.kernels.empty()) j["plan"]["kernels"] = run.kernels;
   j["seal"] = seal_of(j);
   return j;
@@ -91,6 +92,8 @@ Result<RunDescription> description_from_json(const Json& j) {
     run.stripe_weights.push_back(weight.get<double>());
   }
   SLUICE_ASSIGN(run.schedule, schedule_from_json(plan["schedule"]));
+  if (plan.contains("device") && !plan["device"].is_string()) return damaged;
+  if (plan.contains("device")) run.device = plan["device"].get<std::string>();
   if (!plan.contains("kernels")) return run;
   if (!plan["kernels"].is_object()) return damaged;
   for (const auto& [problem, chosen] : plan["kernels"].items()) {
@@ -165,11 +168,13 @@ Status RunDirectory::begin(const RunDescription& run) {
   return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
 }
 
-Status RunDirectory::update(const RunConfig& config) {
-  const Json before = to_json(run_->config);
+Status RunDirectory::update(const RunConfig& config, const std::string& device, const KernelChoices& kernels) {
+  const Json before = to_json(*run_);
   RunDescription run = *run_;
   run.config = config;
-  if (to_json(run.config) == before) return success();
+  run.device = device;
+  run.kernels = kernels;
+  if (to_json(run) == before) return success();
   run_ = run;
   return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
 }

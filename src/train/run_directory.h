@@ -23,7 +23,7 @@ namespace sluice {
 /// What run.json holds.
 struct RunDescription {
   std::uint64_t id = 0;  ///< random: in the names of swap files and in commit records
-  std::string machine;   ///< and GPU: the same bits are promised on this one
+  std::string machine;   ///< the same bits are promised on this one
   RunConfig config;      ///< nothing left open
   std::uint64_t model_hash = 0;
   std::uint64_t data_tokens = 0, data_hash = 0;
@@ -31,6 +31,7 @@ struct RunDescription {
   std::uint32_t block_bytes = 0;
   std::vector<double> stripe_weights;
   std::uint64_t layout = 0;  ///< of the durable slots
+  std::string device;        ///< Device::kind
   KernelChoices kernels;     ///< of a GPU
 };
 
@@ -50,7 +51,7 @@ class RunDirectory {
   /// Makes the directory if it is missing and publishes run.json.
   Status begin(const RunDescription& run);
   /// What may change while a run goes on has changed.
-  Status update(const RunConfig& config);
+  Status update(const RunConfig& config, const std::string& device, const KernelChoices& kernels);
   /// Forget a run that never got as far as a state to go on from.
   Status forget();
 

@@ -21,10 +21,6 @@ std::uint64_t random_id() {
   return static_cast<std::uint64_t>(device()) << 32 | device();
 }
 
-std::string machine_of(const Prepared& run) {
-  return machine_id() + (run.workload.device.empty() ? "" : ", " + run.workload.device);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObserver& observer, RunDirectory* directory,
@@ -50,7 +46,7 @@ Status Trainer::open_state() {
   if (directory_ == nullptr || !directory_->run()) return begin_run();
   SLUICE_TRY(check_same(*directory_->run()));
   SLUICE_TRY(check_metrics(metrics_path_));
-  SLUICE_TRY(directory_->update(run_.config));
+  SLUICE_TRY(directory_->update(run_.config, run_.workload.device, run_.kernels));
   if (run_.workload.durable && directory_->has_commits()) return continue_durable();
   if (!run_.workload.durable && directory_->has_snapshot()) return continue_snapshot();
   // A step's line is written after the first commit: where there is one, there were records.
@@ -161,7 +157,7 @@ RunDescription Trainer::describe() const {
   const Workload& w = run_.workload;
   RunDescription d;
   d.id = random_id();
-  d.machine = machine_of(run_);
+  d.machine = machine_id();
   d.config = run_.config;
   // What was left open is decided now: another time it would be decided otherwise.
   d.config.durable = w.durable ? Durable::on : Durable::off;
@@ -177,6 +173,7 @@ RunDescription Trainer::describe() const {
   d.block_bytes = w.block_bytes;
   d.stripe_weights = run_.profile.drive.stripe_weights;
   d.layout = durable_layout(run_.main);
+  d.device = run_.workload.device;
   d.kernels = run_.kernels;
   return d;
 }
@@ -187,9 +184,16 @@ Status Trainer::check_same(const RunDescription& run) const {
   if (run.data_tokens != tokens_.count() || run.data_hash != data_hash_)
     return bad_request(where + ": " + run_.config.data +
                        " is not the data that the run began with; put it back, or start a new run");
-  if (run.machine != machine_of(run_))
-    observer_.note(where + ": the run began on another machine (" + run.machine +
-                   "); from here on its bits need not be those of an uninterrupted run");
+  const auto tell = [&](const std::string& what) {
+    observer_.note(where + ": the run " + what + "; from here on its bits need not be those of an uninterrupted run");
+  };
+  const auto shown = [](const std::string& device) { return device.empty() ? std::string("the CPU") : device; };
+  if (run.machine != machine_id())
+    tell("began on another machine (" + run.machine + ")");
+  else if (run.device != run_.workload.device)
+    tell("went on on " + shown(run_.workload.device) + ", before it was " + shown(run.device));
+  else if (run.kernels != run_.kernels)
+    tell("goes on with other kernels");
   return success();
 }
 

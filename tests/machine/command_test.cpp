@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 namespace sluice {
 namespace {
@@ -53,6 +54,49 @@ TEST_F(CommandOnModel, RefusesDevicesThatItCannotUse) {
   expect_refused(train("--device cuda"), "the CUDA driver is for 11.8");
   set("DRIVER", "0");
   expect_refused(train("--device cuda"), "no CUDA driver is installed");
+}
+
+TEST_F(CommandOnModel, MeasuresADeviceAndKeepsWhatItFound) {
+  set("MEMORY", std::to_string(44u << 20));
+  const Finished measured = sluice("bench device --json --profile " + path("cache/sluice/profile.json"));
+  ASSERT_EQ(measured.status, 0) << measured.err;
+  const auto result = nlohmann::json::parse(measured.out);
+  EXPECT_EQ(result["device"], "model of a CUDA device (cuda:0)");
+  for (const char* part : {"rates", "copies", "matmuls", "attention"}) {
+    EXPECT_GT(result[part].size(), 3u) << part;
+    for (const auto& [name, rate] : result[part].items()) EXPECT_GT(rate.get<double>(), 0) << name;
+  }
+  const Result<HardwareProfile> profile = load_profile(path("cache/sluice/profile.json"));
+  ASSERT_TRUE(profile.ok()) << profile.error().message;
+  EXPECT_EQ(profile->devices.at("model of a CUDA device").h2d_bytes_per_second,
+            result["rates"]["h2d_bytes_per_second"].get<double>());
+  expect_refused("bench device --device cpu", "is the host");
+}
+
+TEST_F(CommandOnModel, WhatItTrainedIsWhatTheCpuEvaluates) {
+  const Finished trained = sluice(train("--device cuda --run " + path("run")));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const auto run = nlohmann::json::parse(read(path("run") + "/run.json"));
+  EXPECT_EQ(run["plan"]["device"], "model of a CUDA device");
+  EXPECT_GT(run["plan"]["kernels"].size(), 5u) << "the multiplies of each op";
+  const std::string batch =
+      " --data " + path("text") + " --seq 32 --batch 2 --host-memory 32MiB --device-memory 48MiB ";
+  double losses[2] = {};
+  std::string texts[2];
+  for (const int on_device : {0, 1}) {
+    const std::string device = on_device == 1 ? " --device cuda" : " --device cpu";
+    const Finished evaluated = sluice("eval --json --model " + path("run") + batch + device);
+    ASSERT_EQ(evaluated.status, 0) << evaluated.err;
+    losses[on_device] = nlohmann::json::parse(evaluated.out)["loss"].get<double>();
+    const Finished generated = sluice("generate --model " + path("run") +
+                                      " --prompt ab --tokens 8 --temperature 0 --dtype fp32 --host-memory 32MiB "
+                                      "--device-memory 48MiB" +
+                                      device);
+    ASSERT_EQ(generated.status, 0) << generated.err;
+    texts[on_device] = generated.out;
+  }
+  EXPECT_NEAR(losses[0], losses[1], 0.02 * losses[0]);
+  EXPECT_EQ(texts[0], texts[1]);
 }
 
 TEST_F(CommandOnModel, GoesOnAfterADeviceHasFailed) {

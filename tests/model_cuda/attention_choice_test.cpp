@@ -20,10 +20,12 @@ struct Played final : CudnnAttention {
   std::uint64_t needs = 0;
   int calls = 0;
 
-  Result<Workspace> prepare(const AttentionShape&) override {
+  Result<Workspace> prepare(const AttentionShape&) override { return fault("the backward pass is never asked for"); }
+  Result<std::uint64_t> prepare_forward(const AttentionShape&) override {
     if (!takes) return fault("not this shape");
-    return Workspace{needs, 0};
+    return needs;
   }
+  std::string version() const override { return "90000"; }
   Status forward(const AttentionShape&, const bf16*, const bf16*, const bf16*, bf16*, float* lse,
                  std::span<std::byte> workspace, Stream& stream) override {
     ++calls;
@@ -87,7 +89,7 @@ TEST_F(AttentionChoice, IsOursUnlessItWasTimedOrKept) {
   EXPECT_EQ(played_->calls, 0);
   EXPECT_EQ(attention->used(), (KernelChoices{{CudaAttention::words_of(shape), "sluice"}}));
   EXPECT_TRUE(attention->used().empty());
-  const auto kept = make({{CudaAttention::words_of(shape), "cudnn"}, {"gemm 1 2 3", "4"}}, false);
+  const auto kept = make({{CudaAttention::words_of(shape), "cudnn 90000"}, {"gemm 1 2 3", "4"}}, false);
   EXPECT_TRUE(*by_library(*kept));
   EXPECT_EQ(played_->calls, 1);
 }
@@ -123,11 +125,15 @@ TEST_F(AttentionChoice, DocumentsAndCachesAreOurs) {
 }
 
 TEST_F(AttentionChoice, AKeptChoiceNeedsItsLibraryAndIsNotGivenUp) {
-  const KernelChoices kept{{CudaAttention::words_of(shape), "cudnn"}};
+  const KernelChoices kept{{CudaAttention::words_of(shape), "cudnn 90000"}};
   const auto without = CudaAttention::create(nullptr, kept, false);
   ASSERT_FALSE(without.ok());
   EXPECT_EQ(without.error().code, ErrorCode::bad_request);
   EXPECT_FALSE(CudaAttention::create(nullptr, {{CudaAttention::words_of(shape), "torch"}}, false).ok());
+  const auto newer =
+      CudaAttention::create(std::make_unique<Played>(), {{CudaAttention::words_of(shape), "cudnn 80000"}}, false);
+  ASSERT_FALSE(newer.ok());
+  EXPECT_NE(newer.error().message.find("80000"), std::string::npos) << newer.error().message;
   played.fails = true;
   const auto result = by_library(*make(kept, false));
   ASSERT_FALSE(result.ok());

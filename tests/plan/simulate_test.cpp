@@ -170,6 +170,9 @@ HardwareProfile machine_with_device() {
   gpu.h2d_bytes_per_second = gpu.d2h_bytes_per_second = 20;
   gpu.both_bytes_per_second = 25;
   gpu.op_overhead_seconds = 0;
+  gpu.optimizer_threads = 2;
+  gpu.host_adamw_parameters_per_second = 10;
+  gpu.host_norm_bytes_per_second = 40;
   return hw;
 }
 
@@ -178,7 +181,6 @@ TEST(Simulate, ADeviceTakesNoCoresAndItsLinkIsSharedByBothDirections) {
   plan.lanes.push_back({LaneKind::d2h, 0, false});
   HardwareProfile hw = machine_with_device();
   hw.cores = 1;
-  hw.optimizer_threads = 1;
   compute(plan, 2000);                // 2 s of the device
   moved(plan, OpKind::copy, 1, 20);   // 1 s alone
   moved(plan, OpKind::copy, 5, 40);   // 2 s alone
@@ -197,7 +199,7 @@ TEST(Simulate, ADeviceTakesNoCoresAndItsLinkIsSharedByBothDirections) {
 TEST(Simulate, OnlyLanesOfTheHostAreWoken) {
   StepPlan plan = lanes_only();
   HardwareProfile hw = machine_with_device();
-  hw.handoff_seconds = 10;
+  hw.device->handoff_seconds = 10;
   const OpId fetched = moved(plan, OpKind::copy, 1, 20);          // 1 s
   const OpId computed = compute(plan, 1000, {{fetched, false}});  // 1 s, the device waits for itself
   const OpId updated = moved(plan, OpKind::update, 4, 0, {{computed, false}});

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -64,6 +65,15 @@ class Crash : public CommandTest {
     return pid;
   }
 
+  /// Until the run is described, which is before its first states, or the process has ended.
+  void await_directory(const std::string& run, pid_t pid) const {
+    siginfo_t ended{};
+    while (!std::filesystem::exists(path(run + "/run.json")) && ended.si_pid == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOHANG | WNOWAIT);
+    }
+  }
+
   /// Exit status, or -1 after a kill.
   static int finish(pid_t pid) {
     int status = 0;
@@ -122,7 +132,9 @@ TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
   for (int runs = 0; kills < kills_wanted; ++runs) {
     const std::string run = "run" + std::to_string(runs);
     for (std::int64_t least = 0;;) {
-      const pid_t pid = start(run, runs % 2 == 0 ? "device" : "cpu");
+      const bool on_device = runs % 2 == 0;
+      const pid_t pid = start(run, on_device ? "device" : "cpu");
+      if (on_device) await_directory(run, pid);  // finding its schedule may take longer than the run
       std::uniform_real_distribution<double> moment(0, whole_seconds * (kills % 2 == 0 ? 0.4 : 1.1));
       std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
       kill(pid, SIGKILL);

@@ -14,7 +14,7 @@ using kernels::AttentionShape;
 using kernels::cuda::CudnnAttention;
 using kernels::cuda::Stream;
 
-constexpr const char *words_begin = "attention", *ours = "sluice", *theirs = "cudnn";
+constexpr const char *words_begin = "attention", *ours = "sluice", *theirs = "cudnn ";
 constexpr int repetitions = 5;
 constexpr std::uintptr_t library_alignment = 256;
 
@@ -25,6 +25,8 @@ std::span<std::byte> aligned(std::span<std::byte> workspace) {
 }
 
 }  // namespace
+
+bool CudaAttention::is_cudnn(const std::string& kernel) { return kernel.starts_with(theirs); }
 
 std::string CudaAttention::words_of(const AttentionShape& s) {
   return fmt::format("{} {} {} {} {} {} {} {} {} {}", words_begin, s.batch, s.queries, s.heads, s.kv_heads, s.head_dim,
@@ -46,10 +48,12 @@ Result<std::unique_ptr<CudaAttention>> CudaAttention::create(std::unique_ptr<Cud
   std::unique_ptr<CudaAttention> attention(new CudaAttention(std::move(library), timed, std::move(timer)));
   for (const auto& [shape, kernel] : choices) {
     if (!shape.starts_with(words_begin)) continue;
-    if (kernel != ours && kernel != theirs) return bad_request("'" + kernel + "' computes no attention");
-    if (kernel == theirs && attention->library_ == nullptr)
-      return bad_request("attention was cuDNN's, which is not there");
-    attention->by_library_[shape] = kernel == theirs;
+    if (kernel != ours && !is_cudnn(kernel)) return bad_request("'" + kernel + "' computes no attention");
+    if (is_cudnn(kernel) && attention->library_ == nullptr)
+      return bad_request("attention was computed by " + kernel + ", which is not there");
+    if (is_cudnn(kernel) && kernel != theirs + attention->library_->version())
+      return bad_request("attention was computed by " + kernel + ", this is " + attention->library_->version());
+    attention->by_library_[shape] = is_cudnn(kernel);
   }
   return attention;
 }
@@ -68,7 +72,8 @@ Status CudaAttention::forward(const AttentionShape& shape, const bf16* q, const 
   auto choice = by_library_.find(words);
   if (choice == by_library_.end()) {
     bool quicker = false;
-    if (const auto needs = library_->prepare(shape); timed_ && needs.ok() && needs->forward <= room.size()) {
+    const auto needs = timed_ ? library_->prepare_forward(shape) : Result<std::uint64_t>(fault("not asked"));
+    if (needs.ok() && *needs <= room.size()) {
       SLUICE_ASSIGN(const double our_seconds, timer_(stream, by_us));
       // What fails here is not chosen.
       const Result<double> their_seconds = timer_(stream, by_library);
@@ -82,7 +87,7 @@ Status CudaAttention::forward(const AttentionShape& shape, const bf16* q, const 
 
 KernelChoices CudaAttention::used() {
   KernelChoices choices;
-  for (const std::string& words : used_) choices[words] = by_library_[words] ? theirs : ours;
+  for (const std::string& words : used_) choices[words] = by_library_[words] ? theirs + library_->version() : ours;
   used_.clear();
   return choices;
 }

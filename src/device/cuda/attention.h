@@ -41,6 +41,8 @@ class CudaAttention {
   /// Of the shapes that were met since this was asked last.
   KernelChoices used();
 
+  /// Whether a choice's kernel is the library's, of whatever version.
+  static bool is_cudnn(const std::string& kernel);
   /// Words for a shape, as choices have them: "attention 1 4096 32 ...".
   static std::string words_of(const kernels::AttentionShape& shape);
 

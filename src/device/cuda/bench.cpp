@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/copy.h"
@@ -11,34 +12,42 @@
 namespace sluice {
 namespace {
 
-/// More than a device's caches hold. Its bytes are written before what is timed, which gives the host a lead too: the
+/// More than the device's cache holds. Its bytes are written before what is timed, which gives the host a lead too: the
 /// device finds all of an op's kernels in its queue.
-constexpr std::uint64_t eviction_bytes = 128u << 20;
+std::uint64_t eviction_bytes(const CudaDevice& device) {
+  return 2 * std::max<std::uint64_t>(device.cache_bytes(), 1u << 18);
+}
 
+constexpr int runs_min = 5, runs_max = 48;
+static_assert(runs_max < static_cast<int>(DeviceQueue::marks_in_flight));
+constexpr double load_seconds = 0.3;
 constexpr std::uint64_t noise_bytes = 4u << 20;
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-Result<std::byte*> CudaBench::Area::at_least(std::uint64_t bytes) {
-  if (bytes <= bytes_) return data_;
-  release();
-  if (on_host_) {
-    SLUICE_ASSIGN(data_, map_pages(bytes));
-    if (Status pinned = device_.pin(data_, bytes); !pinned.ok()) {
-      unmap_pages(data_, bytes);
-      data_ = nullptr;
-      return pinned.error();
+Result<std::byte*> CudaBench::Area::at_least(std::uint64_t bytes, Dtype dtype) {
+  if (bytes <= bytes_ && dtype == filled_) return data_;
+  if (bytes > bytes_) {
+    release();
+    if (on_host_) {
+      SLUICE_ASSIGN(data_, map_pages(bytes));
+      if (Status pinned = device_.pin(data_, bytes); !pinned.ok()) {
+        unmap_pages(data_, bytes);
+        data_ = nullptr;
+        return pinned.error();
+      }
+    } else {
+      SLUICE_ASSIGN(data_, device_.allocate(bytes));
     }
-  } else {
-    SLUICE_ASSIGN(data_, device_.allocate(bytes));
+    bytes_ = bytes;
   }
-  bytes_ = bytes;
+  filled_ = dtype;
   SLUICE_ASSIGN(const Pages noise, Pages::make(noise_bytes));
-  fill_random(noise, Dtype::f32, 1);
-  for (std::uint64_t at = 0; at < bytes; at += noise_bytes)
-    SLUICE_TRY(device_.copy(data_ + at, noise.data(), std::min(noise_bytes, bytes - at)));
+  fill_random(noise, dtype, 1);
+  for (std::uint64_t at = 0; at < bytes_; at += noise_bytes)
+    SLUICE_TRY(device_.copy(data_ + at, noise.data(), std::min(noise_bytes, bytes_ - at)));
   return data_;
 }
 
@@ -55,7 +64,7 @@ void CudaBench::Area::release() {
 }
 
 Result<DeviceQueue::Ran> CudaBench::Lane::mark_and_await() {
-  SLUICE_TRY(queue->mark(++marks));
+  SLUICE_TRY(mark());
   return queue->await(marks);
 }
 
@@ -73,18 +82,42 @@ Result<std::unique_ptr<DeviceBench>> CudaBench::create(CudaDevice& device, const
 }
 
 Status CudaBench::evict() {
-  SLUICE_ASSIGN(std::byte * memory, areas_[1].at_least(eviction_bytes));
+  SLUICE_ASSIGN(std::byte * memory, areas_[1].at_least(eviction_bytes(device_)));
   SLUICE_TRY(device_.make_current());
-  kernels_->zero(memory, eviction_bytes);
+  kernels_->zero(memory, eviction_bytes(device_));
   return kernels_->status();
 }
 
-Result<double> CudaBench::op_seconds(OpKind op, const SublayerArgs& args) {
-  SLUICE_TRY(evict());
+Status CudaBench::run(OpKind op, const SublayerArgs& args) {
   SLUICE_TRY(compute_.queue->begin());
   SLUICE_TRY(run_sublayer_on_cuda(*kernels_, op, args));
-  SLUICE_ASSIGN(const DeviceQueue::Ran ran, compute_.mark_and_await());
-  return ran.end - ran.start;
+  const Result<DeviceQueue::Ran> ran = compute_.mark_and_await();
+  return ran.ok() ? success() : Status(ran.error());
+}
+
+/// Behind one another, so that the device has the clock of a long step and not that of a burst.
+Result<double> CudaBench::op_seconds(OpKind op, const SublayerArgs& args) {
+  SLUICE_TRY(run(op, args));
+  std::vector<double> seconds;
+  for (int runs = 1; static_cast<int>(seconds.size()) < runs_min;
+       runs = std::clamp(static_cast<int>(load_seconds / std::max(seconds.front(), 1e-6)), runs_min, runs_max)) {
+    seconds.clear();
+    const std::uint64_t first = compute_.marks + 1;
+    for (int i = 0; i < runs; ++i) {
+      SLUICE_TRY(evict());
+      SLUICE_TRY(compute_.queue->begin());
+      SLUICE_TRY(run_sublayer_on_cuda(*kernels_, op, args));
+      SLUICE_TRY(compute_.mark());
+    }
+    for (std::uint64_t mark = first; mark <= compute_.marks; ++mark) {
+      SLUICE_ASSIGN(const DeviceQueue::Ran ran, compute_.queue->await(mark));
+      seconds.push_back(ran.end - ran.start);
+    }
+  }
+  // Of the later half.
+  seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2));
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
 }
 
 Result<double> CudaBench::copy_seconds(Way way, std::uint64_t bytes, int copies) {
@@ -97,19 +130,45 @@ Result<double> CudaBench::copy_seconds(Way way, std::uint64_t bytes, int copies)
   if (way == Way::up || way == Way::both) {
     SLUICE_ASSIGN(host_up, areas_[3].at_least(bytes));
   }
+  // The device is busy until all copies are in their queues.
+  SLUICE_TRY(evict());
+  SLUICE_TRY(compute_.mark());
+  const bool down = host_down != nullptr, up = host_up != nullptr;
+  if (down) SLUICE_TRY(down_.queue->wait_for(*compute_.queue, compute_.marks));
+  if (up) SLUICE_TRY(up_.queue->wait_for(*compute_.queue, compute_.marks));
   for (int i = 0; i < copies; ++i) {
-    if (host_down != nullptr) SLUICE_TRY(down_.queue->copy(device_down, host_down, bytes));
-    if (host_up != nullptr) SLUICE_TRY(up_.queue->copy(host_up, device_up, bytes));
+    if (down) SLUICE_TRY(down_.queue->copy(device_down, host_down, bytes));
+    if (up) SLUICE_TRY(up_.queue->copy(host_up, device_up, bytes));
     if (way == Way::within) SLUICE_TRY(compute_.queue->copy(device_down, device_up, bytes));
   }
+  if (down) SLUICE_TRY(down_.mark());
+  if (up) SLUICE_TRY(up_.mark());
+  if (way == Way::within) SLUICE_TRY(compute_.mark());
   double seconds = 0;
   for (Lane* lane : {&down_, &up_, &compute_}) {
-    const bool used = lane == &compute_ ? way == Way::within : (lane == &down_ ? host_down : host_up) != nullptr;
-    if (!used) continue;
-    SLUICE_ASSIGN(const DeviceQueue::Ran ran, lane->mark_and_await());
+    if (lane == &compute_ ? way != Way::within : lane == &down_ ? !down : !up) continue;
+    SLUICE_ASSIGN(const DeviceQueue::Ran ran, lane->queue->await(lane->marks));
     seconds = std::max(seconds, ran.end - ran.start);
   }
   return seconds / copies;
+}
+
+Result<double> CudaBench::mark_seconds() {
+  constexpr int marks = 32;
+  SLUICE_ASSIGN(std::byte* const from, areas_[0].at_least(8192));
+  SLUICE_TRY(evict());
+  SLUICE_TRY(compute_.mark());
+  for (int i = 0; i < marks; ++i) {
+    SLUICE_TRY(compute_.queue->copy(from + 4096, from, 4096));
+    SLUICE_TRY(compute_.mark());
+  }
+  double begin = 0, end = 0;
+  for (std::uint64_t mark = compute_.marks - marks + 1; mark <= compute_.marks; ++mark) {
+    SLUICE_ASSIGN(const DeviceQueue::Ran ran, compute_.queue->await(mark));
+    if (begin == 0) begin = ran.start;
+    end = ran.end;
+  }
+  return (end - begin) / marks;
 }
 
 Result<double> CudaBench::gemm_seconds(const GemmShape& s, Dtype dtype, Dtype result) {
@@ -119,7 +178,7 @@ Result<double> CudaBench::gemm_seconds(const GemmShape& s, Dtype dtype, Dtype re
   const std::uint64_t a_bytes = bytes(s.m, s.k, dtype), b_bytes = bytes(s.k, s.n, dtype);
   const std::uint64_t c_bytes = bytes(s.m, s.n, result);
   const std::uint64_t workspace_bytes = cuda_kernel_sizes.gemm_bytes(s.m, s.n, s.k, dtype, result);
-  SLUICE_ASSIGN(std::byte* const a, areas_[0].at_least(a_bytes + b_bytes + c_bytes + workspace_bytes));
+  SLUICE_ASSIGN(std::byte* const a, areas_[0].at_least(a_bytes + b_bytes + c_bytes + workspace_bytes, dtype));
   std::byte* const b = a + a_bytes;
   std::byte* const c = b + b_bytes;
   SLUICE_TRY(evict());
@@ -148,7 +207,8 @@ Result<double> CudaBench::attention_seconds(const Attention& size, bool backward
   const std::uint64_t lse_bytes = round_up(static_cast<std::uint64_t>(tokens * s.heads) * sizeof(float));
   const std::uint64_t workspace_bytes = cuda_kernel_sizes.attention_bytes(s, Dtype::bf16);
   // q, out, d_out, dq; k, v, dk, dv; lse; workspace.
-  SLUICE_ASSIGN(std::byte * at, areas_[0].at_least(4 * q_bytes + 4 * k_bytes + lse_bytes + workspace_bytes));
+  SLUICE_ASSIGN(std::byte * at,
+                areas_[0].at_least(4 * q_bytes + 4 * k_bytes + lse_bytes + workspace_bytes, Dtype::bf16));
   const auto take = [&at](std::uint64_t bytes) { return reinterpret_cast<bf16*>(std::exchange(at, at + bytes)); };
   bf16 *const q = take(q_bytes), *const out = take(q_bytes), *const d_out = take(q_bytes), *const dq = take(q_bytes);
   bf16 *const k = take(k_bytes), *const v = take(k_bytes), *const dk = take(k_bytes), *const dv = take(k_bytes);

@@ -15,9 +15,11 @@ class CudaBench final : public DeviceBench {
   /// The device must outlive it. Errors as CudaBackend::create.
   static Result<std::unique_ptr<DeviceBench>> create(CudaDevice& device, const KernelChoices& made);
 
+  Status run(OpKind op, const SublayerArgs& args) override;
   Result<double> op_seconds(OpKind op, const SublayerArgs& args) override;
   KernelChoices used() override { return libraries_.used(); }
   Result<double> copy_seconds(Way way, std::uint64_t bytes, int copies) override;
+  Result<double> mark_seconds() override;
   Result<double> gemm_seconds(const GemmShape& shape, Dtype dtype, Dtype result) override;
   Result<double> attention_seconds(const Attention& size, bool backward) override;
   Result<double> adamw_seconds(std::int64_t numel) override;
@@ -30,8 +32,8 @@ class CudaBench final : public DeviceBench {
     ~Area() { release(); }
     Area(const Area&) = delete;
     Area& operator=(const Area&) = delete;
-    /// Filled with normal numbers of fp32: products of equal ones draw less power and run faster.
-    Result<std::byte*> at_least(std::uint64_t bytes);
+    /// Filled with random numbers of this type: products of equal ones draw less power and run faster.
+    Result<std::byte*> at_least(std::uint64_t bytes, Dtype dtype = Dtype::f32);
 
    private:
     void release();
@@ -39,11 +41,13 @@ class CudaBench final : public DeviceBench {
     bool on_host_;
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
+    Dtype filled_ = Dtype::f32;
   };
   /// A queue that counts its marks.
   struct Lane {
     std::unique_ptr<CudaQueue> queue;
     std::uint64_t marks = 0;
+    Status mark() { return queue->mark(++marks); }
     Result<DeviceQueue::Ran> mark_and_await();
   };
 

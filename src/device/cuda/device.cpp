@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -69,6 +70,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
   device->kind_ = properties.name;
   device->name_ = fmt::format("{} (cuda:{})", properties.name, index);
   device->total_bytes_ = properties.totalGlobalMem;
+  device->cache_bytes_ = static_cast<std::uint64_t>(std::max(0, properties.l2CacheSize));
   return device;
 }
 
@@ -89,8 +91,8 @@ Result<std::byte*> CudaDevice::allocate(std::uint64_t bytes) {
   static_cast<void>(cudaGetLastError());
   if (error != cudaErrorMemoryAllocation) return cuda_fault("cudaMalloc", error);
   SLUICE_ASSIGN(const std::uint64_t free, free_bytes());
-  return bad_request(fmt::format("{} of {} are asked for, and {} are free (of {}); give a smaller --device-memory",
-                                 format_bytes(bytes), name_, format_bytes(free), format_bytes(total_bytes_)));
+  return bad_request(fmt::format("{} of {} are asked for, and {} are free (of {})", format_bytes(bytes), name_,
+                                 format_bytes(free), format_bytes(total_bytes_)));
 }
 
 void CudaDevice::free(std::byte* address, std::uint64_t) {

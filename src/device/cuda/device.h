@@ -39,13 +39,14 @@ class CudaDevice final : public DeviceMemory {
   const std::string& kind() const { return kind_; }  ///< "NVIDIA H200"
   const std::string& name() const { return name_; }  ///< "NVIDIA H200 (cuda:0)"
   std::uint64_t total_bytes() const { return total_bytes_; }
+  std::uint64_t cache_bytes() const { return cache_bytes_; }
   Result<std::uint64_t> free_bytes() const;
 
  private:
   CudaDevice() = default;
   int index_ = 0;
   std::string kind_, name_;
-  std::uint64_t total_bytes_ = 0;
+  std::uint64_t total_bytes_ = 0, cache_bytes_ = 0;
 };
 
 /// A stream. Work for it is put in by kernels' launchers, between begin() and mark().

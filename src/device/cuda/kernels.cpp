@@ -44,8 +44,8 @@ Status adopt(kernels::cuda::Gemm& gemm, const KernelChoices& choices) {
 
 Error chosen_elsewhere(const Error& why) {
   return bad_request(why.message +
-                     "; measure the device anew ('sluice bench device'), and where a run goes on give --device again: "
-                     "its kernels are then chosen anew, and bits may differ");
+                     "; measure the device anew with 'sluice bench device'; a run goes on with what is chosen then by "
+                     "--kernels-anew, and its bits may differ");
 }
 
 }  // namespace
@@ -56,8 +56,13 @@ Result<CudaLibraries> CudaLibraries::open(const KernelChoices& choices, bool tim
   options.timed = timed ? algorithms_timed : 0;
   SLUICE_ASSIGN(all.gemm, kernels::cuda::Gemm::create(options));
   if (const Status adopted = adopt(*all.gemm, choices); !adopted.ok()) return chosen_elsewhere(adopted.error());
-  auto cudnn = kernels::cuda::CudnnAttention::create();
-  auto attention = CudaAttention::create(cudnn.ok() ? *std::move(cudnn) : nullptr, choices, timed);
+  // It takes memory and time: only where it has or may have something to do.
+  const bool wanted =
+      timed || std::ranges::any_of(choices, [](const auto& c) { return CudaAttention::is_cudnn(c.second); });
+  std::unique_ptr<kernels::cuda::CudnnAttention> cudnn;
+  if (wanted)
+    if (auto opened = kernels::cuda::CudnnAttention::create(); opened.ok()) cudnn = *std::move(opened);
+  auto attention = CudaAttention::create(std::move(cudnn), choices, timed);
   if (!attention.ok()) return chosen_elsewhere(attention.error());
   all.attention = *std::move(attention);
   return all;

@@ -15,6 +15,7 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int d
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "model of a CUDA device");
   properties->totalGlobalMem = simt::card().memory;
+  properties->l2CacheSize = 1 << 18;
   cudaDeviceGetAttribute(&properties->major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&properties->minor, cudaDevAttrComputeCapabilityMinor, device);
   return cudaDeviceGetAttribute(&properties->multiProcessorCount, cudaDevAttrMultiProcessorCount, device);
