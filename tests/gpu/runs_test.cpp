@@ -1,6 +1,7 @@
 // Whole training runs on a GPU: what the CPU learns, and the same bits wherever the data lie. They skip without one.
 #include "tests/equivalence/runs.h"
 
+#include <cstdlib>
 #include <random>
 
 #include "src/device/device.h"
@@ -8,13 +9,14 @@
 namespace sluice::test {
 namespace {
 
-#ifdef SLUICE_SIMT  // the model of a device takes a second for a step (tests/machine)
-constexpr std::int64_t steps = 3;
-constexpr std::uint64_t schedules = 4;
+// The model of a device takes a second for a step (tests/machine); SLUICE_SHORT=1 is for runs under compute-sanitizer.
+#ifdef SLUICE_SIMT
+const bool short_runs = true;
 #else
-constexpr std::int64_t steps = 20;
-constexpr std::uint64_t schedules = 20;
+const bool short_runs = std::getenv("SLUICE_SHORT") != nullptr;
 #endif
+const std::int64_t steps = short_runs ? 3 : 20;
+const std::uint64_t schedules = short_runs ? 4 : 20;
 
 class GpuRuns : public testing::TestWithParam<Dtype> {
  protected:
