@@ -62,7 +62,7 @@ Status bench_copies(DeviceBench& bench, const DeviceSizes& sizes, std::vector<Me
                             std::pair{Way::both, "both at once"}, std::pair{Way::within, "within the device"}};
   for (const auto& [way, name] : ways)
     for (const std::uint64_t bytes : sizes_up_to(sizes.copy_bytes)) {
-      SLUICE_ASSIGN(const double seconds, median_seconds([&] { return bench.copy_seconds(way, bytes, 4); }));
+      SLUICE_ASSIGN(const double seconds, median_seconds([&, way = way] { return bench.copy_seconds(way, bytes, 4); }));
       out.push_back({fmt::format("copy, {}, {}", name, format_bytes(bytes)),
                      static_cast<double>(bytes) * (way == Way::both ? 2 : 1) / seconds});
     }
