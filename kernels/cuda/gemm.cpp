@@ -107,7 +107,10 @@ class CublasGemm final : public Gemm {
 
   Status as_status(cublasStatus_t code, const std::string& what) const {
     if (code == CUBLAS_STATUS_SUCCESS) return success();
-    return fault("cuBLASLt: " + what + ": " + lt_.status_string(code));
+    // A device that has failed says why to whoever asks next; the library does not.
+    const cudaError_t device = cudaStreamSynchronize(cudaStreamPerThread);
+    return fault("cuBLASLt: " + what + ": " +
+                 (device == cudaSuccess ? lt_.status_string(code) : cudaGetErrorString(device)));
   }
   template <class T>
   Status set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) const {
