@@ -1,9 +1,11 @@
 #include "src/device/cuda/attention.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/cuda/stopwatch.h"
 
@@ -28,9 +30,12 @@ std::span<std::byte> aligned(std::span<std::byte> workspace) {
 
 bool CudaAttention::is_cudnn(const std::string& kernel) { return kernel.starts_with(theirs); }
 
-std::string CudaAttention::words_of(const AttentionShape& s) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {}", words_begin, s.batch, s.queries, s.heads, s.kv_heads, s.head_dim,
-                     s.window, s.q_stride, s.k_stride, s.out_stride);
+CudaAttention::Key CudaAttention::key_of(const AttentionShape& s) {
+  return {s.batch, s.queries, s.heads, s.kv_heads, s.head_dim, s.window, s.q_stride, s.k_stride, s.out_stride};
+}
+
+std::string CudaAttention::words_of(const AttentionShape& shape) {
+  return fmt::format("{} {}", words_begin, fmt::join(key_of(shape), " "));
 }
 
 Result<double> CudaAttention::time(Stream& stream, const std::function<Status()>& call) {
@@ -53,7 +58,7 @@ Result<std::unique_ptr<CudaAttention>> CudaAttention::create(std::unique_ptr<Cud
       return bad_request("attention was computed by " + kernel + ", which is not there");
     if (is_cudnn(kernel) && kernel != theirs + attention->library_->version())
       return bad_request("attention was computed by " + kernel + ", this is " + attention->library_->version());
-    attention->by_library_[shape] = is_cudnn(kernel);
+    attention->kept_[shape] = kernel;
   }
   return attention;
 }
@@ -66,29 +71,33 @@ Status CudaAttention::forward(const AttentionShape& shape, const bf16* q, const 
   };
   // It takes no documents, and no keys from a cache.
   if (library_ == nullptr || shape.positions != nullptr || shape.keys != shape.queries) return by_us();
-  const std::string words = words_of(shape);
   const std::span<std::byte> room = aligned(workspace);
   const auto by_library = [&] { return library_->forward(shape, q, k, v, out, lse, room, stream); };
-  auto choice = by_library_.find(words);
-  if (choice == by_library_.end()) {
-    bool quicker = false;
-    const auto needs = timed_ ? library_->prepare_forward(shape) : Result<std::uint64_t>(fault("not asked"));
-    if (needs.ok() && *needs <= room.size()) {
-      SLUICE_ASSIGN(const double our_seconds, timer_(stream, by_us));
-      // What fails here is not chosen.
-      const Result<double> their_seconds = timer_(stream, by_library);
-      quicker = their_seconds.ok() && *their_seconds < our_seconds;
+  auto met = met_.find(key_of(shape));
+  if (met == met_.end()) {
+    const auto time = [&](const auto& call) { return timer_(stream, call); };
+    Choice choice{words_of(shape)};
+    if (const auto kept = kept_.find(choice.words); kept != kept_.end()) {
+      choice.by_library = is_cudnn(kept->second);
+    } else if (timed_) {
+      if (const auto needs = library_->prepare_forward(shape); needs.ok() && *needs <= room.size()) {
+        SLUICE_ASSIGN(const double our_seconds, time(by_us));
+        // What fails here is not chosen.
+        const Result<double> their_seconds = time(by_library);
+        choice.by_library = their_seconds.ok() && *their_seconds < our_seconds;
+      }
     }
-    choice = by_library_.emplace(words, quicker).first;
+    met = met_.emplace(key_of(shape), std::move(choice)).first;
   }
-  used_.insert(words);
-  return choice->second ? by_library() : by_us();
+  met->second.used = true;
+  return met->second.by_library ? by_library() : by_us();
 }
 
 KernelChoices CudaAttention::used() {
   KernelChoices choices;
-  for (const std::string& words : used_) choices[words] = by_library_[words] ? theirs + library_->version() : ours;
-  used_.clear();
+  for (auto& [key, choice] : met_)
+    if (std::exchange(choice.used, false))
+      choices[choice.words] = choice.by_library ? theirs + library_->version() : ours;
   return choices;
 }
 

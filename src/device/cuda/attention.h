@@ -1,10 +1,11 @@
 // Which kernel computes attention on a CUDA GPU: our own, or cuDNN's where it is there, takes the shape and is quicker.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 
@@ -53,8 +54,16 @@ class CudaAttention {
   std::unique_ptr<kernels::cuda::CudnnAttention> library_;
   bool timed_;
   Timer timer_;
-  std::map<std::string, bool> by_library_;  ///< by words of the shape
-  std::set<std::string> used_;
+  /// Of a shape that was met; its words are made once, since a step allocates nothing.
+  struct Choice {
+    std::string words;
+    bool by_library = false, used = false;
+  };
+  using Key = std::array<std::int64_t, 9>;
+  static Key key_of(const kernels::AttentionShape& shape);
+
+  KernelChoices kept_;
+  std::map<Key, Choice> met_;
 };
 
 }  // namespace sluice
