@@ -65,8 +65,7 @@ TEST_F(DeviceFailures, AtAnyWorkEndTheRun) {
   const Schedule plan = schedule(false, Place::host);
   ASSERT_FALSE(attempt(c, fresh_directory(), plan).error);
   const std::uint64_t all = simt::work_done();
-  // A lane that finds its waits over asks for less work: towards the end there may be none.
-  for (std::uint64_t at = 1; at <= all * 3 / 4; at += 1 + all / 20) {
+  for (std::uint64_t at = 1; at <= all; at += 1 + all / 20) {
     SCOPED_TRACE("at " + std::to_string(at) + " of " + std::to_string(all));
     put_in({.fails_at = at});
     const Attempt failed = attempt(c, fresh_directory(), plan);
