@@ -87,7 +87,9 @@ Status inspect(const Options& options) {
   SLUICE_ASSIGN(const RunDirectory directory, RunDirectory::open(absolute_path(options.run)));
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !options.json);
-  SLUICE_ASSIGN(const auto weights, StoredWeights::open(directory, on_line(line, stop)));
+  const RestoreListener listener = on_line(line, stop);
+  SLUICE_ASSIGN(const auto weights, StoredWeights::open(directory, listener));
+  SLUICE_TRY(weights->verify(listener));
   line.finish();
   const RunConfig& config = weights->run().config;
   const bool complete = weights->place() == StoredWeights::Place::model;
@@ -120,9 +122,9 @@ void add_export(CLI::App& checkpoint, Outcome& outcome) {
       "  sluice checkpoint export out ./model\n"
       "  sluice checkpoint export out ./model --dtype f32 --max-shard-size 2GiB\n"
       "RUN may be complete, stopped or crashed: then the step is exported that it would go on from, and it can still\n"
-      "go on. Every checksum is verified first. Needs less than 256 MiB of memory whatever the model's size, and the\n"
-      "room of the model on the drive. config.json, tokenizer files and generation_config.json come along; all of it\n"
-      "is in DIR, or nothing is, and what killed exports to it have left beside it (DIR.tmp-*) goes.");
+      "go on. What is read is verified against its checksums. Needs less than 256 MiB of memory whatever the model's\n"
+      "size, and the room of the model on the drive. config.json, tokenizer files and generation_config.json come\n"
+      "along; all of it is in DIR, or nothing is, and what killed exports to it have left beside it (DIR.tmp-*) goes.");
   auto options = std::make_shared<Options>();
   command->add_option("RUN", options->run, "directory of the run")->required();
   command->add_option("DIR", options->to.directory, "directory to write: new, or empty")->required();

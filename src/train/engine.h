@@ -30,7 +30,7 @@ class Engine {
   };
   static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, const Options& options);
   /// Only to read what a run has left: no arenas, no lanes, and of the drive the kept swap file, opened, where it has a
-  /// name. Of this interface restore, scan_states and what tells sizes serve; nothing is written.
+  /// name. Of this interface restore, take_slots, scan_states and what tells sizes serve; nothing is written.
   static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, const std::string& swap_name);
   ~Engine();
 
@@ -45,6 +45,8 @@ class Engine {
   /// Take the rank's durable slots of this record for its state: every block is read and verified, and what lives in
   /// memory is filled from them. damaged naming the block that is not what was committed.
   Status restore(RankId rank, const CommitRecord& record, const Watch& watch);
+  /// The same with nothing read: what is read later is verified then.
+  void take_slots(RankId rank, const CommitRecord& record);
   /// Back to the last commit, after an iteration was given up: fills what lives in memory from the slots.
   Status roll_back();
 
@@ -60,8 +62,8 @@ class Engine {
   std::uint64_t shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const;
   /// All weights in pieces of whole blocks of every state.
   WeightPieces pieces() const;
-  /// Calls `visit` with these states of each piece as they were restored, one kind after the other, verified again and
-  /// while the next ones are read; padding included.
+  /// Calls `visit` with these states of each piece from the slots that were taken, one kind after the other, verified,
+  /// and while the next ones are read; padding included.
   using VisitPiece = std::function<Status(const StatePiece& piece, std::span<const std::byte> data)>;
   Status scan_states(std::span<const StateKind> kinds, const VisitPiece& visit);
 

@@ -113,7 +113,7 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
   });
 }
 
-Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
+void Engine::take_slots(RankId rank, const CommitRecord& record) {
   store_->set_parity(rank, record.parity);
   std::span<const std::uint64_t> sums(record.sums);
   for (BufferSums* table : store_->durable_sums(rank)) {
@@ -121,6 +121,10 @@ Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& wat
     std::copy_n(sums.begin(), values.size(), values.begin());
     sums = sums.subspan(values.size());
   }
+}
+
+Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
+  take_slots(rank, record);
   SLUICE_TRY(load_slots(rank, true, watch));
   return rank + 1 == run_.workload.ranks && !states_only_ ? clear_states(true) : success();
 }

@@ -167,31 +167,10 @@ Result<Dtype> chosen_dtype(const StoredWeights& weights, const ExportOptions& op
       "they are loaded");
 }
 
-}  // namespace
-
-Status check_export_target(const std::string& directory, bool force) {
-  std::error_code error;
-  if (!is_there(directory)) return success();
-  if (!fs::is_directory(directory, error)) return bad_request(directory + " is there and not a directory");
-  std::vector<std::string> names;
-  for (fs::directory_iterator entry(directory, error); !error && entry != fs::directory_iterator();
-       entry.increment(error))
-    names.push_back(entry->path().filename().string());
-  if (error) return bad_request(directory + ": can not be read: " + error.message());
-  if (names.empty()) return success();
-  const auto foreign = std::find_if_not(names.begin(), names.end(), is_export_name);
-  if (foreign != names.end())
-    return bad_request(directory + " holds " + *foreign + ", which is not of an export; give another directory");
-  const Result<Json> config = read_object(directory + "/config.json");
-  if (!config.ok() || !config->contains(mark))
-    return bad_request(directory + " is not empty, and holds no earlier export; give another directory");
-  if (force) return success();
-  return bad_request(directory + " holds an earlier export; add --force to replace it, or give another directory");
-}
-
-Result<ExportResult> export_run(StoredWeights& weights, const ExportOptions& options, const RestoreListener& listener) {
+/// As `weights` are now. damaged when those of their step can not be read as they were kept.
+Result<ExportResult> export_step(StoredWeights& weights, const ExportOptions& options,
+                                 const RestoreListener& listener) {
   const std::string& directory = options.directory;
-  SLUICE_TRY(check_export_target(directory, options.force));
   ExportResult result;
   SLUICE_ASSIGN(result.dtype, chosen_dtype(weights, options));
   result.step = weights.step();
@@ -220,6 +199,37 @@ Result<ExportResult> export_run(StoredWeights& weights, const ExportOptions& opt
   }
   SLUICE_TRY(staged.publish(replaces));
   return result;
+}
+
+}  // namespace
+
+Status check_export_target(const std::string& directory, bool force) {
+  std::error_code error;
+  if (!is_there(directory)) return success();
+  if (!fs::is_directory(directory, error)) return bad_request(directory + " is there and not a directory");
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
+    names.push_back(entry->path().filename().string());
+  if (error) return bad_request(directory + ": can not be read: " + error.message());
+  if (names.empty()) return success();
+  const auto foreign = std::find_if_not(names.begin(), names.end(), is_export_name);
+  if (foreign != names.end())
+    return bad_request(directory + " holds " + *foreign + ", which is not of an export; give another directory");
+  const Result<Json> config = read_object(directory + "/config.json");
+  if (!config.ok() || !config->contains(mark))
+    return bad_request(directory + " is not empty, and holds no earlier export; give another directory");
+  if (force) return success();
+  return bad_request(directory + " holds an earlier export; add --force to replace it, or give another directory");
+}
+
+Result<ExportResult> export_run(StoredWeights& weights, const ExportOptions& options, const RestoreListener& listener) {
+  SLUICE_TRY(check_export_target(options.directory, options.force));
+  Result<ExportResult> result = export_step(weights, options, listener);
+  if (result.ok() || result.error().code != ErrorCode::damaged) return result;
+  listener.note(result.error().message);
+  SLUICE_TRY(weights.verify(listener));
+  return export_step(weights, options, listener);
 }
 
 }  // namespace sluice

@@ -28,6 +28,13 @@ Result<const CommitRecord*> restore_rank(RankId rank, std::uint64_t step, Engine
   return *problem;
 }
 
+Status check_records(const RunDirectory& directory, const StepJournal& journal) {
+  if (!journal.steps().empty()) return success();
+  return bad_request(directory.path() + ": no commit record is whole: " +
+                     (journal.damage().empty() ? "ranks differ" : journal.damage().front()) +
+                     "; start a new run in another directory");
+}
+
 }  // namespace
 
 std::uint64_t model_hash(const Prepared& prepared) {
@@ -47,7 +54,7 @@ Status check_same_states(const RunDirectory& directory, const Prepared& prepared
 }
 
 Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory, const Prepared& prepared,
-                                                  SwapStore& store, bool create) {
+                                                  SwapStore& store, bool create, const RestoreListener& listener) {
   const std::string& backend = prepared.config.io_backend;
   StepJournal::Options options;
   options.run_id = directory.run()->id;
@@ -56,16 +63,22 @@ Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory,
   SLUICE_ASSIGN(options.queue.backend, parse_io_backend(backend.empty() ? prepared.profile.drive.backend : backend));
   options.queue.faults = prepared.config.faults;
   options.create = create;
-  return StepJournal::open(directory, store, options);
+  SLUICE_ASSIGN(auto journal, StepJournal::open(directory, store, options));
+  for (const std::string& line : journal->damage()) listener.note(line);
+  return journal;
+}
+
+Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine, const StepJournal& journal,
+                                  RankId ranks) {
+  SLUICE_TRY(check_records(directory, journal));
+  const std::uint64_t step = journal.steps().front();
+  for (RankId r = 0; r < ranks; ++r) engine.take_slots(r, *journal.records(r, step).front());
+  return step;
 }
 
 Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal, RankId ranks,
                                      const RestoreListener& listener) {
-  for (const std::string& line : journal.damage()) listener.note(line);
-  if (journal.steps().empty())
-    return bad_request(directory.path() + ": no commit record is whole: " +
-                       (journal.damage().empty() ? "ranks differ" : journal.damage().front()) +
-                       "; start a new run in another directory");
+  SLUICE_TRY(check_records(directory, journal));
   std::optional<Error> problem;
   for (const std::uint64_t step : journal.steps()) {
     bool whole = true;

@@ -22,9 +22,14 @@ std::uint64_t model_hash(const Prepared& prepared);
 /// The run is of this model, and its states lie as the plan says: else bad_request with the directory's name.
 Status check_same_states(const RunDirectory& directory, const Prepared& prepared);
 
-/// The records of the directory's run. `store`, with its plan bound, outlives them.
+/// The records of the directory's run; those that are damaged are noted. `store`, with its plan bound, outlives them.
 Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory, const Prepared& prepared,
-                                                  SwapStore& store, bool create);
+                                                  SwapStore& store, bool create, const RestoreListener& listener);
+
+/// Takes the slots of the newest step that all ranks have a record of, unread. Returns the step; bad_request with the
+/// directory's name when there is none.
+Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine, const StepJournal& journal,
+                                  RankId ranks);
 
 /// Takes the slots of that step for the engine's states, every block read and verified, and the journal goes on from
 /// its records. Returns the step. Steps that can not be used are noted. Errors, all with the directory's name:

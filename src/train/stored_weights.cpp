@@ -1,6 +1,7 @@
 #include "src/train/stored_weights.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -107,16 +108,32 @@ class SlotWeights final : public StateWeights {
   Status open(const RestoreListener& listener) {
     SLUICE_TRY(prepare_states());
     SLUICE_TRY(open_engine(swap_name(run().id)));
-    SLUICE_ASSIGN(const auto journal, open_journal(directory_, *prepared_, *engine_->store(), false));
-    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal, prepared_->workload.ranks, listener));
+    SLUICE_ASSIGN(journal_, open_journal(directory_, *prepared_, *engine_->store(), false, listener));
+    SLUICE_ASSIGN(step_, take_newest(directory_, *engine_, *journal_, prepared_->workload.ranks));
     return success();
   }
   Place place() const override { return Place::slots; }
+  Status verify(const RestoreListener& listener) override {
+    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal_, prepared_->workload.ranks, listener));
+    verified_ = true;
+    return success();
+  }
 
  protected:
   Status scan(std::span<const StateKind> kinds, const Engine::VisitPiece& visit) override {
-    return engine_->scan_states(kinds, visit);
+    bool visit_failed = false;
+    const Status scanned = engine_->scan_states(kinds, [&](const StatePiece& piece, std::span<const std::byte> data) {
+      const Status visited = visit(piece, data);
+      visit_failed = !visited.ok();
+      return visited;
+    });
+    if (scanned.ok() || visit_failed || verified_) return scanned;
+    return Error{ErrorCode::damaged, fmt::format("step {} can not be used: {}", step_, scanned.error().message)};
   }
+
+ private:
+  std::unique_ptr<StepJournal> journal_;
+  bool verified_ = false;
 };
 
 /// The snapshot of a run that is not durable.

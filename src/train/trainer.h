@@ -18,6 +18,7 @@
 #include "io/token_file.h"
 #include "src/train/batches.h"
 #include "src/train/engine.h"
+#include "src/train/restore.h"
 #include "src/train/run_directory.h"
 #include "src/train/step_journal.h"
 
@@ -92,7 +93,7 @@ class Trainer final : public StepSource, public CommitSink {
   // where the run stands (trainer_state.cpp)
   Status open_state();
   Status open_engine(bool swap_exists);
-  Status open_journal(bool create);
+  RestoreListener listener();
   Engine::Watch watch(const std::string& what);
   Status begin_run();
   Status commit_initial();

@@ -114,26 +114,24 @@ Status Trainer::fill_new() {
   return run_.workload.durable ? commit_initial() : success();
 }
 
-Status Trainer::open_journal(bool create) {
-  SLUICE_ASSIGN(journal_, sluice::open_journal(*directory_, run_, *engine_->store(), create));
-  return success();
+RestoreListener Trainer::listener() {
+  return {[this](const std::string& text) { observer_.note(text); },
+          [this](const std::string& what) { return watch(what); }};
 }
 
 Status Trainer::commit_initial() {
   SwapStore& store = *engine_->store();
   SLUICE_TRY(store.sync());
-  SLUICE_TRY(open_journal(true));
+  SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, store, true, listener()));
   for (RankId r = 0; r < run_.workload.ranks; ++r) SLUICE_TRY(journal_->commit(r, 0, store.parity(r)));
   return journal_->publish();
 }
 
 Status Trainer::continue_durable() {
   SLUICE_TRY(open_engine(true));
-  SLUICE_TRY(open_journal(false));
-  const RestoreListener listener{[this](const std::string& text) { observer_.note(text); },
-                                 [this](const std::string& what) { return watch(what); }};
+  SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_->store(), false, listener()));
   SLUICE_ASSIGN(const std::uint64_t step,
-                restore_newest(*directory_, *engine_, *journal_, run_.workload.ranks, listener));
+                restore_newest(*directory_, *engine_, *journal_, run_.workload.ranks, listener()));
   done_ = static_cast<std::int64_t>(step);
   // Of how many in a row have been skipped.
   for (std::uint64_t s = step; s > 0 && journal_->find(s) && journal_->find(s)->skipped != 0; --s)

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "io/safetensors.h"
@@ -119,9 +120,9 @@ TEST_F(CheckpointCommand, AStoppedRunIsItsStateAndGoesOn) {
     const auto before = everything();
     const Finished inspected = sluice("checkpoint inspect --json " + path("run"));
     ASSERT_EQ(inspected.status, 0) << inspected.err;
+    EXPECT_NE(sluice("checkpoint inspect " + path("run")).err.find("verifying the states"), std::string::npos);
     const Finished f = sluice(to("model"));
     ASSERT_EQ(f.status, 0) << f.err;
-    EXPECT_NE(f.err.find("verifying the states"), std::string::npos) << f.err;
     EXPECT_EQ(sluice(to("wide") + "--dtype f32").status, 0);
     auto after = everything();
     std::erase_if(after, [&](const auto& file) {
@@ -337,6 +338,44 @@ TEST_F(CheckpointCommand, RunsThatAreNotWholeAreRefused) {
   EXPECT_EQ(damaged.status, 2) << damaged.err;
   EXPECT_NE(damaged.err.find("damaged"), std::string::npos) << damaged.err;
   EXPECT_FALSE(std::filesystem::exists(path("other")));
+}
+
+// Whichever block is damaged: what is exported is the newest step whose weights are whole, moments or no moments.
+TEST_F(CheckpointCommand, OnlyWhatIsExportedHasToBeWhole) {
+  stop_a_run();
+  const auto step = [&](const Finished& f) { return f.status == 0 ? json::parse(f.out)["step"].get<int>() : -1; };
+  const auto exported = [&](const std::string& name, const std::string& options) {
+    std::filesystem::remove_all(path(name));
+    const int at = step(sluice(to(name) + "--json " + options));
+    return std::pair(at, at < 0 ? decltype(tensors("")){} : tensors(name));
+  };
+  const auto newest = exported("model", ""), masters = exported("model", "--dtype f32");
+  ASSERT_GT(newest.first, 1);
+  std::optional<decltype(tensors(""))> older;
+  const std::string file = swap(), whole = read(file);
+  int unused = 0, of_moments = 0, of_remainders = 0, of_parameters = 0;
+  for (std::size_t at = 1000; at < whole.size(); at += 256u << 10) {
+    std::string damaged = whole;
+    damaged[at] ^= 4;
+    std::ofstream(file) << damaged;
+    const int inspected = step(sluice("checkpoint inspect --json " + path("run")));
+    const auto narrow = exported("model", ""), wide = exported("model", "--dtype f32");
+    EXPECT_EQ(narrow.second == newest.second, narrow.first == newest.first) << at;
+    EXPECT_EQ(wide.second == masters.second, wide.first == newest.first) << at;
+    EXPECT_LE(inspected, wide.first) << at;
+    EXPECT_LE(wide.first, narrow.first) << at;
+    for (const int found : {inspected, narrow.first, wide.first})
+      EXPECT_TRUE(found == newest.first || found == newest.first - 1) << at;
+    if (narrow.first != newest.first) {
+      EXPECT_EQ(narrow.second, older.emplace(older.value_or(narrow.second))) << at;
+    }
+    ++(inspected == newest.first      ? unused
+       : wide.first == newest.first   ? of_moments
+       : narrow.first == newest.first ? of_remainders
+                                      : of_parameters);
+  }
+  EXPECT_TRUE(unused > 0 && of_moments > 0 && of_remainders > 0 && of_parameters > 0)
+      << unused << ' ' << of_moments << ' ' << of_remainders << ' ' << of_parameters;
 }
 
 TEST_F(CheckpointCommand, ARunInUseIsRefused) {
