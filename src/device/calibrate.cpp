@@ -96,11 +96,15 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   const std::uint64_t workspace = std::max(cost.forward_workspace_bytes, cost.backward_workspace_bytes);
   SLUICE_ASSIGN(std::byte * scratch, place.noise(workspace, Dtype::f32, 1));
   a.workspace = {scratch, workspace};
-  std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, false) / sizeof(std::int32_t));
-  for (std::size_t i = 0; i < tokens.size(); ++i)
+  std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, workload.documents) / sizeof(std::int32_t));
+  const std::size_t words = 2 * static_cast<std::size_t>(shape.tokens());
+  for (std::size_t i = 0; i < words; ++i)
     tokens[i] = static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
+  for (std::size_t i = words; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>((i - words) % static_cast<std::size_t>(shape.sequence) %
+                                          static_cast<std::size_t>(workload.document_length));
   SLUICE_ASSIGN(std::int32_t * planes, place.copy(std::span<const std::int32_t>(tokens)));
-  a.tokens = TokenPlanes::at(planes, shape, false);
+  a.tokens = TokenPlanes::at(planes, shape, workload.documents);
   const double no_loss = 0;
   SLUICE_ASSIGN(a.loss, place.copy(std::span(&no_loss, 1)));
   const std::vector<float> logits(static_cast<std::size_t>(model.config.vocabulary));
@@ -155,7 +159,7 @@ std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profil
     if (unit == w.model->units.end()) continue;
     const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype, *w.kernels);
     for (const OpKind kind : ops_of(sublayer, w.main_kind())) {
-      std::string key = cost_key(*w.model, sublayer, kind, w.shape, w.dtype, w.threads, w.device);
+      std::string key = cost_key(w, sublayer, kind);
       // On a GPU what was only estimated has no kernels chosen.
       const bool known = profile.op_seconds.contains(key) && (!profile.device || profile.device->choices.contains(key));
       if (!known) tasks.push_back({&*unit, kind, key, op_flop(cost, kind)});

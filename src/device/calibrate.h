@@ -12,10 +12,8 @@
 namespace sluice {
 
 /// Stable text that contains every dimension on which the seconds of this op depend and nothing else:
-/// "attention.backward b1 s512 h768 a12 kv12 d64 w0 llama t2 bf16".
-/// `device`: Device::kind; only the CPU's ops depend on threads.
-std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype, int threads,
-                     const std::string& device = {});
+/// "attention.backward b1 s512 h768 a12 kv12 d64 w0 llama t2 bf16". Only the CPU's ops depend on threads.
+std::string cost_key(const Workload& workload, Sublayer sublayer, OpKind kind);
 
 /// Measure every distinct sublayer op in the plans of a run of this workload that profile.op_seconds does not have yet,
 /// on random data in memory of its own (median of a few runs), and add it. When `budget_seconds` are spent, the

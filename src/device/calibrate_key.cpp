@@ -4,23 +4,23 @@
 
 namespace sluice {
 
-std::string cost_key(const ModelSpec& model, Sublayer sublayer, OpKind kind, BatchShape shape, Dtype dtype, int threads,
-                     const std::string& device) {
-  const ModelConfig& c = model.config;
+std::string cost_key(const Workload& w, Sublayer sublayer, OpKind kind) {
+  const ModelConfig& c = w.model->config;
   static constexpr const char* sublayer_names[] = {"embed", "attention", "mlp", "head"};
   std::string key = fmt::format("{}.{} b{} s{} h{}", sublayer_names[static_cast<int>(sublayer)],
-                                op_names[static_cast<std::size_t>(kind)], shape.batch, shape.sequence, c.hidden);
+                                op_names[static_cast<std::size_t>(kind)], w.shape.batch, w.shape.sequence, c.hidden);
   switch (sublayer) {
     case Sublayer::embed: key += fmt::format(" v{}", c.vocabulary); break;
     case Sublayer::attention:
       key += fmt::format(" a{} kv{} d{} w{}{}{}", c.heads, c.kv_heads, c.head_dim, c.window, c.qkv_bias ? " bias" : "",
                          c.qk_norm ? " qknorm" : "");
+      if (w.documents) key += fmt::format(" docs{}", w.document_length);
       break;
     case Sublayer::mlp: key += fmt::format(" f{}", c.ffn); break;
     case Sublayer::head: key += fmt::format(" v{}{}", c.vocabulary, c.tied ? " tied" : ""); break;
   }
   return key + fmt::format(" {} {} {}", c.family == Family::llama ? "llama" : "gpt2",
-                           device.empty() ? fmt::format("t{}", threads) : device, dtype_name(dtype));
+                           w.device.empty() ? fmt::format("t{}", w.threads) : w.device, dtype_name(w.dtype));
 }
 
 }  // namespace sluice

@@ -88,8 +88,7 @@ void RankBuilder::touch_tokens(Op& op, UnitId u, int mb) {
 
 Op& RankBuilder::compute(OpKind kind, UnitId u, int mb) {
   StepPlan& plan = emit_.plan();
-  const std::string key =
-      cost_key(*work_.model, spec(u).kind, kind, work_.shape, work_.dtype, work_.threads, work_.device);
+  const std::string key = cost_key(work_, spec(u).kind, kind);
   auto at = std::find(plan.cost_keys.begin(), plan.cost_keys.end(), key);
   if (at == plan.cost_keys.end()) at = plan.cost_keys.insert(plan.cost_keys.end(), key);
   const auto index = static_cast<std::int32_t>(at - plan.cost_keys.begin());

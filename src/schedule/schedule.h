@@ -28,6 +28,7 @@ struct Workload {
   std::string device;                              ///< Device::kind: part of the cost keys too
   bool inference = false;                          ///< evaluate and decode only: no optimizer states
   bool documents = false;                          ///< of packed rows are kept apart: attention reads positions
+  std::int64_t document_length = 1;                ///< of equal ones that cost attention as much: part of its cost key
   std::int64_t kv_capacity = 0;                    ///< decode: positions in the cache; 0 for everything else
   std::array<std::uint64_t, 3> budget_bytes{};  ///< per tier: device per rank, host and nvme per rank's share; 0 = none
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
+#include <vector>
 
 #include "sluice/random.h"
 
@@ -58,13 +60,15 @@ Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model) {
 
 Result<RunConfig> with_document_mask(const RunConfig& config) {
   RunConfig decided = config;
-  if (config.document_mask || config.data.empty()) return decided;
+  if (config.data.empty() || !config.document_mask.value_or(true)) return decided;
   SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
-  decided.document_mask = false;
-  if (format == TokenFormat::sluice) {
-    SLUICE_ASSIGN(const TokenFile tokens, TokenFile::open(config.data));
-    SLUICE_TRY(check_packed(config, tokens));  // before the machine is measured
-    decided.document_mask = tokens.packed_sequence() != 0;
+  decided.document_mask = config.document_mask.value_or(false);
+  if (format != TokenFormat::sluice) return decided;
+  SLUICE_ASSIGN(const TokenFile tokens, TokenFile::open(config.data));
+  SLUICE_TRY(check_packed(config, tokens));  // before the machine is measured
+  if (!config.document_mask) decided.document_mask = tokens.packed_sequence() != 0;
+  if (*decided.document_mask && tokens.documents_known() && config.sequence > 0) {
+    SLUICE_ASSIGN(decided.document_length, Windows(tokens, config.sequence, true).document_length());
   }
   return decided;
 }
@@ -94,6 +98,23 @@ Status Windows::read(std::uint64_t window, const BatchRow& row) const {
   std::fill(row.targets.begin() + static_cast<std::ptrdiff_t>(behind), row.targets.end(), -1);
   if (tokens_->has_mask()) mark_masked(start + 1, row.targets.first(behind));
   return documents_ ? mark_documents(start, row) : success();
+}
+
+Result<std::int64_t> Windows::document_length() const {
+  constexpr std::uint64_t looked_at_max = 256;
+  const std::uint64_t windows = std::min(count(), looked_at_max);
+  if (windows == 0) return 0;
+  std::vector<std::int32_t> planes(3 * sequence_);
+  const BatchRow row = BatchRow::of(planes, 0, 1, sequence_);
+  double keys = 0;  // that all tokens see
+  for (std::uint64_t i = 0; i < windows; ++i) {
+    SLUICE_TRY(mark_documents(i * count() / windows * sequence_, row));
+    for (const std::int32_t before : row.positions) keys += before + 1.0;
+  }
+  // In documents of n tokens the mean token sees (n + 1) / 2.
+  const double length = std::max(1.0, 2 * keys / static_cast<double>(windows * sequence_) - 1);
+  const double grain = std::exp2(std::max(0.0, std::floor(std::log2(length)) - 2));
+  return static_cast<std::int64_t>(std::round(length / grain) * grain);
 }
 
 void Windows::mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const {

@@ -15,7 +15,8 @@ namespace sluice {
 /// documents that are packed for sequences of another length.
 Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model);
 
-/// The config with `document_mask` decided: where it was left open, on for token files whose documents are packed.
+/// The config with `document_mask` decided, where it was left open: on for token files whose documents are packed. And
+/// with the data's `document_length` where that is a token file and the mask is on.
 Result<RunConfig> with_document_mask(const RunConfig& config);
 
 /// One row of a micro-batch: planes of src/model/sublayer.h, each [sequence].
@@ -42,6 +43,8 @@ class Windows {
   std::uint64_t count() const;
   /// `window` < count(). bad_request for tokens that are not in the vocabulary.
   Status read(std::uint64_t window, const BatchRow& row) const;
+  /// See RunConfig::document_length: of some windows, rounded to a quarter of a power of two.
+  Result<std::int64_t> document_length() const;
   /// Whether all targets of all windows count.
   bool all_count() const { return !tokens_->has_mask() && !documents_ && tokens_->packed_sequence() == 0; }
 

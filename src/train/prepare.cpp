@@ -182,6 +182,7 @@ Result<std::unique_ptr<Prepared>> describe_workload(const RunConfig& config, Pur
   w.moments = config.moments;
   SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));
   w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
+  w.document_length = config.document_length > 0 ? std::min(config.document_length, config.sequence) : config.sequence;
   w.threads = config.threads > 0 ? config.threads
                                  : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / config.ranks);
   if (purpose == Purpose::decode) {

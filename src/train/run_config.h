@@ -37,6 +37,8 @@ struct RunConfig {
   std::string run;   ///< run directory; empty: nothing is kept
   /// Attention and positions stay inside the documents of a sequence. None: where the data's documents are packed.
   std::optional<bool> document_mask;
+  /// Tokens of documents of one length in which attention has as much to do as in the data's; 0: as `sequence`.
+  std::int64_t document_length = 0;
   Durable durable = Durable::automatic;
   int skip_limit = 3;  ///< steps in a row that may be skipped because they are not finite, where the run is durable
   std::int64_t steps = 100;

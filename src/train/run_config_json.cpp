@@ -25,6 +25,7 @@ void each_field(Config& c, F f) {
   f("--init", "init", c.init, Change::never);
   f("--data", "data", c.data, Change::never);
   f("--document-mask", "document_mask", c.document_mask, Change::never);
+  f("", "document_length", c.document_length, Change::free);
   f("--steps", "steps", c.steps, Change::never);
   f("--seq", "sequence", c.sequence, Change::never);
   f("--micro-batch", "micro_batch", c.micro_batch, Change::never);
@@ -149,7 +150,7 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 3> later_keys{"document_mask", "device", "update_on_device"};
+constexpr std::array<std::string_view, 4> later_keys{"document_mask", "document_length", "device", "update_on_device"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -25,10 +25,14 @@ void InferenceTest::write_profile(const std::string& path, const std::string& mo
   if (std::filesystem::exists(path)) profile = expect_ok(load_profile(path));
   profile.drives[drive_key(std::vector<std::string>{std::filesystem::path(path).parent_path()})] = {};
   const ModelSpec spec = build_model(expect_ok(load_config(model)));
+  Workload workload;
+  workload.model = &spec;
+  workload.shape = shape;
+  workload.dtype = dtype;
   for (const Sublayer s : {Sublayer::embed, Sublayer::attention, Sublayer::mlp, Sublayer::head})
     for (const OpKind k :
          {OpKind::forward, OpKind::recompute, OpKind::backward, OpKind::forward_backward, OpKind::loss, OpKind::logits})
-      profile.op_seconds[cost_key(spec, s, k, shape, dtype, 1)] = 1e-4;
+      profile.op_seconds[cost_key(workload, s, k)] = 1e-4;
   const Status saved = save_profile(path, profile);
   ASSERT_TRUE(saved.ok()) << saved.error().message;
 }

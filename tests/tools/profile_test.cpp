@@ -206,8 +206,16 @@ TEST(CostKey, TellsApartWhatTakesOtherTimes) {
   ModelConfig config;
   const ModelSpec model = build_model(config);
   const BatchShape shape{2, 64};
+  const auto workload = [](const ModelSpec& m, BatchShape s, Dtype d, int threads) {
+    Workload w;
+    w.model = &m;
+    w.shape = s;
+    w.dtype = d;
+    w.threads = threads;
+    return w;
+  };
   const auto key = [&](const ModelSpec& m, BatchShape s, Dtype d, int threads) {
-    return cost_key(m, Sublayer::attention, OpKind::backward, s, d, threads);
+    return cost_key(workload(m, s, d, threads), Sublayer::attention, OpKind::backward);
   };
   const std::string base = key(model, shape, Dtype::f32, 2);
   EXPECT_TRUE(base.ends_with(" f32")) << base;
@@ -215,11 +223,24 @@ TEST(CostKey, TellsApartWhatTakesOtherTimes) {
   EXPECT_NE(base, key(model, {1, 64}, Dtype::f32, 2));
   EXPECT_NE(base, key(model, {2, 65}, Dtype::f32, 2));
   EXPECT_NE(base, key(model, shape, Dtype::f32, 1));
-  EXPECT_NE(base, cost_key(model, Sublayer::attention, OpKind::forward, shape, Dtype::f32, 2));
-  EXPECT_NE(base, cost_key(model, Sublayer::mlp, OpKind::backward, shape, Dtype::f32, 2));
-  const std::string gpu = cost_key(model, Sublayer::attention, OpKind::backward, shape, Dtype::f32, 2, "NVIDIA X");
+  Workload w = workload(model, shape, Dtype::f32, 2);
+  EXPECT_NE(base, cost_key(w, Sublayer::attention, OpKind::forward));
+  EXPECT_NE(base, cost_key(w, Sublayer::mlp, OpKind::backward));
+  w.document_length = 16;
+  EXPECT_EQ(base, cost_key(w, Sublayer::attention, OpKind::backward));
+  const std::string mlp = cost_key(w, Sublayer::mlp, OpKind::backward);
+  w.documents = true;
+  const std::string documents = cost_key(w, Sublayer::attention, OpKind::backward);
+  EXPECT_NE(base, documents);
+  EXPECT_EQ(mlp, cost_key(w, Sublayer::mlp, OpKind::backward));
+  w.document_length = 20;
+  EXPECT_NE(documents, cost_key(w, Sublayer::attention, OpKind::backward));
+  w.documents = false;
+  w.device = "NVIDIA X";
+  const std::string gpu = cost_key(w, Sublayer::attention, OpKind::backward);
   EXPECT_NE(base, gpu);
-  EXPECT_EQ(gpu, cost_key(model, Sublayer::attention, OpKind::backward, shape, Dtype::f32, 8, "NVIDIA X"));
+  w.threads = 8;
+  EXPECT_EQ(gpu, cost_key(w, Sublayer::attention, OpKind::backward));
   for (auto change : {+[](ModelConfig& c) { c.kv_heads = 2; }, +[](ModelConfig& c) { c.window = 32; },
                       +[](ModelConfig& c) { c.qk_norm = true; }, +[](ModelConfig& c) { c.qkv_bias = true; },
                       +[](ModelConfig& c) { c.hidden = 128; }, +[](ModelConfig& c) { c.head_dim = 32; }}) {

@@ -157,6 +157,34 @@ TEST_F(WindowsTest, TheMaskIsDecidedByTheFileWhereItIsLeftOpen) {
   EXPECT_FALSE(decided());
 }
 
+// Against the keys that tokens see, counted one by one.
+TEST_F(WindowsTest, TheLengthOfDocumentsIsThatOfEqualOnesWithAsManyKeys) {
+  RunConfig config;
+  config.data = folder_ / "t.tokens";
+  for (const std::int64_t sequence : {16, 64, 300}) {
+    config.sequence = sequence;
+    for (const bool packed : {false, true}) {
+      const auto row_numel = static_cast<std::size_t>(sequence);
+      const Text text = random_text(8, row_numel * 20, packed ? row_numel : 0);
+      write(text, {.sequence = packed ? static_cast<std::uint32_t>(sequence) : 0});
+      config.document_mask = true;
+      const RunConfig decided = *with_document_mask(config);
+      const TokenFile tokens = *TokenFile::open(config.data);
+      const Windows windows(tokens, sequence, true);
+      double keys = 0;
+      std::vector<std::int32_t> planes(static_cast<std::size_t>(3 * sequence));
+      const BatchRow row = BatchRow::of(planes, 0, 1, static_cast<std::uint64_t>(sequence));
+      for (std::uint64_t w = 0; w < windows.count(); ++w) {
+        ASSERT_TRUE(windows.read(w, row).ok());
+        for (const std::int32_t before : row.positions) keys += before + 1.0;
+      }
+      const double mean = keys / static_cast<double>(windows.count() * static_cast<std::uint64_t>(sequence));
+      EXPECT_NEAR(static_cast<double>(decided.document_length) / (2 * mean - 1), 1, 0.126) << sequence;
+      EXPECT_LE(decided.document_length, sequence);
+    }
+  }
+}
+
 TEST_F(WindowsTest, DocumentsThatAreNotKnownCanNotBeKeptApart) {
   write(random_text(7, 300, 0), {}, false);
   RunConfig config;
