@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "io/os_error.h"
+
 namespace sluice {
 namespace {
 
@@ -99,7 +101,7 @@ Result<std::string> read_json_file(const std::string& path, std::uint64_t bytes_
     return bad_request(fmt::format("{} is larger than {} bytes, which none of its kind is", path, bytes_max));
   std::ifstream in(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad() || !in.is_open()) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(errno)));
+  if (in.bad() || !in.is_open()) return os_error(fmt::format("can not read {}", path), errno);
   if (const Status sound = check_json(text); !sound.ok()) return sound.error().in(path);
   return text;
 }

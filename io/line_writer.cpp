@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "io/os_error.h"
 #include "io/publish.h"
 
 namespace sluice {
@@ -35,7 +36,7 @@ Result<LineWriter> LineWriter::open(const std::string& path, bool append) {
   LineWriter writer;
   writer.path_ = path;
   writer.fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (append ? 0 : O_TRUNC), 0644);
-  if (writer.fd_ < 0) return bad_request(fmt::format("can not open {}: {}", path, std::strerror(errno)));
+  if (writer.fd_ < 0) return os_error("can not open " + path, errno);
   struct stat st {};
   if (fstat(writer.fd_, &st) == 0 && S_ISREG(st.st_mode)) {
     writer.regular_ = true;

@@ -10,12 +10,14 @@
 #include <cstring>
 #include <utility>
 
+#include "io/os_error.h"
+
 namespace sluice {
 
 Result<MappedFile> MappedFile::open(const std::string& path, bool own) {
   // Without O_NONBLOCK a named pipe would wait for its writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return bad_request(fmt::format("can not open {}: {}", path, std::strerror(errno)));
+  if (fd < 0) return os_error(fmt::format("can not open {}", path), errno);
   MappedFile file;
   std::string wrong;
   struct stat st {};

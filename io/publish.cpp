@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "io/os_error.h"
+
 namespace sluice {
 namespace {
 
@@ -27,9 +29,13 @@ std::string directory_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// The directory of that name, locked for this process; -1 where it is not there, or somebody works on it.
-int lock_directory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+bool is_staging_name(const std::string& name, const std::string& begin) {
+  return name.size() == begin.size() + 6 && name.starts_with(begin);
+}
+
+/// The file or directory of that name, locked for this process; -1 where it is not there, or somebody works on it.
+int lock_if_idle(const std::string& path, int flags) {
+  const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags);
   if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
   close(fd);
   return -1;
@@ -47,8 +53,8 @@ void remove_abandoned(const std::string& path, const StagedDirectory::IsOurs& is
   for (std::filesystem::directory_iterator entry(directory_of(path), error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (!name.starts_with(begin) || name.size() != begin.size() + 6) continue;
-    const int lock = lock_directory(entry->path().string());
+    if (!is_staging_name(name, begin)) continue;
+    const int lock = lock_if_idle(entry->path().string(), O_DIRECTORY);
     if (lock < 0) continue;
     std::error_code unreadable;
     bool ours = true;
@@ -60,16 +66,113 @@ void remove_abandoned(const std::string& path, const StagedDirectory::IsOurs& is
   }
 }
 
+/// The same of single files.
+void remove_abandoned_files(const std::string& path) {
+  const std::string begin = std::filesystem::path(path).filename().string() + std::string(staging_mark);
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory_of(path), error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code gone;
+    if (!is_staging_name(entry->path().filename().string(), begin) || !entry->is_regular_file(gone)) continue;
+    const int lock = lock_if_idle(entry->path().string(), 0);
+    if (lock < 0) continue;
+    unlink(entry->path().c_str());
+    close(lock);
+  }
+}
+
+/// Locks what this process has just made. False when another one took it for abandoned before.
+bool hold(int fd) {
+  // File systems that have no such locks never let it be taken for abandoned either.
+  const bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  struct stat there {};
+  return !taken && fstat(fd, &there) == 0 && there.st_nlink > 0;
+}
+
+/// The directory that a file is to be put into.
+Status check_directory_of(const std::string& path) {
+  const std::string directory = directory_of(path);
+  struct stat there {};
+  if (stat(directory.c_str(), &there) != 0) return os_error("can not create " + path + ": " + directory, errno);
+  if (!S_ISDIR(there.st_mode)) return os_error("can not create " + path + ": " + directory, ENOTDIR);
+  if (access(directory.c_str(), W_OK | X_OK) != 0) return os_error("can not create " + path, errno);
+  return success();
+}
+
+bool is_stream(const std::string& path) {
+  struct stat there {};
+  return stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode);
+}
+
+Status write_stream(const std::string& path, std::string_view content) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) return os_error("can not open " + path, errno);
+  while (!content.empty()) {
+    const ssize_t n = write(fd, content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) break;
+    content.remove_prefix(static_cast<std::size_t>(n));
+  }
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return content.empty() ? success() : Status(os_fault(path, "write"));
+}
+
 }  // namespace
 
+Result<std::string> output_path(const std::string& path) {
+  struct stat there {};
+  if (path.empty()) return bad_request("the name of a file to write is empty");
+  if (lstat(path.c_str(), &there) != 0) {
+    if (errno != ENOENT) return os_error("can not create " + path, errno);
+    SLUICE_TRY(check_directory_of(path));
+    return path;
+  }
+  if (stat(path.c_str(), &there) != 0) return os_error(path + " is a link that leads nowhere", errno);
+  if (S_ISDIR(there.st_mode)) return bad_request(path + " is a directory; give the name of a file");
+  if (!S_ISREG(there.st_mode))
+    return bad_request(path + " is not a regular file, and would have to be replaced; give another name");
+  std::error_code error;
+  const std::string target = std::filesystem::canonical(path, error).string();
+  if (error) return os_error("can not create " + path, error.value());
+  SLUICE_TRY(check_directory_of(target));
+  return target;
+}
+
+Status check_stream_path(const std::string& path) {
+  if (is_stream(path)) return access(path.c_str(), W_OK) == 0 ? success() : Status(os_error(path, errno));
+  const Result<std::string> target = output_path(path);
+  return target.ok() ? success() : Status(target.error());
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error) && !error) return true;
+  const auto whole = [&](const std::string& path) {
+    const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+    return error ? std::filesystem::path(path) : canonical;
+  };
+  return whole(a) == whole(b);
+}
+
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
+  SLUICE_ASSIGN(const std::string target, output_path(path));
+  remove_abandoned_files(target);
+  return make(path, mode);
+}
+
+Result<AtomicFile> AtomicFile::make(const std::string& path, mode_t mode) {
   AtomicFile file;
   file.path_ = path;
-  file.temporary_ = path + std::string(staging_mark) + "XXXXXX";
-  file.fd_ = mkostemp(file.temporary_.data(), O_CLOEXEC);
-  if (file.fd_ < 0) {
-    file.temporary_.clear();
-    return bad_request(fmt::format("can not create {}: {}", path, std::strerror(errno)));
+  SLUICE_ASSIGN(file.target_, output_path(path));
+  for (bool held = false; !held;) {
+    file.discard();
+    std::string temporary = file.target_ + std::string(staging_mark) + "XXXXXX";
+    file.fd_ = mkostemp(temporary.data(), O_CLOEXEC);
+    if (file.fd_ < 0) return os_error("can not create " + path, errno);
+    file.temporary_ = std::move(temporary);
+    held = hold(file.fd_);
   }
   if (fchmod(file.fd_, mode) != 0) return os_fault(path, "fchmod");
   return file;
@@ -83,6 +186,7 @@ AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
   if (this == &other) return *this;
   discard();
   path_ = std::move(other.path_);
+  target_ = std::move(other.target_);
   temporary_ = std::exchange(other.temporary_, {});
   fd_ = std::exchange(other.fd_, -1);
   end_ = other.end_;
@@ -117,10 +221,11 @@ Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> dat
 Status AtomicFile::publish() {
   SLUICE_CHECK(fd_ >= 0, "%s is not open", path_.c_str());
   if (fsync(fd_) != 0) return os_fault(path_, "sync");
-  if (close(std::exchange(fd_, -1)) != 0) return os_fault(path_, "close");
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) return os_fault(path_, "rename");
+  // It is locked until it has its name.
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) return os_fault(path_, "rename");
   temporary_.clear();
-  return sync_directory(directory_of(path_));
+  if (close(std::exchange(fd_, -1)) != 0) return os_fault(path_, "close");
+  return sync_directory(directory_of(target_));
 }
 
 Status sync_directory(const std::string& directory) {
@@ -148,17 +253,13 @@ Result<StagedDirectory> StagedDirectory::create(const std::string& path, const I
 /// False when another process took the new one for abandoned before it was locked.
 Result<bool> StagedDirectory::make() {
   std::string staging = path_ + std::string(staging_mark) + "XXXXXX";
-  if (mkdtemp(staging.data()) == nullptr)
-    return bad_request(fmt::format("can not create {}: {}", path_, std::strerror(errno)));
+  if (mkdtemp(staging.data()) == nullptr) return os_error("can not create " + path_, errno);
   const int fd = open(staging.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return false;
   if (fd < 0) return os_fault(staging, "open");
   lock_ = fd;
   staging_ = std::move(staging);
-  // File systems that have no such locks never let it be taken for abandoned either.
-  const bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  struct stat there {};
-  if (taken || fstat(fd, &there) != 0 || there.st_nlink == 0) {
+  if (!hold(fd)) {
     staging_.clear();
     close(std::exchange(lock_, -1));
     return false;
@@ -199,7 +300,8 @@ Status StagedDirectory::publish(bool replace) {
 }
 
 Status publish_file(const std::string& path, std::string_view content, mode_t mode) {
-  SLUICE_ASSIGN(AtomicFile file, AtomicFile::create(path, mode));
+  if (is_stream(path)) return write_stream(path, content);
+  SLUICE_ASSIGN(AtomicFile file, AtomicFile::make(path, mode));
   SLUICE_TRY(file.append(std::as_bytes(std::span(content))));
   return file.publish();
 }
@@ -207,7 +309,7 @@ Status publish_file(const std::string& path, std::string_view content, mode_t mo
 Result<std::string> read_file(const std::string& path, std::uint64_t limit_bytes) {
   // A pipe that nobody writes to would be waited for.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return bad_request(fmt::format("can not open {}: {}", path, std::strerror(errno)));
+  if (fd < 0) return os_error("can not open " + path, errno);
   struct stat st {};
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
     close(fd);
@@ -224,7 +326,7 @@ Result<std::string> read_file(const std::string& path, std::uint64_t limit_bytes
   }
   const int error = errno;
   close(fd);
-  if (n < 0) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(error)));
+  if (n < 0) return os_error("can not read " + path, error);
   if (text.size() > limit_bytes) return bad_request(fmt::format("{} is larger than {} bytes", path, limit_bytes));
   return text;
 }

@@ -15,10 +15,21 @@
 
 namespace sluice {
 
+/// Whether a file can be written there: the file that `path` names where links are followed. bad_request for what is
+/// there and no regular file, and where the directory is missing or can not be written to.
+Result<std::string> output_path(const std::string& path);
+/// The same for files that are written as they come: pipes and terminals serve too.
+Status check_stream_path(const std::string& path);
+/// Whether both name one file, or would.
+bool is_same_file(const std::string& a, const std::string& b);
+
 /// A file that takes its name only when it is complete: temporary beside it -> fsync -> rename -> fsync of the
-/// directory. Not published: removed on destruction. Move-only.
+/// directory. Where the name is a link, what it leads to is replaced. Not published: removed on destruction. A killed
+/// process leaves "<name>.tmp-<random>", which the next one to be created removes: it is locked (flock) as long as
+/// somebody writes it. Move-only.
 class AtomicFile {
  public:
+  /// Errors as output_path's.
   static Result<AtomicFile> create(const std::string& path, mode_t mode = 0644);
   AtomicFile() = default;
   ~AtomicFile();
@@ -33,9 +44,11 @@ class AtomicFile {
 
  private:
   void discard();
-  std::string path_, temporary_;
+  static Result<AtomicFile> make(const std::string& path, mode_t mode);
+  std::string path_, target_, temporary_;
   int fd_ = -1;
   std::uint64_t end_ = 0;
+  friend Status publish_file(const std::string& path, std::string_view content, mode_t mode);
 };
 
 /// A directory that takes its name only when everything in it is complete: a temporary one beside it -> files (each
@@ -65,6 +78,7 @@ class StagedDirectory {
   int lock_ = -1;  ///< the directory, open
 };
 
+/// A small file, whole or not at all. Pipes and terminals are written to as they are.
 Status publish_file(const std::string& path, std::string_view content, mode_t mode = 0644);
 
 /// Make names in the directory durable.

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "io/json_guard.h"
+#include "io/os_error.h"
 #include "io/safetensors_header.h"
 
 namespace sluice {
@@ -50,7 +51,7 @@ Result<int> open_beneath(int directory_fd, const std::string& directory, const s
     return bad_request(
         fmt::format("{}/{} is a symbolic link, which is not followed: copy the files (cp -L)", directory, shown(name)));
   if (errno == EXDEV) return bad_request(fmt::format("'{}' leads out of {}", shown(name), directory));
-  return bad_request(fmt::format("can not open {}/{}: {}", directory, shown(name), std::strerror(errno)));
+  return os_error(fmt::format("can not open {}/{}", directory, shown(name)), errno);
 }
 
 }  // namespace
@@ -156,7 +157,7 @@ Result<SafeTensors> SafeTensors::open(const std::string& path) {
     return model;
   }
   const int fd = ::open(target.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return bad_request(fmt::format("can not open {}: {}", target, std::strerror(errno)));
+  if (fd < 0) return os_error(fmt::format("can not open {}", target), errno);
   SLUICE_TRY(model.add_file(fd, target));
   return model;
 }

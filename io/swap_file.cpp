@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "io/file_lock.h"
+#include "io/os_error.h"
 #include "io/publish.h"
 
 namespace sluice {
@@ -74,11 +75,10 @@ Status validate(const SwapOptions& options) {
     return bad_request(fmt::format("'{}' can not be the name of a swap file", options.name));
   for (const std::string& directory : options.directories) {
     struct stat st {};
-    if (stat(directory.c_str(), &st) != 0)
-      return bad_request(fmt::format("swap directory {}: {}", directory, std::strerror(errno)));
+    if (stat(directory.c_str(), &st) != 0) return os_error(fmt::format("swap directory {}", directory), errno);
     if (!S_ISDIR(st.st_mode)) return bad_request(fmt::format("swap directory {} is not a directory", directory));
     if (access(directory.c_str(), W_OK | X_OK) != 0)
-      return bad_request(fmt::format("swap directory {} can not be written to: {}", directory, std::strerror(errno)));
+      return os_error(fmt::format("swap directory {} can not be written to", directory), errno);
   }
   return success();
 }
@@ -118,7 +118,7 @@ Status check_space(const SwapOptions& options) {
     struct stat st {};
     struct statvfs space {};
     if (stat(directory.c_str(), &st) != 0 || statvfs(directory.c_str(), &space) != 0)
-      return bad_request(fmt::format("swap directory {}: {}", directory, std::strerror(errno)));
+      return os_error(fmt::format("swap directory {}", directory), errno);
     Need& need = needs[st.st_dev];
     if (need.directory.empty()) need.directory = directory;
     need.needed += bytes[i];
@@ -144,8 +144,7 @@ Result<IoFile> create_file(const SwapOptions& options, const std::string& direct
     file.path = options.name.empty() ? new_temporary_path(directory) : directory + "/" + options.name;
     file.fd = open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file.fd < 0 && errno == EEXIST && options.name.empty()) continue;
-    if (file.fd < 0)
-      return bad_request(fmt::format("can not create swap file {}: {}", file.path, std::strerror(errno)));
+    if (file.fd < 0) return os_error(fmt::format("can not create swap file {}", file.path), errno);
     struct stat st {};
     if (flock(file.fd, LOCK_EX | LOCK_NB) == 0 && fstat(file.fd, &st) == 0 && st.st_nlink > 0) return file;
     close(file.fd);
@@ -157,7 +156,7 @@ Result<IoFile> open_file(const SwapOptions& options, const std::string& director
   IoFile file;
   file.path = directory + "/" + options.name;
   file.fd = open(file.path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-  if (file.fd < 0) return bad_request(fmt::format("can not open swap file {}: {}", file.path, std::strerror(errno)));
+  if (file.fd < 0) return os_error(fmt::format("can not open swap file {}", file.path), errno);
   struct stat st {};
   const bool is_file = fstat(file.fd, &st) == 0 && S_ISREG(st.st_mode);
   const auto size = static_cast<std::uint64_t>(st.st_size);
@@ -241,7 +240,7 @@ Status SwapFile::remove(const SwapOptions& options) {
     const std::string path = directory + "/" + options.name;
     const int fd = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) continue;
-    if (fd < 0) return bad_request(fmt::format("can not open swap file {}: {}", path, std::strerror(errno)));
+    if (fd < 0) return os_error(fmt::format("can not open swap file {}", path), errno);
     const bool locked = lock_patiently(fd);
     const bool removed = locked && unlink(path.c_str()) == 0;
     const int error = errno;

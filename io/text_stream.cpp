@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "io/os_error.h"
+
 namespace sluice {
 namespace {
 
@@ -56,7 +58,7 @@ struct TextStream::State {
     for (;;) {
       const ssize_t n = ::read(fd, out.data(), out.size());
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return bad_request(fmt::format("can not read {}: {}", name, std::strerror(errno)));
+      if (n < 0) return os_error(fmt::format("can not read {}", name), errno);
       at_end = n == 0;
       bytes_read += static_cast<std::uint64_t>(n);
       return static_cast<std::size_t>(n);
@@ -160,7 +162,7 @@ Result<TextStream> TextStream::open(const std::string& path) {
   auto state = std::make_unique<State>();
   state->name = path == "-" ? "standard input" : path;
   state->fd = path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (state->fd < 0) return bad_request(fmt::format("can not open {}: {}", path, std::strerror(errno)));
+  if (state->fd < 0) return os_error(fmt::format("can not open {}", path), errno);
   struct stat st {};
   if (fstat(state->fd, &st) == 0 && S_ISDIR(st.st_mode)) return state->wrong("is a directory; name the files in it");
   SLUICE_TRY(state->recognize());

@@ -13,6 +13,7 @@
 #include "src/device/profile_measure.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -136,7 +137,7 @@ Status bench_all(const Options& o) {
   if (std::filesystem::exists(path))
     if (auto loaded = load_profile(path); loaded.ok() && loaded->machine == machine_id()) old = *std::move(loaded);
   // The drive first: it is what can be refused.
-  const std::vector<std::string> directories = split_list(o.nvme.empty() ? "." : o.nvme);
+  SLUICE_ASSIGN(const std::vector<std::string> directories, split_list("--nvme", o.nvme.empty() ? "." : o.nvme));
   progress.update("measuring: drive");
   DriveOptions drive;
   drive.directories = directories;
@@ -191,7 +192,7 @@ void add_bench(CLI::App& app, Outcome& outcome) {
 
   const auto add = [&](const std::string& name, const std::string& what, const std::string& examples, Bench run) {
     CLI::App* command = add_bench_of(*bench, name, what, examples, options);
-    command->add_option("--seconds", options->seconds, "per measurement")->check(CLI::Range(0.01, 600.0));
+    command->add_option("--seconds", options->seconds, "per measurement")->check(between(0.01, 600.0));
     command->callback([options, &outcome, run, name] {
       std::vector<Row> rows;
       const Status result = run(*options, rows);

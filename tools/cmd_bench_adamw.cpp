@@ -14,6 +14,7 @@
 #include "tools/bench_adamw.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -165,7 +166,7 @@ void add_bench_adamw(CLI::App& bench, Outcome& outcome) {
   command
       ->add_option("--seconds", options->seconds,
                    "of the update and of each stream, per format, place and number of threads")
-      ->check(CLI::Range(0.01, 600.0))
+      ->check(between(0.01, 600.0))
       ->capture_default_str();
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &outcome] { outcome.finish("bench adamw", bench_adamw(*options)); });

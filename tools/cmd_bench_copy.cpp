@@ -14,6 +14,7 @@
 #include "src/device/profile_measure.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -309,7 +310,7 @@ void add_bench_copy(CLI::App& bench, Outcome& outcome) {
       ->check(CLI::Range(0, 1023))
       ->type_name("N[,N]");
   command->add_option("--seconds", options->seconds, "per loop, size and number of threads")
-      ->check(CLI::Range(0.01, 600.0))
+      ->check(between(0.01, 600.0))
       ->capture_default_str();
   command->add_flag("--cold", options->cold,
                     "walk through memory four times as large as the last-level cache, so that transfers of any size "

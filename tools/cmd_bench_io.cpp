@@ -8,6 +8,7 @@
 #include "tools/bench_io.h"
 #include "tools/commands.h"
 #include "tools/run_options.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -21,8 +22,10 @@ struct Typed {
 
 Result<BenchIoOptions> resolve(const Typed& typed) {
   BenchIoOptions o = typed.options;
-  for (const std::string& list : typed.paths)
-    for (const std::string& path : split_list(list)) o.paths.push_back(path);
+  for (const std::string& list : typed.paths) {
+    SLUICE_ASSIGN(const std::vector<std::string> paths, split_list("--path", list));
+    o.paths.insert(o.paths.end(), paths.begin(), paths.end());
+  }
   if (o.paths.empty()) o.paths.emplace_back(".");
   for (const StreamMode mode : {StreamMode::read, StreamMode::write, StreamMode::mixed})
     if (typed.mode.empty() || typed.mode == stream_mode_names[static_cast<std::size_t>(mode)]) o.modes.push_back(mode);
@@ -100,7 +103,7 @@ void add_stream_options(CLI::App* io, Typed* t) {
   io->add_flag("--sqpoll", s.sqpoll, "io_uring: a kernel thread submits (it takes a core)");
   io->add_flag("--iopoll", s.iopoll, "io_uring: completions are polled for; needs a drive with poll queues");
   io->add_option("--seconds", t->options.seconds, "per measurement (default: 2; sweep and tune 0.4)")
-      ->check(CLI::Range(0.01, 3600.0));
+      ->check(between(0.01, 3600.0));
   io->add_flag("--json", t->options.json, "print one JSON object");
 }
 

@@ -21,6 +21,7 @@
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -400,7 +401,7 @@ Status run_inspect(const InspectRequest& request) {
 void add_format(CLI::App* command, TokenFormat* format) {
   const std::map<std::string, TokenFormat> names{{"sluice", TokenFormat::sluice}, {"megatron", TokenFormat::megatron}};
   command->add_option("--format", *format, "sluice, or megatron: NAME.bin and NAME.idx")
-      ->transform(CLI::CheckedTransformer(names).description(""))
+      ->transform(one_of(names))
       ->type_name("sluice|megatron");
 }
 
@@ -419,7 +420,7 @@ void add_chat(CLI::App* command, TokenizeRequest& request) {
   command
       ->add_option("--loss", request.loss,
                    "what counts in the loss of a conversation: what the assistant says, its last turn alone, or all")
-      ->transform(CLI::CheckedTransformer(losses).description(""))
+      ->transform(one_of(losses))
       ->type_name("assistant|last|all")
       ->needs(chat);
   CLI::Option* pack =
@@ -435,7 +436,7 @@ void add_chat(CLI::App* command, TokenizeRequest& request) {
       ->add_option("--too-long", request.too_long,
                    "documents of more than N tokens: cut them (texts into several, conversations at their end), drop "
                    "them, or stop")
-      ->transform(CLI::CheckedTransformer(ways).description(""))
+      ->transform(one_of(ways))
       ->type_name("cut|drop|refuse")
       ->needs(pack);
 }
@@ -469,7 +470,7 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
   const std::map<std::string, TextKind> kinds{
       {"auto", TextKind::automatic}, {"text", TextKind::text}, {"jsonl", TextKind::jsonl}};
   command->add_option("--input-format", request->input_format, "what all inputs are; auto: by their endings")
-      ->transform(CLI::CheckedTransformer(kinds).description(""))
+      ->transform(one_of(kinds))
       ->type_name("auto|text|jsonl");
   command
       ->add_option("--jsonl-field,--field", request->jsonl_field,
@@ -484,7 +485,7 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
               "--eval-split", request->eval_split,
               "share of the documents, whole ones, that go to a second file instead: OUTPUT with .eval before its "
               "ending")
-          ->check(CLI::Range(0.0, 0.999).description(""))
+          ->check(between(0.0, 0.999))
           ->type_name("SHARE");
   command->add_option("--seed", request->seed, "which documents those are")
       ->capture_default_str()

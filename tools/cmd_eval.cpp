@@ -10,6 +10,7 @@
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -104,7 +105,7 @@ void add_eval(CLI::App& app, Outcome& outcome) {
       command
           ->add_option("--batches", what->batches,
                        "batches of held-out windows, the ones that training with this --seq leaves out")
-          ->check(CLI::PositiveNumber)
+          ->check(more_than(0))
           ->capture_default_str()
           ->group("Batch");
   command->add_flag("--all-text", what->all_text, "every whole window from the start of the file")

@@ -15,6 +15,7 @@
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -182,6 +183,7 @@ Result<Generated> continue_prompt(Generator& generator, const std::vector<std::i
       g.ended = "stop";
       break;
     }
+    if (std::ferror(stdout) != 0) break;  // nobody reads any more
     fresh = std::span<const std::int32_t>(g.tokens).last(1);
   }
   g.seconds = since();
@@ -287,23 +289,24 @@ void add_generate(CLI::App& app, Outcome& outcome) {
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   command->add_option("--temperature", s.temperature, "0 takes the most likely token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--top-k", s.top_k, "draw from the K most likely tokens; 0: from all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command
       ->add_option("--top-p", s.top_p, "draw from the fewest tokens that together have this probability; 1: from all")
-      ->check(CLI::Range(1e-9, 1.0))
+      ->check(between(1e-9, 1.0))
       ->capture_default_str();
   command
       ->add_option("--repetition-penalty", s.repetition_penalty,
                    "divides the logits of tokens that came before (negative ones are multiplied); 1: none")
-      ->check(CLI::Range(0.01, 100.0))
+      ->check(between(0.01, 100.0))
       ->capture_default_str();
   command->add_option("--stop", request->stop, "end before this text comes; may be given several times")
       ->type_name("TEXT")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->excludes(tokens);
   command->add_flag("--ignore-eos", request->ignore_eos, "go on behind the tokens that end a text");
@@ -314,7 +317,6 @@ void add_generate(CLI::App& app, Outcome& outcome) {
       ->group("Budgets");
   command->callback([options, request, text, tokens, &outcome] {
     if (text->count() + tokens->count() == 0) throw CLI::RequiredError("--prompt or --prompt-tokens");
-    request->stop.erase(std::remove(request->stop.begin(), request->stop.end(), ""), request->stop.end());
     outcome.finish("generate", generate(*options, *request));
   });
 }

@@ -179,6 +179,7 @@ void print_time(const Prepared& run) {
 
 Status plan(const RunOptions& options) {
   SLUICE_ASSIGN(const RunConfig config, resolve(options));
+  SLUICE_TRY(check_outputs(config));
   ProgressLine line(10, !config.json);
   SLUICE_ASSIGN(auto run, prepare(config, Purpose::train, [&](const std::string& text) { line.note(text); }));
   line.finish();

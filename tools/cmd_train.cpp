@@ -11,6 +11,7 @@
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
+#include "tools/values.h"
 #include "tools/wear_report.h"
 
 namespace sluice::tools {
@@ -218,6 +219,7 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
                          ", its states are gone; start another from its model with --init " + config.run);
     if (result) return report_complete(config, directory, *result);
   }
+  SLUICE_TRY(check_outputs(config));
   Screen screen(config);
   if (directory.run()) screen.hold();
   SLUICE_ASSIGN(auto run, prepare_run(config, directory, options.kernels_anew,
@@ -258,7 +260,7 @@ void add_train(CLI::App& app, Outcome& outcome) {
       ->add_option("--max-skipped", c.skip_limit,
                    "stop after so many steps in a row whose loss or gradient is not finite; before that they are "
                    "skipped where the run is durable (else the first one stops the run)")
-      ->check(CLI::PositiveNumber)
+      ->check(more_than(0))
       ->capture_default_str()
       ->group("Run");
   command
@@ -269,12 +271,11 @@ void add_train(CLI::App& app, Outcome& outcome) {
   command->add_option("--metrics", c.metrics,
                       "file for one JSON object per step (default with --run: metrics.jsonl there)");
   command->add_option("--trace", c.trace, "file for the predicted and measured timeline of the last step");
-  command->add_option("--hash", c.hash_every, "hash all parameters and states every N steps")
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--hash", c.hash_every, "hash all parameters and states every N steps")->check(at_least(0));
   command->add_option("--eval-every", c.eval_every, "evaluate held-out text every N steps (always at the end)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->add_option("--eval-batches", c.eval_batches, "batches per evaluation")
-      ->check(CLI::PositiveNumber)
+      ->check(more_than(0))
       ->capture_default_str();
   add_batch_options(command, options.get());
   add_training_options(command, options.get());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <sstream>
 
 #include "sluice/size.h"
 
@@ -29,11 +28,15 @@ CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* byt
       ->type_name("SIZE");
 }
 
-std::vector<std::string> split_list(const std::string& text) {
+Result<std::vector<std::string>> split_list(const std::string& option, const std::string& text) {
   std::vector<std::string> parts;
-  std::stringstream list(text);
-  for (std::string part; std::getline(list, part, ',');)
-    if (!part.empty()) parts.push_back(part);
+  if (text.empty()) return parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    if (comma == at) return bad_request(option + " '" + text + "' has an empty part; leave out a comma");
+    parts.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
   return parts;
 }
 

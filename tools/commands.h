@@ -28,8 +28,8 @@ CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* byt
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
                       const std::string& examples);
 
-/// The parts of a list separated by commas; empty ones are left out.
-std::vector<std::string> split_list(const std::string& text);
+/// The parts of a list separated by commas, none of an empty one. bad_request for a part that is empty.
+Result<std::vector<std::string>> split_list(const std::string& option, const std::string& text);
 
 void add_train(CLI::App& app, Outcome& outcome);
 void add_plan(CLI::App& app, Outcome& outcome);

@@ -1,15 +1,21 @@
 // The `sluice` command. Exit status: 0 done, 1 the work failed, 2 the request was wrong.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tools/commands.h"
+#include "tools/values.h"
 
 namespace {
 
@@ -61,22 +67,51 @@ int run(int argc, char** argv) {
   sluice::tools::add_data(app, outcome);
   sluice::tools::add_checkpoint(app, outcome);
   sluice::tools::add_bench(app, outcome);
+  sluice::tools::refuse_impossible_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
-    return app.exit(request);
+    std::ostringstream text;
+    const int status = app.exit(request, text, text);
+    std::fputs(text.str().c_str(), stdout);
+    return status;
   } catch (const CLI::ParseError& error) {
     return refuse(app, error);
   }
   return outcome.status();
 }
 
+/// Where a standard stream is closed, the next file to be opened would take its place, and be written to as if it were
+/// a terminal.
+void fill_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY));
+}
+
+/// What was printed has been written. Who reads a pipe may stop when it has enough, like `head`.
+int finish_output(int status) {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written) return status;
+  if (errno == EPIPE) {
+    std::signal(SIGPIPE, SIG_DFL);
+    std::raise(SIGPIPE);
+  }
+  const std::string reason = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
+  std::fprintf(stderr, "sluice: can not write to standard output%s\n", reason.c_str());
+  return status == 0 ? 1 : status;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_streams();
+  // Writes fail with a reason instead: a run that has states to keep does not end because nobody reads what it says.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     wait_passively(argv);
-    return run(argc, argv);
+    return finish_output(run(argc, argv));
   } catch (const std::exception& error) {  // out of memory and the like: nothing of ours throws
     std::fprintf(stderr, "sluice: %s\n", error.what());
     return 1;

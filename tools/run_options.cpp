@@ -4,8 +4,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "io/publish.h"
 #include "sluice/size.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -33,7 +36,55 @@ std::string tbw_has_a_unit(const std::string& text) {
   return "'" + text + "' is less than a gigabyte; write what the data sheet says with its unit, like 600TB";
 }
 
+bool is_utf8(const std::string& text) {
+  // The writer of JSON knows.
+  try {
+    static_cast<void>(nlohmann::json(text).dump());
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
+/// Records of runs are JSON, and so are reports.
+Status check_names(const RunConfig& c) {
+  std::vector<std::pair<const char*, std::string>> names{
+      {"--model", c.model},     {"--init", c.init},   {"--data", c.data},      {"--run", c.run},
+      {"--metrics", c.metrics}, {"--trace", c.trace}, {"--profile", c.profile}};
+  for (const std::string& directory : c.nvme) names.emplace_back("--nvme", directory);
+  for (const auto& [option, name] : names)
+    if (!is_utf8(name)) return bad_request(std::string(option) + ": the name is not UTF-8; give another one");
+  return success();
+}
+
+/// What is read is not written over.
+Status check_apart(const std::string& option, const std::string& path, const RunConfig& c) {
+  std::error_code ignored;
+  for (const auto& [what, input] : {std::pair("--data", c.data), std::pair("--model", c.model),
+                                    std::pair("--init", c.init), std::pair("--profile", c.profile)}) {
+    if (input.empty()) continue;
+    const bool inside = std::filesystem::is_directory(input, ignored) && std::filesystem::exists(path, ignored) &&
+                        is_same_file(std::filesystem::path(path).parent_path().string(), input);
+    if (inside || is_same_file(path, input))
+      return bad_request(option + " " + path + " would replace what " + what + " reads; give another file");
+  }
+  return success();
+}
+
 }  // namespace
+
+Status check_outputs(const RunConfig& c) {
+  if (!c.metrics.empty()) {
+    SLUICE_TRY(check_stream_path(c.metrics));
+    SLUICE_TRY(check_apart("--metrics", c.metrics, c));
+  }
+  if (c.trace.empty()) return success();
+  SLUICE_TRY(check_stream_path(c.trace));
+  SLUICE_TRY(check_apart("--trace", c.trace, c));
+  const std::string metrics = c.metrics.empty() && !c.run.empty() ? c.run + "/metrics.jsonl" : c.metrics;
+  if (metrics.empty() || !is_same_file(metrics, c.trace)) return success();
+  return bad_request("--trace " + c.trace + " is the file that metrics go to; give another one");
+}
 
 const std::atomic<bool>& stop_on_signals() {
   std::signal(SIGINT, on_signal);
@@ -109,30 +160,27 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(tbw_has_a_unit)
       ->group("Machine");
   app->add_option("--steps", c.steps, "optimizer steps")->capture_default_str()->group("Optimizer");
-  app->add_option("--lr", a.lr, "peak learning rate")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group("Optimizer");
+  app->add_option("--lr", a.lr, "peak learning rate")->check(more_than(0))->capture_default_str()->group("Optimizer");
   app->add_option("--lr-end", o->lr_end, "learning rate at the last step (default: a tenth of --lr)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->group("Optimizer");
   app->add_option("--lr-schedule", o->lr_schedule, "decay after warm-up")
       ->check(CLI::IsMember({"cosine", "linear", "constant"}))
       ->capture_default_str()
       ->group("Optimizer");
   app->add_option("--warmup", a.warmup_steps, "steps of linear warm-up")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str()
       ->group("Optimizer");
   app->add_option("--weight-decay", a.weight_decay, "of matrices; norms and biases have none")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str()
       ->group("Optimizer");
-  app->add_option("--beta1", a.beta1, "")->check(CLI::Range(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
-  app->add_option("--beta2", a.beta2, "")->check(CLI::Range(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
-  app->add_option("--eps", a.eps, "")->check(CLI::PositiveNumber)->capture_default_str()->group("Optimizer");
+  app->add_option("--beta1", a.beta1, "")->check(between(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
+  app->add_option("--beta2", a.beta2, "")->check(between(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
+  app->add_option("--eps", a.eps, "")->check(more_than(0))->capture_default_str()->group("Optimizer");
   app->add_option("--clip", a.clip_norm, "global gradient norm to clip to; 0 does not clip")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str()
       ->group("Optimizer");
   app->add_option(
@@ -147,7 +195,7 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--group", o->group, "micro-batches that pass a unit together, instead of --schedule")
-      ->check(CLI::PositiveNumber)
+      ->check(more_than(0))
       ->group("Schedule");
   app->add_option("--update", o->update, "optimizer: in the backward pass, or ahead of the next forward")
       ->check(CLI::IsMember({"auto", "backward", "ahead"}))
@@ -210,7 +258,8 @@ Result<RunConfig> resolve(const RunOptions& o) {
     c.faults.emplace();
     c.faults->sync_latency_us = static_cast<std::uint32_t>(o.sync_delay_ms) * 1000;
   }
-  for (const std::string& step : split_list(o.poison)) {
+  SLUICE_ASSIGN(const std::vector<std::string> poisoned, split_list("--poison-steps", o.poison));
+  for (const std::string& step : poisoned) {
     char* end = nullptr;
     c.poison_steps.push_back(std::strtoll(step.c_str(), &end, 10));
     if (end == step.c_str() || *end != 0) return bad_request("--poison-steps " + o.poison + ": give numbers of steps");
@@ -221,7 +270,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
                          : o.lr_schedule == "linear" ? LrSchedule::linear
                                                      : LrSchedule::constant;
   c.optimizer.lr_end = o.lr_end.value_or(c.optimizer.lr / 10);
-  c.nvme = split_list(o.nvme);
+  SLUICE_ASSIGN(c.nvme, split_list("--nvme", o.nvme));
   if (c.drive_tbw > 0 && c.nvme.empty())
     return bad_request("--drive-tbw is of the drives in --nvme, and there are none; add --nvme DIR or leave it out");
   const int micro_batches = c.micro_batch > 0 && c.ranks > 0 ? c.batch / (c.micro_batch * c.ranks) : 1;
@@ -234,6 +283,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
   if (o.optimizer != "auto") c.wish.update_on_device = o.optimizer == "device";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
+  SLUICE_TRY(check_names(c));
   // Another process may go on from another directory.
   if (!c.run.empty()) {
     std::error_code ignored;

@@ -28,6 +28,9 @@ void add_model_options(CLI::App* app, RunOptions* options);     ///< model, prec
 void add_batch_options(CLI::App* app, RunOptions* options);     ///< sequence, batch
 void add_training_options(CLI::App* app, RunOptions* options);  ///< steps, optimizer, schedule
 Result<RunConfig> resolve(const RunOptions& options);
+/// Where metrics and a trace are to go, before anything is done for them: bad_request for places that can not be
+/// written to, and for files that the run reads.
+Status check_outputs(const RunConfig& config);
 /// Without dots, links as they are, no slash at the end; empty stays empty.
 std::string absolute_path(const std::string& path);
 /// Names of the options that were given, like "--steps".

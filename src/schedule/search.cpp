@@ -302,7 +302,8 @@ class Search {
 
   bool fits(const Schedule& s) const { return within_budgets(estimated_needs(s), margin_); }
 
-  /// Move things from the drive to host memory, least first, until the drive has room for the rest (or there is none).
+  /// Move things from the drive to host memory, least first and of as few units as it takes, until the drive has room
+  /// for the rest (or there is none).
   Schedule relieve_drive(Schedule s) const {
     const std::uint64_t space = work_.budget_bytes[static_cast<std::size_t>(Tier::nvme)];
     const auto off_drive = [](Place& p) {
@@ -315,8 +316,17 @@ class Search {
     };
     for (const Turn& move : moves) {
       if (space == 0 || estimated_needs(s).nvme <= space) break;
-      for (UnitChoice& c : s.units) move(c);
-      s = fixed(s);
+      const auto moved = [&](std::size_t count) {
+        Schedule t = s;
+        for (std::size_t u = 0; u < count; ++u) move(t.units[u]);
+        return fixed(std::move(t));
+      };
+      std::size_t few = 0, enough = s.units.size();  // all, where even that is not enough
+      while (enough - few > 1) {
+        const std::size_t middle = (few + enough) / 2;
+        (estimated_needs(moved(middle)).nvme <= space ? enough : few) = middle;
+      }
+      s = moved(enough);
     }
     return s;
   }

@@ -18,6 +18,9 @@
 namespace sluice {
 namespace {
 
+/// Units times micro-batches of a step: each is some ops of a plan.
+constexpr std::int64_t passes_max = 1 << 18;
+
 Status validate(const RunConfig& c, Purpose purpose) {
   const auto refuse = [](const std::string& text) { return Status(bad_request(text)); };
   if (c.sequence < 1) return refuse("--seq " + std::to_string(c.sequence) + ": sequences have at least 1 token");
@@ -32,10 +35,11 @@ Status validate(const RunConfig& c, Purpose purpose) {
   if (c.durable == Durable::on && c.nvme.empty())
     return refuse("--durable on needs a drive for the states: add --nvme DIR");
   if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
-  if (c.batch < 1 || c.batch % (c.micro_batch * c.ranks) != 0)
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * c.ranks;
+  if (c.batch < 1 || c.batch % at_once != 0)
     return refuse("--batch " + std::to_string(c.batch) +
-                  " is not a multiple of --micro-batch x --ranks = " + std::to_string(c.micro_batch * c.ranks));
-  const int micro_batches = c.batch / (c.micro_batch * c.ranks);
+                  " is not a multiple of --micro-batch x --ranks = " + std::to_string(at_once));
+  const auto micro_batches = static_cast<int>(c.batch / at_once);
   if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
     return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
                   " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
@@ -178,6 +182,12 @@ Result<std::unique_ptr<Prepared>> describe_workload(const RunConfig& config, Pur
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * config.ranks)
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
                                                    : 1;
+  const auto passes = static_cast<std::int64_t>(run->model.units.size()) * w.micro_batches;
+  if (passes > passes_max)
+    return bad_request("--batch " + std::to_string(config.batch) + " is " + std::to_string(w.micro_batches) +
+                       " micro-batches a step, too many to plan for " + config.model + ": give at most " +
+                       std::to_string(passes_max / static_cast<std::int64_t>(run->model.units.size())) +
+                       ", with a larger --micro-batch or a smaller --batch");
   w.dtype = config.dtype;
   w.moments = config.moments;
   SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));

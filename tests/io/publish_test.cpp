@@ -61,6 +61,82 @@ TEST(Publish, NotPublishedIsNotThere) {
   EXPECT_EQ(dir.files(), 0u);
 }
 
+TEST(Publish, LinksStayAndWhatTheyLeadToIsReplaced) {
+  const ScratchDir dir;
+  std::filesystem::create_directory(dir / "far");
+  ASSERT_TRUE(publish_file(dir / "far/file", "one").ok());
+  std::filesystem::create_symlink("far/file", dir / "link");
+  ASSERT_TRUE(publish_file(dir / "link", "two").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+  EXPECT_EQ(read_text(dir / "far/file"), "two");
+  std::filesystem::create_symlink("nowhere", dir / "dangling");
+  const auto lost = AtomicFile::create(dir / "dangling");
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.error().code, ErrorCode::bad_request);
+  EXPECT_NE(lost.error().message.find("leads nowhere"), std::string::npos) << lost.error().message;
+}
+
+TEST(Publish, WhatIsNoFileIsNotReplaced) {
+  const ScratchDir dir;
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
+  for (const std::string& path : {dir / "pipe", std::string("/dev/null"), dir.path()}) {
+    const auto file = AtomicFile::create(path);
+    ASSERT_FALSE(file.ok()) << path;
+    EXPECT_EQ(file.error().code, ErrorCode::bad_request) << file.error().message;
+  }
+  struct stat st {};
+  ASSERT_EQ(stat("/dev/null", &st), 0);
+  EXPECT_TRUE(S_ISCHR(st.st_mode));
+}
+
+TEST(Publish, SmallFilesGoIntoPipesAndDevices) {
+  const ScratchDir dir;
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
+  const int reader = open((dir / "pipe").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  ASSERT_TRUE(check_stream_path(dir / "pipe").ok());
+  ASSERT_TRUE(publish_file(dir / "pipe", "text").ok());
+  char text[8] = {};
+  EXPECT_EQ(read(reader, text, sizeof text), 4);
+  EXPECT_STREQ(text, "text");
+  close(reader);
+  const Status full = publish_file("/dev/full", "text");
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().code, ErrorCode::fault);
+}
+
+TEST(Publish, WhatAKilledProcessLeftGoesWithTheNext) {
+  const ScratchDir dir;
+  if (const pid_t child = fork(); child == 0) {
+    const auto file = AtomicFile::create(dir / "big");
+    _exit(file.ok() ? 0 : 1);
+  } else {
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+  }
+  ASSERT_EQ(dir.files(), 1u);
+  ASSERT_TRUE(publish_file(dir / "big.tmp-another", "of more letters: none of ours").ok());
+  auto first = AtomicFile::create(dir / "big");
+  ASSERT_TRUE(first.ok());
+  auto second = AtomicFile::create(dir / "big");  // the first is being written, and stays
+  ASSERT_TRUE(second.ok());
+  ASSERT_TRUE(first->publish().ok());
+  ASSERT_TRUE(second->publish().ok());
+  EXPECT_EQ(dir.files(), 2u);
+}
+
+TEST(Publish, TellsWhetherTwoNamesAreOneFile) {
+  const ScratchDir dir;
+  ASSERT_TRUE(publish_file(dir / "a", "x").ok());
+  std::filesystem::create_symlink("a", dir / "link");
+  std::filesystem::create_hard_link(dir / "a", dir / "hard");
+  EXPECT_TRUE(is_same_file(dir / "a", dir / "link"));
+  EXPECT_TRUE(is_same_file(dir / "a", dir / "hard"));
+  EXPECT_TRUE(is_same_file(dir / "not/../there", dir / "there"));
+  EXPECT_FALSE(is_same_file(dir / "a", dir / "there"));
+}
+
 TEST(StagedDirectory, TakesItsNameWhole) {
   const ScratchDir dir;
   {
