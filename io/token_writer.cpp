@@ -1,10 +1,13 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "io/megatron.h"
+#include "io/os_error.h"
 #include "io/token_file.h"
 #include "io/token_header.h"
 #include "io/token_sink.h"
@@ -170,6 +173,8 @@ Result<std::string> MegatronWriter::index() {
 Status MegatronWriter::finish() {
   SLUICE_TRY(tokens_.flush());
   SLUICE_ASSIGN(const std::string text, index());
+  // An index belongs to its tokens: there is none while the new tokens may lie beside the old one.
+  if (unlink((name_ + ".idx").c_str()) != 0 && errno != ENOENT) return os_error(name_ + ".idx", errno);
   SLUICE_TRY(tokens_.file().publish());
   return publish_file(name_ + ".idx", text);
 }

@@ -88,6 +88,14 @@ void fill_standard_streams() {
     if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY));
 }
 
+/// Token files and weights are mapped: where one is cut off meanwhile, or its drive fails, reading it raises this.
+void end_on_bad_mapping(int) {
+  constexpr char text[] =
+      "sluice: a file that is being read was cut off, or its drive failed; put it back, and start again\n";
+  static_cast<void>(!write(STDERR_FILENO, text, sizeof text - 1));
+  _exit(1);
+}
+
 /// What was printed has been written. Who reads a pipe may stop when it has enough, like `head`.
 int finish_output(int status) {
   errno = 0;
@@ -109,6 +117,7 @@ int main(int argc, char** argv) {
   // Writes fail with a reason instead: a run that has states to keep does not end because nobody reads what it says.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGBUS, end_on_bad_mapping);
   try {
     wait_passively(argv);
     return finish_output(run(argc, argv));

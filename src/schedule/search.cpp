@@ -68,7 +68,8 @@ TierBytes over_kinds(const Workload& workload, const Schedule& schedule, Needs n
 /// One search: the workload, what is fixed, and the knobs that are turned.
 class Search {
  public:
-  Search(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw) : work_(w), wish_(wish), hw_(hw) {}
+  Search(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, const SearchWatch& watch)
+      : work_(w), wish_(wish), hw_(hw), watch_(watch) {}
 
   SearchResult run() {
     SearchResult best;
@@ -321,10 +322,15 @@ class Search {
         for (std::size_t u = 0; u < count; ++u) move(t.units[u]);
         return fixed(std::move(t));
       };
-      std::size_t few = 0, enough = s.units.size();  // all, where even that is not enough
-      while (enough - few > 1) {
-        const std::size_t middle = (few + enough) / 2;
-        (estimated_needs(moved(middle)).nvme <= space ? enough : few) = middle;
+      std::size_t few = 0, enough = s.units.size();
+      std::uint64_t too_much = estimated_needs(s).nvme, little = estimated_needs(moved(enough)).nvme;
+      // Units are nearly alike, so a straight line comes close at once.
+      for (int guess = 0; guess < 3 && little <= space && enough - few > 1; ++guess) {
+        const double share = static_cast<double>(too_much - space) / static_cast<double>(too_much - little);
+        const auto ahead = static_cast<std::size_t>(std::ceil(share * static_cast<double>(enough - few)));
+        const std::size_t middle = few + std::clamp<std::size_t>(ahead, 1, enough - few - 1);
+        const std::uint64_t needs = estimated_needs(moved(middle)).nvme;
+        std::tie(needs <= space ? enough : few, needs <= space ? little : too_much) = std::tuple(middle, needs);
       }
       s = moved(enough);
     }
@@ -376,6 +382,7 @@ class Search {
   }
 
   void consider(const Schedule& s, SearchResult& best) const {
+    if (watch_) watch_(best.fits ? best.predicted_seconds : 0);
     const StepPlan plan = build_plan(work_.main_kind(), work_, s, PackEffort::quick);
     const Simulation predicted = simulate(plan, hw_);
     if (best.fits && predicted.step_seconds > 0.998 * best.predicted_seconds) return;
@@ -389,6 +396,7 @@ class Search {
   const Workload& work_;
   const ScheduleWish& wish_;
   const HardwareProfile& hw_;
+  const SearchWatch& watch_;
   double margin_ = 1;
 };
 
@@ -411,8 +419,9 @@ TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
                     [&](PlanKind kind) { return arena_needs(build_layout(kind, workload, schedule)); });
 }
 
-SearchResult search_schedule(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw) {
-  return Search(workload, wish, hw).run();
+SearchResult search_schedule(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw,
+                             const SearchWatch& watch) {
+  return Search(workload, wish, hw, watch).run();
 }
 
 }  // namespace sluice

@@ -37,8 +37,12 @@ struct SearchResult {
   std::size_t ops = 0;
 };
 
+/// Told before each schedule that is tried: the seconds of the best one so far, 0 while there is none.
+using SearchWatch = std::function<void(double best_seconds)>;
+
 /// Budgets are those of the workload. Never fails: `fits` tells. Deterministic.
-SearchResult search_schedule(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw);
+SearchResult search_schedule(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw,
+                             const SearchWatch& watch = {});
 
 /// The device updates this share of the units, spread evenly so that it and the CPU work side by side. False if it was
 /// so before.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "io/publish.h"
 #include "sluice/size.h"
 #include "src/device/calibrate.h"
 #include "src/device/device.h"
@@ -29,6 +30,12 @@ Status validate(const RunConfig& c, Purpose purpose) {
   // Ranks in one process exchange through host memory.
   if (c.device != "cpu" && c.ranks > 1)
     return refuse("--ranks " + std::to_string(c.ranks) + " is of the CPU, and " + c.device + " computes one rank");
+  if (c.nvme_space > 0 && c.nvme.empty())
+    return refuse("--nvme-space is of the drive, and there is none: add --nvme DIR");
+  for (std::size_t i = 0; i < c.nvme.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (is_same_file(c.nvme[i], c.nvme[j]))
+        return refuse("--nvme " + c.nvme[j] + "," + c.nvme[i] + ": both are one directory; name it once");
   if (purpose != Purpose::train) return success();
   if (c.durable == Durable::on && c.run.empty())
     return refuse("--durable on needs a directory for the run's records: add --run DIR");
@@ -100,7 +107,7 @@ Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w)
 /// A file that is large beside caches and small beside the room that there is.
 Result<std::uint64_t> measuring_bytes(const std::vector<std::string>& directories) {
   SLUICE_ASSIGN(const std::uint64_t space, free_space(directories));
-  return std::clamp<std::uint64_t>(space / 4, 64u << 20, 2ull << 30) >> 20 << 20;
+  return std::clamp<std::uint64_t>(space / 4, 8u << 20, 2ull << 30) >> 20 << 20;
 }
 
 Status get_profile(Prepared& run, Device& device, const Progress& progress) {
@@ -267,13 +274,26 @@ std::uint64_t durable_slot_bytes(const StepPlan& plan) {
 
 namespace {
 
+/// Says every few seconds how a search goes: with many units and micro-batches it takes minutes.
+SearchWatch told(const Progress& progress) {
+  constexpr double every_seconds = 10;
+  if (!progress) return {};
+  return [progress, tried = 0, last = now_seconds()](double best_seconds) mutable {
+    ++tried;
+    if (now_seconds() - last < every_seconds) return;
+    last = now_seconds();
+    progress("searching a schedule: " + std::to_string(tried) + " tried, " +
+             (best_seconds > 0 ? "the best takes " + format_seconds(best_seconds) + " a step" : "none fits so far"));
+  };
+}
+
 /// Durable where it can be: with a run directory, a drive, and room on it for both slots.
-void search(Prepared& run, const ScheduleWish& wish) {
+void search(Prepared& run, const ScheduleWish& wish, const Progress& progress) {
   const RunConfig& c = run.config;
   Workload& w = run.workload;
   const bool wanted = !w.inference && c.durable != Durable::off;
   w.durable = wanted && !c.run.empty() && !c.nvme.empty();
-  run.search = search_schedule(w, wish, run.profile);
+  run.search = search_schedule(w, wish, run.profile, told(progress));
   run.durability = !wanted          ? "off, as asked"
                    : c.run.empty()  ? "off: there is no --run DIR to keep a run in"
                    : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
@@ -281,7 +301,7 @@ void search(Prepared& run, const ScheduleWish& wish) {
   if (run.search.fits || !w.durable || c.durable == Durable::on) return;
   const TierBytes needed = run.search.smallest;
   w.durable = false;
-  run.search = search_schedule(w, wish, run.profile);
+  run.search = search_schedule(w, wish, run.profile, told(progress));
   run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * w.ranks) +
                    " on the drive; give that as --nvme-space";
 }
@@ -294,7 +314,7 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
   if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
   if (progress) progress("searching a schedule");
-  search(*run, wish);
+  search(*run, wish, progress);
   if (run->search.fits) build_plans(*run);
   return run;
 }

@@ -131,9 +131,11 @@ RunDirectory& RunDirectory::operator=(RunDirectory&& other) noexcept {
 Status RunDirectory::lock() {
   fd_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd_ < 0) return bad_request("--run " + path_ + ": " + std::strerror(errno));
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0)
+  if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return success();
+  if (errno == EWOULDBLOCK)
     return bad_request("--run " + path_ + " is in use by another process; wait for it or give another directory");
-  return success();
+  return bad_request("--run " + path_ + " can not be locked: " + std::strerror(errno) +
+                     "; give a directory on a file system that has locks");
 }
 
 Result<RunDirectory> RunDirectory::open(const std::string& path) {
@@ -148,6 +150,11 @@ Result<RunDirectory> RunDirectory::open(const std::string& path) {
       return bad_request(fmt::format(
           "--run {} holds half a run: {} without run.json; put it back, or give another directory", path, part));
     }
+    // A run ends with a model of its own.
+    for (const char* part : {"/config.json", "/model.safetensors", "/model.safetensors.index.json"})
+      if (exists(path + part))
+        return bad_request(
+            fmt::format("--run {} holds {}, which is of no run; give another directory", path, part + 1));
     return directory;
   }
   SLUICE_ASSIGN(const Json json, read_json(file));

@@ -93,6 +93,36 @@ TEST_F(Values, OutputsReplaceNothingThatIsRead) {
   EXPECT_EQ(sluice("plan --model llama-tiny --seq 32 --trace /dev/null").status, 0);
 }
 
+TEST_F(Values, ADirectoryWithAModelIsNoRuns) {
+  ASSERT_EQ(sluice(options() + "--steps 1 " + run("run")).status, 0);
+  std::filesystem::create_directory(path("model"));
+  for (const char* name : {"config.json", "model.safetensors"})
+    std::filesystem::copy_file(path("run") + "/" + name, path("model") + "/" + name);
+  expect_refused_untouched("train --seq 32 --batch 4 --steps 1 --data " + path("text") + " --model " + path("model") +
+                               " --init " + path("model") + " " + run("model"),
+                           "which is of no run");
+  expect_refused_untouched(options() + "--steps 1 " + run("model"), "which is of no run");
+}
+
+TEST_F(Values, DrivesThatContradictThemselvesAreRefused) {
+  expect_refused(options() + "--nvme-space 1GiB", "add --nvme DIR");
+  expect_refused(options() + "--nvme " + path("nvme") + "," + path("nvme/.") + " --steps 1", "one directory");
+}
+
+// Whoever has mapped a file reads zeros or nothing where it is cut off.
+TEST_F(Values, ATokenFileThatIsCutOffMeanwhileIsAnError) {
+  ASSERT_EQ(sluice("data tokenize " + path("text") + " --output " + path("t.tokens")).status, 0);
+  const std::string train =
+      "sluice train --model llama-tiny --seq 32 --batch 4 --eval-batches 1 --steps 100000 --data " + path("t.tokens") +
+      " --metrics " + path("m");
+  EXPECT_EQ(
+      shell(train + " >/dev/null & pid=$!; until [ -s " + path("m") +
+            " ]; do kill -0 $pid || exit 99; sleep 0.02; done; truncate -s 1000 " + path("t.tokens") + "; wait $pid"),
+      1)
+      << said;
+  EXPECT_NE(said.find("cut off"), std::string::npos) << said;
+}
+
 TEST_F(Values, NamesThatAreNotTextAreRefused) {
   EXPECT_EQ(shell("sluice train --model llama-tiny --data $(printf \"x\\\\377\") --run " + path("run")), 2);
   EXPECT_NE(said.find("not UTF-8"), std::string::npos) << said;
