@@ -105,8 +105,10 @@ Result<TextSource::Options> texts_of(const TokenizeRequest& request) {
   return texts;
 }
 
-/// The end of a text by the model's own settings: eos_token of tokenizer_config.json beside the tokenizer.
+/// The end of a text by the model's own settings: as the tokenizer has it, or eos_token of tokenizer_config.json
+/// beside.
 Result<std::int32_t> end_of_text(const Tokenizer& tokenizer, const std::string& path) {
+  if (const auto id = tokenizer.end_of_text()) return *id;
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::is_directory(path, ignored)
                                            ? std::filesystem::path(path)
@@ -461,8 +463,10 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
       ->type_name("FILE");
   command->add_option("--output", request->output, "token file to write")->required()->type_name("FILE");
   command
-      ->add_option("--tokenizer", request->tokenizer,
-                   "a model's tokenizer.json, or the directory that holds it (default: bytes are tokens)")
+      ->add_option(
+          "--tokenizer", request->tokenizer,
+          "a model's tokenizer.json, or vocab.json with merges.txt, or the directory that holds them (default: bytes "
+          "are tokens)")
       ->type_name("FILE|DIR");
   command->add_flag("--no-special-tokens", request->no_special_tokens,
                     "leave out what the tokenizer's template puts around a text, such as a beginning of sequence");
