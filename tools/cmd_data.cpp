@@ -496,8 +496,8 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
       ->needs(eval_split);
   command
       ->add_option("--append-eos", request->append_eos,
-                   "a token to put behind each document; 256 is the first that is no byte; auto: eos_token of the "
-                   "tokenizer's tokenizer_config.json")
+                   "a token to put behind each document; 256 is the first that is no byte; auto: the "
+                   "tokenizer's eos_token, as tokenizer_config.json and the files beside it have it")
       ->type_name("ID|auto");
   command->add_option("--threads", request->threads, "that encode; the output is the same for any number")
       ->check(CLI::Range(1, 1024).description(""))

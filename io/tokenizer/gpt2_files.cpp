@@ -228,6 +228,11 @@ class Settings {
 Status Settings::read() {
   SLUICE_ASSIGN(settings_, object_of(files_.settings));
   SLUICE_TRY(choose_kind());
+  for (const char* name : {"add_prefix_space", "add_bos_token", "add_eos_token", "split_special_tokens"}) {
+    SLUICE_ASSIGN(const bool is_set, flag(name));
+    if (is_set && name == std::string_view("split_special_tokens"))
+      return wrong(files_.settings, "split_special_tokens is not supported");
+  }
   // What has been written since added_tokens_decoder came has all tokens there.
   if (has_decoder()) return success();
   SLUICE_ASSIGN(special_, object_of(files_.special_tokens));
@@ -323,7 +328,7 @@ Result<std::vector<Entry>> Settings::listed_entries() const {
     const Json& listed = settings_["added_tokens_decoder"];
     if (!listed.is_object()) return wrong(files_.settings, "added_tokens_decoder must be an object");
     for (const auto& [key, value] : listed.items()) {
-      const auto refuse = [&](const std::string& why) {
+      const auto refuse = [&, &key = key](const std::string& why) {
         return wrong(files_.settings, "added_tokens_decoder: '" + key + "' " + why);
       };
       std::uint64_t id = 0;
@@ -494,8 +499,6 @@ Result<Gpt2Files> Gpt2Files::read(const std::string& directory) {
 Result<Gpt2Tokenizer> gpt2_tokenizer(const Gpt2Files& files) {
   Settings settings(files);
   SLUICE_TRY(settings.read());
-  SLUICE_ASSIGN(const bool splits_special, settings.flag("split_special_tokens"));
-  if (splits_special) return wrong(files.settings, "split_special_tokens is not supported");
   SLUICE_ASSIGN(const bool add_prefix_space, settings.flag("add_prefix_space"));
   SLUICE_ASSIGN(Vocabulary vocabulary, read_vocabulary(files.vocabulary));
   SLUICE_ASSIGN(Json merges, read_merges(files.merges, vocabulary));
