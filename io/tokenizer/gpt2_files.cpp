@@ -194,6 +194,8 @@ class Settings {
   Status read();
 
   const Kind& kind() const { return *kind_; }
+  /// The file that would say otherwise than the class does; where there is none, the one that has to do with it.
+  const File& file() const { return files_.settings.path.empty() ? files_.vocabulary : files_.settings; }
   /// Of a setting that is true or false.
   Result<bool> flag(const char* name) const;
   /// The content of a named special token; empty: none.
@@ -275,7 +277,7 @@ Result<bool> Settings::flag(const char* name) const {
 Settings::Value Settings::value_of(const char* name) const {
   if (special_.contains(name)) return {&special_[name], &files_.special_tokens};
   if (settings_.contains(name)) return {&settings_[name], &files_.settings};
-  return {nullptr, &files_.settings};
+  return {nullptr, &file()};
 }
 
 /// Without a content where there is none.
@@ -301,20 +303,21 @@ Result<std::string> Settings::named(const char* name) const {
 
 /// The list has had two names, and the newer goes first.
 Settings::Value Settings::extra_tokens() const {
-  for (const auto& [json, file] : {Value{&settings_, &files_.settings}, Value{&special_, &files_.special_tokens}})
+  for (const Value& in : {Value{&settings_, &files_.settings}, Value{&special_, &files_.special_tokens}})
     for (const char* name : {"extra_special_tokens", "additional_special_tokens"})
-      if (json->contains(name) && !(*json)[name].empty()) return {&(*json)[name], file};
-  return {nullptr, &files_.settings};
+      if (in.json->contains(name) && !(*in.json)[name].empty()) return {&(*in.json)[name], in.file};
+  return {nullptr, &file()};
 }
 
 Result<std::vector<Entry>> Settings::extra_entries() const {
-  const auto [json, file] = extra_tokens();
+  const Value extra = extra_tokens();
   std::vector<Entry> entries;
-  if (json == nullptr) return entries;
-  if (!json->is_array() && !json->is_object()) return wrong(*file, "the extra special tokens must be a list");
-  for (const Json& each : *json) {  // of an object its values
-    Result<Entry> entry = entry_of(each, file != &files_.settings);
-    if (!entry.ok()) return wrong(*file, "an extra special token " + entry.error().message);
+  if (extra.json == nullptr) return entries;
+  if (!extra.json->is_array() && !extra.json->is_object())
+    return wrong(*extra.file, "the extra special tokens must be a list");
+  for (const Json& each : *extra.json) {  // of an object its values
+    Result<Entry> entry = entry_of(each, extra.file != &files_.settings);
+    if (!entry.ok()) return wrong(*extra.file, "an extra special token " + entry.error().message);
     entry->special = true;
     entries.push_back(std::move(*entry));
   }
@@ -442,14 +445,14 @@ Json pre_tokenizer(const Kind& kind, bool add_prefix_space) {
 }
 
 /// What stands around a text.
-Result<Json> template_of(const Settings& settings, const Gpt2Files& files, const Vocabulary& vocabulary) {
+Result<Json> template_of(const Settings& settings, const Vocabulary& vocabulary) {
   const bool is_roberta = settings.kind().is_roberta;
   SLUICE_ASSIGN(const bool add_begin, settings.flag("add_bos_token"));
   SLUICE_ASSIGN(const bool add_end, settings.flag("add_eos_token"));
   SLUICE_ASSIGN(std::string begin, settings.named(is_roberta ? "cls_token" : "bos_token"));
   SLUICE_ASSIGN(std::string end, settings.named(is_roberta ? "sep_token" : "eos_token"));
   if (is_roberta && (begin.empty() || end.empty()))
-    return wrong(files.settings, "RobertaTokenizer needs a cls_token and a sep_token");
+    return wrong(settings.file(), "RobertaTokenizer needs a cls_token and a sep_token");
   if (!is_roberta && !add_begin) begin.clear();
   if (!is_roberta && !add_end) end.clear();
   if (begin.empty() && end.empty()) return Json();
@@ -505,7 +508,7 @@ Result<Gpt2Tokenizer> gpt2_tokenizer(const Gpt2Files& files) {
   SLUICE_TRY(settings.add_tokens(vocabulary));
   Gpt2Tokenizer made;
   SLUICE_ASSIGN(made.end_of_text, settings.named("eos_token"));
-  SLUICE_ASSIGN(made.json["post_processor"], template_of(settings, files, vocabulary));
+  SLUICE_ASSIGN(made.json["post_processor"], template_of(settings, vocabulary));
   made.json["pre_tokenizer"] = pre_tokenizer(settings.kind(), add_prefix_space);
   if (settings.kind().is_qwen2) made.json["normalizer"] = {{"type", "NFC"}};
   made.json["decoder"] = {{"type", "ByteLevel"}};

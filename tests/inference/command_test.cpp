@@ -203,7 +203,8 @@ TEST_F(InferenceCommandTest, ReadsVocabularyAndMergesBesideTheWeights) {
   const std::string request = "generate --tokens 12 --temperature 0 --json --prompt 'the '";
   EXPECT_EQ(json::parse(on_model(request, {1, 4}).out)["prompt_tokens"], 4) << "one of the two is no tokenizer";
   std::ofstream(model() + "/merges.txt") << "#version: 0.2\nt h\n";
-  std::ofstream(model() + "/tokenizer_config.json") << R"({"unk_token": null, "bos_token": null, "eos_token": null})";
+  std::ofstream(model() + "/tokenizer_config.json")
+      << R"({"tokenizer_class": "GPT2Tokenizer", "unk_token": null, "bos_token": null, "eos_token": null})";
   const Finished f = on_model(request, {1, 3});
   const std::string line = "eval --data " + text() + " --seq 64 --batch 4 --micro-batch 2 --json";
   const Finished measured = on_model(line, {2, 64});

@@ -119,6 +119,7 @@ TEST(Gpt2Files, WhatIsWrongIsOneLineWithItsPlace) {
       {files_of("", merges), "d/vocab.json: it is not JSON"},
       {files_of("[]", merges), "d/vocab.json: must be an object"},
       {files_of("{}", merges), "d/vocab.json: has no tokens"},
+      {files_of(R"({"a":0,"b":1,"ab":9})", "a b\n"), "d/vocab.json: added token '<|endoftext|>': it has no id"},
       {files_of(R"({"a":0,"a":1})", merges), "d/vocab.json: key \"a\" appears twice"},
       {files_of(R"({"a":0,"b":0})", ""), "d/vocab.json: tokens 'a' and 'b' both have id 0"},
       {files_of(R"({"a":-1})", ""), "d/vocab.json: the id of token 'a' is not a number"},
