@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -24,7 +25,7 @@ using File = Gpt2Files::File;
 
 constexpr std::uint64_t settings_bytes_max = 16u << 20;
 constexpr std::uint64_t id_max = 1u << 30;
-constexpr const char* end_of_text = "<|endoftext|>";
+constexpr const char* gpt2_end = "<|endoftext|>";
 constexpr const char* qwen2_pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
@@ -36,9 +37,8 @@ struct Kind {
 };
 const std::array<Kind, 3>& kinds() {
   static const std::array<Kind, 3> all = {
-      Kind{"GPT2Tokenizer", {{"bos_token", end_of_text}, {"eos_token", end_of_text}, {"unk_token", end_of_text}}},
-      Kind{
-          "Qwen2Tokenizer", {{"eos_token", end_of_text}, {"unk_token", end_of_text}, {"pad_token", end_of_text}}, true},
+      Kind{"GPT2Tokenizer", {{"bos_token", gpt2_end}, {"eos_token", gpt2_end}, {"unk_token", gpt2_end}}},
+      Kind{"Qwen2Tokenizer", {{"eos_token", gpt2_end}, {"unk_token", gpt2_end}, {"pad_token", gpt2_end}}, true},
       Kind{"RobertaTokenizer",
            {{"bos_token", "<s>"},
             {"eos_token", "</s>"},
@@ -77,11 +77,12 @@ bool is_far_beyond(std::uint64_t id, std::size_t tokens) { return id > 16 * toke
 
 /// Tokens and ids, of vocab.json and later of added tokens too.
 struct Vocabulary {
-  Json json;
   StringMap<std::int32_t> ids;
   std::unordered_map<std::int32_t, std::string> tokens;
   std::int32_t most = -1;
 
+  /// The file as it stands is then in `json`.
+  Status read(const File& file, Json& json);
   bool has_holes() const { return static_cast<std::size_t>(most) + 1 != tokens.size(); }
   void add(const std::string& token, std::int32_t id) {
     ids.emplace(token, id);
@@ -90,21 +91,20 @@ struct Vocabulary {
   }
 };
 
-Result<Vocabulary> read_vocabulary(const File& file) {
-  Vocabulary v;
-  SLUICE_ASSIGN(v.json, object_of(file));
-  if (v.json.empty()) return wrong(file, "has no tokens");
-  for (const auto& [token, id] : v.json.items()) {
+Status Vocabulary::read(const File& file, Json& json) {
+  SLUICE_ASSIGN(json, object_of(file));
+  if (json.empty()) return wrong(file, "has no tokens");
+  for (const auto& [token, id] : json.items()) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() > id_max)
       return wrong(file, "the id of token '" + token + "' is not a number of a token");
     const auto number = static_cast<std::int32_t>(id.get<std::uint64_t>());
-    if (is_far_beyond(id.get<std::uint64_t>(), v.json.size()))
-      return wrong(file, fmt::format("the id of token '{}' is {}, of {} tokens", token, number, v.json.size()));
-    if (const auto other = v.tokens.find(number); other != v.tokens.end())
+    if (is_far_beyond(id.get<std::uint64_t>(), json.size()))
+      return wrong(file, fmt::format("the id of token '{}' is {}, of {} tokens", token, number, json.size()));
+    if (const auto other = tokens.find(number); other != tokens.end())
       return wrong(file, fmt::format("tokens '{}' and '{}' both have id {}", other->second, token, number));
-    v.add(token, number);
+    add(token, number);
   }
-  return v;
+  return success();
 }
 
 /// The lines of a text; the last may end without a line feed. A carriage return before one belongs to it.
@@ -332,7 +332,7 @@ Result<std::vector<Entry>> Settings::listed_entries() const {
     if (!listed.is_object()) return wrong(files_.settings, "added_tokens_decoder must be an object");
     for (const auto& [key, value] : listed.items()) {
       const auto refuse = [&, &key = key](const std::string& why) {
-        return wrong(files_.settings, "added_tokens_decoder: '" + key + "' " + why);
+        return wrong(files_.settings, fmt::format("added_tokens_decoder: '{}' {}", key, why));
       };
       std::uint64_t id = 0;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -499,23 +499,25 @@ Result<Gpt2Files> Gpt2Files::read(const std::string& directory) {
   return files;
 }
 
-Result<Gpt2Tokenizer> gpt2_tokenizer(const Gpt2Files& files) {
+Result<Json> gpt2_tokenizer(const Gpt2Files& files, std::string& end_of_text) {
   Settings settings(files);
   SLUICE_TRY(settings.read());
   SLUICE_ASSIGN(const bool add_prefix_space, settings.flag("add_prefix_space"));
-  SLUICE_ASSIGN(Vocabulary vocabulary, read_vocabulary(files.vocabulary));
+  Vocabulary vocabulary;
+  Json listed;
+  SLUICE_TRY(vocabulary.read(files.vocabulary, listed));
   SLUICE_ASSIGN(Json merges, read_merges(files.merges, vocabulary));
   SLUICE_TRY(settings.add_tokens(vocabulary));
-  Gpt2Tokenizer made;
-  SLUICE_ASSIGN(made.end_of_text, settings.named("eos_token"));
-  SLUICE_ASSIGN(made.json["post_processor"], template_of(settings, vocabulary));
-  made.json["pre_tokenizer"] = pre_tokenizer(settings.kind(), add_prefix_space);
-  if (settings.kind().is_qwen2) made.json["normalizer"] = {{"type", "NFC"}};
-  made.json["decoder"] = {{"type", "ByteLevel"}};
-  made.json["added_tokens"] = settings.added_tokens();
-  made.json["model"] = {{"type", "BPE"}};
-  made.json["model"]["vocab"] = std::move(vocabulary.json);
-  made.json["model"]["merges"] = std::move(merges);
+  Json made;
+  SLUICE_ASSIGN(end_of_text, settings.named("eos_token"));
+  SLUICE_ASSIGN(made["post_processor"], template_of(settings, vocabulary));
+  made["pre_tokenizer"] = pre_tokenizer(settings.kind(), add_prefix_space);
+  if (settings.kind().is_qwen2) made["normalizer"] = {{"type", "NFC"}};
+  made["decoder"] = {{"type", "ByteLevel"}};
+  made["added_tokens"] = settings.added_tokens();
+  made["model"] = {{"type", "BPE"}};
+  made["model"]["vocab"] = std::move(listed);
+  made["model"]["merges"] = std::move(merges);
   return made;
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "sluice/status.h"
@@ -28,11 +28,8 @@ struct Gpt2Files {
   static Result<Gpt2Files> read(const std::string& directory);
 };
 
-struct Gpt2Tokenizer {
-  nlohmann::json json;      ///< what would be in tokenizer.json
-  std::string end_of_text;  ///< eos_token; empty: none
-};
-/// bad_request, naming file and line or token, for files that do not fit together, and what is not supported.
-Result<Gpt2Tokenizer> gpt2_tokenizer(const Gpt2Files& files);
+/// What would be in tokenizer.json; to `end_of_text` the eos_token, empty where there is none. bad_request, naming file
+/// and line or token, for files that do not fit together, and what is not supported.
+Result<nlohmann::json> gpt2_tokenizer(const Gpt2Files& files, std::string& end_of_text);
 
 }  // namespace sluice

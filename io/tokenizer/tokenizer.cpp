@@ -210,11 +210,12 @@ Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& nam
 }
 
 Result<Tokenizer> Tokenizer::parse(const Gpt2Files& files) {
-  SLUICE_ASSIGN(const Gpt2Tokenizer made, gpt2_tokenizer(files));
+  std::string end_of_text;
+  SLUICE_ASSIGN(const nlohmann::json made, gpt2_tokenizer(files, end_of_text));
   auto parts = std::make_unique<Parts>();
-  if (const Status done = parts->read(made.json); !done.ok())
+  if (const Status done = parts->read(made); !done.ok())
     return Error{done.error().code, shown(done.error().message, message_bytes_max)}.in(files.vocabulary.path);
-  if (const auto end = parts->ids.find(made.end_of_text); !made.end_of_text.empty() && end != parts->ids.end())
+  if (const auto end = parts->ids.find(end_of_text); !end_of_text.empty() && end != parts->ids.end())
     parts->end_of_text = end->second;
   return Tokenizer(std::move(parts));
 }

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "io/tokenizer/tokenizer.h"
 #include "tests/scratch_dir.h"
