@@ -32,7 +32,8 @@ target_compile_options(sluice_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtu
   # g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(SLUICE_FUZZ)
-  target_compile_options(sluice_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_compile_options(sluice_flags INTERFACE -fsanitize=fuzzer-no-link
+    -fsanitize-coverage-ignorelist=${CMAKE_SOURCE_DIR}/tests/fuzz/coverage.ignore)
 endif()
 foreach(sanitizer IN LISTS SLUICE_SANITIZE)
   target_compile_options(sluice_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer -g)

@@ -315,6 +315,11 @@ Result<std::string> read_file(const std::string& path, std::uint64_t limit_bytes
     close(fd);
     return bad_request(path + " is not a regular file");
   }
+  const auto too_large = [&] { return bad_request(fmt::format("{} is larger than {} bytes", path, limit_bytes)); };
+  if (static_cast<std::uint64_t>(st.st_size) > limit_bytes) {
+    close(fd);
+    return too_large();
+  }
   std::string text;
   char chunk[1 << 16];
   ssize_t n = 0;
@@ -327,7 +332,7 @@ Result<std::string> read_file(const std::string& path, std::uint64_t limit_bytes
   const int error = errno;
   close(fd);
   if (n < 0) return os_error("can not read " + path, error);
-  if (text.size() > limit_bytes) return bad_request(fmt::format("{} is larger than {} bytes", path, limit_bytes));
+  if (text.size() > limit_bytes) return too_large();
   return text;
 }
 

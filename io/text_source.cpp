@@ -14,7 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t read_bytes = 1u << 20;
+/// Reading begins small, for small files, and doubles.
+constexpr std::size_t read_bytes_min = 1u << 14, read_bytes_max = 1u << 20;
 constexpr std::uint64_t json_depth_max = 64;
 
 /// Takes one string out of an object of untrusted JSON, and builds nothing of the rest.
@@ -126,6 +127,7 @@ void TextSource::close() {
   stream_.reset();
   lines_.clear();
   lines_at_ = 0;
+  lines_step_ = 0;
   line_ = 0;
   ++input_;
 }
@@ -154,7 +156,7 @@ Status TextSource::next_part(TextPiece& piece) {
   piece.line = 0;
   piece.last = false;
   while (done < most && !piece.last) {
-    piece.data.resize(std::max(done, std::min(most, done + std::max(done, read_bytes))));
+    piece.data.resize(std::max(done, std::min(most, done + std::max(done, read_bytes_min))));
     SLUICE_ASSIGN(const std::size_t n, stream_->read(std::span(piece.data).subspan(done)));
     piece.last = done + n < piece.data.size();
     done += n;
@@ -181,7 +183,8 @@ Result<std::size_t> TextSource::find_newline() {
     if (lines_.size() > options_.document_bytes_max)
       return bad_request(fmt::format("{} line {} is longer than {}; split it", name(input_), line_ + 1,
                                      format_bytes(options_.document_bytes_max)));
-    lines_.resize(searched + read_bytes);
+    lines_step_ = std::clamp(2 * lines_step_, read_bytes_min, read_bytes_max);
+    lines_.resize(searched + lines_step_);
     SLUICE_ASSIGN(const std::size_t n, stream_->read(std::span(lines_).subspan(searched)));
     lines_.resize(searched + n);
     if (n == 0) return lines_.size();

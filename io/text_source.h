@@ -70,8 +70,9 @@ class TextSource {
   std::uint64_t bytes_total_ = 0, bytes_before_ = 0, documents_ = 0;
   std::size_t input_ = 0;
   std::optional<TextStream> stream_;
-  std::string lines_;         ///< read and not yet handed out
-  std::size_t lines_at_ = 0;  ///< where the next line begins in it
+  std::string lines_;           ///< read and not yet handed out
+  std::size_t lines_at_ = 0;    ///< where the next line begins in it
+  std::size_t lines_step_ = 0;  ///< bytes that the last read for it asked for
   std::uint64_t line_ = 0;
 };
 

@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t input_bytes = 1u << 18;
+constexpr std::size_t input_bytes_max = 1u << 18, input_bytes_min = 1u << 12;
 
 enum class Packing { none, gzip, zstd };
 
@@ -39,7 +39,7 @@ struct TextStream::State {
   std::string name;
   int fd = -1;
   Packing packing = Packing::none;
-  std::vector<char> input = std::vector<char>(input_bytes);
+  std::vector<char> input;
   std::size_t begin = 0, end = 0;  ///< what of `input` is not yet used
   bool at_end = false;             ///< of the file
   bool inside = false;             ///< a member (gzip) or frame (zstd) has begun and not ended
@@ -165,6 +165,10 @@ Result<TextStream> TextStream::open(const std::string& path) {
   if (state->fd < 0) return os_error(fmt::format("can not open {}", path), errno);
   struct stat st {};
   if (fstat(state->fd, &st) == 0 && S_ISDIR(st.st_mode)) return state->wrong("is a directory; name the files in it");
+  // Of a thousand small files none needs the memory of a large one.
+  const bool is_sized = S_ISREG(st.st_mode) && st.st_size > 0;
+  state->input.resize(is_sized ? std::clamp(static_cast<std::size_t>(st.st_size), input_bytes_min, input_bytes_max)
+                               : input_bytes_max);
   SLUICE_TRY(state->recognize());
   return TextStream(std::move(state));
 }

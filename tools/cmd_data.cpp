@@ -106,8 +106,10 @@ Result<TextSource::Options> texts_of(const TokenizeRequest& request) {
   return texts;
 }
 
-/// The end of a text by the model's own settings: eos_token of tokenizer_config.json beside the tokenizer.
+/// The end of a text by the model's own settings: as the tokenizer has it, or eos_token of tokenizer_config.json
+/// beside.
 Result<std::int32_t> end_of_text(const Tokenizer& tokenizer, const std::string& path) {
+  if (const auto id = tokenizer.end_of_text()) return *id;
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::is_directory(path, ignored)
                                            ? std::filesystem::path(path)
@@ -462,8 +464,10 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
       ->type_name("FILE");
   command->add_option("--output", request->output, "token file to write")->required()->type_name("FILE");
   command
-      ->add_option("--tokenizer", request->tokenizer,
-                   "a model's tokenizer.json, or the directory that holds it (default: bytes are tokens)")
+      ->add_option(
+          "--tokenizer", request->tokenizer,
+          "a model's tokenizer.json, or vocab.json with merges.txt, or the directory that holds them (default: bytes "
+          "are tokens)")
       ->type_name("FILE|DIR");
   command->add_flag("--no-special-tokens", request->no_special_tokens,
                     "leave out what the tokenizer's template puts around a text, such as a beginning of sequence");
@@ -493,8 +497,8 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
       ->needs(eval_split);
   command
       ->add_option("--append-eos", request->append_eos,
-                   "a token to put behind each document; 256 is the first that is no byte; auto: eos_token of the "
-                   "tokenizer's tokenizer_config.json")
+                   "a token to put behind each document; 256 is the first that is no byte; auto: the "
+                   "tokenizer's eos_token, as tokenizer_config.json and the files beside it have it")
       ->type_name("ID|auto");
   command->add_option("--threads", request->threads, "that encode; the output is the same for any number")
       ->check(CLI::Range(1, 1024).description(""))

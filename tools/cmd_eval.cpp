@@ -1,7 +1,6 @@
 // sluice eval: how well a model predicts a text.
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,8 +18,7 @@ constexpr std::int64_t byte_vocabulary = 256;
 
 /// The one beside the weights. The loss does not need it: where it can not be used that is said, before the work.
 std::optional<Tokenizer> tokenizer_beside(const std::string& weights, ProgressLine& line) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(weights + "/tokenizer.json", ignored)) return std::nullopt;
+  if (!Tokenizer::lies_in(weights)) return std::nullopt;
   Result<Tokenizer> tokenizer = Tokenizer::load(weights);
   if (tokenizer.ok()) return std::move(*tokenizer);
   line.note("bits per byte are not known: " + tokenizer.error().message);
@@ -31,9 +29,8 @@ std::optional<Tokenizer> tokenizer_beside(const std::string& weights, ProgressLi
 Result<double> bits_per_byte(const Prepared& run, const std::optional<Tokenizer>& tokenizer, const Evaluator& evaluator,
                              const EvaluateResult& result) {
   const double bits = result.loss / std::log(2.0);
-  std::error_code ignored;
-  const bool has_one = std::filesystem::exists(run.config.init + "/tokenizer.json", ignored);
-  if (!tokenizer) return !has_one && run.model.config.vocabulary == byte_vocabulary ? bits : 0.0;
+  if (!tokenizer)
+    return !Tokenizer::lies_in(run.config.init) && run.model.config.vocabulary == byte_vocabulary ? bits : 0.0;
   SLUICE_ASSIGN(const std::uint64_t bytes, evaluator.text_bytes(*tokenizer));
   return bytes == 0 ? 0.0 : bits * static_cast<double>(result.tokens) / static_cast<double>(bytes);
 }

@@ -43,9 +43,7 @@ struct Generated {
 Result<std::optional<Tokenizer>> tokenizer_of(const Request& request, const std::string& weights) {
   std::optional<Tokenizer> none;
   if (!request.prompt_tokens.empty()) return none;
-  std::error_code ignored;
-  const bool beside = std::filesystem::is_regular_file(weights + "/tokenizer.json", ignored);
-  if (request.tokenizer.empty() && !beside) return none;
+  if (request.tokenizer.empty() && !Tokenizer::lies_in(weights)) return none;
   SLUICE_ASSIGN(Tokenizer tokenizer, Tokenizer::load(request.tokenizer.empty() ? weights : request.tokenizer));
   return std::optional(std::move(tokenizer));
 }
@@ -60,7 +58,7 @@ Result<std::optional<Question>> question_of(const Request& request, const std::o
   if (request.chat.empty()) return std::optional<Question>();
   if (!tokenizer)
     return bad_request("--chat needs the special tokens of a tokenizer, and " + weights +
-                       " has no tokenizer.json; add --tokenizer FILE");
+                       " has no tokenizer.json, and no vocab.json with merges.txt; add --tokenizer FILE");
   const std::string path = request.tokenizer.empty() ? weights : request.tokenizer;
   SLUICE_ASSIGN(const ChosenTemplate chosen, choose_template(request.chat, *tokenizer, path));
   const auto renderer = ChatRenderer::create(chosen.name, *tokenizer, chosen.tokens);
@@ -85,7 +83,7 @@ Result<std::vector<std::int32_t>> tokens_of(const Request& request, const std::o
   if (!given && tokenizer) SLUICE_TRY(Tokenizer::Encoder(*tokenizer).encode(request.prompt, true, tokens));
   if (!given && !tokenizer && vocabulary != byte_vocabulary)
     return bad_request(model + " has a vocabulary of " + std::to_string(vocabulary) +
-                       " and no tokenizer.json beside its weights; give --tokenizer FILE, or --prompt-tokens 1,2,3");
+                       " and no tokenizer beside its weights; give --tokenizer FILE, or --prompt-tokens 1,2,3");
   if (!given && !tokenizer)
     for (const char c : request.prompt) tokens.push_back(static_cast<unsigned char>(c));
   if (tokens.empty()) return bad_request("--prompt is empty; give at least one byte to go on from");
@@ -274,7 +272,8 @@ void add_generate(CLI::App& app, Outcome& outcome) {
           ->excludes(text);
   command
       ->add_option("--tokenizer", request->tokenizer,
-                   "tokenizer.json or its directory (default: the one beside the weights; without one, bytes are "
+                   "tokenizer.json, vocab.json with merges.txt, or their directory (default: the one beside the "
+                   "weights; without one, bytes are "
                    "tokens for models with a vocabulary of 256)")
       ->excludes(tokens);
   CLI::Option* chat =

@@ -18,7 +18,7 @@ constexpr std::uint32_t no_rank = ~0u;
 /// Up to here looking at every pair again is faster than a heap.
 constexpr std::size_t short_symbols = 48;
 /// Of an encoder's memory: words are kept up to this length, and forgotten when there are too many.
-constexpr std::size_t known_word_bytes = 64, known_places = 1u << 17, known_max = known_places / 2;
+constexpr std::size_t known_word_bytes = 64, known_places_min = 1u << 9, known_places_max = 1u << 17;
 
 }  // namespace
 
@@ -36,18 +36,17 @@ const std::array<std::string, 256>& byte_characters() {
 }
 
 bool bytes_of_characters(std::string_view token, std::string& bytes) {
-  static const std::unordered_map<std::string_view, char> byte_of = [] {
-    std::unordered_map<std::string_view, char> made;
-    for (unsigned b = 0; b < 256; ++b) made[byte_characters()[b]] = static_cast<char>(b);
+  static const std::array<std::int16_t, 0x200> byte_of = [] {
+    std::array<std::int16_t, 0x200> made;
+    made.fill(-1);
+    for (unsigned b = 0; b < 256; ++b) made[utf8_at(byte_characters()[b], 0)] = static_cast<std::int16_t>(b);
     return made;
   }();
   bytes.clear();
-  for (std::size_t i = 0; i < token.size();) {
-    const std::size_t length = utf8_length(token[i]);
-    const auto it = byte_of.find(token.substr(i, length));
-    if (it == byte_of.end()) return false;
-    bytes += it->second;
-    i += length;
+  for (std::size_t i = 0; i < token.size(); i += utf8_length(token[i])) {
+    const char32_t c = utf8_at(token, i);
+    if (c >= byte_of.size() || byte_of[c] < 0) return false;
+    bytes += static_cast<char>(byte_of[c]);
   }
   return true;
 }
@@ -169,9 +168,10 @@ void Bpe::Encoder::encode_new(std::string_view word, std::vector<std::int32_t>& 
   if (word.empty()) return;
   const std::uint64_t hash = XXH3_64bits(word.data(), word.size());
   const bool short_enough = word.size() <= known_word_bytes;
-  if (known_.empty()) known_.resize(known_places);
+  if (known_.empty()) known_.resize(known_places_min);
   if (short_enough) {
-    for (std::size_t at = hash & (known_places - 1); known_[at].text_bytes > 0; at = (at + 1) & (known_places - 1)) {
+    const std::size_t mask = known_.size() - 1;
+    for (std::size_t at = hash & mask; known_[at].text_bytes > 0; at = (at + 1) & mask) {
       const Known& known = known_[at];
       if (known.hash != hash || known.text_bytes != word.size() ||
           std::memcmp(texts_.data() + known.text, word.data(), word.size()) != 0)
@@ -283,17 +283,30 @@ void Bpe::Encoder::merge_long(std::vector<std::int32_t>& ids) {
   for (std::int32_t i = 0; i >= 0 && i < n; i = symbol(i).next) ids.push_back(symbol(i).id);
 }
 
-void Bpe::Encoder::remember(std::uint64_t hash, std::string_view word, const std::int32_t* ids, std::size_t count) {
-  if (known_count_ >= known_max) {
-    std::fill(known_.begin(), known_.end(), Known{});
-    known_count_ = 0;
-    texts_.clear();
-    ids_.clear();
+/// A place for more words: in twice the memory, or in that of all that were known.
+void Bpe::Encoder::make_room() {
+  std::vector<Known> old(known_.size() < known_places_max ? 2 * known_.size() : known_.size());
+  old.swap(known_);
+  if (old.size() < known_.size()) {
+    for (const Known& known : old)
+      if (known.text_bytes > 0) known_[free_place(known.hash)] = known;
+    return;
   }
-  std::size_t at = hash & (known_places - 1);
-  while (known_[at].text_bytes > 0) at = (at + 1) & (known_places - 1);
-  known_[at] = {hash, static_cast<std::uint32_t>(texts_.size()), static_cast<std::uint32_t>(word.size()),
-                static_cast<std::uint32_t>(ids_.size()), static_cast<std::uint32_t>(count)};
+  known_count_ = 0;
+  texts_.clear();
+  ids_.clear();
+}
+
+std::size_t Bpe::Encoder::free_place(std::uint64_t hash) const {
+  std::size_t at = hash & (known_.size() - 1);
+  while (known_[at].text_bytes > 0) at = (at + 1) & (known_.size() - 1);
+  return at;
+}
+
+void Bpe::Encoder::remember(std::uint64_t hash, std::string_view word, const std::int32_t* ids, std::size_t count) {
+  if (2 * known_count_ >= known_.size()) make_room();
+  known_[free_place(hash)] = {hash, static_cast<std::uint32_t>(texts_.size()), static_cast<std::uint32_t>(word.size()),
+                              static_cast<std::uint32_t>(ids_.size()), static_cast<std::uint32_t>(count)};
   texts_ += word;
   ids_.insert(ids_.end(), ids, ids + count);
   ++known_count_;

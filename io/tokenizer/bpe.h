@@ -46,6 +46,8 @@ class Bpe {
     void first_ids(std::string_view word);
     void merge_short(std::vector<std::int32_t>& ids);
     void merge_long(std::vector<std::int32_t>& ids);
+    void make_room();
+    std::size_t free_place(std::uint64_t hash) const;
     void remember(std::uint64_t hash, std::string_view word, const std::int32_t* ids, std::size_t count);
 
     const Bpe& bpe_;

@@ -14,6 +14,7 @@
 #include "io/tokenizer/added_tokens.h"
 #include "io/tokenizer/bpe.h"
 #include "io/tokenizer/decoder.h"
+#include "io/tokenizer/gpt2_files.h"
 #include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/pre_tokenizer.h"
 #include "io/tokenizer/unicode.h"
@@ -21,8 +22,6 @@
 namespace sluice {
 namespace {
 
-/// The largest known files have 35 MB.
-constexpr std::uint64_t file_bytes_max = 256u << 20;
 constexpr std::size_t message_bytes_max = 400;
 
 const nlohmann::json& field(const nlohmann::json& json, const char* name) {
@@ -85,7 +84,9 @@ struct Tokenizer::Parts {
   std::vector<std::string> tokens;  ///< [id]
   std::set<std::int32_t> special;
   std::map<std::int32_t, std::string> normal_forms;  ///< of added tokens that are looked for in one: texts have it
+  std::optional<std::int32_t> end_of_text;
 
+  Status read(const nlohmann::json& json);
   Status add_tokens(const nlohmann::json& json);
   Status add_token(const nlohmann::json& json);
   void name(std::int32_t id, const std::string& token);
@@ -145,12 +146,47 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
+/// What tokenizer.json holds, or would.
+Status Tokenizer::Parts::read(const nlohmann::json& json) {
+  if (!json.is_object() || !json.contains("model")) return bad_request("is not a tokenizer: it has no model");
+  SLUICE_ASSIGN(normalizer, Normalizer::from(field(json, "normalizer")));
+  SLUICE_ASSIGN(pre_tokenizer, PreTokenizer::from(field(json, "pre_tokenizer")));
+  SLUICE_ASSIGN(bpe, Bpe::from(json["model"], pre_tokenizer.byte_level()));
+  SLUICE_ASSIGN(decoder, Decoder::from(field(json, "decoder")));
+  SLUICE_TRY(add_post_processor(field(json, "post_processor"), around));
+  std::int32_t most = -1;
+  for (const auto& [token, id] : bpe.vocabulary()) most = std::max(most, id);
+  // A file of a hundred bytes could ask for the memory of two thousand million names.
+  if (most >= 0 && static_cast<std::uint64_t>(most) > 16 * bpe.vocabulary().size() + 65536)
+    return bad_request("token ids go up to " + std::to_string(most) + ", of " +
+                       std::to_string(bpe.vocabulary().size()) + " tokens");
+  for (const auto& [token, id] : bpe.vocabulary()) name(id, token);
+  const nlohmann::json& listed = field(json, "added_tokens");
+  for (const nlohmann::json& each : listed.is_array() ? listed : nlohmann::json::array())
+    if (each.is_object() && field(each, "id").is_number_unsigned() &&
+        each["id"].get<std::uint64_t>() > 16 * (tokens.size() + listed.size()) + 65536)
+      return bad_request("the id of an added token is far beyond the others");
+  return add_tokens(listed);
+}
+
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
   std::error_code ignored;
   std::string file = path;
-  if (std::filesystem::is_directory(path, ignored)) file += "/tokenizer.json";
-  if (!std::filesystem::is_regular_file(file, ignored)) return bad_request(file + " is not a file");
-  if (std::filesystem::file_size(file, ignored) > file_bytes_max)
+  if (std::filesystem::is_directory(path, ignored)) {
+    file += "/tokenizer.json";
+    const bool any = std::filesystem::exists(path + "/vocab.json", ignored) ||
+                     std::filesystem::exists(path + "/merges.txt", ignored);
+    if (!std::filesystem::exists(file, ignored) && any) file = path + "/merges.txt";
+  }
+  const std::filesystem::path name(file);
+  if (name.filename() == "merges.txt" || name.filename() == "vocab.json") {
+    const std::filesystem::path folder = name.parent_path();
+    SLUICE_ASSIGN(const Gpt2Files files, Gpt2Files::read(folder.empty() ? "." : folder.string()));
+    return parse(files);
+  }
+  if (!std::filesystem::is_regular_file(file, ignored))
+    return bad_request(file + " is not a file" + (file == path ? "" : ", and there is no vocab.json with merges.txt"));
+  if (std::filesystem::file_size(file, ignored) > tokenizer_bytes_max)
     return bad_request(file + " is larger than 256 MiB; no tokenizer is");
   std::ifstream in(file, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
@@ -158,34 +194,29 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
   return parse(text, file);
 }
 
+bool Tokenizer::lies_in(const std::string& directory) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(directory + "/tokenizer.json", ignored) || Gpt2Files::lie_in(directory);
+}
+
 Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
   if (const Status sound = check_json(text); !sound.ok()) return sound.error().in(name);
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   auto parts = std::make_unique<Parts>();
-  const auto read = [&]() -> Status {
-    if (!json.is_object() || !json.contains("model")) return bad_request("is not a tokenizer: it has no model");
-    SLUICE_ASSIGN(parts->normalizer, Normalizer::from(field(json, "normalizer")));
-    SLUICE_ASSIGN(parts->pre_tokenizer, PreTokenizer::from(field(json, "pre_tokenizer")));
-    SLUICE_ASSIGN(parts->bpe, Bpe::from(json["model"], parts->pre_tokenizer.byte_level()));
-    SLUICE_ASSIGN(parts->decoder, Decoder::from(field(json, "decoder")));
-    SLUICE_TRY(add_post_processor(field(json, "post_processor"), parts->around));
-    std::int32_t most = -1;
-    for (const auto& [token, id] : parts->bpe.vocabulary()) most = std::max(most, id);
-    // A file of a hundred bytes could ask for the memory of two thousand million names.
-    if (most >= 0 && static_cast<std::uint64_t>(most) > 16 * parts->bpe.vocabulary().size() + 65536)
-      return bad_request("token ids go up to " + std::to_string(most) + ", of " +
-                         std::to_string(parts->bpe.vocabulary().size()) + " tokens");
-    for (const auto& [token, id] : parts->bpe.vocabulary()) parts->name(id, token);
-    const nlohmann::json& added = field(json, "added_tokens");
-    for (const nlohmann::json& each : added.is_array() ? added : nlohmann::json::array())
-      if (each.is_object() && field(each, "id").is_number_unsigned() &&
-          each["id"].get<std::uint64_t>() > 16 * (parts->tokens.size() + added.size()) + 65536)
-        return bad_request("the id of an added token is far beyond the others");
-    return parts->add_tokens(added);
-  };
   // What is wrong may name tokens, and those are any text.
-  if (const Status done = read(); !done.ok())
+  if (const Status done = parts->read(json); !done.ok())
     return Error{done.error().code, shown(done.error().message, message_bytes_max)}.in(name);
+  return Tokenizer(std::move(parts));
+}
+
+Result<Tokenizer> Tokenizer::parse(const Gpt2Files& files) {
+  std::string end_of_text;
+  SLUICE_ASSIGN(const nlohmann::json made, gpt2_tokenizer(files, end_of_text));
+  auto parts = std::make_unique<Parts>();
+  if (const Status done = parts->read(made); !done.ok())
+    return Error{done.error().code, shown(done.error().message, message_bytes_max)}.in(files.vocabulary.path);
+  if (const auto end = parts->ids.find(end_of_text); !end_of_text.empty() && end != parts->ids.end())
+    parts->end_of_text = end->second;
   return Tokenizer(std::move(parts));
 }
 
@@ -204,6 +235,8 @@ std::string_view Tokenizer::token(std::int32_t id) const {
 bool Tokenizer::is_special(std::int32_t id) const { return parts_->special.contains(id); }
 
 bool Tokenizer::is_byte(std::int32_t id) const { return parts_->decoder.joins(token(id)); }
+
+std::optional<std::int32_t> Tokenizer::end_of_text() const { return parts_->end_of_text; }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::vector<std::string> tokens;

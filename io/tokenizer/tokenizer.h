@@ -1,7 +1,7 @@
 // A model's own tokenizer: tokenizer.json of a Hugging Face directory. Byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM)
 // and BPE over characters with byte fallback (Llama 2, Mistral), with the normalizers, pre-tokenizers, added tokens,
-// templates and decoders that these come with. The ids are those of the `tokenizers` package; whatever a file asks for
-// beyond that is refused by name.
+// templates and decoders that these come with. Or vocab.json and merges.txt, which GPT-2 and its kin had before. The
+// ids are those of the `tokenizers` package; whatever a file asks for beyond that is refused by name.
 //
 // Text is UTF-8. Each maximal part of an invalid sequence counts as one U+FFFD, as Python's errors="replace" has it.
 #pragma once
@@ -19,13 +19,18 @@
 
 namespace sluice {
 
+struct Gpt2Files;
+
 class Tokenizer {
  public:
-  /// `path`: tokenizer.json, or a directory that holds it. bad_request when it is missing, not one, or asks for what is
-  /// not supported.
+  /// `path`: tokenizer.json, or a directory that holds it, or else vocab.json and merges.txt; or one of these two.
+  /// bad_request when it is missing, not one, or asks for what is not supported.
   static Result<Tokenizer> load(const std::string& path);
   /// The same from memory; `name` is for messages.
   static Result<Tokenizer> parse(std::string_view json, const std::string& name);
+  static Result<Tokenizer> parse(const Gpt2Files& files);
+  /// Whether a directory holds files of one.
+  static bool lies_in(const std::string& directory);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -39,6 +44,9 @@ class Tokenizer {
   bool is_special(std::int32_t id) const;
   /// Whether it is one of the bytes that only together are text, where the decoder joins such.
   bool is_byte(std::int32_t id) const;
+
+  /// The token behind a text, where the tokenizer's own files name it: of vocab.json and merges.txt alone.
+  std::optional<std::int32_t> end_of_text() const;
 
   /// What the ids stand for. Ids without a token are left out, and special tokens with `skip_special`.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;

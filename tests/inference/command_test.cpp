@@ -191,6 +191,38 @@ TEST_F(InferenceCommandTest, AnswersInAChat) {
   expect_refused(trained + " hi --system s", "--chat");
 }
 
+/// vocab.json and merges.txt beside the weights, where there is no tokenizer.json: bytes, and "th" instead of one.
+TEST_F(InferenceCommandTest, ReadsVocabularyAndMergesBesideTheWeights) {
+  const json bytes =
+      json::parse(on_model("generate --json --prompt-tokens 3,101,32 --tokens 12 --temperature 0", {1, 3}).out);
+  json vocabulary;
+  for (int b = 0; b < 256; ++b) vocabulary[byte_characters()[static_cast<std::size_t>(b)]] = b;
+  vocabulary.erase(byte_characters()[3]);
+  vocabulary["th"] = 3;
+  std::ofstream(model() + "/vocab.json") << vocabulary.dump();
+  const std::string request = "generate --tokens 12 --temperature 0 --json --prompt 'the '";
+  EXPECT_EQ(json::parse(on_model(request, {1, 4}).out)["prompt_tokens"], 4) << "one of the two is no tokenizer";
+  std::ofstream(model() + "/merges.txt") << "#version: 0.2\nt h\n";
+  std::ofstream(model() + "/tokenizer_config.json")
+      << R"({"tokenizer_class": "GPT2Tokenizer", "unk_token": null, "bos_token": null, "eos_token": null})";
+  const Finished f = on_model(request, {1, 3});
+  const std::string line = "eval --data " + text() + " --seq 64 --batch 4 --micro-batch 2 --json";
+  const Finished measured = on_model(line, {2, 64});
+  std::ofstream(model() + "/merges.txt") << "t h\nt h\n";
+  expect_refused("generate --model " + model() + " --prompt x", "merges.txt: line 2 is line 1 again");
+  for (const char* name : {"vocab.json", "merges.txt", "tokenizer_config.json"})
+    std::filesystem::remove(model() + "/" + name);
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json made = json::parse(f.out);
+  EXPECT_EQ(made["prompt_tokens"], 3);
+  EXPECT_EQ(made["tokens"], bytes["tokens"]);
+  std::string expected;
+  for (const json& t : made["tokens"]) expected += t == 3 ? "th" : std::string(1, static_cast<char>(t.get<int>()));
+  EXPECT_EQ(made["text"], expected);
+  ASSERT_EQ(measured.status, 0) << measured.err;
+  EXPECT_TRUE(json::parse(measured.out).contains("bits_per_byte"));
+}
+
 TEST_F(InferenceCommandTest, WrongRequestsAreOneLine) {
   std::filesystem::create_directory(path("bare"));
   std::filesystem::copy_file(model() + "/config.json", path("bare/config.json"));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -35,8 +36,13 @@ std::string from_base64(const std::string& text) {
 
 class Kinds : public testing::TestWithParam<const char*> {};
 
+/// A file, or a directory with vocab.json and merges.txt.
+std::string path_of(const std::string& kind) {
+  return std::filesystem::is_directory(folder + kind) ? folder + kind : folder + kind + ".json";
+}
+
 TEST_P(Kinds, GiveTheIdsAndTextsOfTheReference) {
-  const auto tokenizer = Tokenizer::load(folder + GetParam() + ".json");
+  const auto tokenizer = Tokenizer::load(path_of(GetParam()));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   std::ifstream in(folder + GetParam() + ".cases.json");
   const json cases = json::parse(in);
@@ -62,7 +68,7 @@ TEST_P(Kinds, GiveTheIdsAndTextsOfTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Tokenizers, Kinds,
                          testing::Values("gpt2", "llama3", "qwen2", "smollm", "llama2", "mistral", "options",
-                                         "metaspace"),
+                                         "metaspace", "gpt2_files", "gpt2_added", "qwen2_files", "roberta_files"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 /// Words of any length give what shorter steps give: the heap and the search over all pairs are two ways to one result.
@@ -86,7 +92,7 @@ TEST(Tokenizers, LongWordsAndManyWordsAreTheSame) {
 
 /// Pieces add up to the whole text, and none ends within a character.
 TEST_P(Kinds, StreamTextsInWholeCharacters) {
-  const auto tokenizer = Tokenizer::load(folder + GetParam() + ".json");
+  const auto tokenizer = Tokenizer::load(path_of(GetParam()));
   ASSERT_TRUE(tokenizer.ok());
   std::ifstream in(folder + GetParam() + ".cases.json");
   Tokenizer::Encoder encoder(*tokenizer);

@@ -261,12 +261,12 @@ TEST_F(CheckpointCommand, WhatLayBesideTheModelComesAlong) {
   write("began/config.json", config.dump());
   write("began/generation_config.json", R"({"temperature": 0.6})");
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
-                           "vocab.json", "merges.txt", "chat_template.jinja", "README.md"})
+                           "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "README.md"})
     write(std::string("began/") + name, name);
   go_on_from("began");
   ASSERT_EQ(sluice(to("model", "from-began")).status, 0);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
-                           "vocab.json", "merges.txt", "chat_template.jinja"})
+                           "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"})
     EXPECT_EQ(read(path("model/") + name), name);
   EXPECT_FALSE(std::filesystem::exists(path("model/README.md")));
   EXPECT_EQ(read(path("model/generation_config.json")), R"({"temperature": 0.6})");

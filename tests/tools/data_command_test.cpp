@@ -101,6 +101,31 @@ TEST_F(DataCommandTest, TokenizesWithAModelsTokenizer) {
   EXPECT_FALSE(std::filesystem::exists(path("u")));
 }
 
+/// A directory of vocab.json and merges.txt, or one of the two.
+TEST_F(DataCommandTest, TokenizesWithVocabularyAndMerges) {
+  const std::string model = SLUICE_FIXTURES "/tokenizers/gpt2_files";
+  const auto tokenizer = Tokenizer::load(model);
+  ASSERT_TRUE(tokenizer.ok());
+  write("a.txt", text(500));
+  std::vector<std::int32_t> expected;
+  ASSERT_TRUE(Tokenizer::Encoder(*tokenizer).encode(text(500), true, expected).ok());
+  expected.push_back(*tokenizer->id("<|endoftext|>"));
+  const std::string line = "tokenize --input " + path("a.txt") + " --output " + path("t") + " --append-eos auto";
+  for (const char* name : {"", "/vocab.json", "/merges.txt"}) {
+    EXPECT_EQ(run_json(line + " --tokenizer " + model + name)["vocabulary"], tokenizer->vocabulary());
+    const auto made = TokenFile::open(path("t"));
+    ASSERT_TRUE(made.ok());
+    std::vector<std::int32_t> all(made->count());
+    ASSERT_TRUE(made->read(0, all).ok());
+    EXPECT_EQ(all, expected);
+  }
+  std::filesystem::copy(model, path("model"));
+  write("model/merges.txt", "#version: 0.2\n\n");
+  expect_refused("data " + line + " --tokenizer " + path("model"), "model/merges.txt: line 2 is not two tokens");
+  std::filesystem::remove(path("model/merges.txt"));
+  expect_refused("data " + line + " --tokenizer " + path("model"), "model/merges.txt");
+}
+
 TEST_F(DataCommandTest, SplitsAndAppends) {
   std::string lines;
   for (int i = 0; i < 400; ++i) lines += "{\"text\": \"document " + std::to_string(i) + "\"}\n";
