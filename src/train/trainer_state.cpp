@@ -46,6 +46,8 @@ Status Trainer::open_state() {
   if (directory_ == nullptr || !directory_->run()) return begin_run();
   SLUICE_TRY(check_same(*directory_->run()));
   SLUICE_TRY(check_metrics(metrics_path_));
+  SLUICE_TRY(directory_->check_place());
+  if (const std::string moved = directory_->moved(); !moved.empty()) observer_.note(moved);
   SLUICE_TRY(directory_->update(run_.config, run_.workload.device, run_.kernels));
   if (run_.workload.durable && directory_->has_commits()) return continue_durable();
   if (!run_.workload.durable && directory_->has_snapshot()) return continue_snapshot();

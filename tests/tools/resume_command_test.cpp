@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "io/checksum.h"
 #include "run_command.h"
 
 namespace sluice {
@@ -117,6 +118,99 @@ TEST_F(ResumeCommand, AMovedRunTakesItsMetricsAlong) {
   EXPECT_FALSE(std::filesystem::exists(path("run")));
 }
 
+// Both would write to one swap file: what the one has committed, the other would overwrite.
+TEST_F(ResumeCommand, ACopyBesideItsOriginalIsRefused) {
+  ASSERT_EQ(sluice(options() + drive() + run("whole") + "--steps 40").status, 0);
+  stop_a_run();
+  copy("run", "copy");
+  expect_refused_untouched("train --resume " + run("copy"), "go on in " + real("run") + ", or remove");
+  expect_refused_untouched("train --resume --json " + run("copy"), "both would write to one swap file");
+  EXPECT_EQ(sluice("checkpoint inspect " + path("copy")).status, 0);
+  EXPECT_EQ(sluice("checkpoint export " + path("copy") + " " + path("model")).status, 0);
+  // A link to the directory is the directory.
+  std::filesystem::create_directory_symlink(path("run"), path("link"));
+  const Finished f = sluice("train --resume " + run("link"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(result("run"), result("whole"));
+}
+
+TEST_F(ResumeCommand, TheOriginalIsKnownByItsDirectoryWhateverItsName) {
+  stop_a_run();
+  std::filesystem::rename(path("run"), path("renamed"));
+  copy("renamed", "run");
+  expect_refused_untouched("train --resume " + run("run"), "go on in " + real("renamed"));
+  expect_refused_untouched("train --resume " + run("renamed"), "go on in " + real("run"));
+  std::filesystem::remove_all(path("run"));
+  const Finished f = sluice("train --resume " + run("renamed"));
+  EXPECT_EQ(f.status, 0) << f.err;
+}
+
+TEST_F(ResumeCommand, ACopyOfWhatIsGoneGoesOn) {
+  stop_a_run();
+  copy("run", "backup");
+  std::filesystem::remove_all(path("run"));
+  copy("backup", "run");
+  // Put back from a backup, beside which it lies: that one has not been where the run was.
+  const std::size_t done = lines("run").size();
+  const Finished first = signalled("train --resume " + run("run"), "run", "TERM", static_cast<int>(done) + 2);
+  EXPECT_EQ(first.status, 1) << first.err;
+  EXPECT_NE(first.err.find("was replaced, by a copy from elsewhere"), std::string::npos) << first.err;
+  expect_refused_untouched("train --resume " + run("backup"), "go on in " + real("run"));
+  std::filesystem::rename(path("run"), path("moved"));
+  const Finished moved = signalled("train --resume " + run("moved"), "moved", "TERM", static_cast<int>(done) + 4);
+  EXPECT_EQ(moved.status, 1) << moved.err;
+  EXPECT_NE(moved.err.find("the run was in " + real("") + "run before"), std::string::npos) << moved.err;
+  const Finished last = sluice("train --resume " + run("moved"));
+  EXPECT_EQ(last.status, 0) << last.err;
+  EXPECT_EQ(last.err.find("before, which is gone"), std::string::npos) << "it is remembered: " << last.err;
+}
+
+TEST_F(ResumeCommand, RunsFromBeforePlacesWereRememberedGoOn) {
+  stop_a_run();
+  nlohmann::ordered_json run_json = nlohmann::ordered_json::parse(read(path("run/run.json")));
+  ASSERT_TRUE(run_json.contains("place"));
+  run_json.erase("place");
+  run_json.erase("seal");
+  const std::string sealed = run_json.dump();
+  char seal[32];
+  std::snprintf(seal, sizeof seal, "%016llx",
+                static_cast<unsigned long long>(checksum(std::as_bytes(std::span(sealed)))));
+  run_json["seal"] = seal;
+  write("run/run.json", run_json.dump(1) + "\n");
+  const std::size_t done = lines("run").size();
+  ASSERT_EQ(signalled("train --resume " + run("run"), "run", "TERM", static_cast<int>(done) + 2).status, 1);
+  EXPECT_EQ(nlohmann::ordered_json::parse(read(path("run/run.json")))["place"]["path"], real("run"));
+  EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
+}
+
+// A snapshot lies in the directory, and so copies of it share nothing.
+TEST_F(ResumeCommand, CopiesOfARunThatIsNotDurableGoOnApart) {
+  const std::string command = options() + drive() + "--durable off --steps 40 ";
+  ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+  copy("run", "copy");
+  for (const char* name : {"copy", "run"}) {
+    const Finished f = sluice("train --resume " + run(name));
+    EXPECT_EQ(f.status, 0) << f.err;
+  }
+  EXPECT_EQ(result("run"), result("copy"));
+}
+
+TEST_F(ResumeCommand, ASwapFileThatHasGoneOnIsNotTheDrivesFault) {
+  stop_a_run();
+  copy("run", "copy");
+  const std::size_t done = lines("run").size();
+  ASSERT_EQ(signalled("train --resume " + run("run"), "run", "TERM", static_cast<int>(done) + 4).status, 1);
+  std::filesystem::remove_all(path("run"));
+  const std::string after = std::to_string(lines("copy").back()["step"].get<int>());
+  for (const std::string& command : {"train --resume " + run("copy"), "checkpoint inspect " + path("copy")}) {
+    const Finished f = sluice(command);
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_NE(f.err.find("it has gone on with a copy of this directory"), std::string::npos) << f.err;
+    EXPECT_NE(f.err.find("states of step " + after), std::string::npos) << f.err;
+    EXPECT_EQ(f.err.find("check the drive"), std::string::npos) << f.err;
+  }
+}
+
 TEST_F(ResumeCommand, ATornTailOfMetricsIsWrittenAnew) {
   ASSERT_EQ(sluice(options() + drive() + run("whole") + "--steps 40").status, 0);
   stop_a_run();
@@ -205,8 +299,13 @@ TEST_F(ResumeCommand, RefusesWhatIsInUse) {
   }
   std::filesystem::copy(path("run"), path("copy"), std::filesystem::copy_options::recursive);
   const Finished f = sluice("train --resume " + run("copy"));
-  EXPECT_EQ(f.status, 2) << "its swap file is in use: " << f.err;
-  EXPECT_NE(f.err.find("used by another run"), std::string::npos) << f.err;
+  EXPECT_EQ(f.status, 2) << f.err;
+  EXPECT_NE(f.err.find("both would write to one swap file"), std::string::npos) << f.err;
+  std::filesystem::rename(path("run"), path("elsewhere"));
+  std::filesystem::remove(path("elsewhere/run.json"));
+  const Finished other = sluice("train --resume " + run("copy"));
+  EXPECT_EQ(other.status, 2) << "its swap file is in use: " << other.err;
+  EXPECT_NE(other.err.find("used by another run"), std::string::npos) << other.err;
   EXPECT_EQ(std::system(("kill -9 $(cat " + path(".pid") + ")").c_str()), 0);
 }
 
