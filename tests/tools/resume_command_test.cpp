@@ -41,6 +41,17 @@ TEST_F(ResumeCommand, AfterSigtermAndCtrlCTheSameCommandGoesOn) {
   }
 }
 
+TEST_F(ResumeCommand, AClosedTerminalStopsARunUnlessNohupIsAskedFor) {
+  const std::string command = options() + "--states host --steps 40 ";
+  const Finished closed = signalled(command + run("run"), "run", "HUP $pid; kill -HUP");
+  EXPECT_EQ(closed.status, 1) << closed.err;
+  EXPECT_NE(closed.err.find("stopped by a signal after step"), std::string::npos) << closed.err;
+  EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
+  const Finished kept = signalled(command + run("kept"), "kept", "HUP", 3, "nohup ");
+  EXPECT_EQ(kept.status, 0) << kept.err;
+  EXPECT_EQ(result("kept"), result("run"));
+}
+
 TEST_F(ResumeCommand, SaysWhatACrashWouldCost) {
   const auto said = [&](const std::string& arguments) { return sluice(options() + "--steps 1 " + arguments).err; };
   EXPECT_NE(said(drive() + run("a")).find("durable: every step survives a crash"), std::string::npos);
