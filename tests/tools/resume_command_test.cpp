@@ -1,4 +1,6 @@
 // sluice train --run: what goes on, after which signal, and what is refused with nothing touched.
+#include <sys/mount.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -220,6 +222,61 @@ TEST_F(ResumeCommand, ASwapFileThatHasGoneOnIsNotTheDrivesFault) {
     EXPECT_NE(f.err.find("states of step " + after), std::string::npos) << f.err;
     EXPECT_EQ(f.err.find("check the drive"), std::string::npos) << f.err;
   }
+}
+
+TEST_F(ResumeCommand, WhatIsNotOfTheStatesTakesNoStepAlong) {
+  for (const std::string& where : {drive(), std::string("--states host "), drive() + "--durable off "}) {
+    SCOPED_TRACE(where);
+    const std::string command = options() + where + "--steps 8 --eval-every 2 ";
+    ASSERT_EQ(sluice(command + run("whole")).status, 0);
+    std::filesystem::create_directory(path("full"));
+    std::filesystem::create_symlink("/dev/full", path("full/metrics.jsonl"));
+    const Finished full = sluice(command + run("run") + "--metrics " + path("full/metrics.jsonl"));
+    EXPECT_EQ(full.status, 1) << full.err;
+    EXPECT_NE(full.err.find("a line could not be written: No space left on device"), std::string::npos) << full.err;
+    EXPECT_NE(full.err.find("go on with: sluice train --run " + path("run") + " --resume"), std::string::npos);
+    std::filesystem::remove(path("full/metrics.jsonl"));
+    // All steps are done then, and the model can not have its name.
+    std::filesystem::create_directories(path("run/model.safetensors/in the way"));
+    const Finished model = sluice("train --resume " + run("run"));
+    EXPECT_EQ(model.status, 1) << model.err;
+    EXPECT_NE(model.err.find("continuing after step"), std::string::npos) << model.err;
+    EXPECT_NE(model.err.find("the states of step 8 are kept"), std::string::npos) << model.err;
+    std::filesystem::remove_all(path("run/model.safetensors"));
+    const Finished f = sluice("train --resume " + run("run"));
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_NE(f.err.find("continuing after step 8"), std::string::npos) << f.err;
+    EXPECT_EQ(lines("full"), lines("whole"));
+    EXPECT_EQ(result("run"), result("whole"));
+    EXPECT_EQ(read(path("run/model.safetensors")), read(path("whole/model.safetensors")));
+    for (const char* name : {"run", "whole", "full"}) std::filesystem::remove_all(path(name));
+  }
+}
+
+TEST_F(ResumeCommand, ATraceThatCanNotBeWrittenSpoilsNothing) {
+  const Finished f = sluice(options() + "--states host --steps 3 --trace " + path("nvme") + " " + run("run"));
+  EXPECT_EQ(f.status, 1) << f.err;
+  EXPECT_NE(f.err.find("the run itself is complete"), std::string::npos) << f.err;
+  EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
+}
+
+TEST_F(ResumeCommand, TheRoomForWhatARunLeavesIsAskedForBeforeItsFirstStep) {
+  const std::string small = path("small");
+  std::filesystem::create_directory(small);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=1m") != 0) GTEST_SKIP() << "no file system can be mounted here";
+  const Finished states = sluice(options() + "--states host --run " + small + "/run");
+  const Finished model = sluice(options() + drive() + "--run " + small + "/run");
+  const bool left = std::filesystem::exists(small + "/run/run.json");
+  EXPECT_EQ(umount(small.c_str()), 0);
+  for (const Finished& f : {states, model}) {
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_NE(f.err.find(" are free there; make room"), std::string::npos) << f.err;
+    EXPECT_EQ(f.err.find("step 1/"), std::string::npos) << f.err;
+  }
+  EXPECT_NE(states.err.find("states of a run that is stopped"), std::string::npos) << states.err;
+  EXPECT_NE(model.err.find("the model at the end of the run"), std::string::npos) << model.err;
+  EXPECT_FALSE(left);
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
 }
 
 TEST_F(ResumeCommand, ATornTailOfMetricsIsWrittenAnew) {
