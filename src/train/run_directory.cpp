@@ -214,6 +214,8 @@ Status RunDirectory::check_place() const {
   };
   if (is_other_of_this_run(before)) return refuse(before);
   // The directory itself may have been renamed, and a copy put in its place.
+  struct stat own {};
+  if (fstat(fd_, &own) != 0 || own.st_ino == inode) return success();
   std::error_code error;
   for (std::filesystem::directory_iterator entry(std::filesystem::path(before).parent_path(), error), end;
        !error && entry != end; entry.increment(error)) {

@@ -161,8 +161,9 @@ TEST_F(ResumeCommand, TheOriginalIsKnownByItsDirectoryWhateverItsName) {
 TEST_F(ResumeCommand, ACopyOfWhatIsGoneGoesOn) {
   stop_a_run();
   copy("run", "backup");
+  copy("run", "put-back");
   std::filesystem::remove_all(path("run"));
-  copy("backup", "run");
+  std::filesystem::rename(path("put-back"), path("run"));
   // Put back from a backup, beside which it lies: that one has not been where the run was.
   const std::size_t done = lines("run").size();
   const Finished first = signalled("train --resume " + run("run"), "run", "TERM", static_cast<int>(done) + 2);
@@ -170,7 +171,8 @@ TEST_F(ResumeCommand, ACopyOfWhatIsGoneGoesOn) {
   EXPECT_NE(first.err.find("was replaced, by a copy from elsewhere"), std::string::npos) << first.err;
   expect_refused_untouched("train --resume " + run("backup"), "go on in " + real("run"));
   std::filesystem::rename(path("run"), path("moved"));
-  const Finished moved = signalled("train --resume " + run("moved"), "moved", "TERM", static_cast<int>(done) + 4);
+  const std::size_t later = lines("moved").size();
+  const Finished moved = signalled("train --resume " + run("moved"), "moved", "TERM", static_cast<int>(later) + 2);
   EXPECT_EQ(moved.status, 1) << moved.err;
   EXPECT_NE(moved.err.find("the run was in " + real("") + "run before"), std::string::npos) << moved.err;
   const Finished last = sluice("train --resume " + run("moved"));
