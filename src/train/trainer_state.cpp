@@ -229,9 +229,13 @@ Status Trainer::check_same(const RunDescription& run) const {
 Status Trainer::open_metrics() {
   written_ = done_;
   if (metrics_path_.empty() || metrics_.is_open()) return success();
-  // Records and snapshots keep so many of the last lines.
-  const auto rebuilt_max = find_result(done_) ? static_cast<std::int64_t>(CommitLog::results_max) : 0;
-  SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(metrics_path_, done_, rebuilt_max));
+  // Records and snapshots know the last steps.
+  const auto rebuilt = [this](std::int64_t step) -> std::optional<std::string> {
+    const std::optional<StepResult> known = find_result(step);
+    return known ? std::optional(to_json_line(restored(*known))) : std::nullopt;
+  };
+  SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(metrics_path_, done_, rebuilt));
+  for (const std::string& line : metrics.notes) observer_.note(line);
   metrics_ = std::move(metrics.writer);
   written_ = metrics.last_step;
   return success();

@@ -293,6 +293,25 @@ TEST_F(ResumeCommand, ATornTailOfMetricsIsWrittenAnew) {
   EXPECT_EQ(lines("run"), lines("whole"));
 }
 
+TEST_F(ResumeCommand, DamagedLinesOfMetricsAreNamedAndWrittenAnew) {
+  for (const std::string& where : {drive(), drive() + "--durable off "}) {
+    SCOPED_TRACE(where);
+    const std::string command = options() + where + "--steps 40 ";
+    ASSERT_EQ(sluice(command + run("whole")).status, 0);
+    ASSERT_EQ(signalled(command + run("run"), "run", "TERM", 4).status, 1);
+    std::string text = read(path("run/metrics.jsonl"));
+    text[text.find('\n') + 15] = '\n';
+    write("run/metrics.jsonl", text);
+    const Finished f = sluice("train --resume " + run("run"));
+    EXPECT_EQ(f.status, 0) << f.err;
+    for (const char* number : {"2", "3"})
+      EXPECT_NE(f.err.find("run/metrics.jsonl: line " + std::string(number) + " is not of a step"), std::string::npos)
+          << f.err;
+    EXPECT_EQ(lines("run"), lines("whole"));
+    for (const char* name : {"run", "whole"}) std::filesystem::remove_all(path(name));
+  }
+}
+
 TEST_F(ResumeCommand, RanksThatCommittedApartGoBackTogether) {
   for (const int seed : {1, 2, 3, 4}) {
     const std::string name = "ranks" + std::to_string(seed);
@@ -336,7 +355,8 @@ TEST_F(ResumeCommand, RefusesRunsThatAreNotWhole) {
   with("commit.0", remove, "half a run");
   with("swap", remove, "can not open swap file");
   with("swap", halve, "belongs to another plan or is damaged");
-  with("metrics.jsonl", replace("{\"step\":1,", "{\"x\":1,"), "not of a metrics file");
+  with(
+      "metrics.jsonl", [](const std::string& at) { std::ofstream(at) << "dear diary\n"; }, "not of a metrics file");
   std::filesystem::copy_file(path("text"), path("saved"));
   std::string text = read(path("text"));
   text[7000] = '#';
