@@ -218,6 +218,7 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
                          " is complete after " + (*result)["steps"].dump() +
                          ", its states are gone; start another from its model with --init " + config.run);
     if (result) return report_complete(config, directory, *result);
+    SLUICE_TRY(directory.check_place());
   }
   SLUICE_TRY(check_outputs(config));
   Screen screen(config);

@@ -22,6 +22,9 @@ void on_signal(int number) {
   }
 }
 
+/// A terminal that closes sends it more than once, the shell's and the kernel's own.
+void on_hangup(int) { stop_requested.store(true); }
+
 Result<std::optional<Place>> parse_place(const std::string& text) {
   if (text == "auto") return std::optional<Place>();
   for (std::size_t i = 0; i < place_names.size(); ++i)
@@ -89,6 +92,9 @@ Status check_outputs(const RunConfig& c) {
 const std::atomic<bool>& stop_on_signals() {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
+  // Of a terminal that is closed; nohup has it ignored, and so it stays.
+  struct sigaction hangup {};
+  if (sigaction(SIGHUP, nullptr, &hangup) != 0 || hangup.sa_handler != SIG_IGN) std::signal(SIGHUP, on_hangup);
   return stop_requested;
 }
 

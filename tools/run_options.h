@@ -36,7 +36,8 @@ std::string absolute_path(const std::string& path);
 /// Names of the options that were given, like "--steps".
 std::set<std::string> given_options(const CLI::App& app);
 
-/// Becomes true on Ctrl-C or SIGTERM; a second signal ends the process at once.
+/// Becomes true on Ctrl-C, SIGTERM, or SIGHUP where that is not ignored; a second one of the former ends the process at
+/// once.
 const std::atomic<bool>& stop_on_signals();
 
 }  // namespace sluice::tools

@@ -47,6 +47,11 @@ class Engine {
   Status restore(RankId rank, const CommitRecord& record, const Watch& watch);
   /// The same with nothing read: what is read later is verified then.
   void take_slots(RankId rank, const CommitRecord& record);
+  /// Of how many of the rank's states the record's slots hold something else anywhere, and of how many in all.
+  struct Changed {
+    int states = 0, all = 0;
+  };
+  Result<Changed> count_changed(RankId rank, const CommitRecord& record);
   /// Back to the last commit, after an iteration was given up: fills what lives in memory from the slots.
   Status roll_back();
 

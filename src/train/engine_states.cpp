@@ -129,6 +129,23 @@ Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& wat
   return rank + 1 == run_.workload.ranks && !states_only_ ? clear_states(true) : success();
 }
 
+Result<Engine::Changed> Engine::count_changed(RankId rank, const CommitRecord& record) {
+  take_slots(rank, record);
+  Changed changed;
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
+    if (r != rank) return success();
+    const BufferId drive = kept(u, kind, rank);
+    SwapWindow window(store_.get(), piece_numel_ * 4);
+    const auto verify = [](const SwapWindow::Part&, std::span<const std::byte>) { return success(); };
+    const Status read = window.scan(std::span(&drive, 1), verify);
+    if (!read.ok() && read.error().code != ErrorCode::damaged) return read.error();
+    ++changed.all;
+    changed.states += read.ok() ? 0 : 1;
+    return success();
+  }));
+  return changed;
+}
+
 Status Engine::scan_states(std::span<const StateKind> kinds, const VisitPiece& visit) {
   SwapWindow window(store_.get(), piece_numel_ * 4);
   // The same order twice: of what is to be read, and of what has been.

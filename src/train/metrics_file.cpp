@@ -2,20 +2,24 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 namespace sluice {
 
 namespace {
 
-struct Lines {
-  std::uint64_t bytes = 0;  ///< up to and including the last line that holds
-  std::int64_t last_step = 0;
-  bool bad = false;  ///< the next line is not of a metrics file
+constexpr std::size_t notes_max = 8;
+
+struct Line {
+  std::uint64_t number = 0;  ///< from 1, as editors count
+  std::uint64_t end = 0;     ///< in bytes, its newline included
+  std::int64_t step = 0;     ///< 0: it is not of a step
 };
 
 bool is_regular(const std::string& path) {
@@ -23,44 +27,135 @@ bool is_regular(const std::string& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-Lines lines_until(const std::string& path, std::int64_t step) {
-  Lines lines;
-  std::ifstream in(path, std::ios::binary);
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    long long number = 0;
-    lines.bad = std::sscanf(line.c_str(), "{\"step\":%lld", &number) != 1 || line.back() != '}';
-    if (lines.bad || number > step) break;
-    lines.last_step = number;
-    lines.bytes += line.size() + 1;
-  }
-  return lines;
+std::int64_t step_of(const std::string& line) {
+  long long step = 0;
+  if (std::sscanf(line.c_str(), "{\"step\":%lld", &step) != 1 || step < 1 || line.back() != '}') return 0;
+  return nlohmann::json::accept(line) ? step : 0;
 }
 
-Error not_metrics(const std::string& path, std::uint64_t at) {
-  return bad_request(path + ": the line at byte " + std::to_string(at) +
-                     " is not of a metrics file; move the file away, or put back what was there");
+/// Calls `visit` with every complete line until it returns false.
+void each_line(const std::string& path, const std::function<bool(const Line&, const std::string& text)>& visit) {
+  std::ifstream in(path, std::ios::binary);
+  Line line;
+  for (std::string text; std::getline(in, text) && !in.eof();) {
+    ++line.number;
+    line.end += text.size() + 1;
+    line.step = step_of(text);
+    if (!visit(line, text)) return;
+  }
+}
+
+/// What stays of a file: lines of ascending steps.
+struct Survey {
+  Line last;                  ///< that stays
+  std::vector<Line> dropped;  ///< ascending
+};
+
+class Surveyor {
+ public:
+  explicit Surveyor(std::int64_t step) : step_(step) {}
+
+  void add(const Line& line) {
+    if (line.step == 0 || line.step <= accepted_) return drop(line);
+    // Of two that do not follow each other the second is right where it follows what was before.
+    if (waiting_.step >= line.step) drop(waiting_);
+    if (waiting_.step > 0 && waiting_.step < line.step) accept();
+    waiting_ = line;
+  }
+  Survey finish() {
+    accept();
+    std::ranges::sort(survey_.dropped, {}, &Line::number);
+    return std::move(survey_);
+  }
+
+ private:
+  void drop(const Line& line) { survey_.dropped.push_back(line); }
+  void accept() {
+    accepted_ = waiting_.step;
+    if (waiting_.step <= step_ && waiting_.step > 0) survey_.last = waiting_;
+  }
+
+  std::int64_t step_, accepted_ = 0;
+  Line waiting_;  ///< the newest, which the next one may yet refute
+  Survey survey_;
+};
+
+std::vector<std::string> notes_of(const std::string& path, const std::vector<Line>& dropped) {
+  std::vector<std::string> notes;
+  for (const Line& line : dropped) {
+    if (notes.size() == notes_max) {
+      notes.push_back(path + ": and so are " + std::to_string(dropped.size() - notes_max) + " more lines");
+      break;
+    }
+    notes.push_back(path + ": line " + std::to_string(line.number) +
+                    (line.step == 0 ? " is not of a step, and dropped" : " is out of order, and dropped"));
+  }
+  return notes;
+}
+
+/// The file with what stays of it, and before each line those that are missing as far as they are known.
+Status rewrite(const std::string& path, const Survey& survey, const RebuiltLine& rebuilt, ContinuedMetrics& metrics) {
+  std::error_code error;
+  const std::string target = std::filesystem::canonical(path, error).string();
+  if (error) return fault(path + ": " + error.message());
+  SLUICE_ASSIGN(AtomicFile file, AtomicFile::create(target));
+  const auto append = [&file](std::string line) {
+    line += '\n';
+    return file.append(std::as_bytes(std::span(line)));
+  };
+  Status written;
+  auto drop = survey.dropped.begin();
+  std::int64_t before = 0, lost = 0;
+  const auto fill = [&](std::int64_t until) -> Status {
+    for (std::int64_t step = before + 1; step < until; ++step) {
+      const std::optional<std::string> line = rebuilt(step);
+      lost += line ? 0 : 1;
+      if (line) SLUICE_TRY(append(*line));
+    }
+    return success();
+  };
+  each_line(path, [&](const Line& line, const std::string& text) {
+    if (drop != survey.dropped.end() && drop->number == line.number) return ++drop, true;
+    written = fill(line.step);
+    if (written.ok()) written = append(text);
+    before = line.step;
+    return written.ok() && line.number < survey.last.number;
+  });
+  SLUICE_TRY(written);
+  if (lost > 0) metrics.notes.push_back(path + ": the lines of " + std::to_string(lost) + " steps are lost");
+  return file.publish();
 }
 
 }  // namespace
 
 Status check_metrics(const std::string& path) {
   if (!is_regular(path)) return success();
-  const Lines lines = lines_until(path, 1);
-  return lines.bad && lines.bytes == 0 ? Status(not_metrics(path, 0)) : success();
+  bool any = false, good = false;
+  each_line(path, [&](const Line& line, const std::string&) {
+    any = true;
+    good = line.step > 0;
+    return !good;
+  });
+  if (!any || good) return success();
+  return bad_request(path + ": what it holds is not of a metrics file; move it away, or put back what was there");
 }
 
-Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step, std::int64_t rebuilt_max) {
+Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step, const RebuiltLine& rebuilt) {
   ContinuedMetrics metrics;
   if (!is_regular(path)) {
     SLUICE_ASSIGN(metrics.writer, LineWriter::open(path, true));
     metrics.last_step = is_regular(path) ? 0 : step;
     return metrics;
   }
-  const Lines lines = lines_until(path, step);
-  if (lines.bad && step - lines.last_step > rebuilt_max) return not_metrics(path, lines.bytes);
-  if (truncate(path.c_str(), static_cast<off_t>(lines.bytes)) != 0)
+  Surveyor surveyor(step);
+  each_line(path, [&](const Line& line, const std::string&) { return surveyor.add(line), true; });
+  const Survey survey = surveyor.finish();
+  metrics.notes = notes_of(path, survey.dropped);
+  metrics.last_step = survey.last.step;
+  if (!survey.dropped.empty() && survey.dropped.front().number < survey.last.number)
+    SLUICE_TRY(rewrite(path, survey, rebuilt, metrics));
+  else if (truncate(path.c_str(), static_cast<off_t>(survey.last.end)) != 0)
     return fault(path + ": can not be cut to the lines that hold: " + std::strerror(errno));
-  metrics.last_step = lines.last_step;
   SLUICE_ASSIGN(metrics.writer, LineWriter::open(path, true));
   return metrics;
 }

@@ -2,23 +2,30 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "io/publish.h"
 
 namespace sluice {
 
 struct ContinuedMetrics {
-  LineWriter writer;           ///< appends
-  std::int64_t last_step = 0;  ///< of the lines that are kept; 0: none is
+  LineWriter writer;               ///< appends
+  std::int64_t last_step = 0;      ///< of the lines that are kept; 0: none is
+  std::vector<std::string> notes;  ///< what was dropped, for people
 };
 
-/// Cut off what follows the line of `step` (lines have ascending steps), also an incomplete last line. A file that is
-/// missing starts empty. Pipes and terminals are only written to. A line that is not of a metrics file, as a power cut
-/// may leave one, is cut off with what follows where at most `rebuilt_max` lines then are missing; else bad_request.
-Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step, std::int64_t rebuilt_max);
+/// The line of a step as it would have been written, where that is still known.
+using RebuiltLine = std::function<std::optional<std::string>(std::int64_t step)>;
 
-/// bad_request when the file does not begin as metrics do. Changes nothing.
+/// Cut off what follows the line of `step`, also an incomplete last line. A file that is missing starts empty. Pipes
+/// and terminals are only written to. Lines that are not of a step, as a power cut or a drive may leave them, and those
+/// that are out of order, are dropped and noted; where lines are missing before one that is kept they are `rebuilt`.
+Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step, const RebuiltLine& rebuilt);
+
+/// bad_request when lines are in the file and none is of a step: it is something else. Changes nothing.
 Status check_metrics(const std::string& path);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "io/checksum.h"
 #include "src/train/export.h"
@@ -9,23 +10,64 @@
 namespace sluice {
 namespace {
 
+/// Why steps can not be used.
+struct Attempts {
+  std::vector<std::string> notes;
+  std::optional<Error> problem;
+
+  void add(std::uint64_t step, const Error& error) {
+    notes.push_back("step " + std::to_string(step) + " can not be used: " + error.message);
+    // A drive that fails may yet work another time: then nothing is wrong with the request.
+    if (!problem || problem->code == ErrorCode::damaged) problem = error;
+  }
+};
+
+/// Another step may serve.
+bool is_of_one_step(const Error& error) { return error.code == ErrorCode::damaged || error.code == ErrorCode::fault; }
+
 /// One of the rank's records of the step whose slots verify; where there is none, why not.
 Result<const CommitRecord*> restore_rank(RankId rank, std::uint64_t step, Engine& engine, const StepJournal& journal,
-                                         const RestoreListener& listener) {
+                                         const RestoreListener& listener, Attempts& attempts) {
   std::optional<Error> problem;
   for (const CommitRecord* record : journal.records(rank, step)) {
     const Status restored =
         engine.restore(rank, *record, listener.watch("verifying the states of step " + std::to_string(step)));
     if (restored.ok()) return record;
-    const ErrorCode code = restored.error().code;
-    if (code != ErrorCode::damaged && code != ErrorCode::fault) return restored.error();
-    listener.note("step " + std::to_string(step) + " can not be used: " + restored.error().message);
-    // A drive that fails may yet work another time: then nothing is wrong with the request.
-    if (!problem || problem->code == ErrorCode::damaged) problem = restored.error();
+    problem = restored.error();
+    if (!is_of_one_step(*problem)) break;
+    attempts.add(step, *problem);
   }
   SLUICE_CHECK(problem.has_value(), "(rank %d has no record of step %llu)", static_cast<int>(rank),
                static_cast<unsigned long long>(step));
   return *problem;
+}
+
+/// The message of a block that is not what was committed, where it need not be the drive's doing.
+std::string without_cause(std::string text) {
+  if (const std::size_t at = text.rfind(": check the drive"); at != std::string::npos) text.resize(at);
+  return text;
+}
+
+/// What is wrong where neither record has its states: a record, the directory, or the drive.
+Error none_is_whole(const RunDirectory& directory, Engine& engine, const StepJournal& journal,
+                    const Attempts& attempts) {
+  const std::string where = directory.path() + ": no committed step is whole: ", why = attempts.problem->message;
+  if (attempts.problem->code == ErrorCode::fault) return fault(where + why);
+  // A step overwrites the slots of the one before the newest, whose record is gone.
+  if (!journal.damage().empty())
+    return bad_request(where + journal.damage().front() + ", and the step before has been overwritten since (" +
+                       without_cause(why) + "); put that file back as it was, or start a new run in another directory");
+  const std::uint64_t step = journal.steps().front();
+  const Result<Engine::Changed> changed = engine.count_changed(0, *journal.records(0, step).front());
+  if (!changed.ok()) return changed.error().in(directory.path());
+  // Nobody who goes on here writes to the newest slots, and a drive that fails loses blocks, not most of what there is.
+  if (2 * changed->states > changed->all)
+    return bad_request(where + "of the " + std::to_string(changed->all) + " states of step " + std::to_string(step) +
+                       " the swap file holds something else in " + std::to_string(changed->states) + " (" +
+                       without_cause(why) +
+                       "): it has gone on with a copy of this directory, or was overwritten; go on in that copy, put "
+                       "the swap file back as it was, or start a new run in another directory");
+  return bad_request(where + why + "; put the swap file back as it was, or start a new run in another directory");
 }
 
 Status check_records(const RunDirectory& directory, const StepJournal& journal) {
@@ -79,25 +121,22 @@ Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine,
 Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal, RankId ranks,
                                      const RestoreListener& listener) {
   SLUICE_TRY(check_records(directory, journal));
-  std::optional<Error> problem;
+  Attempts attempts;
   for (const std::uint64_t step : journal.steps()) {
     bool whole = true;
     for (RankId r = 0; r < ranks && whole; ++r) {
-      const Result<const CommitRecord*> record = restore_rank(r, step, engine, journal, listener);
+      const Result<const CommitRecord*> record = restore_rank(r, step, engine, journal, listener, attempts);
       whole = record.ok();
-      if (whole) {
+      if (whole)
         journal.continue_from(r, **record);
-        continue;
-      }
-      const ErrorCode code = record.error().code;
-      if (code != ErrorCode::damaged && code != ErrorCode::fault) return record.error();
-      if (!problem || problem->code == ErrorCode::damaged) problem = record.error();
+      else if (!is_of_one_step(record.error()))
+        return record.error();
     }
-    if (whole) return step;
+    if (!whole) continue;
+    for (const std::string& line : attempts.notes) listener.note(line);
+    return step;
   }
-  const std::string text = directory.path() + ": no committed step is whole: " + problem->message;
-  if (problem->code == ErrorCode::fault) return fault(text);
-  return bad_request(text + "; put the swap file back as it was, or start a new run in another directory");
+  return none_is_whole(directory, engine, journal, attempts);
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -61,8 +62,19 @@ Json to_json(const RunDescription& run) {
                {"schedule", to_json(run.schedule)}};
   if (!run.device.empty()) j["plan"]["device"] = run.device;
   if (!run.kernels.empty()) j["plan"]["kernels"] = run.kernels;
+  if (run.place) j["place"] = {{"path", run.place->path}, {"inode", run.place->inode}};
   j["seal"] = seal_of(j);
   return j;
+}
+
+bool read_place(const Json& j, std::optional<RunPlace>& place) {
+  if (!j.contains("place")) return true;
+  const Json& from = j["place"];
+  if (!from.is_object() || !from.contains("path") || !from["path"].is_string() || !from.contains("inode") ||
+      !from["inode"].is_number_unsigned())
+    return false;
+  place = {from["path"].get<std::string>(), from["inode"].get<std::uint64_t>()};
+  return true;
 }
 
 Result<RunDescription> description_from_json(const Json& j) {
@@ -92,6 +104,7 @@ Result<RunDescription> description_from_json(const Json& j) {
     run.stripe_weights.push_back(weight.get<double>());
   }
   SLUICE_ASSIGN(run.schedule, schedule_from_json(plan["schedule"]));
+  if (!read_place(j, run.place)) return damaged;
   if (plan.contains("device") && !plan["device"].is_string()) return damaged;
   if (plan.contains("device")) run.device = plan["device"].get<std::string>();
   if (!plan.contains("kernels")) return run;
@@ -172,7 +185,60 @@ Status RunDirectory::begin(const RunDescription& run) {
   if (exists(path_ + "/run.json"))
     return bad_request("--run " + path_ + " was taken by another process meanwhile; give another directory");
   run_ = run;
-  return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
+  run_->place = here();
+  return publish_file(path_ + "/run.json", to_json(*run_).dump(1) + "\n");
+}
+
+/// None where copies share nothing, and where JSON can not have the name.
+std::optional<RunPlace> RunDirectory::here() const {
+  std::error_code error;
+  const std::string path = std::filesystem::canonical(path_, error).string();
+  struct stat st {};
+  if (error || run_->config.durable != Durable::on || fstat(fd_, &st) != 0) return std::nullopt;
+  const std::string text = Json(path).dump(-1, ' ', false, Json::error_handler_t::ignore);
+  if (Json::parse(text) != path) return std::nullopt;
+  return RunPlace{path, st.st_ino};
+}
+
+bool RunDirectory::is_other_of_this_run(const std::string& path) const {
+  struct stat own {
+  }, other{};
+  if (fstat(fd_, &own) != 0 || stat(path.c_str(), &other) != 0 || !S_ISDIR(other.st_mode)) return false;
+  if (own.st_dev == other.st_dev && own.st_ino == other.st_ino) return false;
+  const Result<Json> json = read_json(path + "/run.json");
+  std::uint64_t id = 0;
+  return json.ok() && json->is_object() && from_hex(*json, "id", id) && id == run_->id;
+}
+
+Status RunDirectory::check_place() const {
+  if (!run_ || !run_->place || run_->config.durable != Durable::on) return success();
+  const auto& [before, inode] = *run_->place;
+  const auto refuse = [&](const std::string& other) {
+    return bad_request(fmt::format(
+        "--run {} holds the same run as {}: one is a copy of the other, and both would write to one swap file; go on "
+        "in {}, or remove {}/run.json to go on here",
+        path_, other, other, other));
+  };
+  if (is_other_of_this_run(before)) return refuse(before);
+  // The directory itself may have been renamed, and a copy put in its place.
+  struct stat own {};
+  if (fstat(fd_, &own) != 0 || own.st_ino == inode) return success();
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(std::filesystem::path(before).parent_path(), error), end;
+       !error && entry != end; entry.increment(error)) {
+    struct stat st {};
+    const std::string beside = entry->path().string();
+    if (lstat(beside.c_str(), &st) == 0 && st.st_ino == inode && is_other_of_this_run(beside)) return refuse(beside);
+  }
+  return success();
+}
+
+std::string RunDirectory::moved() const {
+  const std::optional<RunPlace> now = here();
+  if (!run_->place || !now || *run_->place == *now) return "";
+  if (run_->place->path != now->path)
+    return now->path + ": the run was in " + run_->place->path + " before, which is gone; it goes on here";
+  return now->path + ": the directory of the run was replaced, by a copy from elsewhere; it goes on here";
 }
 
 Status RunDirectory::update(const RunConfig& config, const std::string& device, const KernelChoices& kernels) {
@@ -181,6 +247,7 @@ Status RunDirectory::update(const RunConfig& config, const std::string& device, 
   run.config = config;
   run.device = device;
   run.kernels = kernels;
+  run.place = here();
   if (to_json(run) == before) return success();
   run_ = run;
   return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");

@@ -20,6 +20,14 @@
 
 namespace sluice {
 
+/// Where the directory of a durable run lies, whose swap file one directory alone may go on with. Not the number of its
+/// device: that may be another one after the machine was started again.
+struct RunPlace {
+  std::string path;  ///< with links followed
+  std::uint64_t inode = 0;
+  bool operator==(const RunPlace&) const = default;
+};
+
 /// What run.json holds.
 struct RunDescription {
   std::uint64_t id = 0;  ///< random: in the names of swap files and in commit records
@@ -30,9 +38,10 @@ struct RunDescription {
   Schedule schedule;
   std::uint32_t block_bytes = 0;
   std::vector<double> stripe_weights;
-  std::uint64_t layout = 0;  ///< of the durable slots
-  std::string device;        ///< Device::kind
-  KernelChoices kernels;     ///< of a GPU
+  std::uint64_t layout = 0;       ///< of the durable slots
+  std::string device;             ///< Device::kind
+  KernelChoices kernels;          ///< of a GPU
+  std::optional<RunPlace> place;  ///< of a durable run; none in those of early versions
 };
 
 /// Move-only. Locked against other processes from open or begin until destroyed.
@@ -50,7 +59,12 @@ class RunDirectory {
   const std::optional<RunDescription>& run() const { return run_; }
   /// Makes the directory if it is missing and publishes run.json.
   Status begin(const RunDescription& run);
-  /// What may change while a run goes on has changed.
+  /// Whether the run may go on here: bad_request, naming the other, when another directory holds it too, since both
+  /// would write to one swap file. A copy that replaces what is gone may: the run was moved, or put back from a backup.
+  Status check_place() const;
+  /// One line when the run goes on in another directory than before; else empty.
+  std::string moved() const;
+  /// What may change while a run goes on has changed; and it is remembered where it does.
   Status update(const RunConfig& config, const std::string& device, const KernelChoices& kernels);
   /// Forget a run that never got as far as a state to go on from.
   Status forget();
@@ -68,6 +82,8 @@ class RunDirectory {
 
  private:
   Status lock();
+  std::optional<RunPlace> here() const;
+  bool is_other_of_this_run(const std::string& path) const;
   std::string path_;
   int fd_ = -1;
   std::optional<RunDescription> run_;

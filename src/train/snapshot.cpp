@@ -42,6 +42,14 @@ class Reading {
   StreamingChecksum sum_;
 };
 
+/// Of the results, together with how many there are.
+std::uint64_t results_sum(std::uint64_t count, std::span<const StepResult> results) {
+  StreamingChecksum sum;
+  sum.add(std::as_bytes(std::span(&count, 1)));
+  sum.add(std::as_bytes(results));
+  return sum.value();
+}
+
 Result<std::uint64_t> read_head(Reading& file, const std::string& path, std::uint64_t run_id,
                                 std::uint64_t state_bytes) {
   Header header;
@@ -57,7 +65,7 @@ Result<std::uint64_t> read_head(Reading& file, const std::string& path, std::uin
 }  // namespace
 
 Status save_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_t step, Engine& engine,
-                     const Engine::Watch& watch) {
+                     std::span<const StepResult> results, const Engine::Watch& watch) {
   SLUICE_ASSIGN(AtomicFile file, AtomicFile::create(path, 0600));
   StreamingChecksum sum;
   const auto append = [&](std::span<const std::byte> data) {
@@ -77,6 +85,10 @@ Status save_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_
   SLUICE_TRY(engine.save_states(save));
   const std::uint64_t value = sum.value();
   SLUICE_TRY(file.append(std::as_bytes(std::span(&value, 1))));
+  const std::uint64_t count = results.size(), sum_of_results = results_sum(count, results);
+  SLUICE_TRY(file.append(std::as_bytes(std::span(&count, 1))));
+  SLUICE_TRY(file.append(std::as_bytes(results)));
+  SLUICE_TRY(file.append(std::as_bytes(std::span(&sum_of_results, 1))));
   return file.publish();
 }
 
@@ -110,6 +122,19 @@ Result<std::uint64_t> load_snapshot(const std::string& path, std::uint64_t run_i
   };
   SLUICE_TRY(engine.load_states(load));
   return step;
+}
+
+std::vector<StepResult> snapshot_results(const std::string& path, std::uint64_t state_bytes) {
+  std::ifstream in(path, std::ios::binary);
+  const auto read = [&in](void* to, std::size_t bytes) {
+    return static_cast<bool>(in.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes)));
+  };
+  in.seekg(static_cast<std::streamoff>(snapshot_head_bytes + state_bytes + sizeof(std::uint64_t)));
+  std::uint64_t count = 0, sum = 0;
+  if (!read(&count, sizeof count) || count > CommitLog::results_max) return {};
+  std::vector<StepResult> results(count);
+  if (!read(results.data(), count * sizeof(StepResult)) || !read(&sum, sizeof sum)) return {};
+  return sum == results_sum(count, results) ? results : std::vector<StepResult>();
 }
 
 }  // namespace sluice

@@ -118,6 +118,7 @@ Status Trainer::release(std::int64_t step) {
   targets_[static_cast<std::uint64_t>(step) % targets_.size()] = targets;
   SLUICE_TRY(engine_->executor().release(step_params(step, targets)));
   pending_ = run_.search.schedule.update_ahead;
+  released_ = step;
   return success();
 }
 
@@ -131,6 +132,12 @@ Status Trainer::begin_training(std::int64_t first) {
 }
 
 Status Trainer::end_training() {
+  Status drained = drain();
+  broken_ = broken_ || !drained.ok();
+  return drained;
+}
+
+Status Trainer::drain() {
   Executor& executor = engine_->executor();
   if (training_ && !run_.config.trace.empty()) timeline_ = executor.timeline();
   training_ = false;
@@ -189,6 +196,10 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   }
   r.moved = executor.moved(iteration);
   fill_rates(r);
+  collected_ = step;
+  if (!journal_)
+    recent_[static_cast<std::uint64_t>(step) % recent_.size()] = {static_cast<std::uint64_t>(step), r.loss, r.grad_norm,
+                                                                  r.step_seconds, 0};
   return r;
 }
 
@@ -296,7 +307,7 @@ Status Trainer::write_trace_file() {
 Result<StepRecord> Trainer::train_step(std::int64_t step, const std::atomic<bool>& stop, TrainResult& result) {
   if (!training_) SLUICE_TRY(begin_training(step));
   while (released_ < std::min(step + 1, run_.config.steps) && !(released_ >= step && (stop.load() || ends_alone(step))))
-    SLUICE_TRY(release(++released_));
+    SLUICE_TRY(release(released_ + 1));
   SLUICE_ASSIGN(StepRecord record, collect(step));
   if (step > first_ && steady_.size() < steady_steps_max) steady_.push_back(record);
   ++result.timed_steps;
@@ -361,7 +372,7 @@ Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& 
   result.resumable = directory_ != nullptr;
   observer_.note(how);
   SLUICE_TRY(save_state());
-  SLUICE_TRY(write_trace_file());
+  if (const Status traced = write_trace_file(); !traced.ok()) observer_.note(traced.error().message);
   return result;
 }
 
@@ -380,19 +391,20 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (ran.ok()) ran = steps(stop, result);
   }
   if (!ran.ok()) {
+    if (ran.error().code != ErrorCode::cancelled || !stop.load()) return kept(ran.error());
     const Status echo = engine_->executor().end();
     (void)echo;
-    if (ran.error().code != ErrorCode::cancelled || !stop.load()) return ran.error();
     return interrupted(result, "the step under way is given up: it would have taken too long");
   }
   compare_with_prediction();
   if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
   result.steps = done_;
   if (const Status completed = complete(result); !completed.ok()) {
-    if (completed.error().code != ErrorCode::cancelled || !stop.load()) return completed.error();
+    if (completed.error().code != ErrorCode::cancelled || !stop.load()) return kept(completed.error());
     return interrupted(result, "all steps are done; what is left is evaluation and the model");
   }
-  SLUICE_TRY(write_trace_file());
+  if (const Status traced = write_trace_file(); !traced.ok())
+    return fault(traced.error().message + "; the run itself is complete");
   return result;
 }
 

@@ -93,6 +93,7 @@ class Trainer final : public StepSource, public CommitSink {
   // where the run stands (trainer_state.cpp)
   Status open_state();
   Status open_engine(bool swap_exists);
+  Status check_room() const;
   RestoreListener listener();
   Engine::Watch watch(const std::string& what);
   Status begin_run();
@@ -104,7 +105,10 @@ class Trainer final : public StepSource, public CommitSink {
   Status check_same(const RunDescription& run) const;
   Status open_metrics();
   Status complete_metrics(TrainResult& result);
+  std::optional<StepResult> find_result(std::int64_t step) const;
   Status save_state();
+  Status settle();
+  Error kept(const Error& reason);
   Status complete(TrainResult& result);
 
   // steps (trainer.cpp)
@@ -115,6 +119,7 @@ class Trainer final : public StepSource, public CommitSink {
   void fill_rates(StepRecord& record) const;
   Status begin_training(std::int64_t first);
   Status end_training();  ///< drains and applies what is pending
+  Status drain();
   Status interlude(std::int64_t step, StepRecord& record);
   bool ends_alone(std::int64_t step) const;
   Status write(const StepRecord& record);
@@ -140,7 +145,8 @@ class Trainer final : public StepSource, public CommitSink {
   std::string metrics_path_;
   LineWriter metrics_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<StepJournal> journal_;  ///< of durable runs
+  std::unique_ptr<StepJournal> journal_;                     ///< of durable runs
+  std::array<StepResult, CommitLog::results_max> recent_{};  ///< of others: ring by step; step 0 is none
   std::atomic<bool> evaluating_{false};
 
   struct Ended {
@@ -155,8 +161,11 @@ class Trainer final : public StepSource, public CommitSink {
   std::int64_t written_ = 0;  ///< last step that has a line
   std::int64_t first_ = 1;    ///< step of iteration 0 since begin
   std::int64_t released_ = 0;
-  bool training_ = false;  ///< the training plan is bound
-  bool pending_ = false;   ///< the last step's update has not been applied
+  std::int64_t collected_ = 0;
+  std::int64_t saved_ = -1;  ///< the step of the snapshot that there is
+  bool training_ = false;    ///< the training plan is bound
+  bool pending_ = false;     ///< the last step's update has not been applied
+  bool broken_ = false;      ///< steps could not be ended: the states are of none
   std::atomic<std::int64_t> failed_step_{0};
   std::set<std::int64_t> skip_;      ///< steps that were not finite
   std::optional<double> eval_loss_;  ///< after the last step

@@ -1,4 +1,6 @@
 // Where a run begins, stands and ends: new states, or those that were committed or saved; metrics without gaps.
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -8,6 +10,7 @@
 #include "src/device/profile.h"
 #include "src/train/export.h"
 #include "src/train/metrics_file.h"
+#include "src/train/model_writer.h"
 #include "src/train/restore.h"
 #include "src/train/run_config_json.h"
 #include "src/train/snapshot.h"
@@ -20,6 +23,11 @@ std::uint64_t random_id() {
   std::random_device device;
   return static_cast<std::uint64_t>(device()) << 32 | device();
 }
+
+/// Descriptions, metrics and what a file system needs itself.
+constexpr std::uint64_t small_files_bytes = 1u << 20;
+
+Error with(const Error& error, const std::string& what) { return {error.code, error.message + "; " + what}; }
 
 }  // namespace
 
@@ -46,6 +54,8 @@ Status Trainer::open_state() {
   if (directory_ == nullptr || !directory_->run()) return begin_run();
   SLUICE_TRY(check_same(*directory_->run()));
   SLUICE_TRY(check_metrics(metrics_path_));
+  SLUICE_TRY(directory_->check_place());
+  if (const std::string moved = directory_->moved(); !moved.empty()) observer_.note(moved);
   SLUICE_TRY(directory_->update(run_.config, run_.workload.device, run_.kernels));
   if (run_.workload.durable && directory_->has_commits()) return continue_durable();
   if (!run_.workload.durable && directory_->has_snapshot()) return continue_snapshot();
@@ -70,7 +80,26 @@ Status Trainer::open_engine(bool swap_exists) {
   observer_.note("reserving " + std::to_string(run_.workload.ranks) + " x device and host arenas, and the swap file");
   SLUICE_ASSIGN(engine_, Engine::create(run_, *this, options));
   if (!engine_->storage().empty()) observer_.note("drive tier: " + engine_->storage());
-  return success();
+  return check_room();
+}
+
+/// What the end of the run, or a stop, writes to the directory: better missed now than after all steps.
+Status Trainer::check_room() const {
+  struct statvfs space {};
+  if (directory_ == nullptr || statvfs(directory_->path().c_str(), &space) != 0) return success();
+  SLUICE_ASSIGN(const ModelWriter model, ModelWriter::create(run_.model, directory_->path(), run_.workload.dtype));
+  const std::uint64_t states = run_.workload.durable ? 0 : engine_->state_stream_bytes();
+  // A snapshot lies beside the one before, and beside the model, until the other is whole.
+  const std::uint64_t lasting =
+      directory_->has_snapshot() ? std::max(model.data_bytes(), states) : model.data_bytes() + states;
+  const std::uint64_t needed = lasting + small_files_bytes;
+  const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  if (needed <= free) return success();
+  return bad_request("--run " + directory_->path() + ": " +
+                     (states > 0 ? "the states of a run that is stopped, and the model, take "
+                                 : "the model at the end of the run takes ") +
+                     format_bytes(needed) + ", and " + format_bytes(free) +
+                     " are free there; make room, or choose another directory for a new run");
 }
 
 Engine::Watch Trainer::watch(const std::string& what) {
@@ -145,7 +174,9 @@ Status Trainer::continue_snapshot() {
   SLUICE_TRY(open_engine(false));
   SLUICE_ASSIGN(const std::uint64_t step, load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
                                                         watch("reading the states that were saved")));
-  done_ = static_cast<std::int64_t>(step);
+  done_ = saved_ = static_cast<std::int64_t>(step);
+  for (const StepResult& result : snapshot_results(directory_->snapshot_path(), engine_->state_stream_bytes()))
+    recent_[result.step % recent_.size()] = result;
   observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
                  std::to_string(run_.config.steps));
   return success();
@@ -198,9 +229,13 @@ Status Trainer::check_same(const RunDescription& run) const {
 Status Trainer::open_metrics() {
   written_ = done_;
   if (metrics_path_.empty() || metrics_.is_open()) return success();
-  // Records keep so many of the last lines.
-  const auto rebuilt_max = journal_ ? static_cast<std::int64_t>(CommitLog::results_max) : 0;
-  SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(metrics_path_, done_, rebuilt_max));
+  // Records and snapshots know the last steps.
+  const auto rebuilt = [this](std::int64_t step) -> std::optional<std::string> {
+    const std::optional<StepResult> known = find_result(step);
+    return known ? std::optional(to_json_line(restored(*known))) : std::nullopt;
+  };
+  SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(metrics_path_, done_, rebuilt));
+  for (const std::string& line : metrics.notes) observer_.note(line);
   metrics_ = std::move(metrics.writer);
   written_ = metrics.last_step;
   return success();
@@ -210,7 +245,7 @@ Status Trainer::open_metrics() {
 Status Trainer::complete_metrics(TrainResult& result) {
   std::int64_t lost = 0;
   for (std::int64_t step = written_ + 1; step <= done_; ++step) {
-    const auto known = journal_ ? journal_->find(static_cast<std::uint64_t>(step)) : std::nullopt;
+    const std::optional<StepResult> known = find_result(step);
     if (!known) {
       ++lost;
       continue;
@@ -220,9 +255,16 @@ Status Trainer::complete_metrics(TrainResult& result) {
     SLUICE_TRY(write(record));
   }
   if (lost > 0) observer_.note(metrics_path_ + ": the lines of " + std::to_string(lost) + " steps are lost");
-  if (const auto known = journal_ ? journal_->find(static_cast<std::uint64_t>(done_)) : std::nullopt)
-    result.loss = known->loss;
+  if (const std::optional<StepResult> known = find_result(done_)) result.loss = known->loss;
   return success();
+}
+
+/// Of a step of this process or of those before, if it is one of the last.
+std::optional<StepResult> Trainer::find_result(std::int64_t step) const {
+  const auto number = static_cast<std::uint64_t>(step);
+  if (journal_) return journal_->find(number);
+  const StepResult& result = recent_[number % recent_.size()];
+  return step > 0 && result.step == number ? std::optional(result) : std::nullopt;
 }
 
 /// What the next process goes on from, where steps are not durable.
@@ -230,11 +272,43 @@ Status Trainer::save_state() {
   if (journal_ || directory_ == nullptr) return success();
   const std::string what = "saving the states to " + directory_->snapshot_path();
   observer_.note(what);
-  return save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done_), *engine_,
-                       [&](double fraction) {
-                         observer_.progress(what, fraction);
-                         return success();
-                       });
+  std::vector<StepResult> results;
+  for (std::int64_t step = std::max<std::int64_t>(1, done_ - static_cast<std::int64_t>(recent_.size()) + 1);
+       step <= done_; ++step)
+    if (const std::optional<StepResult> known = find_result(step)) results.push_back(*known);
+  SLUICE_TRY(save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done_),
+                           *engine_, results, [&](double fraction) {
+                             observer_.progress(what, fraction);
+                             return success();
+                           }));
+  saved_ = done_;
+  return success();
+}
+
+/// Ends the steps that were released, after something else failed than they.
+Status Trainer::settle() {
+  if (journal_) return engine_->executor().end();
+  while (training_ && collected_ < released_) {
+    const Result<StepRecord> record = collect(std::max(collected_ + 1, first_));
+    if (!record.ok()) break;  // ending says what it was
+  }
+  SLUICE_TRY(end_training());
+  done_ = std::max(done_, released_);
+  return success();
+}
+
+/// What failed need not take the steps along that are done: where the states are whole the run can go on.
+Error Trainer::kept(const Error& reason) {
+  const Error failed{reason.code == ErrorCode::bad_request ? ErrorCode::fault : reason.code, reason.message};
+  if (broken_ || !settle().ok() || directory_ == nullptr) return failed;
+  if (journal_) done_ = static_cast<std::int64_t>(journal_->committed());
+  if (!journal_ && done_ == 0) return failed;
+  if (!journal_ && saved_ < done_)
+    if (const Status saved = save_state(); !saved.ok())
+      return with(failed, "and the states can not be saved: " + saved.error().message);
+  return with(failed, "the states of step " + std::to_string(done_) +
+                          " are kept; when this is mended, go on with: sluice train --run " + directory_->path() +
+                          " --resume");
 }
 
 /// All steps are done: the model, the result, and then nothing of the states is needed any more.

@@ -328,6 +328,18 @@ TEST_F(Damage, OfACommitRecordIsNoticedAndTheOtherOneUsed) {
   EXPECT_NE(a.error->message.find("no commit record is whole"), std::string::npos) << a.error->message;
 }
 
+// With the newest record gone the step before is all there is, and its slots may have been overwritten already.
+TEST_F(Damage, OfACommitRecordIsNotTakenForTheDrives) {
+  const std::uint64_t place = std::filesystem::file_size(copy_ + "/commit.0") / 2;
+  flip(stopped_ + "/commit.0", place + 70);
+  flip(swap_, 0, std::filesystem::file_size(swap_));
+  const Attempt a = attempt(config(true), stopped_, plan_);
+  ASSERT_TRUE(a.error);
+  EXPECT_EQ(a.error->code, ErrorCode::bad_request);
+  EXPECT_NE(a.error->message.find("record 1 in " + stopped_ + "/commit.0"), std::string::npos) << a.error->message;
+  EXPECT_EQ(a.error->message.find("check the drive"), std::string::npos) << a.error->message;
+}
+
 TEST_F(Damage, AFailingSyncCommitsNothing) {
   for (std::uint64_t n = 1; n < 30; ++n) {
     RunConfig c = config(true);

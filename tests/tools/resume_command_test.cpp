@@ -1,8 +1,11 @@
 // sluice train --run: what goes on, after which signal, and what is refused with nothing touched.
+#include <sys/mount.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "io/checksum.h"
 #include "run_command.h"
 
 namespace sluice {
@@ -38,6 +41,17 @@ TEST_F(ResumeCommand, AfterSigtermAndCtrlCTheSameCommandGoesOn) {
     std::filesystem::remove_all(path("run"));
     std::filesystem::remove_all(path("whole"));
   }
+}
+
+TEST_F(ResumeCommand, AClosedTerminalStopsARunUnlessNohupIsAskedFor) {
+  const std::string command = options() + "--states host --steps 40 ";
+  const Finished closed = signalled(command + run("run"), "run", "HUP $pid; kill -HUP");
+  EXPECT_EQ(closed.status, 1) << closed.err;
+  EXPECT_NE(closed.err.find("stopped by a signal after step"), std::string::npos) << closed.err;
+  EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
+  const Finished kept = signalled(command + run("kept"), "kept", "HUP", 3, "nohup ");
+  EXPECT_EQ(kept.status, 0) << kept.err;
+  EXPECT_EQ(result("kept"), result("run"));
 }
 
 TEST_F(ResumeCommand, SaysWhatACrashWouldCost) {
@@ -117,6 +131,156 @@ TEST_F(ResumeCommand, AMovedRunTakesItsMetricsAlong) {
   EXPECT_FALSE(std::filesystem::exists(path("run")));
 }
 
+// Both would write to one swap file: what the one has committed, the other would overwrite.
+TEST_F(ResumeCommand, ACopyBesideItsOriginalIsRefused) {
+  ASSERT_EQ(sluice(options() + drive() + run("whole") + "--steps 40").status, 0);
+  stop_a_run();
+  copy("run", "copy");
+  expect_refused_untouched("train --resume " + run("copy"), "go on in " + real("run") + ", or remove");
+  expect_refused_untouched("train --resume --json " + run("copy"), "both would write to one swap file");
+  EXPECT_EQ(sluice("checkpoint inspect " + path("copy")).status, 0);
+  EXPECT_EQ(sluice("checkpoint export " + path("copy") + " " + path("model")).status, 0);
+  // A link to the directory is the directory.
+  std::filesystem::create_directory_symlink(path("run"), path("link"));
+  const Finished f = sluice("train --resume " + run("link"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(result("run"), result("whole"));
+}
+
+TEST_F(ResumeCommand, TheOriginalIsKnownByItsDirectoryWhateverItsName) {
+  stop_a_run();
+  std::filesystem::rename(path("run"), path("renamed"));
+  copy("renamed", "run");
+  expect_refused_untouched("train --resume " + run("run"), "go on in " + real("renamed"));
+  expect_refused_untouched("train --resume " + run("renamed"), "go on in " + real("run"));
+  std::filesystem::remove_all(path("run"));
+  const Finished f = sluice("train --resume " + run("renamed"));
+  EXPECT_EQ(f.status, 0) << f.err;
+}
+
+TEST_F(ResumeCommand, ACopyOfWhatIsGoneGoesOn) {
+  stop_a_run();
+  copy("run", "backup");
+  copy("run", "put-back");
+  std::filesystem::remove_all(path("run"));
+  std::filesystem::rename(path("put-back"), path("run"));
+  // Put back from a backup, beside which it lies: that one has not been where the run was.
+  const std::size_t done = lines("run").size();
+  const Finished first = signalled("train --resume " + run("run"), "run", "TERM", static_cast<int>(done) + 2);
+  EXPECT_EQ(first.status, 1) << first.err;
+  EXPECT_NE(first.err.find("was replaced, by a copy from elsewhere"), std::string::npos) << first.err;
+  expect_refused_untouched("train --resume " + run("backup"), "go on in " + real("run"));
+  std::filesystem::rename(path("run"), path("moved"));
+  const std::size_t later = lines("moved").size();
+  const Finished moved = signalled("train --resume " + run("moved"), "moved", "TERM", static_cast<int>(later) + 2);
+  EXPECT_EQ(moved.status, 1) << moved.err;
+  EXPECT_NE(moved.err.find("the run was in " + real("") + "run before"), std::string::npos) << moved.err;
+  const Finished last = sluice("train --resume " + run("moved"));
+  EXPECT_EQ(last.status, 0) << last.err;
+  EXPECT_EQ(last.err.find("before, which is gone"), std::string::npos) << "it is remembered: " << last.err;
+}
+
+TEST_F(ResumeCommand, RunsFromBeforePlacesWereRememberedGoOn) {
+  stop_a_run();
+  nlohmann::ordered_json run_json = nlohmann::ordered_json::parse(read(path("run/run.json")));
+  ASSERT_TRUE(run_json.contains("place"));
+  run_json.erase("place");
+  run_json.erase("seal");
+  const std::string sealed = run_json.dump();
+  char seal[32];
+  std::snprintf(seal, sizeof seal, "%016llx",
+                static_cast<unsigned long long>(checksum(std::as_bytes(std::span(sealed)))));
+  run_json["seal"] = seal;
+  write("run/run.json", run_json.dump(1) + "\n");
+  const std::size_t done = lines("run").size();
+  ASSERT_EQ(signalled("train --resume " + run("run"), "run", "TERM", static_cast<int>(done) + 2).status, 1);
+  EXPECT_EQ(nlohmann::ordered_json::parse(read(path("run/run.json")))["place"]["path"], real("run"));
+  EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
+}
+
+// A snapshot lies in the directory, and so copies of it share nothing.
+TEST_F(ResumeCommand, CopiesOfARunThatIsNotDurableGoOnApart) {
+  const std::string command = options() + drive() + "--durable off --steps 40 ";
+  ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+  copy("run", "copy");
+  for (const char* name : {"copy", "run"}) {
+    const Finished f = sluice("train --resume " + run(name));
+    EXPECT_EQ(f.status, 0) << f.err;
+  }
+  EXPECT_EQ(result("run"), result("copy"));
+}
+
+TEST_F(ResumeCommand, ASwapFileThatHasGoneOnIsNotTheDrivesFault) {
+  stop_a_run();
+  copy("run", "copy");
+  const std::size_t done = lines("run").size();
+  ASSERT_EQ(signalled("train --resume " + run("run"), "run", "TERM", static_cast<int>(done) + 4).status, 1);
+  std::filesystem::remove_all(path("run"));
+  const std::string after = std::to_string(lines("copy").back()["step"].get<int>());
+  for (const std::string& command : {"train --resume " + run("copy"), "checkpoint inspect " + path("copy")}) {
+    const Finished f = sluice(command);
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_NE(f.err.find("it has gone on with a copy of this directory"), std::string::npos) << f.err;
+    EXPECT_NE(f.err.find("states of step " + after), std::string::npos) << f.err;
+    EXPECT_EQ(f.err.find("check the drive"), std::string::npos) << f.err;
+  }
+}
+
+TEST_F(ResumeCommand, WhatIsNotOfTheStatesTakesNoStepAlong) {
+  for (const std::string& where : {drive(), std::string("--states host "), drive() + "--durable off "}) {
+    SCOPED_TRACE(where);
+    const std::string command = options() + where + "--steps 8 --eval-every 2 ";
+    ASSERT_EQ(sluice(command + run("whole")).status, 0);
+    std::filesystem::create_directory(path("full"));
+    std::filesystem::create_symlink("/dev/full", path("full/metrics.jsonl"));
+    const Finished full = sluice(command + run("run") + "--metrics " + path("full/metrics.jsonl"));
+    EXPECT_EQ(full.status, 1) << full.err;
+    EXPECT_NE(full.err.find("a line could not be written: No space left on device"), std::string::npos) << full.err;
+    EXPECT_NE(full.err.find("go on with: sluice train --run " + path("run") + " --resume"), std::string::npos);
+    std::filesystem::remove(path("full/metrics.jsonl"));
+    // All steps are done then, and the model can not have its name.
+    std::filesystem::create_directories(path("run/model.safetensors/in the way"));
+    const Finished model = sluice("train --resume " + run("run"));
+    EXPECT_EQ(model.status, 1) << model.err;
+    EXPECT_NE(model.err.find("continuing after step"), std::string::npos) << model.err;
+    EXPECT_NE(model.err.find("the states of step 8 are kept"), std::string::npos) << model.err;
+    std::filesystem::remove_all(path("run/model.safetensors"));
+    const Finished f = sluice("train --resume " + run("run"));
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_NE(f.err.find("continuing after step 8"), std::string::npos) << f.err;
+    EXPECT_EQ(lines("full"), lines("whole"));
+    EXPECT_EQ(result("run"), result("whole"));
+    EXPECT_EQ(read(path("run/model.safetensors")), read(path("whole/model.safetensors")));
+    for (const char* name : {"run", "whole", "full"}) std::filesystem::remove_all(path(name));
+  }
+}
+
+TEST_F(ResumeCommand, ATraceThatCanNotBeWrittenSpoilsNothing) {
+  const Finished f = sluice(options() + "--states host --steps 3 --trace " + path("nvme") + " " + run("run"));
+  EXPECT_EQ(f.status, 1) << f.err;
+  EXPECT_NE(f.err.find("the run itself is complete"), std::string::npos) << f.err;
+  EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
+}
+
+TEST_F(ResumeCommand, TheRoomForWhatARunLeavesIsAskedForBeforeItsFirstStep) {
+  const std::string small = path("small");
+  std::filesystem::create_directory(small);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=1m") != 0) GTEST_SKIP() << "no file system can be mounted here";
+  const Finished states = sluice(options() + "--states host --run " + small + "/run");
+  const Finished model = sluice(options() + drive() + "--run " + small + "/run");
+  const bool left = std::filesystem::exists(small + "/run/run.json");
+  EXPECT_EQ(umount(small.c_str()), 0);
+  for (const Finished& f : {states, model}) {
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_NE(f.err.find(" are free there; make room"), std::string::npos) << f.err;
+    EXPECT_EQ(f.err.find("step 1/"), std::string::npos) << f.err;
+  }
+  EXPECT_NE(states.err.find("states of a run that is stopped"), std::string::npos) << states.err;
+  EXPECT_NE(model.err.find("the model at the end of the run"), std::string::npos) << model.err;
+  EXPECT_FALSE(left);
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+}
+
 TEST_F(ResumeCommand, ATornTailOfMetricsIsWrittenAnew) {
   ASSERT_EQ(sluice(options() + drive() + run("whole") + "--steps 40").status, 0);
   stop_a_run();
@@ -127,6 +291,25 @@ TEST_F(ResumeCommand, ATornTailOfMetricsIsWrittenAnew) {
   const Finished f = sluice("train --resume " + run("run"));
   EXPECT_EQ(f.status, 0) << f.err;
   EXPECT_EQ(lines("run"), lines("whole"));
+}
+
+TEST_F(ResumeCommand, DamagedLinesOfMetricsAreNamedAndWrittenAnew) {
+  for (const std::string& where : {drive(), drive() + "--durable off "}) {
+    SCOPED_TRACE(where);
+    const std::string command = options() + where + "--steps 40 ";
+    ASSERT_EQ(sluice(command + run("whole")).status, 0);
+    ASSERT_EQ(signalled(command + run("run"), "run", "TERM", 4).status, 1);
+    std::string text = read(path("run/metrics.jsonl"));
+    text[text.find('\n') + 15] = '\n';
+    write("run/metrics.jsonl", text);
+    const Finished f = sluice("train --resume " + run("run"));
+    EXPECT_EQ(f.status, 0) << f.err;
+    for (const char* number : {"2", "3"})
+      EXPECT_NE(f.err.find("run/metrics.jsonl: line " + std::string(number) + " is not of a step"), std::string::npos)
+          << f.err;
+    EXPECT_EQ(lines("run"), lines("whole"));
+    for (const char* name : {"run", "whole"}) std::filesystem::remove_all(path(name));
+  }
 }
 
 TEST_F(ResumeCommand, RanksThatCommittedApartGoBackTogether) {
@@ -172,7 +355,8 @@ TEST_F(ResumeCommand, RefusesRunsThatAreNotWhole) {
   with("commit.0", remove, "half a run");
   with("swap", remove, "can not open swap file");
   with("swap", halve, "belongs to another plan or is damaged");
-  with("metrics.jsonl", replace("{\"step\":1,", "{\"x\":1,"), "not of a metrics file");
+  with(
+      "metrics.jsonl", [](const std::string& at) { std::ofstream(at) << "dear diary\n"; }, "not of a metrics file");
   std::filesystem::copy_file(path("text"), path("saved"));
   std::string text = read(path("text"));
   text[7000] = '#';
@@ -205,8 +389,13 @@ TEST_F(ResumeCommand, RefusesWhatIsInUse) {
   }
   std::filesystem::copy(path("run"), path("copy"), std::filesystem::copy_options::recursive);
   const Finished f = sluice("train --resume " + run("copy"));
-  EXPECT_EQ(f.status, 2) << "its swap file is in use: " << f.err;
-  EXPECT_NE(f.err.find("used by another run"), std::string::npos) << f.err;
+  EXPECT_EQ(f.status, 2) << f.err;
+  EXPECT_NE(f.err.find("both would write to one swap file"), std::string::npos) << f.err;
+  std::filesystem::rename(path("run"), path("elsewhere"));
+  std::filesystem::remove(path("elsewhere/run.json"));
+  const Finished other = sluice("train --resume " + run("copy"));
+  EXPECT_EQ(other.status, 2) << "its swap file is in use: " << other.err;
+  EXPECT_NE(other.err.find("used by another run"), std::string::npos) << other.err;
   EXPECT_EQ(std::system(("kill -9 $(cat " + path(".pid") + ")").c_str()), 0);
 }
 

@@ -23,14 +23,15 @@ class RunCommandTest : public CommandTest {
   }
   std::string run(const std::string& name) const { return "--run " + path(name) + " "; }
 
-  /// Starts the command and signals it when the run's metrics have a few lines.
+  /// Starts the command, with `launcher` in front of it, and signals it when the run's metrics have a few lines.
   Finished signalled(const std::string& arguments, const std::string& name, const std::string& signal,
-                     int lines_min = 3) const {
+                     int lines_min = 3, const std::string& launcher = "") const {
     const std::string metrics = path(name) + "/metrics.jsonl";
-    const std::string script = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + arguments + " >" +
-                               path(".out") + " 2>" + path(".err") + " & pid=$!; until [ \"$(cat " + metrics +
-                               " 2>/dev/null | wc -l)\" -ge " + std::to_string(lines_min) +
-                               " ]; do kill -0 $pid || exit 99; sleep 0.02; done; kill -" + signal + " $pid; wait $pid";
+    const std::string command = launcher + SLUICE_BINARY " " + arguments + " >" + path(".out") + " 2>" + path(".err");
+    const std::string script = "export XDG_CACHE_HOME=" + path("cache") + "; " + command +
+                               " & pid=$!; until [ \"$(cat " + metrics + " 2>/dev/null | wc -l)\" -ge " +
+                               std::to_string(lines_min) + " ]; do kill -0 $pid || exit 99; sleep 0.02; done; kill -" +
+                               signal + " $pid; wait $pid";
     const int status = std::system(script.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path(".out")), read(path(".err"))};
   }
@@ -75,6 +76,12 @@ class RunCommandTest : public CommandTest {
     EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << f.err;
     EXPECT_TRUE(before == everything()) << "something was touched";
   }
+
+  void copy(const std::string& from, const std::string& to) const {
+    std::filesystem::copy(path(from), path(to), std::filesystem::copy_options::recursive);
+  }
+  /// As a run remembers where it is.
+  std::string real(const std::string& name) const { return std::filesystem::canonical(folder_).string() + "/" + name; }
 
   std::string swap() const {
     for (const auto& entry : std::filesystem::directory_iterator(path("nvme"))) return entry.path();
