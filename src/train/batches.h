@@ -41,7 +41,7 @@ class Windows {
 
   /// The last token of packed documents has nothing behind it, and its window serves all the same.
   std::uint64_t count() const;
-  /// `window` < count(). bad_request for tokens that are not in the vocabulary.
+  /// `window` < count(). bad_request for tokens that are not in the vocabulary, or damaged.
   Status read(std::uint64_t window, const BatchRow& row) const;
   /// See RunConfig::document_length: of some windows, rounded to a quarter of a power of two.
   Result<std::int64_t> document_length() const;
@@ -50,7 +50,7 @@ class Windows {
 
  private:
   Status mark_documents(std::uint64_t start, const BatchRow& row) const;
-  void mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const;
+  Status mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const;
   const TokenFile* tokens_ = nullptr;
   std::uint64_t sequence_ = 0;
   bool documents_ = false;

@@ -32,7 +32,9 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config));
   SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed, run.workload.documents));
   t->metrics_path_ = c.metrics.empty() && directory != nullptr ? directory->path() + "/metrics.jsonl" : c.metrics;
-  if (directory != nullptr) t->data_hash_ = t->tokens_.hash();
+  if (directory != nullptr) {
+    SLUICE_ASSIGN(t->data_hash_, t->tokens_.hash());
+  }
   SLUICE_TRY(t->open_state());
   if (t->done_ > c.steps)
     return bad_request(directory->path() + ": the run stands at step " + std::to_string(t->done_) +
