@@ -18,6 +18,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -110,9 +111,10 @@ class TokenFile {
 Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path);
 
 /// A token file as it is; anything else is taken as text (io/text_source.h) and tokenized into `cache_dir`, bytes as
-/// tokens (made if missing; empty: the user's cache), again only when its content is new there. What another user may
-/// have written there is not trusted.
+/// tokens (made if missing; empty: the user's cache), again only when its content is new there, or what is there is not
+/// what was written: `note` is told that. What another user may have written there is not trusted.
 Result<TokenFile> open_or_tokenize(const std::string& path, std::string cache_dir,
-                                   const TokenFile::Requirements& requirements);
+                                   const TokenFile::Requirements& requirements,
+                                   const std::function<void(const std::string&)>& note = {});
 
 }  // namespace sluice

@@ -41,13 +41,14 @@ Status check_packed(const RunConfig& config, const TokenFile& tokens) {
 
 }  // namespace
 
-Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model) {
+Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
+                            const std::function<void(const std::string&)>& note) {
   TokenFile::Requirements requirements;
   requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
   const auto sequence = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence));
   requirements.tokens_min = sequence;
   SLUICE_ASSIGN(TokenFile tokens,
-                open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements));
+                open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements, note));
   SLUICE_TRY(check_packed(config, tokens));
   if (config.document_mask.value_or(false) && !tokens.documents_known())
     return bad_request(config.data + ": --document-mask on needs to know where documents end, and a " +

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 
 #include "io/token_file.h"
 #include "sluice/status.h"
@@ -12,8 +14,10 @@
 namespace sluice {
 
 /// config.data as tokens. bad_request when it has less than one window, a larger vocabulary than the model, or
-/// documents that are packed for sequences of another length.
-Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model);
+/// documents that are packed for sequences of another length. `note` is told when tokens that were kept of a text are
+/// damaged and made again.
+Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
+                            const std::function<void(const std::string&)>& note = {});
 
 /// The config with `document_mask` decided, where it was left open: on for token files whose documents are packed. And
 /// with the data's `document_length` where that is a token file and the mask is on.

@@ -1,4 +1,4 @@
-// Token files of version 4: no bit of one changes unseen.
+// Token files of version 4: no bit of one changes unseen, and what is damaged is made again or named.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -242,6 +242,79 @@ TEST(TokenSums, WhatIsLeftOfATokenFileIsNoText) {
   write_text(dir / "zeroed.tokens", std::string(4096, '\0'));
   expect_refused(open_or_tokenize(dir / "zeroed.tokens", dir / "cache", {}), "is not a token file");
   EXPECT_FALSE(std::filesystem::exists(dir / "cache"));
+}
+
+/// A text in a cache, and what it said of it.
+class CacheTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_text(text_, content_);
+    cached_ = open().path();
+    ASSERT_TRUE(notes_.empty());
+  }
+  TokenFile open() {
+    auto file =
+        open_or_tokenize(text_, dir_ / "cache", {}, [this](const std::string& note) { notes_.push_back(note); });
+    EXPECT_TRUE(file.ok()) << file.error().message;
+    return file.ok() ? std::move(*file) : TokenFile();
+  }
+  const ScratchDir dir_{"/dev/shm"};
+  const std::string text_ = dir_ / "a.txt", content_ = some_text(150'000);
+  std::string cached_;
+  std::vector<std::string> notes_;
+};
+
+TEST_F(CacheTest, WhatIsDamagedIsMadeAgainWithOneNote) {
+  const std::string good = read_text(cached_);
+  std::vector<std::string> damage = {good.substr(0, good.size() / 2), good + "x", std::string(good.size(), '\0'), ""};
+  // Of the header, of each block, of the checksums.
+  for (const std::size_t at : {0ul, 9ul, 30ul, 66ul, 72ul, 70'000ul, 149'000ul, good.size() - 1}) {
+    damage.push_back(good);
+    damage.back()[at] ^= 8;
+  }
+  damage.push_back(good.substr(0, 80'000) + std::string(8192, '\0') + good.substr(88'192));
+  for (const std::string& bad : damage) {
+    write_text(cached_, bad);
+    notes_.clear();
+    expect_text(open(), content_);
+    ASSERT_EQ(notes_.size(), 1u);
+    EXPECT_NE(notes_[0].find(cached_), std::string::npos) << notes_[0];
+    EXPECT_NE(notes_[0].find("; it is made again from " + text_), std::string::npos) << notes_[0];
+    EXPECT_EQ(notes_[0].find('\n'), std::string::npos);
+    EXPECT_TRUE(read_text(cached_) == good);
+    open();
+    EXPECT_EQ(notes_.size(), 1u) << "once";
+  }
+}
+
+TEST_F(CacheTest, WhatHasNoChecksumsIsMadeAgainAndIsTheSameData) {
+  const std::string good = read_text(cached_);
+  const std::uint64_t hash = *open().hash();
+  write_text(cached_, without_sums(good));
+  EXPECT_EQ(*open_tokens(cached_).hash(), hash);
+  EXPECT_EQ(*open().hash(), hash);
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find("has no checksums; it is made again"), std::string::npos) << notes_[0];
+  EXPECT_TRUE(read_text(cached_) == good);
+}
+
+TEST_F(CacheTest, WhatCanNotBeMadeAgainIsNamed) {
+  std::filesystem::remove(cached_);
+  std::filesystem::create_directories(cached_ + "/in the way");
+  const auto refused = open_or_tokenize(text_, dir_ / "cache", {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find(cached_ + " is not a regular file, and can not be made again from " + text_),
+            std::string::npos)
+      << refused.error().message;
+}
+
+TEST_F(CacheTest, WhatIsDamagedLaterSaysWhatToRemove) {
+  const TokenFile file = open();
+  std::string bad = read_text(cached_);
+  bad[72] ^= 1;
+  write_text(cached_, bad);  // the same file, whose bytes are mapped
+  std::vector<std::int32_t> out(10);
+  expect_refused(file.read(0, out), "remove it, and it is made again from " + text_);
 }
 
 }  // namespace
