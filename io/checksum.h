@@ -27,6 +27,20 @@ class StreamingChecksum {
   void* state_;
 };
 
+/// The checksum of each block of a stream: 8 bytes a block are remembered.
+class BlockSums {
+ public:
+  explicit BlockSums(std::size_t block_bytes) : partial_(block_bytes) {}
+  void add(std::span<const std::byte> data);
+  /// Also of the last block, which may be shorter: nothing is added behind it.
+  const std::vector<std::uint64_t>& close();
+
+ private:
+  std::vector<std::byte> partial_;  ///< of a block: the first used_ bytes
+  std::size_t used_ = 0;
+  std::vector<std::uint64_t> values_;
+};
+
 /// One checksum per block. Allocates only when made. Different blocks may be set and verified by different threads.
 class BlockChecksums {
  public:

@@ -70,6 +70,7 @@ Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path) {
   if (n >= 8 && std::memcmp(there.data(), token_magic, 8) == 0) return Found(TokenFormat::sluice);
   if (has_megatron_magic(there)) return Found(TokenFormat::megatron);
   if (has_llm_c_magic(there)) return Found(TokenFormat::llm_c);
+  if (path.ends_with(".tokens")) return Found(TokenFormat::sluice);
   if (path.ends_with(".idx") && exists(megatron_name(path) + ".bin")) return Found(TokenFormat::megatron);
   if (path.ends_with(".bin")) return Found(has_index(path) ? TokenFormat::megatron : TokenFormat::nanogpt);
   return Found();
@@ -81,6 +82,7 @@ Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& r
   const TokenFormat format = found.ok() ? found->value_or(TokenFormat::sluice) : TokenFormat::sluice;
   TokenFile file;
   file.path_ = path;
+  file.if_damaged_ = requirements.if_damaged;
   std::string tokens_path = path;
   if (format == TokenFormat::megatron) {
     tokens_path = megatron_name(path) + ".bin";
@@ -89,8 +91,10 @@ Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& r
   }
   SLUICE_ASSIGN(file.tokens_, MappedFile::open(tokens_path, requirements.own));
   auto layout = layout_of(format, file.tokens_.bytes(), file.index_.bytes());
+  if (!layout.ok() && layout.error().code == ErrorCode::damaged) return file.damaged(layout.error().message);
   if (!layout.ok()) return bad_request(fmt::format("{} {}", file.path_, layout.error().message));
   file.layout_ = *layout;
+  if (file.has_checksums()) file.verified_ = std::make_unique<std::atomic<bool>[]>(layout->blocks());
   const std::uint64_t limit = requirements.vocabulary_limit;
   std::string wrong;
   if (limit > 0 && file.vocabulary() > limit) {
@@ -106,10 +110,42 @@ Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& r
   return file;
 }
 
-std::uint64_t TokenFile::hash() const {
+Error TokenFile::damaged(const std::string& what) const {
+  return bad_request(fmt::format("{} {}{}{}", path_, what, if_damaged_.empty() ? "" : "; ", if_damaged_));
+}
+
+/// Of tokens_, between its header and its checksums.
+Status TokenFile::verify_bytes(std::uint64_t at, std::uint64_t count) const {
+  if (!has_checksums() || count == 0) return success();
+  const std::uint64_t last = layout_.block_of(at + count - 1);
+  for (std::uint64_t block = layout_.block_of(at); block <= last; ++block) {
+    // Nothing hangs on the order: two threads may verify the same block, and the bytes are there before either.
+    if (verified_[block].load(std::memory_order_relaxed)) continue;
+    const Status status = check_block(tokens_.bytes(), layout_, block);
+    if (!status.ok()) return damaged(status.error().message);
+    verified_[block].store(true, std::memory_order_relaxed);
+  }
+  return success();
+}
+
+Status TokenFile::verify() const {
+  return has_checksums() ? verify_bytes(layout_.first_byte, layout_.sums_byte - layout_.first_byte) : success();
+}
+
+Result<std::uint64_t> TokenFile::hash() const {
   StreamingChecksum sum;
   sum.add(index_.bytes());
-  sum.add(tokens_.bytes());
+  if (!has_checksums()) {
+    sum.add(tokens_.bytes());
+    return sum.value();
+  }
+  const TokenHeader header = unsealed(load_number<TokenHeader>(tokens_.bytes(), 0));
+  sum.add(std::as_bytes(std::span(&header, 1)));
+  for (std::uint64_t at = layout_.first_byte; at < layout_.content_end; at += token_block_bytes) {
+    const std::uint64_t part = std::min(token_block_bytes, layout_.content_end - at);
+    SLUICE_TRY(verify_bytes(at, part));
+    sum.add(tokens_.bytes().subspan(at, part));
+  }
   return sum.value();
 }
 
@@ -117,7 +153,9 @@ Status TokenFile::read(std::uint64_t start, std::span<std::int32_t> out) const {
   SLUICE_CHECK(start <= count() && out.size() <= count() - start, "tokens [%llu, +%zu) of %llu",
                static_cast<unsigned long long>(start), out.size(), static_cast<unsigned long long>(count()));
   if (out.empty()) return success();
-  const auto* data = tokens_.bytes().data() + layout_.first_byte + start * layout_.token_bytes;
+  const std::uint64_t at = layout_.first_byte + start * layout_.token_bytes;
+  SLUICE_TRY(verify_bytes(at, out.size() * layout_.token_bytes));
+  const auto* data = tokens_.bytes().data() + at;
   std::uint32_t largest = 0;
   if (layout_.token_bytes == 1) largest = widen<std::uint8_t>(data, out);
   if (layout_.token_bytes == 2) largest = widen<std::uint16_t>(data, out);
@@ -129,18 +167,22 @@ Status TokenFile::read(std::uint64_t start, std::span<std::int32_t> out) const {
                                  static_cast<std::uint32_t>(out[bad]), start + bad, vocabulary()));
 }
 
-void TokenFile::read_mask(std::uint64_t start, std::span<std::uint8_t> out) const {
+Status TokenFile::read_mask(std::uint64_t start, std::span<std::uint8_t> out) const {
   SLUICE_CHECK(start <= count() && out.size() <= count() - start, "mask of tokens [%llu, +%zu) of %llu",
                static_cast<unsigned long long>(start), out.size(), static_cast<unsigned long long>(count()));
   if (!has_mask()) {
     std::fill(out.begin(), out.end(), std::uint8_t{1});
-    return;
+    return success();
   }
+  if (out.empty()) return success();
+  const std::uint64_t first = start / 8, last = (start + out.size() - 1) / 8;
+  SLUICE_TRY(verify_bytes(layout_.mask_byte + first, last - first + 1));
   const std::byte* const mask = tokens_.bytes().data() + layout_.mask_byte;
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::uint64_t bit = start + i;
     out[i] = std::to_integer<std::uint8_t>(mask[bit / 8] >> bit % 8) & 1u;
   }
+  return success();
 }
 
 std::uint64_t TokenFile::documents() const {
@@ -148,7 +190,11 @@ std::uint64_t TokenFile::documents() const {
   return count() > 0 ? 1 : 0;
 }
 
-/// As the table has it, or more than count() where that points outside it.
+Status TokenFile::verify_end_of(std::uint64_t document) const {
+  return layout_.documents_known ? verify_bytes(layout_.ends_byte + document * 8, 8) : success();
+}
+
+/// As the table has it, verified before, or more than count() where that points outside it.
 std::uint64_t TokenFile::end_of(std::uint64_t document) const {
   if (!layout_.documents_known) return count();
   const std::uint64_t at = layout_.ends_byte + document * 8;
@@ -162,6 +208,8 @@ std::uint64_t TokenFile::end_of(std::uint64_t document) const {
 Result<TokenFile::Document> TokenFile::document(std::uint64_t i) const {
   SLUICE_CHECK(i < documents(), "document %llu of %llu", static_cast<unsigned long long>(i),
                static_cast<unsigned long long>(documents()));
+  if (i > 0) SLUICE_TRY(verify_end_of(i - 1));
+  SLUICE_TRY(verify_end_of(i));
   const Document d{i == 0 ? 0 : end_of(i - 1), end_of(i)};
   const std::uint64_t n = packed_sequence();
   if (d.begin <= d.end && d.end <= count()) {
@@ -174,10 +222,11 @@ Result<TokenFile::Document> TokenFile::document(std::uint64_t i) const {
 }
 
 /// The first document at or behind `from` that ends behind `position`; documents() - 1 if the table has none.
-std::uint64_t TokenFile::first_ending_after(std::uint64_t position, std::uint64_t from) const {
+Result<std::uint64_t> TokenFile::first_ending_after(std::uint64_t position, std::uint64_t from) const {
   std::uint64_t last = documents() - 1;
   while (from < last) {
     const std::uint64_t middle = from + (last - from) / 2;
+    SLUICE_TRY(verify_end_of(middle));
     if (end_of(middle) > position)
       last = middle;
     else
@@ -186,12 +235,13 @@ std::uint64_t TokenFile::first_ending_after(std::uint64_t position, std::uint64_
   return from;
 }
 
-TokenFile::DocumentRange TokenFile::documents_in(std::uint64_t start, std::uint64_t length) const {
+Result<TokenFile::DocumentRange> TokenFile::documents_in(std::uint64_t start, std::uint64_t length) const {
   SLUICE_CHECK(length > 0 && start < count() && length <= count() - start, "tokens [%llu, +%llu) of %llu",
                static_cast<unsigned long long>(start), static_cast<unsigned long long>(length),
                static_cast<unsigned long long>(count()));
-  const std::uint64_t first = first_ending_after(start, 0);
-  return {first, first_ending_after(start + length - 1, first) + 1};
+  SLUICE_ASSIGN(const std::uint64_t first, first_ending_after(start, 0));
+  SLUICE_ASSIGN(const std::uint64_t last, first_ending_after(start + length - 1, first));
+  return DocumentRange{first, last + 1};
 }
 
 }  // namespace sluice

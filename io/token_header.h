@@ -1,4 +1,4 @@
-// The header of a token file as it lies in the file: shared by reader and writer.
+// The header of a token file as it lies in the file, and its checksums: shared by reader and writer.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,35 @@ struct TokenHeader {
   std::uint64_t documents;  ///< from version 2 on; zero before
   std::uint64_t flags;      ///< from version 3 on; zero before
   std::uint64_t sequence;   ///< from version 3 on; zero before
-  std::uint64_t checksum;
+  std::uint64_t checksum;   ///< of the 56 bytes before
 };
 static_assert(sizeof(TokenHeader) == 64);
+
+/// From version 4 on.
+struct SealedTokenHeader {
+  TokenHeader header;
+  std::uint64_t sums;  ///< XXH3 of the table of checksums
+};
+static_assert(sizeof(SealedTokenHeader) == 72);
+
+constexpr std::uint64_t token_header_bytes(std::uint32_t schema_version) {
+  return schema_version < 4 ? sizeof(TokenHeader) : sizeof(SealedTokenHeader);
+}
+
+constexpr std::uint64_t token_block_bytes = 65536;  ///< that one checksum is of; the last block may be shorter
 
 constexpr std::uint64_t token_flag_mask = 1;  ///< has a loss mask; no other flag is known
 
 std::uint32_t token_bytes_for(std::uint64_t vocabulary);
 std::uint64_t header_checksum(const TokenHeader& h);
 
-/// Where the table of documents lies: at the next multiple of 8 after `tokens_bytes` of tokens.
-constexpr std::uint64_t table_offset(std::uint64_t tokens_bytes) {
-  return (sizeof(TokenHeader) + tokens_bytes + 7) / 8 * 8;
-}
+/// Whether there is a table of documents.
+bool has_table(const TokenHeader& h);
+/// The header that the same tokens have in a file without checksums: what follows it is the same.
+TokenHeader unsealed(TokenHeader h);
+
+/// Where a table lies, of documents or of checksums: at the next multiple of 8.
+constexpr std::uint64_t table_offset(std::uint64_t end_before) { return (end_before + 7) / 8 * 8; }
 
 /// Of the loss mask: a bit a token, the first in the lowest of the first byte; what is left of the last byte is zero.
 constexpr std::uint64_t mask_bytes(std::uint64_t tokens) { return tokens / 8 + (tokens % 8 > 0 ? 1 : 0); }

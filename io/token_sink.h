@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "io/checksum.h"
 #include "io/publish.h"
 #include "io/token_layout.h"
 #include "sluice/status.h"
@@ -36,13 +38,19 @@ class TokenSink {
   virtual Status put(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) = 0;
 };
 
-/// Tokens, packed, to a file that is not yet published. Remembers the ends of documents, 8 bytes each.
+/// Tokens, packed, to a file that is not yet published. Remembers the ends of documents, 8 bytes each, and checksums if
+/// they are kept.
 class PackedTokens {
  public:
   static Result<PackedTokens> create(const std::string& path, std::uint64_t vocabulary, std::uint32_t token_bytes);
   Status append(std::span<const std::int32_t> tokens);
   void end_document() { ends_.push_back(count_); }
   Status flush();
+  /// From here on, of all that is written. Not of what is written to file().
+  void keep_sums();
+  /// Behind what was flushed.
+  Status append_bytes(std::span<const std::byte> bytes);
+  const std::vector<std::uint64_t>& close_sums() { return sums_->close(); }
   AtomicFile& file() { return file_; }
   std::uint64_t count() const { return count_; }
   std::uint64_t vocabulary() const { return vocabulary_; }
@@ -57,10 +65,11 @@ class PackedTokens {
   std::vector<std::byte> pending_;
   std::size_t used_ = 0;
   std::vector<std::uint64_t> ends_;
+  std::optional<BlockSums> sums_;
 };
 
-/// Sluice's own format. Tokens are stored in the smallest of 1, 2, 4 bytes that holds the vocabulary. A mask is
-/// remembered, a bit a token, until the end. Move-only.
+/// Sluice's own format, with checksums: 8 bytes for each 64 KiB are remembered. Tokens are stored in the smallest of 1,
+/// 2, 4 bytes that holds the vocabulary. A mask is remembered, a bit a token, until the end. Move-only.
 class TokenWriter final : public TokenSink {
  public:
   static Result<TokenWriter> create(const std::string& path, std::uint64_t vocabulary,
@@ -70,6 +79,7 @@ class TokenWriter final : public TokenSink {
   std::uint64_t count() const { return tokens_.count(); }
 
  private:
+  Status fill_up(std::uint64_t bytes);
   Status put(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) override;
   PackedTokens tokens_;
   TokenFeatures features_;

@@ -21,7 +21,7 @@ Status walk(const TokenFile& file, const TokenWatch& watch, const Each& each, co
       tokens.resize(std::min(chunk_tokens, document.end - at));
       SLUICE_TRY(file.read(at, tokens));
       mask.resize(file.has_mask() ? tokens.size() : 0);
-      if (file.has_mask()) file.read_mask(at, mask);
+      if (file.has_mask()) SLUICE_TRY(file.read_mask(at, mask));
       SLUICE_TRY(each(tokens, mask));
     }
     end(d, document);

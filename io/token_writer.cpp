@@ -72,9 +72,16 @@ Status PackedTokens::append(std::span<const std::int32_t> tokens) {
 }
 
 Status PackedTokens::flush() {
-  SLUICE_TRY(file_.append(std::span(pending_).first(used_)));
+  SLUICE_TRY(append_bytes(std::span(pending_).first(used_)));
   used_ = 0;
   return success();
+}
+
+void PackedTokens::keep_sums() { sums_.emplace(token_block_bytes); }
+
+Status PackedTokens::append_bytes(std::span<const std::byte> bytes) {
+  if (sums_) sums_->add(bytes);
+  return file_.append(bytes);
 }
 
 const std::vector<std::uint64_t>& PackedTokens::close_documents() {
@@ -87,8 +94,9 @@ Result<TokenWriter> TokenWriter::create(const std::string& path, std::uint64_t v
   TokenWriter writer;
   writer.features_ = features;
   SLUICE_ASSIGN(writer.tokens_, PackedTokens::create(path, vocabulary, token_bytes_for(vocabulary)));
-  const TokenHeader empty{};
+  const SealedTokenHeader empty{};
   SLUICE_TRY(writer.tokens_.file().append(std::as_bytes(std::span(&empty, 1))));
+  writer.tokens_.keep_sums();
   return writer;
 }
 
@@ -105,33 +113,37 @@ Status TokenWriter::put(std::span<const std::int32_t> tokens, std::span<const st
   return success();
 }
 
+/// Zeros behind `bytes` up to the next multiple of 8.
+Status TokenWriter::fill_up(std::uint64_t bytes) {
+  const std::byte zero[8] = {};
+  return tokens_.append_bytes(std::span(zero).first(table_offset(bytes) - bytes));
+}
+
 Status TokenWriter::finish() {
+  SLUICE_CHECK(features_.sequence == 0 || count() % features_.sequence == 0, "%llu tokens in sequences of %llu",
+               static_cast<unsigned long long>(count()), static_cast<unsigned long long>(features_.sequence));
   SLUICE_TRY(tokens_.flush());
-  AtomicFile& file = tokens_.file();
   const auto& ends = tokens_.close_documents();
-  TokenHeader header{};
+  SealedTokenHeader sealed{};
+  TokenHeader& header = sealed.header;
   std::memcpy(header.magic, token_magic, sizeof header.magic);
-  header.schema_version = 1;
+  header.schema_version = token_file_schema_version;
   header.token_bytes = tokens_.token_bytes();
   header.vocabulary = tokens_.vocabulary();
   header.count = count();
-  const bool more = features_.mask || features_.sequence > 0;
-  SLUICE_CHECK(features_.sequence == 0 || count() % features_.sequence == 0, "%llu tokens in sequences of %llu",
-               static_cast<unsigned long long>(count()), static_cast<unsigned long long>(features_.sequence));
-  if (ends.size() > 1 || more) {
-    header.schema_version = more ? 3 : 2;
-    header.flags = features_.mask ? token_flag_mask : 0;
-    header.sequence = features_.sequence;
-    header.documents = ends.size();
-    const std::uint64_t tokens_bytes = count() * header.token_bytes;
-    const std::byte zero[8] = {};
-    SLUICE_TRY(file.append(std::span(zero).first(table_offset(tokens_bytes) - sizeof header - tokens_bytes)));
-    SLUICE_TRY(file.append(std::as_bytes(std::span(ends))));
-    SLUICE_TRY(file.append(std::as_bytes(std::span(mask_))));
-  }
+  header.flags = features_.mask ? token_flag_mask : 0;
+  header.sequence = features_.sequence;
+  if (ends.size() > 1 || features_.mask || features_.sequence > 0) header.documents = ends.size();
+  SLUICE_TRY(fill_up(count() * header.token_bytes));
+  if (has_table(header)) SLUICE_TRY(tokens_.append_bytes(std::as_bytes(std::span(ends))));
+  SLUICE_TRY(tokens_.append_bytes(std::as_bytes(std::span(mask_))));
+  SLUICE_TRY(fill_up(mask_.size()));
+  const auto sums = std::as_bytes(std::span(tokens_.close_sums()));
+  SLUICE_TRY(tokens_.file().append(sums));
+  sealed.sums = checksum(sums);
   header.checksum = header_checksum(header);
-  SLUICE_TRY(file.write_at(0, std::as_bytes(std::span(&header, 1))));
-  return file.publish();
+  SLUICE_TRY(tokens_.file().write_at(0, std::as_bytes(std::span(&sealed, 1))));
+  return tokens_.file().publish();
 }
 
 Result<MegatronWriter> MegatronWriter::create(const std::string& path, std::uint64_t vocabulary) {

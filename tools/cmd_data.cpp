@@ -351,7 +351,13 @@ std::string printed_vocabulary(const TokenFile& file) {
   return fmt::format("not in this format; its tokens can be up to {}", file.vocabulary() - 1);
 }
 
-void print_inspection(const TokenFile& file, const TokenSurvey& survey) {
+std::string printed_checksums(const TokenFile& file) {
+  if (file.has_checksums()) return "verified";
+  if (file.format() != TokenFormat::sluice) return "none in this format";
+  return fmt::format("none in version {}; 'sluice data convert' adds them", file.version());
+}
+
+void print_inspection(const TokenFile& file, const TokenSurvey& survey, std::uint64_t hash) {
   Table table({"file", file.path()});
   table.add({"format", format_name(file.format())});
   table.add({"tokens", fmt::format("{} of {} bytes", file.count(), file.token_bytes())});
@@ -365,7 +371,8 @@ void print_inspection(const TokenFile& file, const TokenSurvey& survey) {
   table.add(
       {"longest document", fmt::format("number {} with {} tokens", survey.longest_document, survey.longest_tokens)});
   table.add({"empty documents", fmt::format("{}", survey.empty_documents)});
-  table.add({"hash", fmt::format("{:016x}", file.hash())});
+  table.add({"checksums", printed_checksums(file)});
+  table.add({"hash", fmt::format("{:016x}", hash)});
   fmt::print("{}", table.text());
 }
 
@@ -378,8 +385,10 @@ Status run_inspect(const InspectRequest& request) {
   const auto survey = survey_tokens(file, watch_tokens(line, file, "reading tokens"));
   line.finish();
   if (!survey.ok()) return survey.error();
+  SLUICE_TRY(file.verify());
+  SLUICE_ASSIGN(const std::uint64_t hash, file.hash());
   if (!request.json) {
-    print_inspection(file, *survey);
+    print_inspection(file, *survey, hash);
     return success();
   }
   json out{{"file", file.path()},
@@ -391,7 +400,8 @@ Status run_inspect(const InspectRequest& request) {
            {"largest_token", survey->largest_token},
            {"longest_document_tokens", survey->longest_tokens},
            {"empty_documents", survey->empty_documents},
-           {"hash", fmt::format("{:016x}", file.hash())}};
+           {"checksums", file.has_checksums() ? "verified" : "none"},
+           {"hash", fmt::format("{:016x}", hash)}};
   if (file.documents_known()) out["documents"] = file.documents();
   if (file.has_mask()) out["loss_tokens"] = survey->loss_tokens;
   if (file.packed_sequence() > 0) out["sequence"] = file.packed_sequence();
@@ -534,9 +544,10 @@ void add_convert(CLI::App& data, Outcome& outcome) {
 
 void add_inspect(CLI::App& data, Outcome& outcome) {
   auto request = std::make_shared<InspectRequest>();
-  CLI::App* command = add_command(data, "inspect", "What is in a token file; reads and checks all of it",
-                                  "  sluice data inspect c4.tokens\n"
-                                  "  sluice data inspect pile_text_document.idx --json");
+  CLI::App* command =
+      add_command(data, "inspect", "What is in a token file; reads all of it and compares it with its checksums",
+                  "  sluice data inspect c4.tokens\n"
+                  "  sluice data inspect pile_text_document.idx --json");
   command->add_option("file", request->file, "token file, as 'data convert' takes them")->required();
   command->add_flag("--json", request->json, "print one JSON object");
   command->callback([request, &outcome] { outcome.finish("data inspect", run_inspect(*request)); });

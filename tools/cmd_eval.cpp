@@ -61,10 +61,11 @@ Status eval(const RunOptions& options, const Evaluator::Options& what) {
   if (config.micro_batch < 1 || config.batch < config.micro_batch || config.batch % config.micro_batch != 0)
     return bad_request("--batch " + std::to_string(config.batch) + " is not a multiple of --micro-batch " +
                        std::to_string(config.micro_batch));
-  SLUICE_ASSIGN(TokenFile text, open_text(config));
-  const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !config.json);
-  SLUICE_ASSIGN(auto run, prepare(config, Purpose::evaluate, [&](const std::string& note) { line.note(note); }));
+  const auto tell = [&](const std::string& note) { line.note(note); };
+  SLUICE_ASSIGN(TokenFile text, open_text(config, tell));
+  const std::atomic<bool>& stop = stop_on_signals();
+  SLUICE_ASSIGN(auto run, prepare(config, Purpose::evaluate, tell));
   SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, std::move(text), what, [&](double fraction) {
                   line.task("reading weights from " + config.init, fraction);
                   return success();

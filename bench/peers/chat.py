@@ -17,13 +17,14 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 
 def read_tokens(path):
-    """Documents of a token file of version 3, as lists of (token, counts)."""
+    """Documents of a token file of version 3 or 4, as lists of (token, counts)."""
     with open(path, "rb") as f:
         data = f.read()
     magic, version, width, _, count, documents, flags, _, _ = struct.unpack_from("<8sIIQQQQQQ", data)
-    assert magic == b"SLUICTOK" and version == 3 and flags == 1, (magic, version, flags)
-    tokens = struct.unpack_from(f"<{count}{ {1: 'B', 2: 'H', 4: 'I'}[width] }", data, 64)
-    table = (64 + count * width + 7) // 8 * 8
+    assert magic == b"SLUICTOK" and version in (3, 4) and flags == 1, (magic, version, flags)
+    begin = 64 if version < 4 else 72
+    tokens = struct.unpack_from(f"<{count}{ {1: 'B', 2: 'H', 4: 'I'}[width] }", data, begin)
+    table = (begin + count * width + 7) // 8 * 8
     ends = struct.unpack_from(f"<{documents}Q", data, table)
     mask = data[table + documents * 8:]
     counts = [mask[i // 8] >> i % 8 & 1 for i in range(count)]

@@ -64,10 +64,11 @@ class TokenFile:
             data = source.read()
         _, version, size, _, count, documents, flags, self.packed = struct.unpack("<8sIIQQQQQ", data[:56])
         assert size == 1
-        self.tokens = list(data[64:64 + count])
+        first = 64 if version < 4 else 72
+        self.tokens = list(data[first:first + count])
         self.ends, self.mask = [count], [1] * count
-        if version > 1:
-            at = (64 + count + 7) // 8 * 8
+        if version in (2, 3) or version == 4 and (documents or flags or self.packed):
+            at = (first + count + 7) // 8 * 8
             self.ends = list(struct.unpack(f"<{documents}Q", data[at:at + 8 * documents]))
             if flags & 1:
                 bits = data[at + 8 * documents:]

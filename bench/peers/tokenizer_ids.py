@@ -49,9 +49,10 @@ def tokenize(args, tokenizer, text, folder):
         sys.exit(done.stderr.strip().splitlines()[-1])
     with open(output, "rb") as f:
         raw = f.read()
-    _, token_bytes, _, count = struct.unpack_from("<IIQQ", raw, 8)
+    version, token_bytes, _, count = struct.unpack_from("<IIQQ", raw, 8)
+    begin = 64 if version < 4 else 72
     ids = array.array({1: "B", 2: "H", 4: "I"}[token_bytes])
-    ids.frombytes(raw[64:64 + count * token_bytes])
+    ids.frombytes(raw[begin:begin + count * token_bytes])
     return ids.tolist(), json.loads(done.stdout)["text_bytes_per_second"]
 
 

@@ -41,13 +41,14 @@ Status check_packed(const RunConfig& config, const TokenFile& tokens) {
 
 }  // namespace
 
-Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model) {
+Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
+                            const std::function<void(const std::string&)>& note) {
   TokenFile::Requirements requirements;
   requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
   const auto sequence = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence));
   requirements.tokens_min = sequence;
   SLUICE_ASSIGN(TokenFile tokens,
-                open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements));
+                open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements, note));
   SLUICE_TRY(check_packed(config, tokens));
   if (config.document_mask.value_or(false) && !tokens.documents_known())
     return bad_request(config.data + ": --document-mask on needs to know where documents end, and a " +
@@ -96,7 +97,7 @@ Status Windows::read(std::uint64_t window, const BatchRow& row) const {
   const std::uint64_t behind = std::min(sequence_, tokens_->count() - start - 1);
   SLUICE_TRY(tokens_->read(start + 1, row.targets.first(behind)));
   std::fill(row.targets.begin() + static_cast<std::ptrdiff_t>(behind), row.targets.end(), -1);
-  if (tokens_->has_mask()) mark_masked(start + 1, row.targets.first(behind));
+  if (tokens_->has_mask()) SLUICE_TRY(mark_masked(start + 1, row.targets.first(behind)));
   return documents_ ? mark_documents(start, row) : success();
 }
 
@@ -117,20 +118,21 @@ Result<std::int64_t> Windows::document_length() const {
   return static_cast<std::int64_t>(std::round(length / grain) * grain);
 }
 
-void Windows::mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const {
+Status Windows::mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const {
   std::array<std::uint8_t, 512> counts;
   for (std::size_t at = 0; at < targets.size(); at += counts.size()) {
     const std::span part = targets.subspan(at, std::min(counts.size(), targets.size() - at));
-    tokens_->read_mask(start + at, std::span(counts).first(part.size()));
+    SLUICE_TRY(tokens_->read_mask(start + at, std::span(counts).first(part.size())));
     for (std::size_t i = 0; i < part.size(); ++i)
       if (counts[i] == 0) part[i] = -1;
   }
+  return success();
 }
 
 /// Documents may begin before the window, and go on behind it.
 Status Windows::mark_documents(std::uint64_t start, const BatchRow& row) const {
   const std::uint64_t end = start + sequence_;
-  const TokenFile::DocumentRange range = tokens_->documents_in(start, sequence_);
+  SLUICE_ASSIGN(const TokenFile::DocumentRange range, tokens_->documents_in(start, sequence_));
   std::uint64_t at = start;
   for (std::uint64_t d = range.first; d < range.last; ++d) {
     SLUICE_ASSIGN(const TokenFile::Document document, tokens_->document(d));

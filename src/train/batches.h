@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 
 #include "io/token_file.h"
 #include "sluice/status.h"
@@ -12,8 +14,10 @@
 namespace sluice {
 
 /// config.data as tokens. bad_request when it has less than one window, a larger vocabulary than the model, or
-/// documents that are packed for sequences of another length.
-Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model);
+/// documents that are packed for sequences of another length. `note` is told when tokens that were kept of a text are
+/// damaged and made again.
+Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
+                            const std::function<void(const std::string&)>& note = {});
 
 /// The config with `document_mask` decided, where it was left open: on for token files whose documents are packed. And
 /// with the data's `document_length` where that is a token file and the mask is on.
@@ -41,7 +45,7 @@ class Windows {
 
   /// The last token of packed documents has nothing behind it, and its window serves all the same.
   std::uint64_t count() const;
-  /// `window` < count(). bad_request for tokens that are not in the vocabulary.
+  /// `window` < count(). bad_request for tokens that are not in the vocabulary, or damaged.
   Status read(std::uint64_t window, const BatchRow& row) const;
   /// See RunConfig::document_length: of some windows, rounded to a quarter of a power of two.
   Result<std::int64_t> document_length() const;
@@ -50,7 +54,7 @@ class Windows {
 
  private:
   Status mark_documents(std::uint64_t start, const BatchRow& row) const;
-  void mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const;
+  Status mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const;
   const TokenFile* tokens_ = nullptr;
   std::uint64_t sequence_ = 0;
   bool documents_ = false;

@@ -81,9 +81,9 @@ Status Generator::load_tokens(RankId, std::int32_t, const StepParams&, std::span
   return success();
 }
 
-Result<TokenFile> open_text(const RunConfig& config) {
+Result<TokenFile> open_text(const RunConfig& config, const std::function<void(const std::string&)>& note) {
   SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
-  return open_data(config, model);
+  return open_data(config, model, note);
 }
 
 Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, TokenFile text, const Options& options,

@@ -52,7 +52,7 @@ class Generator final : public StepSource {
 };
 
 /// config.data as tokens. bad_request when it has less than one window, or a larger vocabulary than the model.
-Result<TokenFile> open_text(const RunConfig& config);
+Result<TokenFile> open_text(const RunConfig& config, const std::function<void(const std::string&)>& note = {});
 
 struct EvaluateResult {
   double loss = 0;            ///< nats per token

@@ -37,10 +37,12 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   const RunConfig& c = run.config;
   SLUICE_CHECK(c.run.empty() == (directory == nullptr), "(a run in '%s' and its directory)", c.run.c_str());
   std::unique_ptr<Trainer> t(new Trainer(run, observer, directory, stop));
-  SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config));
+  SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config, [&](const std::string& text) { observer.note(text); }));
   SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed, run.workload.documents));
   t->metrics_path_ = c.metrics.empty() && directory != nullptr ? directory->path() + "/metrics.jsonl" : c.metrics;
-  if (directory != nullptr) t->data_hash_ = t->tokens_.hash();
+  if (directory != nullptr) {
+    SLUICE_ASSIGN(t->data_hash_, t->tokens_.hash());
+  }
   SLUICE_TRY(t->open_state());
   if (t->done_ > c.steps)
     return bad_request(directory->path() + ": the run stands at step " + std::to_string(t->done_) +

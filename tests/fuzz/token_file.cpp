@@ -1,19 +1,15 @@
 // A token file of our own.
-#include <cstring>
-
-#include "io/token_header.h"
 #include "tests/fuzz/tokens.h"
+#include "tests/token_seal.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const sluice::fuzz::Folder folder;
   sluice::fuzz::open_and_read(folder.write("text.tokens", {data, size}), size);
   if (size < sizeof(sluice::TokenHeader)) return 0;
-  // And with the checksum that its header should have, or nothing behind that is ever reached.
-  std::vector<std::uint8_t> bytes(data, data + size);
-  sluice::TokenHeader header;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  header.checksum = sluice::header_checksum(header);
-  std::memcpy(bytes.data(), &header, sizeof header);
-  sluice::fuzz::open_and_read(folder.write("text.tokens", bytes), size);
+  // And with the checksums that its header, and what is behind that, should have, or neither is ever got past.
+  const std::string bytes(data, data + size);
+  for (const std::string& file : {sluice::resigned(bytes), sluice::resealed(bytes)})
+    sluice::fuzz::open_and_read(
+        folder.write("text.tokens", {reinterpret_cast<const std::uint8_t*>(file.data()), file.size()}), size);
   return 0;
 }

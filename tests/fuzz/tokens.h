@@ -17,10 +17,15 @@ inline void open_and_read(const std::string& path, std::size_t bytes_max) {
   std::vector<std::int32_t> tokens(file->count());
   const Status read = file->read(0, tokens);
   if (!read.ok()) check_refusal(read.error());
+  const auto hash = file->hash();
+  const Status verified = file->verify();
+  SLUICE_CHECK(hash.ok() == verified.ok(), "a hash of what is damaged");
+  if (!verified.ok()) check_refusal(verified.error());
   for (const std::int32_t t : tokens)
     SLUICE_CHECK(!read.ok() || (t >= 0 && static_cast<std::uint64_t>(t) < file->vocabulary()), "token %d", t);
   std::vector<std::uint8_t> mask(file->count());
-  file->read_mask(0, mask);
+  const Status masked = file->read_mask(0, mask);
+  if (!masked.ok()) return check_refusal(masked.error());
   for (const std::uint8_t counts : mask) SLUICE_CHECK(counts == 1 || (counts == 0 && file->has_mask()), "%d", counts);
   const std::uint64_t n = file->packed_sequence();
   SLUICE_CHECK(n == 0 || file->count() % n == 0, "sequences");
@@ -32,7 +37,8 @@ inline void open_and_read(const std::string& path, std::size_t bytes_max) {
   }
   if (file->count() > 0) {
     const auto range = file->documents_in(file->count() / 2, file->count() - file->count() / 2);
-    SLUICE_CHECK(range.first <= range.last && range.last <= file->documents(), "documents of a window");
+    if (!range.ok()) return check_refusal(range.error());
+    SLUICE_CHECK(range->first <= range->last && range->last <= file->documents(), "documents of a window");
   }
 }
 

@@ -58,7 +58,7 @@ void expect_packed(const Packed& packed, const std::vector<std::size_t>& lengths
     std::vector<std::int32_t> tokens(document->count());
     std::vector<std::uint8_t> mask(document->count());
     ASSERT_TRUE(file.read(document->begin, tokens).ok());
-    file.read_mask(document->begin, mask);
+    EXPECT_TRUE(file.read_mask(document->begin, mask).ok());
     EXPECT_EQ(std::set<std::int32_t>(tokens.begin(), tokens.end()).size(), 1u);
     EXPECT_EQ(mask[0], 0) << "nothing stands before the first token";
     std::vector<std::uint8_t> expected(mask.size(), tokens[0] == 0 ? 0 : 1);

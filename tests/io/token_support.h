@@ -14,6 +14,7 @@
 #include "io/token_sink.h"
 #include "io/tokenize.h"
 #include "support.h"
+#include "tests/token_seal.h"
 
 namespace sluice {
 

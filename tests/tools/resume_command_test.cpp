@@ -367,6 +367,30 @@ TEST_F(ResumeCommand, RefusesRunsThatAreNotWhole) {
   EXPECT_EQ(f.status, 0) << f.err;
 }
 
+TEST_F(ResumeCommand, DamagedTokensOfATextAreMadeAgainAndAUsersTokensAreNamed) {
+  const auto flip = [](const std::string& at) {
+    std::string bytes = read(at);
+    bytes[bytes.size() / 2] ^= 1;
+    std::ofstream(at, std::ios::binary) << bytes;
+  };
+  stop_a_run();
+  ASSERT_EQ(sluice("data tokenize --input " + path("text") + " --output " + path("text.tokens")).status, 0);
+  const std::string tokens = std::filesystem::directory_iterator(path("run/tokens"))->path(), good = read(tokens);
+  flip(tokens);
+  const Finished f = sluice("train --resume " + run("run"));
+  EXPECT_EQ(f.status, 0) << f.err;
+  EXPECT_NE(f.err.find(tokens + " is damaged"), std::string::npos) << f.err;
+  EXPECT_NE(f.err.find("it is made again from " + path("text")), std::string::npos) << f.err;
+  EXPECT_TRUE(read(tokens) == good);
+  ASSERT_EQ(sluice(options() + drive() + run("whole") + "--steps 40").status, 0);
+  EXPECT_EQ(lines("run"), lines("whole"));
+
+  const std::string given = "train --model llama-tiny --seq 32 --batch 4 --data " + path("text.tokens") + " ";
+  ASSERT_EQ(signalled(given + drive() + run("given") + "--steps 40", "given", "TERM").status, 1);
+  flip(path("text.tokens"));
+  expect_refused_untouched("train --resume " + run("given"), path("text.tokens") + " is damaged");
+}
+
 TEST_F(ResumeCommand, RefusesAForeignSwapFileNamingTheBlock) {
   stop_a_run();
   std::string noise(std::filesystem::file_size(swap()), 'x');
