@@ -14,6 +14,7 @@
 namespace sluice {
 namespace {
 
+constexpr std::uint64_t reserve_bytes_max = 1ull << 30;
 constexpr int least_major = 8;  ///< compute capability: bf16 on tensor cores, cp.async
 
 Error cuda_fault(const char* what, cudaError_t error) {
@@ -76,23 +77,32 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
 
 Status CudaDevice::make_current() const { return use(index_); }
 
-Result<std::uint64_t> CudaDevice::free_bytes() const {
+Result<std::uint64_t> CudaDevice::unused_bytes() const {
   SLUICE_TRY(use(index_));
   std::size_t free = 0, total = 0;
   SLUICE_TRY(check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
   return std::uint64_t{free};
 }
 
+// Loading everything at once (CUDA_MODULE_LOADING=EAGER) would need no reserve, and take the libraries' whole code.
+std::uint64_t CudaDevice::reserve_bytes() const { return std::min(total_bytes_ / 32, reserve_bytes_max); }
+
+Result<std::uint64_t> CudaDevice::free_bytes() const {
+  SLUICE_ASSIGN(const std::uint64_t unused, unused_bytes());
+  return unused - std::min(reserve_bytes(), unused / 2);
+}
+
 Result<std::byte*> CudaDevice::allocate(std::uint64_t bytes) {
-  SLUICE_TRY(use(index_));
+  SLUICE_ASSIGN(const std::uint64_t usable, free_bytes());
   void* address = nullptr;
-  const cudaError_t error = cudaMalloc(&address, bytes);
+  const cudaError_t error = bytes > usable ? cudaErrorMemoryAllocation : cudaMalloc(&address, bytes);
   if (error == cudaSuccess) return static_cast<std::byte*>(address);
   static_cast<void>(cudaGetLastError());
   if (error != cudaErrorMemoryAllocation) return cuda_fault("cudaMalloc", error);
-  SLUICE_ASSIGN(const std::uint64_t free, free_bytes());
-  return bad_request(fmt::format("{} of {} are asked for, and {} are free (of {})", format_bytes(bytes), name_,
-                                 format_bytes(free), format_bytes(total_bytes_)));
+  SLUICE_ASSIGN(const std::uint64_t unused, unused_bytes());
+  return bad_request(fmt::format(
+      "{} of {} are asked for, and {} are free (of {}), {} of them for code that is loaded later", format_bytes(bytes),
+      name_, format_bytes(unused), format_bytes(total_bytes_), format_bytes(std::min(reserve_bytes(), unused / 2))));
 }
 
 void CudaDevice::free(std::byte* address, std::uint64_t) {

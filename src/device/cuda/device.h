@@ -23,7 +23,7 @@ class CudaDevice final : public DeviceMemory {
   /// program was built for, when there is no such device, or when it lacks the arithmetic (compute capability 8.0).
   static Result<std::unique_ptr<CudaDevice>> open(int index);
 
-  /// One cudaMalloc. bad_request with what is free when there is not enough.
+  /// One cudaMalloc. bad_request with what is free when there is not enough of it, beside what has to stay free.
   Result<std::byte*> allocate(std::uint64_t bytes) override;
   void free(std::byte* address, std::uint64_t bytes) override;
   Status copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) override;
@@ -40,10 +40,14 @@ class CudaDevice final : public DeviceMemory {
   const std::string& name() const { return name_; }  ///< "NVIDIA H200 (cuda:0)"
   std::uint64_t total_bytes() const { return total_bytes_; }
   std::uint64_t cache_bytes() const { return cache_bytes_; }
+  /// What may be allocated. Some of what is free stays so: code of kernels, ours and the libraries', goes to the device
+  /// when they are first launched, which is when the arenas have been taken.
   Result<std::uint64_t> free_bytes() const;
 
  private:
   CudaDevice() = default;
+  Result<std::uint64_t> unused_bytes() const;
+  std::uint64_t reserve_bytes() const;
   int index_ = 0;
   std::string kind_, name_;
   std::uint64_t total_bytes_ = 0, cache_bytes_ = 0;
