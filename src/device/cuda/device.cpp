@@ -110,10 +110,57 @@ void CudaDevice::free(std::byte* address, std::uint64_t) {
   static_cast<void>(cudaFree(address));
 }
 
+std::uint64_t& pinned_piece_bytes() {
+  static std::uint64_t bytes = 64ull << 30;
+  return bytes;
+}
+
+namespace {
+
+/// Calls f(offset, bytes) for what lies in each piece of the addresses of `a`, and of `b`, until one fails.
+template <class F>
+cudaError_t each_piece(const std::byte* a, const std::byte* b, std::uint64_t bytes, F&& f) {
+  const std::uint64_t piece = pinned_piece_bytes();
+  const auto left = [piece](const std::byte* p) { return piece - (reinterpret_cast<std::uintptr_t>(p) & (piece - 1)); };
+  cudaError_t error = cudaSuccess;
+  for (std::uint64_t at = 0, n = 0; at < bytes && error == cudaSuccess; at += n) {
+    n = std::min({bytes - at, left(a + at), left(b + at)});
+    error = f(at, n);
+  }
+  return error;
+}
+
+cudaError_t copy_in_pieces(std::byte* dst, const std::byte* src, std::uint64_t bytes, cudaStream_t stream) {
+  return each_piece(dst, src, bytes, [&](std::uint64_t at, std::uint64_t n) {
+    return cudaMemcpyAsync(dst + at, src + at, n, cudaMemcpyDefault, stream);
+  });
+}
+
+void unpin_in_pieces(std::byte* host, std::uint64_t bytes) {
+  each_piece(host, host, bytes, [host](std::uint64_t at, std::uint64_t) {
+    static_cast<void>(cudaHostUnregister(host + at));  // of a device that has failed, too
+    return cudaSuccess;
+  });
+}
+
+/// All of it or nothing.
+cudaError_t pin_in_pieces(std::byte* host, std::uint64_t bytes) {
+  std::uint64_t done = 0;
+  const cudaError_t error = each_piece(host, host, bytes, [&](std::uint64_t at, std::uint64_t n) {
+    const cudaError_t code = cudaHostRegister(host + at, n, cudaHostRegisterPortable);
+    if (code == cudaSuccess) done = at + n;
+    return code;
+  });
+  if (error != cudaSuccess) unpin_in_pieces(host, done);
+  return error;
+}
+
+}  // namespace
+
 // With the stream of the calling thread alone: lanes go on meanwhile.
 Status CudaDevice::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
   SLUICE_TRY(use(index_));
-  SLUICE_TRY(check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cudaStreamPerThread), "copying"));
+  SLUICE_TRY(check(copy_in_pieces(dst, src, bytes, cudaStreamPerThread), "copying"));
   return check(cudaStreamSynchronize(cudaStreamPerThread), "copying");
 }
 
@@ -125,7 +172,7 @@ Status CudaDevice::fill(std::byte* dst, std::byte value, std::uint64_t bytes) {
 
 Status CudaDevice::pin(std::byte* host, std::uint64_t bytes) {
   SLUICE_TRY(use(index_));
-  const cudaError_t error = cudaHostRegister(host, bytes, cudaHostRegisterPortable);
+  const cudaError_t error = pin_in_pieces(host, bytes);
   if (error == cudaSuccess) return success();
   static_cast<void>(cudaGetLastError());
   rlimit limit{};
@@ -139,9 +186,9 @@ Status CudaDevice::pin(std::byte* host, std::uint64_t bytes) {
                                  format_bytes(bytes), cudaGetErrorString(error)));
 }
 
-void CudaDevice::unpin(std::byte* host, std::uint64_t) {
+void CudaDevice::unpin(std::byte* host, std::uint64_t bytes) {
   static_cast<void>(cudaSetDevice(index_));
-  static_cast<void>(cudaHostUnregister(host));
+  unpin_in_pieces(host, bytes);
 }
 
 // ---- queues
@@ -217,7 +264,7 @@ Status CudaQueue::begin() {
 
 Status CudaQueue::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
   SLUICE_TRY(begin());
-  return check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, impl_->stream), "copying");
+  return check(copy_in_pieces(dst, src, bytes, impl_->stream), "copying");
 }
 
 Status CudaQueue::mark(std::uint64_t mark) {

@@ -16,6 +16,11 @@ namespace sluice {
 
 class CudaQueue;
 
+/// Drivers of 2025 (r580) and later refuse to register 512 GiB at once. Pieces end at multiples of this, a power of
+/// two, and no copy reaches over such an end, since a driver need not take two registrations for one. Tests make it
+/// smaller.
+std::uint64_t& pinned_piece_bytes();
+
 /// Compute ops, copies down and copies up work beside each other, each in a queue of its own.
 class CudaDevice final : public DeviceMemory {
  public:
@@ -28,7 +33,7 @@ class CudaDevice final : public DeviceMemory {
   void free(std::byte* address, std::uint64_t bytes) override;
   Status copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) override;
   Status fill(std::byte* dst, std::byte value, std::uint64_t bytes) override;
-  /// Page-locks and maps an arena of the host. bad_request, naming the limit, when it may not be locked.
+  /// Page-locks and maps an arena of the host, in pieces. bad_request, naming the limit, when it may not be locked.
   Status pin(std::byte* host, std::uint64_t bytes) override;
   void unpin(std::byte* host, std::uint64_t bytes) override;
 
