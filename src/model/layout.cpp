@@ -28,7 +28,7 @@ std::uint64_t attention_scratch_bytes(const Dims& d, std::int64_t keys, bool bac
   shape.keys = keys;
   return std::max({linear_bytes(d, rows, d.hidden, d.qkv, backward), linear_bytes(d, rows, d.q, d.hidden, backward),
                    d.sizes->attention_bytes(shape, d.dtype),
-                   backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.head_dim)) : 0});
+                   backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.qk_norm ? d.q + d.kv : 0)) : 0});
 }
 
 std::uint64_t mlp_scratch_bytes(const Dims& d, bool backward) {
