@@ -158,6 +158,24 @@ void rmsnorm_backward(const T* x, std::int64_t x_ld, const T* weight, const floa
 }
 
 template <class T>
+void rmsnorm_heads_forward(const HeadNorms<T>& norms, const T* x, std::int64_t ld, float eps, std::int64_t rows, T* y,
+                           float* rstd) {
+  for (std::int64_t head = 0; head < norms.heads(); ++head)
+    rmsnorm_forward(x + head * norms.dim, ld, norms.weight(head), eps, rows, norms.dim, y + head * norms.dim, ld,
+                    rstd + head * rows);
+}
+
+template <class T>
+void rmsnorm_heads_backward(const HeadNorms<T>& norms, const T* x, std::int64_t ld, const float* rstd, const T* dy,
+                            std::int64_t rows, T* dx, float* d_query_weight, float* d_key_weight, float* workspace) {
+  for (std::int64_t head = 0; head < norms.heads(); ++head) {
+    const std::int64_t column = head * norms.dim;
+    rmsnorm_backward(x + column, ld, norms.weight(head), rstd + head * rows, dy + column, ld, rows, norms.dim,
+                     dx + column, ld, false, head < norms.queries ? d_query_weight : d_key_weight, workspace);
+  }
+}
+
+template <class T>
 void layernorm_forward(const T* x, const T* weight, const T* bias, float eps, std::int64_t rows, std::int64_t width,
                        T* y, float* mean, float* rstd) {
   const NormLoops<T>& row = simd<T>();
@@ -195,6 +213,10 @@ void layernorm_backward(const T* x, const T* weight, const float* mean, const fl
                                    std::int64_t, float*);                                                         \
   template void rmsnorm_backward<T>(const T*, std::int64_t, const T*, const float*, const T*, std::int64_t,       \
                                     std::int64_t, std::int64_t, T*, std::int64_t, bool, float*, float*);          \
+  template void rmsnorm_heads_forward<T>(const HeadNorms<T>&, const T*, std::int64_t, float, std::int64_t, T*,    \
+                                         float*);                                                                 \
+  template void rmsnorm_heads_backward<T>(const HeadNorms<T>&, const T*, std::int64_t, const float*, const T*,    \
+                                          std::int64_t, T*, float*, float*, float*);                              \
   template void layernorm_forward<T>(const T*, const T*, const T*, float, std::int64_t, std::int64_t, T*, float*, \
                                      float*);                                                                     \
   template void layernorm_backward<T>(const T*, const T*, const float*, const float*, const T*, std::int64_t,     \

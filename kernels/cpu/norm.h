@@ -22,6 +22,26 @@ void rmsnorm_backward(const T* x, std::int64_t x_ld, const T* weight, const floa
 /// floats of workspace for a backward of this shape
 std::int64_t norm_workspace_floats(std::int64_t rows, std::int64_t width);
 
+/// RMSNorm of every head of queries and keys (Qwen 3), which lie beside each other in rows of x: first `queries` heads
+/// with one weight, then `keys` with another, [dim] each.
+template <class T>
+struct HeadNorms {
+  const T *query_weight, *key_weight;
+  std::int64_t queries, keys, dim;
+  std::int64_t heads() const { return queries + keys; }
+  const T* weight(std::int64_t head) const { return head < queries ? query_weight : key_weight; }
+};
+
+/// x, y: [rows, ld]. rstd: [heads, rows] fp32.
+template <class T>
+void rmsnorm_heads_forward(const HeadNorms<T>& norms, const T* x, std::int64_t ld, float eps, std::int64_t rows, T* y,
+                           float* rstd);
+/// dx is set, [rows, ld] as x and dy; gradients of the weights are added to, in an order that follows from the shape.
+/// workspace: norm_workspace_floats(rows, heads x dim).
+template <class T>
+void rmsnorm_heads_backward(const HeadNorms<T>& norms, const T* x, std::int64_t ld, const float* rstd, const T* dy,
+                            std::int64_t rows, T* dx, float* d_query_weight, float* d_key_weight, float* workspace);
+
 /// LayerNorm with weight and bias; mean and rstd: [rows] fp32.
 template <class T>
 void layernorm_forward(const T* x, const T* weight, const T* bias, float eps, std::int64_t rows, std::int64_t width,

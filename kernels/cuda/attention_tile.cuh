@@ -22,24 +22,49 @@ struct Tile {
   }
 };
 
+/// load_rows where the threads of a block begin whole rows together and addresses are aligned: a thread keeps its
+/// column, and neither that nor how the row's chunks change places has to be found out again: what is issued beside a
+/// copy is time that tensor cores wait. Nothing is read where nothing is there.
+template <int D, int rows, int threads>
+__device__ void load_whole_rows(uint4* tile, const bf16* head, std::int64_t stride, int begin, int end, int dim) {
+  constexpr int chunks = Tile<D>::chunks, step = threads / chunks;
+  const int first = thread_here() / chunks, c = thread_here() % chunks;
+  const int left = 8 * c < dim ? end - begin - first : 0;  // aligned: dim has whole chunks
+  const bf16* from = head + (begin + first) * stride + std::int64_t{8} * c;
+  uint4* const to = Tile<D>::chunk(tile, first, c);
+#pragma unroll 1
+  for (int i = 0; i < rows; i += step, from += step * stride)
+    copy_16_async(to + i * Tile<D>::stride, from, i < left ? 16 : 0);
+}
+
+/// The same one by one, where addresses are not aligned; complete when it returns.
+template <int D, int rows, int threads>
+__device__ void load_elements(uint4* tile, const bf16* head, std::int64_t stride, int begin, int end, int dim) {
+#pragma unroll 1
+  for (int i = thread_here(); i < rows * D; i += threads) {
+    const int row = i / D, column = i % D;
+    const bool there = begin + row < end && column < dim;
+    reinterpret_cast<bf16*>(Tile<D>::chunk(tile, row, column / 8))[column % 8] =
+        there ? head[(begin + row) * stride + column] : bf16{};
+  }
+}
+
 /// Starts the copy of rows [begin, begin + rows) of a head into a tile, zeros for rows from `end` on and for columns
 /// from `dim` on; without `aligned` the copy is complete when it returns.
 template <int D, int rows, int threads>
 __device__ void load_rows(uint4* tile, const bf16* head, std::int64_t stride, int begin, int end, int dim,
                           bool aligned) {
-  constexpr int chunks = Tile<D>::chunks;
+  constexpr int chunks = Tile<D>::chunks, step = threads % chunks == 0 ? threads / chunks : 1;
+  if (!aligned) return load_elements<D, rows, threads>(tile, head, stride, begin, end, dim);
+  if constexpr (step % 8 == 0 && rows % step == 0) {
+    load_whole_rows<D, rows, threads>(tile, head, stride, begin, end, dim);
+  } else {
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += threads) {
-    const int row = i / chunks, c = i % chunks, left = begin + row < end ? dim - 8 * c : 0;
-    const int valid = left < 0 ? 0 : left > 8 ? 8 : left;
-    const std::int64_t at = (begin + row) * stride + std::int64_t{8} * c;
-    const bf16* from = valid > 0 ? head + at : head;
-    uint4* to = Tile<D>::chunk(tile, row, c);
-    if (aligned)
-      copy_16_async(to, from, 2 * valid);
-    else
-#pragma unroll 1
-      for (int j = 0; j < 8; ++j) reinterpret_cast<bf16*>(to)[j] = j < valid ? from[j] : bf16{};
+    for (int i = thread_here(); i < rows * chunks; i += threads) {
+      const int row = i / chunks, c = i % chunks;
+      const bool there = begin + row < end && 8 * c < dim;
+      copy_16_async(Tile<D>::chunk(tile, row, c), head + (begin + row) * stride + std::int64_t{8} * c, there ? 16 : 0);
+    }
   }
 }
 

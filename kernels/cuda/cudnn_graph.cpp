@@ -31,16 +31,19 @@ Status Cudnn::as_status(cudnnStatus_t code, const char* what) const {
 }
 
 Status CudnnPlan::run(cudnnHandle_t handle, std::span<const CudnnPointer> tensors, void* workspace) const {
-  std::vector<std::int64_t> ids;
-  std::vector<void*> addresses;
-  for (const CudnnPointer& t : tensors) {
-    ids.push_back(t.id);
-    addresses.push_back(const_cast<void*>(t.address));  // inputs are only read
+  constexpr std::size_t most = 16;
+  std::array<std::int64_t, most> ids{};
+  std::array<void*, most> addresses{};
+  SLUICE_CHECK(tensors.size() <= most, "%zu tensors", tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    ids[i] = tensors[i].id;
+    addresses[i] = const_cast<void*>(tensors[i].address);  // inputs are only read
   }
+  // One that is finalized takes no other addresses: it is made anew for each call.
   cudnnBackendDescriptor_t made = nullptr;
   SLUICE_TRY(cudnn_.as_status(cudnn_.descriptor_create(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &made), "pointers"));
   const CudnnDescriptor pack(made, cudnn_.descriptor_destroy);
-  const auto count = static_cast<std::int64_t>(ids.size());
+  const auto count = static_cast<std::int64_t>(tensors.size());
   SLUICE_TRY(cudnn_.as_status(
       cudnn_.set(made, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, addresses.data()),
       "pointers"));

@@ -187,10 +187,12 @@ Result<CublasGemm::Heuristics> CublasGemm::candidates(const Plan& plan, const Ge
   // No split-K that meets in the output: parts would be added in the order in which they are ready, or rounded.
   SLUICE_TRY(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                     static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
-  const auto operand = static_cast<std::uint32_t>(problem.aligned ? 16 : dtype_bytes(problem.operands));
-  const auto result = static_cast<std::uint32_t>(problem.aligned ? 16 : dtype_bytes(problem.result));
-  SLUICE_TRY(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, operand));
-  SLUICE_TRY(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, operand));
+  const auto alignment = [](bool aligned, Dtype t) {
+    return static_cast<std::uint32_t>(aligned ? 16 : dtype_bytes(t));
+  };
+  const std::uint32_t result = alignment(problem.c_aligned, problem.result);
+  SLUICE_TRY(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(problem.b_aligned, problem.operands)));
+  SLUICE_TRY(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(problem.a_aligned, problem.operands)));
   SLUICE_TRY(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, result));
   SLUICE_TRY(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, result));
   Heuristics found(static_cast<std::size_t>(most));
@@ -223,10 +225,12 @@ Status CublasGemm::run(const Plan& plan, const GemmProblem& problem, const GemmC
     return fault("cuBLASLt: " + problem.name() + " needs " + std::to_string(plan.workspace_bytes) +
                  " bytes of workspace and was given " + std::to_string(workspace.size()));
   const float one = 1, before = problem.accumulate ? 1 : 0;
-  return as_status(lt_.matmul(handle_, plan.descriptor.get(), &one, call.b.data, plan.left.get(), call.a.data,
-                              plan.right.get(), &before, call.c.data, plan.result.get(), call.c.data, plan.result.get(),
-                              &plan.algorithm, workspace.data(), plan.workspace_bytes, stream.handle()),
-                   problem.name());
+  const cublasStatus_t code =
+      lt_.matmul(handle_, plan.descriptor.get(), &one, call.b.data, plan.left.get(), call.a.data, plan.right.get(),
+                 &before, call.c.data, plan.result.get(), call.c.data, plan.result.get(), &plan.algorithm,
+                 workspace.data(), plan.workspace_bytes, stream.handle());
+  // Steps multiply thousands of times: a name is made for those that fail.
+  return code == CUBLAS_STATUS_SUCCESS ? success() : as_status(code, problem.name());
 }
 
 Status refuse(const GemmProblem& problem, const char* why) {
@@ -365,7 +369,17 @@ void each_number_of_problem(Choice& c, F&& f) {
   auto& p = c.problem;
   for (auto* n : {&p.m, &p.n, &p.k, &p.a_ld, &p.b_ld, &p.c_ld, &p.before_gelu_ld}) f(*n);
   for (auto* t : {&p.operands, &p.result}) f(*t);
-  for (auto* b : {&p.a_transposed, &p.b_transposed, &p.accumulate, &p.bias, &p.gelu, &p.aligned}) f(*b);
+  for (auto* b : {&p.a_transposed, &p.b_transposed, &p.accumulate, &p.bias, &p.gelu}) f(*b);
+}
+/// All three alignments as one number, which was 1 or 0 before each operand had its own.
+unsigned alignments(const GemmProblem& p) {
+  const unsigned each = (p.a_aligned ? 1u : 0u) | (p.b_aligned ? 2u : 0u) | (p.c_aligned ? 4u : 0u);
+  return each == 7 ? 1 : each == 0 ? 0 : 8 | each;
+}
+bool set_alignments(GemmProblem& p, unsigned number) {
+  const unsigned each = number == 1 ? 7 : number & 7;
+  p.a_aligned = (each & 1) != 0, p.b_aligned = (each & 2) != 0, p.c_aligned = (each & 4) != 0;
+  return alignments(p) == number;
 }
 template <class Choice, class F>
 void each_number_of_algorithm(Choice& c, F&& f) {
@@ -409,6 +423,7 @@ std::pair<std::string, std::string> GemmChoice::to_words() const {
   name << words_begin << std::hex;
   chosen << std::hex;
   each_number_of_problem(*this, [&](const auto& n) { name << ' ' << static_cast<std::uint64_t>(n); });
+  name << ' ' << alignments(problem);
   const char* between = "";
   each_number_of_algorithm(*this, [&](const auto& n) { chosen << std::exchange(between, " ") << n; });
   return {name.str(), chosen.str()};
@@ -420,10 +435,13 @@ Result<GemmChoice> GemmChoice::from_words(const std::string& problem, const std:
   GemmChoice choice;
   Words name(problem), chosen(algorithm);
   const bool is_gemm = name.starts_with(words_begin);
+  unsigned aligned = 0;
   each_number_of_problem(choice, name);
+  name(aligned);
   each_number_of_algorithm(choice, chosen);
   const auto known = [](Dtype t) { return t == Dtype::f32 || t == Dtype::bf16; };
-  if (is_gemm && name.end() && chosen.end() && known(choice.problem.operands) && known(choice.problem.result))
+  if (is_gemm && name.end() && chosen.end() && known(choice.problem.operands) && known(choice.problem.result) &&
+      set_alignments(choice.problem, aligned))
     return choice;
   return bad_request("'" + problem + "' is no choice of a matrix multiply");
 }
@@ -443,16 +461,21 @@ GemmProblem::GemmProblem(const GemmCall& call)
       accumulate(call.accumulate),
       bias(call.epilogue.bias != nullptr),
       gelu(call.epilogue.gelu),
-      aligned(is_aligned(call.a.data, call.a.ld, call.a.dtype) && is_aligned(call.b.data, call.b.ld, call.b.dtype) &&
-              is_aligned(call.c.data, call.c.ld, call.c.dtype) && is_aligned(call.epilogue.bias, 0, call.c.dtype) &&
-              is_aligned(call.epilogue.before_gelu, before_gelu_ld, call.c.dtype)) {}
+      a_aligned(is_aligned(call.a.data, call.a.ld, call.a.dtype)),
+      b_aligned(is_aligned(call.b.data, call.b.ld, call.b.dtype)),
+      c_aligned(is_aligned(call.c.data, call.c.ld, call.c.dtype) && is_aligned(call.epilogue.bias, 0, call.c.dtype) &&
+                is_aligned(call.epilogue.before_gelu, before_gelu_ld, call.c.dtype)) {}
 
 std::string GemmProblem::name() const {
+  const auto misaligned = [this] {
+    const std::string which = std::string(a_aligned ? "" : "A") + (b_aligned ? "" : "B") + (c_aligned ? "" : "C");
+    return which.empty() ? "" : ", " + which + " misaligned";
+  };
   return std::string(dtype_name(operands)) + " " + std::to_string(m) + " x " + std::to_string(n) + " x " +
          std::to_string(k) + " " + (a_transposed ? "T" : "N") + (b_transposed ? "T" : "N") + " -> " +
          dtype_name(result) + (accumulate ? ", added" : "") + (bias ? ", bias" : "") + (gelu ? ", GELU" : "") +
-         (aligned ? "" : ", misaligned") + " (rows " + std::to_string(a_ld) + ", " + std::to_string(b_ld) + ", " +
-         std::to_string(c_ld) + " apart)";
+         misaligned() + " (rows " + std::to_string(a_ld) + ", " + std::to_string(b_ld) + ", " + std::to_string(c_ld) +
+         " apart)";
 }
 
 std::uint64_t gemm_workspace_bytes(std::int64_t m, std::int64_t n, std::int64_t, Dtype operands, Dtype result) {

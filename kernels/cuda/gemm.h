@@ -48,7 +48,7 @@ struct GemmProblem {
   std::int64_t m = 0, n = 0, k = 0, a_ld = 0, b_ld = 0, c_ld = 0, before_gelu_ld = 0;
   Dtype operands = Dtype::f32, result = Dtype::f32;
   bool a_transposed = false, b_transposed = false, accumulate = false, bias = false, gelu = false;
-  bool aligned = false;  ///< all addresses and rows to 16 bytes; else to an element
+  bool a_aligned = false, b_aligned = false, c_aligned = false;  ///< address and rows to 16 bytes; else to an element
 
   explicit GemmProblem(const GemmCall& call);
   GemmProblem() = default;
@@ -67,6 +67,7 @@ struct GemmChoice {
 
   /// The problem and the rest as words, to be stored: "gemm 4096 ...", "130100 1f 0 ...".
   std::pair<std::string, std::string> to_words() const;
+  /// Words of before, when operands had one alignment together, are read as they were meant.
   static bool is_named_by(const std::string& problem);
   /// bad_request where they are not what to_words made.
   static Result<GemmChoice> from_words(const std::string& problem, const std::string& algorithm);

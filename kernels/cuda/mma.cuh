@@ -15,6 +15,13 @@ namespace sluice::kernels::cuda {
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
+/// threadIdx.x, anew each time: what follows from it is not kept in registers over a loop that has none to spare.
+__device__ inline int thread_here() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 /// The block's dynamic shared memory (launch_shared), aligned to 16 bytes.
 __device__ inline std::byte* dynamic_shared() {
   extern __shared__ uint4 sluice_dynamic_shared[];
@@ -26,12 +33,14 @@ __device__ inline std::byte* dynamic_shared() {
 __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row)));
+               : "r"(shared_address(row))
+               : "memory");
 }
 __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row)));
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 /// c[16, 8] += a[16, 16] b[16, 8], fp32 sums. Of a: rows g, g + 8 x columns 2 t, 2 t + 1, then the same 8 columns on.
@@ -69,6 +78,7 @@ __device__ inline float fast_exp2(float x) {
 
 #else  // the model of a device in tests/kernels_cuda/simt
 
+inline int thread_here() { return static_cast<int>(threadIdx.x); }
 inline std::byte* dynamic_shared() { return simt::dynamic_shared(); }
 inline void load_matrices(std::uint32_t (&r)[4], const void* row) { simt::load_matrices(r, row, false); }
 inline void load_matrices_transposed(std::uint32_t (&r)[4], const void* row) { simt::load_matrices(r, row, true); }

@@ -84,6 +84,54 @@ void forward(const char* name, NormForward<T> a, Stream& stream) {
          dim3(row_threads(divide_up(a.width, n), forward_threads)), a);
 }
 
+/// Of every head; `threads` of them, a power of two, have a row of one head together, and each of them one pack.
+template <class T>
+struct HeadsForward {
+  HeadNorms<T> norms;
+  const T* x;
+  T* y;
+  float* rstd;
+  std::int64_t ld, rows;
+  float eps;
+  bool aligned;
+};
+
+template <class T, unsigned threads>
+__global__ void __launch_bounds__(forward_threads) heads_forward_kernel(HeadsForward<T> a) {
+  constexpr int n = pack_numel<T>;
+  constexpr std::int64_t rows = forward_threads / threads;
+  const std::int64_t head = blockIdx.y, c = std::int64_t{threadIdx.x % threads} * n;
+  const T* const weight = head < a.norms.queries ? a.norms.query_weight : a.norms.key_weight;
+  const Part column = c < a.norms.dim ? part_of<n>(c, a.norms.dim, a.aligned) : Part{};
+  const Pack<T, n> w = Pack<T, n>::load(weight + c, column);
+  // All of a block go on together: partners may have other rows.
+  for (std::int64_t first = blockIdx.x * rows; first < a.rows; first += gridDim.x * rows) {
+    const std::int64_t r = first + threadIdx.x / threads, at = r * a.ld + head * a.norms.dim + c;
+    const Part part = r < a.rows ? column : Part{};
+    const Pack<T, n> v = Pack<T, n>::load(a.x + at, part);
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < n; ++j) squares = fmaf(v[j], v[j], squares);
+#pragma unroll
+    for (unsigned with = threads / 2; with > 0; with /= 2) squares += __shfl_xor_sync(all_lanes, squares, with);
+    const float rstd = 1.0f / sqrtf(squares / static_cast<float>(a.norms.dim) + a.eps);
+    float y[n];
+#pragma unroll
+    for (int j = 0; j < n; ++j) y[j] = v[j] * rstd * w[j];
+    Pack<T, n>::of(y).store(a.y + at, part);
+    if (c == 0 && r < a.rows) a.rstd[head * a.rows + r] = rstd;
+  }
+}
+
+template <class T, unsigned threads>
+void heads_forward(const HeadsForward<T>& a, Stream& stream) {
+  const std::int64_t blocks = divide_up(a.rows, forward_threads / threads);
+  launch(
+      stream, "rmsnorm_heads_forward", heads_forward_kernel<T, threads>,
+      dim3(static_cast<unsigned>(std::min<std::int64_t>(blocks, 0x7fffffff)), static_cast<unsigned>(a.norms.heads())),
+      dim3(forward_threads), a);
+}
+
 template <class T>
 struct NormBackward {
   const T *x, *weight, *dy;
@@ -92,6 +140,16 @@ struct NormBackward {
   float* sums;  ///< of blocks of rows: [blocks][weight, bias with LayerNorm][width]
   std::int64_t x_ld, dy_ld, dx_ld, rows, width, per_block;
   bool add_to_dx, aligned;
+  const T* key_weight = nullptr;  ///< norms of heads: of those from `queries` on
+  std::int64_t queries = 0;
+
+  /// What a block has of norms of heads, each of which has blocks of its own.
+  __device__ void choose_head(std::int64_t head, std::int64_t blocks) {
+    if (head >= queries) weight = key_weight;
+    x += head * width, dy += head * width, dx += head * width;
+    rstd += head * rows;
+    sums += head * blocks * width;
+  }
 };
 
 /// What one pack of a row is in the backward pass: n = (x - mean) rstd and g = dy weight.
@@ -136,9 +194,10 @@ struct Slope {
 
 /// Rows of one block after the other, each a pack to a thread: x and dy are read once, the next row's while this one's
 /// sums are on their way, and the columns' sums stay in registers.
-template <class T, bool centred>
+template <class T, bool centred, bool heads = false>
 __global__ void __launch_bounds__(most_threads) norm_backward_narrow(NormBackward<T> a) {
   constexpr int n = pack_numel<T>;
+  if constexpr (heads) a.choose_head(blockIdx.y, gridDim.x);
   const std::int64_t begin = blockIdx.x * a.per_block, c = std::int64_t{threadIdx.x} * n;
   const std::int64_t end = a.rows < begin + a.per_block ? a.rows : begin + a.per_block;
   const Part part = c < a.width ? part_of<n>(c, a.width, a.aligned) : Part{};
@@ -231,6 +290,23 @@ void backward(const char* name, NormBackward<T> a, float* d_weight, float* d_bia
     add_row_blocks("norm backward (bias)", a.sums + a.width, blocks, kinds * a.width, a.width, d_bias, stream);
 }
 
+template <class T>
+void heads_backward(NormBackward<T> a, const HeadNorms<T>& norms, float* d_query_weight, float* d_key_weight,
+                    Stream& stream) {
+  constexpr int n = pack_numel<T>;
+  a.per_block = rows_per_block(a.rows);
+  a.aligned = norms.dim % n == 0 && packs_aligned<n>(a.x, a.x_ld) && packs_aligned<n>(a.dy, a.dy_ld) &&
+              packs_aligned<n>(a.dx, a.dx_ld) && packs_aligned<n>(a.weight) && packs_aligned<n>(a.key_weight);
+  const std::int64_t blocks = row_blocks(a.rows);
+  launch(stream, "rmsnorm_heads_backward", norm_backward_narrow<T, false, true>,
+         dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(norms.heads())),
+         dim3(row_threads(divide_up(a.width, n), most_threads)), a);
+  add_row_blocks("norm backward (queries' weight)", a.sums, norms.queries * blocks, a.width, a.width, d_query_weight,
+                 stream);
+  add_row_blocks("norm backward (keys' weight)", a.sums + norms.queries * blocks * a.width, norms.keys * blocks,
+                 a.width, a.width, d_key_weight, stream);
+}
+
 }  // namespace
 
 std::int64_t norm_workspace_floats(std::int64_t rows, std::int64_t width) { return 2 * row_blocks(rows) * width; }
@@ -253,6 +329,40 @@ void rmsnorm_backward(const T* x, std::int64_t x_ld, const T* weight, const floa
 }
 
 template <class T>
+void rmsnorm_heads_forward(const HeadNorms<T>& norms, const T* x, std::int64_t ld, float eps, std::int64_t rows, T* y,
+                           float* rstd, Stream& stream) {
+  constexpr int n = pack_numel<T>;
+  if (rows <= 0 || norms.heads() <= 0 || norms.dim <= 0) return;
+  const std::int64_t packs = divide_up(norms.dim, n);
+  if (packs > warp_threads) {
+    for (std::int64_t head = 0; head < norms.heads(); ++head)
+      rmsnorm_forward(x + head * norms.dim, ld, norms.weight(head), eps, rows, norms.dim, y + head * norms.dim, ld,
+                      rstd + head * rows, stream);
+    return;
+  }
+  const bool aligned = norms.dim % n == 0 && packs_aligned<n>(x, ld) && packs_aligned<n>(y, ld) &&
+                       packs_aligned<n>(norms.query_weight) && packs_aligned<n>(norms.key_weight);
+  const HeadsForward<T> call{norms, x, y, rstd, ld, rows, eps, aligned};
+  packs > 16 ? heads_forward<T, 32>(call, stream) : heads_forward<T, 16>(call, stream);
+}
+
+template <class T>
+void rmsnorm_heads_backward(const HeadNorms<T>& norms, const T* x, std::int64_t ld, const float* rstd, const T* dy,
+                            std::int64_t rows, T* dx, float* d_query_weight, float* d_key_weight, float* workspace,
+                            Stream& stream) {
+  if (rows <= 0 || norms.heads() <= 0 || norms.dim <= 0) return;
+  if (divide_up(norms.dim, pack_numel<T>) <= warp_threads)
+    return heads_backward<T>({x, norms.query_weight, dy, nullptr, rstd, dx, workspace, ld, ld, ld, rows, norms.dim, 0,
+                              false, false, norms.key_weight, norms.queries},
+                             norms, d_query_weight, d_key_weight, stream);
+  for (std::int64_t head = 0; head < norms.heads(); ++head) {
+    const std::int64_t column = head * norms.dim;
+    rmsnorm_backward(x + column, ld, norms.weight(head), rstd + head * rows, dy + column, ld, rows, norms.dim,
+                     dx + column, ld, false, head < norms.queries ? d_query_weight : d_key_weight, workspace, stream);
+  }
+}
+
+template <class T>
 void layernorm_forward(const T* x, const T* weight, const T* bias, float eps, std::int64_t rows, std::int64_t width,
                        T* y, float* mean, float* rstd, Stream& stream) {
   forward<T, true>("layernorm_forward", {x, weight, bias, y, mean, rstd, width, width, rows, width, eps, false},
@@ -269,14 +379,18 @@ void layernorm_backward(const T* x, const T* weight, const float* mean, const fl
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
-#define SLUICE_INSTANTIATE(T)                                                                                     \
-  template void rmsnorm_forward<T>(const T*, std::int64_t, const T*, float, std::int64_t, std::int64_t, T*,       \
-                                   std::int64_t, float*, Stream&);                                                \
-  template void rmsnorm_backward<T>(const T*, std::int64_t, const T*, const float*, const T*, std::int64_t,       \
-                                    std::int64_t, std::int64_t, T*, std::int64_t, bool, float*, float*, Stream&); \
-  template void layernorm_forward<T>(const T*, const T*, const T*, float, std::int64_t, std::int64_t, T*, float*, \
-                                     float*, Stream&);                                                            \
-  template void layernorm_backward<T>(const T*, const T*, const float*, const float*, const T*, std::int64_t,     \
+#define SLUICE_INSTANTIATE(T)                                                                                          \
+  template void rmsnorm_forward<T>(const T*, std::int64_t, const T*, float, std::int64_t, std::int64_t, T*,            \
+                                   std::int64_t, float*, Stream&);                                                     \
+  template void rmsnorm_backward<T>(const T*, std::int64_t, const T*, const float*, const T*, std::int64_t,            \
+                                    std::int64_t, std::int64_t, T*, std::int64_t, bool, float*, float*, Stream&);      \
+  template void rmsnorm_heads_forward<T>(const HeadNorms<T>&, const T*, std::int64_t, float, std::int64_t, T*, float*, \
+                                         Stream&);                                                                     \
+  template void rmsnorm_heads_backward<T>(const HeadNorms<T>&, const T*, std::int64_t, const float*, const T*,         \
+                                          std::int64_t, T*, float*, float*, float*, Stream&);                          \
+  template void layernorm_forward<T>(const T*, const T*, const T*, float, std::int64_t, std::int64_t, T*, float*,      \
+                                     float*, Stream&);                                                                 \
+  template void layernorm_backward<T>(const T*, const T*, const float*, const float*, const T*, std::int64_t,          \
                                       std::int64_t, T*, bool, float*, float*, float*, Stream&);
 // NOLINTEND(bugprone-macro-parentheses)
 SLUICE_INSTANTIATE(float)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/norm.h"
 #include "kernels/cuda/stream.h"
 #include "sluice/dtype.h"
 
@@ -23,6 +24,19 @@ void rmsnorm_backward(const T* x, std::int64_t x_ld, const T* weight, const floa
                       bool add_to_dx, float* d_weight, float* workspace, Stream& stream);
 /// floats of workspace for a backward of this shape, of either norm
 std::int64_t norm_workspace_floats(std::int64_t rows, std::int64_t width);
+
+using kernels::HeadNorms;
+
+/// x, y: [rows, ld]. rstd: [heads, rows] fp32. In one launch, where a head is at most 32 packs of 16 bytes.
+template <class T>
+void rmsnorm_heads_forward(const HeadNorms<T>& norms, const T* x, std::int64_t ld, float eps, std::int64_t rows, T* y,
+                           float* rstd, Stream& stream);
+/// dx is set, [rows, ld] as x and dy; gradients of the weights are added to, in an order that follows from the shape.
+/// workspace: norm_workspace_floats(rows, heads x dim).
+template <class T>
+void rmsnorm_heads_backward(const HeadNorms<T>& norms, const T* x, std::int64_t ld, const float* rstd, const T* dy,
+                            std::int64_t rows, T* dx, float* d_query_weight, float* d_key_weight, float* workspace,
+                            Stream& stream);
 
 /// LayerNorm with weight and bias; mean and rstd: [rows] fp32.
 template <class T>

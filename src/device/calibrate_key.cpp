@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "src/device/calibrate.h"
+#include "src/model/kernel_sizes.h"
 
 namespace sluice {
 
@@ -17,7 +18,11 @@ std::string cost_key(const Workload& w, Sublayer sublayer, OpKind kind) {
       if (w.documents) key += fmt::format(" docs{}", w.document_length);
       break;
     case Sublayer::mlp: key += fmt::format(" f{}", c.ffn); break;
-    case Sublayer::head: key += fmt::format(" v{}{}", c.vocabulary, c.tied ? " tied" : ""); break;
+    case Sublayer::head:
+      key += fmt::format(" v{}{}", c.vocabulary, c.tied ? " tied" : "");
+      // Other rows are other multiplies.
+      if (c.vocabulary % w.kernels->logits_multiple != 0) key += fmt::format(" of{}", w.kernels->logits_multiple);
+      break;
   }
   return key + fmt::format(" {} {} {}", c.family == Family::llama ? "llama" : "gpt2",
                            w.device.empty() ? fmt::format("t{}", w.threads) : w.device, dtype_name(w.dtype));

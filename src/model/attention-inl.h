@@ -51,13 +51,11 @@ struct AttentionSublayer {
     return attention_shape(d, sequences, token_positions(args, token).each);
   }
 
-  const Weight<T>& head_norm(std::int64_t head) const { return head < d.heads ? q_norm : k_norm; }
+  kernels::HeadNorms<T> head_norms() const { return {q_norm.value, k_norm.value, d.heads, d.kv_heads, d.head_dim}; }
 
   /// qk_norm: turned = rope(norm of every head of q and k); head_rstd: [heads + kv_heads, rows].
   void turn(const T* qkv, std::int64_t token, std::int64_t rows, T* turned, float* head_rstd) const {
-    for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head)
-      device.rmsnorm_forward(qkv + head * d.head_dim, d.qkv, head_norm(head).value, args.model->config.norm_eps, rows,
-                             d.head_dim, turned + head * d.head_dim, d.qkv, head_rstd + head * rows);
+    device.rmsnorm_heads_forward(head_norms(), qkv, d.qkv, args.model->config.norm_eps, rows, turned, head_rstd);
     rotate(turned, token, rows, false);
   }
 
@@ -133,13 +131,9 @@ struct AttentionSublayer {
     device.attention_backward(shape, static_cast<const T*>(turned), static_cast<const T*>(turned + k), qkv + v, out,
                               d_attention, lse, d_qkv, d_qkv + k, turned + v, space.scratch);
     rotate(d_qkv, token, rows, true);
-    for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head) {
-      const Weight<T>& w = head_norm(head);
-      const std::int64_t column = head * d.head_dim;
-      device.rmsnorm_backward(qkv + column, d.qkv, w.value, space.head_rstd + head * rows,
-                              static_cast<const T*>(d_qkv + column), d.qkv, rows, d.head_dim, turned + column, d.qkv,
-                              false, w.gradient, reinterpret_cast<float*>(space.scratch.data()));
-    }
+    device.rmsnorm_heads_backward(head_norms(), qkv, d.qkv, static_cast<const float*>(space.head_rstd),
+                                  static_cast<const T*>(d_qkv), rows, turned, q_norm.gradient, k_norm.gradient,
+                                  reinterpret_cast<float*>(space.scratch.data()));
     return turned;
   }
 

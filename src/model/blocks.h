@@ -67,7 +67,8 @@ struct Norm {
   }
 };
 
-/// y = x W^T with W [out, in], or y = x W with W [in, out] (GPT-2's Conv1D). Dense rows. Bias is the caller's.
+/// y = x W^T with W [out, in], or y = x W with W [in, out] (GPT-2's Conv1D). Dense rows, but where an ld is given. Bias
+/// is the caller's.
 template <class T>
 struct Linear {
   Weight<T> matrix;
@@ -83,19 +84,29 @@ struct Linear {
     forward(device, x, rows, kernels::Matrix{y, dtype_of<T>, out}, scratch);
   }
   template <class K>
-  void input_gradient(const K& device, const T* dy, std::int64_t rows, T* dx, std::span<std::byte> scratch) const {
-    device.gemm({dy, dtype_of<T>, out}, {matrix.value, dtype_of<T>, ld(), conv1d}, {dx, dtype_of<T>, in}, rows, in, out,
-                false, scratch);
+  void input_gradient(const K& device, const T* dy, std::int64_t dy_ld, std::int64_t rows, T* dx,
+                      std::span<std::byte> scratch) const {
+    device.gemm({dy, dtype_of<T>, dy_ld}, {matrix.value, dtype_of<T>, ld(), conv1d}, {dx, dtype_of<T>, in}, rows, in,
+                out, false, scratch);
   }
   template <class K>
-  void weight_gradient(const K& device, const T* x, const T* dy, std::int64_t rows, bool accumulate,
+  void input_gradient(const K& device, const T* dy, std::int64_t rows, T* dx, std::span<std::byte> scratch) const {
+    input_gradient(device, dy, out, rows, dx, scratch);
+  }
+  template <class K>
+  void weight_gradient(const K& device, const T* x, const T* dy, std::int64_t dy_ld, std::int64_t rows, bool accumulate,
                        std::span<std::byte> scratch) const {
-    const kernels::ConstMatrix a{x, dtype_of<T>, in, conv1d}, b{dy, dtype_of<T>, out, !conv1d};
+    const kernels::ConstMatrix a{x, dtype_of<T>, in, conv1d}, b{dy, dtype_of<T>, dy_ld, !conv1d};
     const kernels::Matrix gradient{matrix.gradient, Dtype::f32, ld()};
     if (conv1d)
       device.gemm(a, b, gradient, in, out, rows, accumulate, scratch);
     else
       device.gemm(b, a, gradient, out, in, rows, accumulate, scratch);
+  }
+  template <class K>
+  void weight_gradient(const K& device, const T* x, const T* dy, std::int64_t rows, bool accumulate,
+                       std::span<std::byte> scratch) const {
+    weight_gradient(device, x, dy, out, rows, accumulate, scratch);
   }
 
  private:

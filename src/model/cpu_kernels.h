@@ -27,6 +27,8 @@ struct CpuKernels {
   }
   void rmsnorm_forward(const auto&... a) const { kernels::rmsnorm_forward(a...); }
   void rmsnorm_backward(const auto&... a) const { kernels::rmsnorm_backward(a...); }
+  void rmsnorm_heads_forward(const auto&... a) const { kernels::rmsnorm_heads_forward(a...); }
+  void rmsnorm_heads_backward(const auto&... a) const { kernels::rmsnorm_heads_backward(a...); }
   void layernorm_forward(const auto&... a) const { kernels::layernorm_forward(a...); }
   void layernorm_backward(const auto&... a) const { kernels::layernorm_backward(a...); }
   void attention_forward(const auto&... a) const { kernels::attention_forward(a...); }

@@ -10,6 +10,7 @@ const KernelSizes cpu_kernel_sizes{
         [](std::int64_t rows, std::int64_t width) {
           return sizeof(float) * static_cast<std::uint64_t>(kernels::norm_workspace_floats(rows, width));
         },
+    .logits_multiple = 1,
     .chunk_tokens_max = 2048,
     .apart = false,
 };

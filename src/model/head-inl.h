@@ -30,7 +30,7 @@ struct HeadSublayer {
     const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
     T* normed = reinterpret_cast<T*>(space.normed);
     norm.forward(device, x, rows, normed, space.statistics);
-    project.forward(device, normed, rows, kernels::Matrix{space.logits, Dtype::f32, d.vocabulary}, space.scratch);
+    project.forward(device, normed, rows, kernels::Matrix{space.logits, Dtype::f32, d.logits_ld}, space.scratch);
   }
 
   const T* gradient_of_logits(const HeadSpace& space, std::int64_t rows) const {
@@ -38,28 +38,28 @@ struct HeadSublayer {
       return space.logits;
     } else {
       T* narrow = reinterpret_cast<T*>(space.d_logits);
-      device.narrow(space.logits, narrow, rows * d.vocabulary);
+      device.narrow(space.logits, narrow, rows * d.logits_ld);
       return narrow;
     }
   }
 
   void train_chunk(const HeadSpace& space, std::int64_t first, std::int64_t rows) const {
     logits_chunk(space, first, rows);
-    device.cross_entropy_forward_backward(space.logits, d.vocabulary, args.tokens.targets + first, rows, d.vocabulary,
+    device.cross_entropy_forward_backward(space.logits, d.logits_ld, args.tokens.targets + first, rows, d.vocabulary,
                                           static_cast<float>(args.loss_scale), space.loss);
     const T* d_logits = gradient_of_logits(space, rows);
     const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
     T* d_normed = reinterpret_cast<T*>(space.d_normed);
-    project.weight_gradient(device, reinterpret_cast<const T*>(space.normed), d_logits, rows,
+    project.weight_gradient(device, reinterpret_cast<const T*>(space.normed), d_logits, d.logits_ld, rows,
                             args.accumulate || first > 0, space.scratch);
-    project.input_gradient(device, d_logits, rows, d_normed, space.scratch);
+    project.input_gradient(device, d_logits, d.logits_ld, rows, d_normed, space.scratch);
     norm.backward(device, x, space.statistics, d_normed, rows, reinterpret_cast<T*>(args.d_in) + first * d.hidden,
                   false, space.scratch);
   }
 
   void loss_chunk(const HeadSpace& space, std::int64_t first, std::int64_t rows) const {
     logits_chunk(space, first, rows);
-    device.cross_entropy_forward(space.logits, d.vocabulary, args.tokens.targets + first, rows, d.vocabulary,
+    device.cross_entropy_forward(space.logits, d.logits_ld, args.tokens.targets + first, rows, d.vocabulary,
                                  space.loss);
   }
 

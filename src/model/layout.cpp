@@ -28,7 +28,7 @@ std::uint64_t attention_scratch_bytes(const Dims& d, std::int64_t keys, bool bac
   shape.keys = keys;
   return std::max({linear_bytes(d, rows, d.hidden, d.qkv, backward), linear_bytes(d, rows, d.q, d.hidden, backward),
                    d.sizes->attention_bytes(shape, d.dtype),
-                   backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.head_dim)) : 0});
+                   backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.qk_norm ? d.q + d.kv : 0)) : 0});
 }
 
 std::uint64_t mlp_scratch_bytes(const Dims& d, bool backward) {
@@ -69,6 +69,7 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
   pre = gpt2 ? ffn : 2 * ffn;
   vocabulary = c.vocabulary;
   window = c.window;
+  logits_ld = (vocabulary + sizes->logits_multiple - 1) / sizes->logits_multiple * sizes->logits_multiple;
   // A chunk of 2 x hidden tokens makes the workspace about as large as the gradient that is alive beside it; more
   // would raise the floor of the device budget, less would read and write the gradient more often than needed.
   const std::int64_t most = std::clamp<std::int64_t>(2 * hidden, 512, sizes->chunk_tokens_max);
@@ -121,9 +122,9 @@ MlpSpace::MlpSpace(Carver carver, const Dims& d, bool backward)
 HeadSpace::HeadSpace(Carver carver, const Dims& d, bool backward)
     : normed(carver.elements(d, d.head_chunk * d.hidden)),
       statistics(carver.floats(2 * d.head_chunk)),
-      logits(carver.floats(d.head_chunk * d.vocabulary)),
+      logits(carver.floats(d.head_chunk * d.logits_ld)),
       loss(carver.floats(d.head_chunk)),
-      d_logits(carver.elements(d, backward && d.dtype == Dtype::bf16 ? d.head_chunk * d.vocabulary : 0)),
+      d_logits(carver.elements(d, backward && d.dtype == Dtype::bf16 ? d.head_chunk * d.logits_ld : 0)),
       d_normed(carver.elements(d, backward ? d.head_chunk * d.hidden : 0)),
       scratch(rest(carver, head_scratch_bytes(d, backward))),
       bytes(carver.used()) {}

@@ -27,6 +27,7 @@ struct Dims {
   std::int64_t ffn;
   std::int64_t pre;  ///< width of what enters the activation: gate and up, or GPT-2's c_fc
   std::int64_t vocabulary, window;
+  std::int64_t logits_ld;  ///< of rows of logits, in elements
   /// Work goes through a sublayer in chunks of tokens, so that workspace does not grow with the micro-batch. Chunks are
   /// a function of shapes alone: they decide the order of the sums in gradients of parameters.
   std::int64_t mlp_chunk;                  ///< tokens
@@ -103,9 +104,9 @@ struct HeadSpace {
   HeadSpace(Carver carver, const Dims& d, bool backward);
   std::byte* normed;  ///< [chunk, hidden]
   float* statistics;
-  float* logits;        ///< [chunk, vocabulary]
+  float* logits;        ///< [chunk, vocabulary], rows logits_ld apart
   float* loss;          ///< [chunk]
-  std::byte* d_logits;  ///< backward in bf16: [chunk, vocabulary]
+  std::byte* d_logits;  ///< backward in bf16: as logits
   std::byte* d_normed;  ///< backward: [chunk, hidden]
   std::span<std::byte> scratch;
   std::uint64_t bytes;

@@ -38,12 +38,17 @@ class Bench {
     std::ofstream text(folder_ / "text.txt");
     for (int i = 0; i < 6000; ++i) text << static_cast<char>('a' + (i * i + i / 7) % 26) << (i % 11 == 0 ? " " : "");
     text.close();
-    HardwareProfile profile;
-    profile.machine = machine_id();
-    profile.optimizer_threads = 1;
-    profile.drives[drive_key(std::vector<std::string>{folder_ / "drive"})] = {};
-    profile.devices["model of a CUDA device"] = {};  // tests/machine
-    const Status saved = save_profile(folder_ / "profile.json", profile);
+    profile_.machine = machine_id();
+    profile_.optimizer_threads = 1;
+    profile_.drives[drive_key(std::vector<std::string>{folder_ / "drive"})] = {};
+    know_device("model of a CUDA device");  // tests/machine
+  }
+
+  /// Devices of that kind are not measured: their rates matter to no test, and those of a large card take longer than
+  /// the tests.
+  void know_device(const std::string& kind) {
+    profile_.devices[kind] = {};
+    const Status saved = save_profile(folder_ / "profile.json", profile_);
     SLUICE_CHECK(saved.ok(), "(%s)", saved.error().message.c_str());
   }
 
@@ -106,6 +111,7 @@ class Bench {
   // Not in a memory file system where there is a choice: those have no direct I/O.
   const ScratchDir scratch_{ScratchDir::disk()};
   const std::filesystem::path folder_ = scratch_.path();
+  HardwareProfile profile_;
 };
 
 class Recorder final : public TrainObserver {

@@ -23,6 +23,7 @@ class GpuRuns : public testing::TestWithParam<Dtype> {
   void SetUp() override {
     const auto device = Device::open("cuda");
     if (!device.ok()) GTEST_SKIP() << device.error().message;
+    bench_.know_device((*device)->kind());
   }
   RunConfig config(const char* device = "cuda") const {
     RunConfig c = bench_.config(2, false, GetParam(), steps);
@@ -94,6 +95,14 @@ TEST_P(GpuRuns, DoNotDependOnTheSchedule) {
     EXPECT_EQ(out.device_peak, other->arena(Tier::device).arena_bytes);
     if (HasFailure()) return;
   }
+}
+
+TEST_P(GpuRuns, MeasureNoCard) {
+  std::string said;
+  const auto prepared = prepare_with(config(), Purpose::train, schedule(1), nullptr,
+                                     [&](const std::string& what) { said += what + "\n"; });
+  ASSERT_TRUE(prepared.ok()) << prepared.error().message;
+  EXPECT_EQ(said.find("(once, "), std::string::npos) << said;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuRuns, testing::Values(Dtype::bf16, Dtype::f32),

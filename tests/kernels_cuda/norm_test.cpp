@@ -1,5 +1,7 @@
 #include "kernels/cuda/norm.h"
 
+#include <array>
+
 #include "device.h"
 #include "tests/kernels_vec/oracles.h"
 
@@ -136,6 +138,55 @@ TYPED_TEST(NormTest, SameBitsAgainFromOtherAddressesAndInPlace) {
       EXPECT_TRUE(first == run(in, false, 1, false, *this->stream));
       EXPECT_TRUE(first == run(in, false, 0, true, *this->stream));
       EXPECT_TRUE(run(in, true, 0, false, *this->stream) == run(in, true, 3, false, *this->stream));
+    }
+}
+
+/// A norm for every head is what it is for one, wherever that lies in a row; the last heads have more packs than a
+/// warp.
+TYPED_TEST(NormTest, OfEveryHead) {
+  using T = TypeParam;
+  for (const auto& [rows, queries, keys, dim, gap] :
+       {std::array{1, 2, 1, 16, 0}, std::array{70, 3, 2, 64, 64}, std::array{37, 4, 1, 128, 128},
+        std::array{9, 1, 1, 6, 5}, std::array{1000, 2, 1, 80, 8}, std::array{5, 1, 2, 300, 1}})
+    for (const std::int64_t shift : {0, 1}) {
+      const std::int64_t heads = queries + keys, ld = heads * dim + gap;
+      SCOPED_TRACE(testing::Message() << rows << " rows of " << queries << " + " << keys << " heads of " << dim);
+      const auto x_in = normal<T>(rows * ld, 1), dy_in = normal<T>(rows * ld, 2), y_in = normal<T>(rows * ld, 3);
+      const auto weights = normal<T>(dim, 4), key_weights = normal<T>(dim, 5);
+      DeviceArray<T> x(x_in, shift), dy(dy_in, shift), w(weights, shift), kw(key_weights, shift);
+      std::vector<T> y[2], dx[2];
+      std::vector<float> rstd[2], dw[2], dkw[2];
+      for (const int one_by_one : {0, 1}) {
+        DeviceArray<T> to_y(y_in, shift), to_dx(y_in, shift);
+        DeviceArray<float> to_rstd(heads * rows), to_dw(normal<float>(dim, 6)), to_dkw(normal<float>(dim, 7));
+        DeviceArray<float> work(cuda::norm_workspace_floats(rows, heads * dim));
+        const cuda::HeadNorms<T> norms{w.data(), kw.data(), queries, keys, dim};
+        if (one_by_one == 0) {
+          cuda::rmsnorm_heads_forward<T>(norms, x.data(), ld, eps, rows, to_y.data(), to_rstd.data(), *this->stream);
+          cuda::rmsnorm_heads_backward<T>(norms, x.data(), ld, to_rstd.data(), dy.data(), rows, to_dx.data(),
+                                          to_dw.data(), to_dkw.data(), work.data(), *this->stream);
+        }
+        for (std::int64_t head = 0; one_by_one == 1 && head < heads; ++head) {
+          cuda::rmsnorm_forward<T>(x.data() + head * dim, ld, norms.weight(head), eps, rows, dim,
+                                   to_y.data() + head * dim, ld, to_rstd.data() + head * rows, *this->stream);
+          cuda::rmsnorm_backward<T>(x.data() + head * dim, ld, norms.weight(head), to_rstd.data() + head * rows,
+                                    dy.data() + head * dim, ld, rows, dim, to_dx.data() + head * dim, ld, false,
+                                    (head < queries ? to_dw : to_dkw).data(), work.data(), *this->stream);
+        }
+        work.read();
+        y[one_by_one] = to_y.read(), dx[one_by_one] = to_dx.read(), rstd[one_by_one] = to_rstd.read();
+        dw[one_by_one] = to_dw.read(), dkw[one_by_one] = to_dkw.read();
+      }
+      for (std::size_t i = 0; i < y[0].size(); ++i) {
+        expect_near(value(y[1][i]), y[0][i], 1e-6, 1e-6, "y", static_cast<std::int64_t>(i));
+        expect_near(value(dx[1][i]), dx[0][i], 2e-6, 4e-6, "dx", static_cast<std::int64_t>(i));
+      }
+      for (std::size_t i = 0; i < rstd[0].size(); ++i)
+        expect_near(rstd[1][i], rstd[0][i], 1e-6, 0, "rstd", static_cast<std::int64_t>(i));
+      for (std::size_t i = 0; i < dw[0].size(); ++i) {
+        expect_near(dw[1][i], dw[0][i], 1e-5, 1e-4, "d_query_weight", static_cast<std::int64_t>(i));
+        expect_near(dkw[1][i], dkw[0][i], 1e-5, 1e-4, "d_key_weight", static_cast<std::int64_t>(i));
+      }
     }
 }
 

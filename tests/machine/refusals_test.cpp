@@ -57,9 +57,25 @@ TEST_F(Refusals, OfDevicesThatAreNotThere) {
 
 TEST_F(Refusals, OfRunsThatTheMachineHasNoRoomFor) {
   constexpr std::uint64_t mib = 1u << 20;
-  expect_no_run({.memory = 20 * mib}, "are free (of 20 MiB); give a smaller --device-memory");
+  expect_no_run({.memory = 20 * mib},
+                "are free (of 20 MiB), 640 KiB of them for code that is loaded later; give a smaller --device-memory");
   expect_no_run({.taken = simt::Card().memory - 20 * mib}, "20 MiB are free");
   expect_no_run({.lockable = 1000}, "of host memory can not be locked for the device");
+}
+
+// Kernels come to the device when they are first launched: an arena that takes all there is would fail then.
+TEST_F(Refusals, OfTheRoomThatCodeNeeds) {
+  constexpr std::uint64_t mib = 1u << 20;
+  put_in({.memory = 512 * mib, .taken = 256 * mib});
+  const auto device = Device::open("cuda");
+  ASSERT_TRUE(device.ok());
+  EXPECT_EQ(*(*device)->free_bytes(), 240 * mib);
+  const auto all = (*device)->memory().allocate(240 * mib + 1);
+  ASSERT_FALSE(all.ok());
+  expect_refused(all.error(), "256 MiB are free (of 512 MiB), 16 MiB of them for code that is loaded later");
+  const auto most = (*device)->memory().allocate(240 * mib);
+  ASSERT_TRUE(most.ok()) << most.error().message;
+  (*device)->memory().free(*most, 240 * mib);
 }
 
 }  // namespace

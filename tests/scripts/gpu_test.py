@@ -60,14 +60,27 @@ with open(sys.argv[sys.argv.index("--metrics") + 1], "w") as metrics:
 """
 
 TEST = """#!/bin/bash
-case "$1" in --gtest_list_tests) echo Suite.; exit 0 ;; esac
-for a; do case $a in --gtest_output=json:*) echo '{"tests": 1}' >"${a#--gtest_output=json:}" ;; esac; done
-case $CASE in
-  fails) echo '[  FAILED  ] Suite.Case'; exit 1 ;;
-  skips) echo 'no CUDA device: the driver knows none' ;;
-  hangs) sleep 60 ;;
+case "$1" in --gtest_list_tests) printf 'Suite.\\n  Case\\nModels/Other/0.  # TypeParam = float\\n  Case/f32\\n'; exit 0 ;; esac
+suite=all
+for a; do
+  case $a in
+    --gtest_output=json:*) echo '{"tests": 1}' >"${a#--gtest_output=json:}" ;;
+    --gtest_filter=-*) ;;
+    --gtest_filter=*.\\*) suite=${a#--gtest_filter=} ;;
+  esac
+done
+skip() { printf '[ RUN      ] Suite.Case\\nfile.cpp:5: Skipped\\n%s\\n\\n[  SKIPPED ] Suite.Case (0 ms)\\n' "$1"; }
+case "$CASE $suite" in
+  'fails Suite.*') echo '[  FAILED  ] Suite.Case'; exit 1 ;;
+  'dies '*/*) kill -SEGV $$ ;;
+  'skips '*) echo 'no CUDA device: the driver knows none' ;;
+  'no library '*) skip 'cannot open a library of CUDA: libcublasLt.so.13: cannot open' ;;
+  'old library Suite.*') skip 'cuDNN 91000 is too old' ;;
+  'old library '*) skip 'cuDNN 91000 is too old'; echo '[       OK ] Suite.Other (1 ms)' ;;
+  'hangs '*) sleep 60 ;;
 esac
 """
+TESTS = ["test_kernels_cuda Suite", "test_kernels_cuda Models/Other/0", "test_gpu Suite", "test_gpu Models/Other/0"]
 BENCH = """#!/bin/bash
 [ "$1" != --help ] || exit 2
 [ "$1" != --json ] || echo '{"bench": 1}' >"$2"
@@ -197,16 +210,30 @@ class Check(Scripts):
         done, found, out = self.check("--quick")
         self.assertEqual((done.returncode, found["ok"], found["complete"]), (0, True, True), done.stdout + done.stderr)
         self.assertEqual(set(found["steps"].values()), {"ok"})
-        self.assertEqual(json.loads((out / "tests.json").read_text()), [{"tests": 1}] * 2)
+        self.assertEqual(json.loads((out / "tests.json").read_text()), [{"tests": 1}] * 4)
+        self.assertEqual([step for step in found["steps"] if step.startswith("test_")], TESTS)
         self.assertEqual(json.loads((out / "bench.json").read_text()), [{"bench": 1}] * 3)
         self.assertEqual(json.loads((out / "device.json").read_text()), {"profile": "here"})
         self.assertIn("cores:", (out / "gpu.txt").read_text())
         self.assertEqual(sorted(os.listdir(self.folder)), ["build", "new", "path"])
 
     def test_failures(self):
-        for case, step, words in (("fails", "test_gpu", "failed (1)"), ("skips", "test_gpu", "failed: no CUDA device")):
-            done, found, _ = self.check("--quick", case=case)
-            self.assertEqual((done.returncode, found["ok"], found["steps"][step]), (1, False, words))
+        # What ends one suite leaves the others to pass.
+        for case, suite, other in (("fails", "failed (1)", "ok"), ("dies", "ok", "failed (139)"),
+                                   ("skips", *["failed: no CUDA device"] * 2),
+                                   ("no library", *["failed: cannot open a library of CUDA: libcublasLt.so.13: cannot open"] * 2)):
+            with self.subTest(case):
+                done, found, _ = self.check("--quick", "--only", "tests", case=case)
+                self.assertEqual((done.returncode, found["ok"]), (1, False))
+                self.assertEqual(found["steps"], dict(zip(TESTS, [suite, other] * 2)))
+
+    def test_what_is_skipped_has_not_passed(self):
+        done, found, _ = self.check("--quick", case="old library")
+        self.assertEqual((done.returncode, found["ok"]), (0, True), done.stdout)
+        self.assertEqual(found["steps"]["test_gpu Suite"], "skipped: cuDNN 91000 is too old")
+        self.assertEqual(found["steps"]["test_gpu Models/Other/0"], "ok, 1 of 2 skipped: cuDNN 91000 is too old")
+
+    def test_half_a_json(self):
         done, found, out = self.check("--quick", case="half a JSON")
         self.assertEqual(json.loads((out / "bench.json").read_text()), [])
 
@@ -214,15 +241,33 @@ class Check(Scripts):
         done, found, _ = self.check("--quick", "--total", "17", case="hangs")
         # However slow this machine is: every step is accounted for, and none passed that hung.
         self.assertEqual((done.returncode, found["ok"], found["complete"]), (1, False, True))
-        for name in ("test_kernels_cuda", "test_gpu"):
+        for name in TESTS:
             self.assertIn(found["steps"][name], ("timed out", "not run: no time left"))
         self.assertIn("sluice bench device", found["steps"])
+
+    def test_no_part_takes_the_time_of_the_next(self):
+        done, found, out = self.check("--quick", "--total", "40", case="hangs")
+        self.assertEqual(done.returncode, 1)
+        # The slowest machine may need it all; on others what comes after suites that hang has its share.
+        self.assertIn(found["steps"]["bench_cuda_kernels"], ("ok", "not run: no time left"))
+        self.assertLess(found["seconds"], 40 + 20)
+        self.assertEqual(found["steps"]["test_kernels_cuda Suite"], "timed out")
+
+    def test_a_part_alone(self):
+        program(self.folder / "path" / "compute-sanitizer", "#!/bin/bash\n")
+        for only, steps in (("tests", TESTS),
+                            ("benches", [f"bench_cuda_{name}" for name in ("kernels", "matmul", "attention")] +
+                             ["sluice bench device"]),
+                            ("sanitizer", ["test_gpu.memcheck"] + [f"test_kernels_cuda.{tool}" for tool in (
+                                "memcheck", "initcheck", "synccheck", "racecheck")])):
+            done, found, _ = self.check("--only", only)
+            self.assertEqual((done.returncode, found["steps"]), (0, dict.fromkeys(steps, "ok")), done.stderr)
 
     def test_a_program_that_does_not_start_is_said(self):
         (self.bin / "sluice").write_text("#!/bin/sh\necho 'libx.so: cannot open' >&2\nexit 127\n")
         done, found, _ = self.check("--quick")
         self.assertEqual(found["steps"]["sluice bench device"], "does not start: status 127: libx.so: cannot open")
-        self.assertEqual((done.returncode, found["steps"]["test_gpu"]), (1, "ok"))
+        self.assertEqual((done.returncode, found["steps"]["test_gpu Suite"]), (1, "ok"))
 
     def test_the_loader_of_the_bundle(self):
         for name in sorted(os.listdir(self.bin)):
@@ -245,7 +290,7 @@ class Check(Scripts):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_sanitizer(self):
-        program(self.folder / "path" / "compute-sanitizer", '#!/bin/bash\necho "--kernel-name $* $SLUICE_SHORT"\n'
+        program(self.folder / "path" / "compute-sanitizer", '#!/bin/bash\necho "--kernel-name --report-api-errors $* $SLUICE_SHORT"\n'
                 '[ "$2" != racecheck ] || exit 9\n')
         done, found, out = self.check()
         self.assertEqual((done.returncode, found["steps"]["test_kernels_cuda.racecheck"]), (1, "failed (9)"))
@@ -253,6 +298,7 @@ class Check(Scripts):
         said = (out / "sanitizer.log").read_text()
         self.assertRegex(said, "--tool racecheck --kernel-name kernel_substring=sluice .*test_kernels_cuda .* 1\n")
         self.assertRegex(said, "--tool initcheck --error-exitcode")
+        self.assertRegex(said, "--tool memcheck --report-api-errors no .*test_gpu .* 1\n")
 
     def test_runs(self):
         out = self.folder / "runs out"
@@ -268,6 +314,9 @@ class Check(Scripts):
         self.refused(self.call("gpu_check", "--from", self.folder / "none", self.folder / "out"), "cannot unpack")
         self.refused(self.call("gpu_check", "/proc/none/out"), "cannot write")
         self.refused(self.call("gpu_check", "--total", "soon", "out"), "--total")
+        self.refused(self.call("gpu_check", "--only", "kernels", "out"), "--only")
+        self.refused(self.call("gpu_check", "--only", "sanitizer", "--quick", "out"), "--quick")
+        self.refused(self.call("gpu_check", "--only", "tests", "--runs", "all", "out"), "--runs")
         (self.folder / "path" / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
         self.refused(self.call("gpu_check", self.folder / "out"), "no GPU")
 

@@ -14,6 +14,7 @@
 namespace sluice {
 namespace {
 
+constexpr std::uint64_t reserve_bytes_max = 1ull << 30;
 constexpr int least_major = 8;  ///< compute capability: bf16 on tensor cores, cp.async
 
 Error cuda_fault(const char* what, cudaError_t error) {
@@ -76,23 +77,32 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
 
 Status CudaDevice::make_current() const { return use(index_); }
 
-Result<std::uint64_t> CudaDevice::free_bytes() const {
+Result<std::uint64_t> CudaDevice::unused_bytes() const {
   SLUICE_TRY(use(index_));
   std::size_t free = 0, total = 0;
   SLUICE_TRY(check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
   return std::uint64_t{free};
 }
 
+// Loading everything at once (CUDA_MODULE_LOADING=EAGER) would need no reserve, and take the libraries' whole code.
+std::uint64_t CudaDevice::reserve_bytes() const { return std::min(total_bytes_ / 32, reserve_bytes_max); }
+
+Result<std::uint64_t> CudaDevice::free_bytes() const {
+  SLUICE_ASSIGN(const std::uint64_t unused, unused_bytes());
+  return unused - std::min(reserve_bytes(), unused / 2);
+}
+
 Result<std::byte*> CudaDevice::allocate(std::uint64_t bytes) {
-  SLUICE_TRY(use(index_));
+  SLUICE_ASSIGN(const std::uint64_t usable, free_bytes());
   void* address = nullptr;
-  const cudaError_t error = cudaMalloc(&address, bytes);
+  const cudaError_t error = bytes > usable ? cudaErrorMemoryAllocation : cudaMalloc(&address, bytes);
   if (error == cudaSuccess) return static_cast<std::byte*>(address);
   static_cast<void>(cudaGetLastError());
   if (error != cudaErrorMemoryAllocation) return cuda_fault("cudaMalloc", error);
-  SLUICE_ASSIGN(const std::uint64_t free, free_bytes());
-  return bad_request(fmt::format("{} of {} are asked for, and {} are free (of {})", format_bytes(bytes), name_,
-                                 format_bytes(free), format_bytes(total_bytes_)));
+  SLUICE_ASSIGN(const std::uint64_t unused, unused_bytes());
+  return bad_request(fmt::format(
+      "{} of {} are asked for, and {} are free (of {}), {} of them for code that is loaded later", format_bytes(bytes),
+      name_, format_bytes(unused), format_bytes(total_bytes_), format_bytes(std::min(reserve_bytes(), unused / 2))));
 }
 
 void CudaDevice::free(std::byte* address, std::uint64_t) {
@@ -100,10 +110,57 @@ void CudaDevice::free(std::byte* address, std::uint64_t) {
   static_cast<void>(cudaFree(address));
 }
 
+std::uint64_t& pinned_piece_bytes() {
+  static std::uint64_t bytes = 64ull << 30;
+  return bytes;
+}
+
+namespace {
+
+/// Calls f(offset, bytes) for what lies in each piece of the addresses of `a`, and of `b`, until one fails.
+template <class F>
+cudaError_t each_piece(const std::byte* a, const std::byte* b, std::uint64_t bytes, F&& f) {
+  const std::uint64_t piece = pinned_piece_bytes();
+  const auto left = [piece](const std::byte* p) { return piece - (reinterpret_cast<std::uintptr_t>(p) & (piece - 1)); };
+  cudaError_t error = cudaSuccess;
+  for (std::uint64_t at = 0, n = 0; at < bytes && error == cudaSuccess; at += n) {
+    n = std::min({bytes - at, left(a + at), left(b + at)});
+    error = f(at, n);
+  }
+  return error;
+}
+
+cudaError_t copy_in_pieces(std::byte* dst, const std::byte* src, std::uint64_t bytes, cudaStream_t stream) {
+  return each_piece(dst, src, bytes, [&](std::uint64_t at, std::uint64_t n) {
+    return cudaMemcpyAsync(dst + at, src + at, n, cudaMemcpyDefault, stream);
+  });
+}
+
+void unpin_in_pieces(std::byte* host, std::uint64_t bytes) {
+  each_piece(host, host, bytes, [host](std::uint64_t at, std::uint64_t) {
+    static_cast<void>(cudaHostUnregister(host + at));  // of a device that has failed, too
+    return cudaSuccess;
+  });
+}
+
+/// All of it or nothing.
+cudaError_t pin_in_pieces(std::byte* host, std::uint64_t bytes) {
+  std::uint64_t done = 0;
+  const cudaError_t error = each_piece(host, host, bytes, [&](std::uint64_t at, std::uint64_t n) {
+    const cudaError_t code = cudaHostRegister(host + at, n, cudaHostRegisterPortable);
+    if (code == cudaSuccess) done = at + n;
+    return code;
+  });
+  if (error != cudaSuccess) unpin_in_pieces(host, done);
+  return error;
+}
+
+}  // namespace
+
 // With the stream of the calling thread alone: lanes go on meanwhile.
 Status CudaDevice::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
   SLUICE_TRY(use(index_));
-  SLUICE_TRY(check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cudaStreamPerThread), "copying"));
+  SLUICE_TRY(check(copy_in_pieces(dst, src, bytes, cudaStreamPerThread), "copying"));
   return check(cudaStreamSynchronize(cudaStreamPerThread), "copying");
 }
 
@@ -115,7 +172,7 @@ Status CudaDevice::fill(std::byte* dst, std::byte value, std::uint64_t bytes) {
 
 Status CudaDevice::pin(std::byte* host, std::uint64_t bytes) {
   SLUICE_TRY(use(index_));
-  const cudaError_t error = cudaHostRegister(host, bytes, cudaHostRegisterPortable);
+  const cudaError_t error = pin_in_pieces(host, bytes);
   if (error == cudaSuccess) return success();
   static_cast<void>(cudaGetLastError());
   rlimit limit{};
@@ -129,9 +186,9 @@ Status CudaDevice::pin(std::byte* host, std::uint64_t bytes) {
                                  format_bytes(bytes), cudaGetErrorString(error)));
 }
 
-void CudaDevice::unpin(std::byte* host, std::uint64_t) {
+void CudaDevice::unpin(std::byte* host, std::uint64_t bytes) {
   static_cast<void>(cudaSetDevice(index_));
-  static_cast<void>(cudaHostUnregister(host));
+  unpin_in_pieces(host, bytes);
 }
 
 // ---- queues
@@ -207,7 +264,7 @@ Status CudaQueue::begin() {
 
 Status CudaQueue::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
   SLUICE_TRY(begin());
-  return check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, impl_->stream), "copying");
+  return check(copy_in_pieces(dst, src, bytes, impl_->stream), "copying");
 }
 
 Status CudaQueue::mark(std::uint64_t mark) {

@@ -16,6 +16,11 @@ namespace sluice {
 
 class CudaQueue;
 
+/// Drivers of 2025 (r580) and later refuse to register 512 GiB at once. Pieces end at multiples of this, a power of
+/// two, and no copy reaches over such an end, since a driver need not take two registrations for one. Tests make it
+/// smaller.
+std::uint64_t& pinned_piece_bytes();
+
 /// Compute ops, copies down and copies up work beside each other, each in a queue of its own.
 class CudaDevice final : public DeviceMemory {
  public:
@@ -23,12 +28,12 @@ class CudaDevice final : public DeviceMemory {
   /// program was built for, when there is no such device, or when it lacks the arithmetic (compute capability 8.0).
   static Result<std::unique_ptr<CudaDevice>> open(int index);
 
-  /// One cudaMalloc. bad_request with what is free when there is not enough.
+  /// One cudaMalloc. bad_request with what is free when there is not enough of it, beside what has to stay free.
   Result<std::byte*> allocate(std::uint64_t bytes) override;
   void free(std::byte* address, std::uint64_t bytes) override;
   Status copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) override;
   Status fill(std::byte* dst, std::byte value, std::uint64_t bytes) override;
-  /// Page-locks and maps an arena of the host. bad_request, naming the limit, when it may not be locked.
+  /// Page-locks and maps an arena of the host, in pieces. bad_request, naming the limit, when it may not be locked.
   Status pin(std::byte* host, std::uint64_t bytes) override;
   void unpin(std::byte* host, std::uint64_t bytes) override;
 
@@ -40,10 +45,14 @@ class CudaDevice final : public DeviceMemory {
   const std::string& name() const { return name_; }  ///< "NVIDIA H200 (cuda:0)"
   std::uint64_t total_bytes() const { return total_bytes_; }
   std::uint64_t cache_bytes() const { return cache_bytes_; }
+  /// What may be allocated. Some of what is free stays so: code of kernels, ours and the libraries', goes to the device
+  /// when they are first launched, which is when the arenas have been taken.
   Result<std::uint64_t> free_bytes() const;
 
  private:
   CudaDevice() = default;
+  Result<std::uint64_t> unused_bytes() const;
+  std::uint64_t reserve_bytes() const;
   int index_ = 0;
   std::string kind_, name_;
   std::uint64_t total_bytes_ = 0, cache_bytes_ = 0;

@@ -24,6 +24,8 @@ const KernelSizes cuda_kernel_sizes{
                  static_cast<std::uint64_t>(std::max(kernels::cuda::norm_workspace_floats(rows, width),
                                                      kernels::cuda::bias_gradient_workspace_floats(rows, width)));
         },
+    // Where rows are misaligned, as GPT-2's 50257 are, no multiply can use the quick ways into and out of memory.
+    .logits_multiple = 64,
     // Each chunk reads and writes gradients of 4 bytes: at 2,048 tokens, by arithmetic, a third of an H200's multiply.
     .chunk_tokens_max = 8192,
     .apart = true,

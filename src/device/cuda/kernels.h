@@ -43,6 +43,8 @@ class CudaKernels {
   // ---- what kernels/cuda has, with the arguments of kernels/cpu
   void rmsnorm_forward(const auto&... a) const { kernels::cuda::rmsnorm_forward(a..., stream_); }
   void rmsnorm_backward(const auto&... a) const { kernels::cuda::rmsnorm_backward(a..., stream_); }
+  void rmsnorm_heads_forward(const auto&... a) const { kernels::cuda::rmsnorm_heads_forward(a..., stream_); }
+  void rmsnorm_heads_backward(const auto&... a) const { kernels::cuda::rmsnorm_heads_backward(a..., stream_); }
   void layernorm_forward(const auto&... a) const { kernels::cuda::layernorm_forward(a..., stream_); }
   void layernorm_backward(const auto&... a) const { kernels::cuda::layernorm_backward(a..., stream_); }
   void attention_forward(const auto&... a) const {

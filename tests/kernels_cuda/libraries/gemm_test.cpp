@@ -153,6 +153,32 @@ TEST_F(GemmTest, ChoicesAreWords) {
     EXPECT_FALSE(cuda::GemmChoice::from_words(p, a).ok()) << p << " = " << a;
 }
 
+/// As logits of a vocabulary of odd size are: what the others are promised to be, they are.
+TEST_F(GemmTest, AMisalignedOperandIsSoAlone) {
+  static_cast<void>(result_of(*gemm, {64, 65, 96, Dtype::bf16, Dtype::f32, false, true}));
+  std::vector<cuda::GemmChoice> used = gemm->used();
+  ASSERT_EQ(used.size(), 1u);
+  const cuda::GemmProblem& p = used[0].problem;
+  EXPECT_TRUE(p.a_aligned && p.b_aligned && !p.c_aligned) << p.name();
+  EXPECT_NE(p.name().find(", C misaligned"), std::string::npos) << p.name();
+#ifdef SLUICE_SIMT
+  EXPECT_EQ(used[0].algorithm[7], 0x10100404u) << "the model of the library keeps what it was promised";
+#endif
+  const auto [problem, algorithm] = used[0].to_words();
+  const auto back = cuda::GemmChoice::from_words(problem, algorithm);
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(back->problem, p);
+  const std::string before = problem.substr(0, problem.rfind(' '));
+  for (const auto& [number, aligned] : {std::pair{" 1", true}, {" 0", false}}) {
+    const auto old = cuda::GemmChoice::from_words(before + number, algorithm);
+    ASSERT_TRUE(old.ok()) << old.error().message;
+    for (const bool of : {old->problem.a_aligned, old->problem.b_aligned, old->problem.c_aligned})
+      EXPECT_EQ(of, aligned);
+  }
+  for (const char* number : {" 2", " 7", " 8", " f", " 1b"})
+    EXPECT_FALSE(cuda::GemmChoice::from_words(before + number, algorithm).ok()) << number;
+}
+
 TEST_F(GemmTest, TheQuickestIsTakenWhereItIsAskedFor) {
   const GemmCase c{512 / smaller, 256 / smaller, 4096 / smaller, Dtype::bf16, Dtype::bf16, false, true};
   Result<std::unique_ptr<cuda::Gemm>> measuring = cuda::Gemm::create({.timed = 4});

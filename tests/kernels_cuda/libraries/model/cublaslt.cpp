@@ -233,11 +233,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                    .beta = *static_cast<const float*>(beta),
                    .parts = static_cast<std::int64_t>(algorithm->data[0])};
   const std::uint64_t promised = algorithm->data[7];
-  const auto aligned = [&](const void* address, int shift) {
-    return reinterpret_cast<std::uintptr_t>(address) % (promised >> shift & 255) == 0;
+  const auto aligned = [&](const void* address, const Layout& layout, int shift) {
+    const auto row_bytes = static_cast<std::uint64_t>(layout.ld) * (layout.type == CUDA_R_16BF ? 2 : 4);
+    return (reinterpret_cast<std::uintptr_t>(address) | row_bytes) % (promised >> shift & 255) == 0;
   };
   if (!consistent(p.d, p.a, p.b, p.c) || p.parts < 1 || p.parts > algorithms || c_data != out ||
-      workspace_bytes < 1000 * algorithm->data[0] || !aligned(a_data, 24) || !aligned(b_data, 16) || !aligned(out, 0))
+      workspace_bytes < 1000 * algorithm->data[0] || !aligned(a_data, p.a, 24) || !aligned(b_data, p.b, 16) ||
+      !aligned(out, p.c, 0))
     return CUBLAS_STATUS_INVALID_VALUE;
   if ((p.has(CUBLASLT_EPILOGUE_BIAS) && (p.d.bias == nullptr || p.d.bias_type != p.c.type)) ||
       (p.has(epilogue_aux) && (p.d.aux == nullptr || p.d.aux_ld < p.c.rows || p.d.aux_type != p.c.type)))
