@@ -95,10 +95,7 @@ std::vector<std::string> notes_of(const std::string& path, const std::vector<Lin
 
 /// The file with what stays of it, and before each line those that are missing as far as they are known.
 Status rewrite(const std::string& path, const Survey& survey, const RebuiltLine& rebuilt, ContinuedMetrics& metrics) {
-  std::error_code error;
-  const std::string target = std::filesystem::canonical(path, error).string();
-  if (error) return fault(path + ": " + error.message());
-  SLUICE_ASSIGN(AtomicFile file, AtomicFile::create(target));
+  SLUICE_ASSIGN(AtomicFile file, AtomicFile::create(path));
   const auto append = [&file](std::string line) {
     line += '\n';
     return file.append(std::as_bytes(std::span(line)));
