@@ -122,7 +122,8 @@ Result<double> CudaBench::op_seconds(OpKind op, const SublayerArgs& args) {
 
 Result<double> CudaBench::copy_seconds(Way way, std::uint64_t bytes, int copies) {
   SLUICE_ASSIGN(std::byte* const device_down, areas_[0].at_least(bytes));
-  SLUICE_ASSIGN(std::byte* const device_up, areas_[1].at_least(bytes));
+  // What evicts is there too: it may not grow, and move, behind the pointer.
+  SLUICE_ASSIGN(std::byte* const device_up, areas_[1].at_least(std::max(bytes, eviction_bytes(device_))));
   std::byte *host_down = nullptr, *host_up = nullptr;
   if (way == Way::down || way == Way::both) {
     SLUICE_ASSIGN(host_down, areas_[2].at_least(bytes));
