@@ -73,6 +73,7 @@ void swiglu_backward_row(const T* gate, const T* up, T* dh, std::int64_t n, T* d
 
 constexpr float gelu_scale = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float gelu_cubic = 0.044715f;
+constexpr float gelu_square_max = 1e30f;  ///< far beyond where the slope is 0 or 1; nothing times infinity is no number
 
 template <class T>
 void gelu_forward_range(const T* x, T* y, std::int64_t n) {
@@ -88,7 +89,8 @@ void gelu_backward_range(const T* x, T* dy, T* dx, std::int64_t n) {
   for_vectors(n, [=](std::int64_t i, auto io) HWY_ATTR {
     const Vec v = io.load(x + i), square = hn::Mul(v, v);
     const Vec s = logistic(hn::Mul(set(gelu_scale), hn::MulAdd(hn::Mul(set(gelu_cubic), square), v, v)));
-    const Vec inner_slope = hn::Mul(set(gelu_scale), hn::MulAdd(set(3 * gelu_cubic), square, set(1.0f)));
+    const Vec finite = hn::Min(square, set(gelu_square_max));
+    const Vec inner_slope = hn::Mul(set(gelu_scale), hn::MulAdd(set(3 * gelu_cubic), finite, set(1.0f)));
     // s (1 - s) vanishes where v and inner_slope are large: multiply it first, so that nothing overflows
     const Vec bend = hn::Mul(hn::Mul(hn::Mul(s, hn::Sub(set(1.0f), s)), v), inner_slope);
     const Vec slope = hn::Mul(io.load(dy + i), hn::Add(s, bend));

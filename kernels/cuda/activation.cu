@@ -62,6 +62,7 @@ struct SwigluBackward {
 
 constexpr float gelu_scale = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float gelu_cubic = 0.044715f;
+constexpr float gelu_square_max = 1e30f;  ///< far beyond where the slope is 0 or 1; nothing times infinity is no number
 
 __device__ float gelu_gate(float v) { return logistic(gelu_scale * fmaf(gelu_cubic * (v * v), v, v)); }
 
@@ -95,7 +96,7 @@ struct GeluBackward {
 #pragma unroll
     for (int j = 0; j < n; ++j) {
       const float v = in.x[j], s = gelu_gate(v);
-      const float inner_slope = gelu_scale * fmaf(3 * gelu_cubic, v * v, 1.0f);
+      const float inner_slope = gelu_scale * fmaf(3 * gelu_cubic, fminf(v * v, gelu_square_max), 1.0f);
       // s (1 - s) vanishes where v and inner_slope are large: multiply it first, so that nothing overflows
       slope[j] = in.dy[j] * (s + s * (1.0f - s) * v * inner_slope);
       y[j] = v * s;

@@ -144,12 +144,7 @@ void keys_pass(const AttentionCall<bf16>& call, std::size_t shared_bytes, Stream
 }  // namespace
 
 void attention_keys_pass(const AttentionCall<bf16>& call, Stream& stream) {
-  int device = 0, shared_bytes = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (error != cudaSuccess) return stream.fail("no CUDA device", error);
-  const auto bytes = static_cast<std::size_t>(shared_bytes);
+  const std::size_t bytes = stream.shared_bytes_max();
   if (call.dim <= 64) return keys_pass<64>(call, bytes, stream);
   if (call.dim <= 80) return keys_pass<80>(call, bytes, stream);
   if (call.dim <= 96) return keys_pass<96>(call, bytes, stream);

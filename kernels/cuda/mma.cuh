@@ -105,12 +105,15 @@ template <class... Parameters, class... Arguments>
 void launch_shared(Stream& stream, const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
                    std::size_t shared_bytes, const Arguments&... arguments) {
   if (!stream.status()) return;
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  if (error != cudaSuccess)
-    return stream.fail(
-        std::string("CUDA kernel ") + name + " cannot have " + std::to_string(shared_bytes) + " bytes of shared memory",
-        error);
+  cudaError_t error = cudaSuccess;
+  if (const auto* key = reinterpret_cast<const void*>(kernel); !stream.may_share(key, shared_bytes)) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (error != cudaSuccess)
+      return stream.fail(std::string("CUDA kernel ") + name + " cannot have " + std::to_string(shared_bytes) +
+                             " bytes of shared memory",
+                         error);
+    stream.shares(key, shared_bytes);
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = threads;

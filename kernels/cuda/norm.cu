@@ -195,7 +195,7 @@ struct Slope {
 /// Rows of one block after the other, each a pack to a thread: x and dy are read once, the next row's while this one's
 /// sums are on their way, and the columns' sums stay in registers.
 template <class T, bool centred, bool heads = false>
-__global__ void __launch_bounds__(most_threads) norm_backward_narrow(NormBackward<T> a) {
+__global__ void __launch_bounds__(heads ? warp_threads : most_threads) norm_backward_narrow(NormBackward<T> a) {
   constexpr int n = pack_numel<T>;
   if constexpr (heads) a.choose_head(blockIdx.y, gridDim.x);
   const std::int64_t begin = blockIdx.x * a.per_block, c = std::int64_t{threadIdx.x} * n;

@@ -7,7 +7,14 @@ Stream::Stream(CUstream_st* handle) : handle_(handle) {
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&shared_bytes_max_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) fail("no CUDA device", error);
+}
+
+bool Stream::may_share(const void* kernel, std::size_t bytes) const {
+  return std::any_of(sharing_.begin(), sharing_.end(),
+                     [&](const auto& known) { return known.first == kernel && known.second >= bytes; });
 }
 
 const Status& Stream::synchronize() {

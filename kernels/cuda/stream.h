@@ -2,7 +2,10 @@
 // the other headers of kernels/cuda need nothing of the CUDA toolkit.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sluice/status.h"
 
@@ -20,6 +23,7 @@ class Stream {
 
   CUstream_st* handle() const { return handle_; }
   int multiprocessors() const { return multiprocessors_; }
+  std::size_t shared_bytes_max() const { return static_cast<std::size_t>(shared_bytes_max_); }  ///< of a block
   const Status& status() const { return status_; }
 
   /// Waits until all that was launched has run. What went wrong while kernels ran shows here and not before; the
@@ -29,10 +33,14 @@ class Stream {
   /// For the launchers.
   void launched(const char* kernel) { last_ = kernel; }
   void fail(const std::string& what, int error);
+  /// Whether the driver has been told that this kernel takes so much dynamic shared memory: once will do.
+  bool may_share(const void* kernel, std::size_t bytes) const;
+  void shares(const void* kernel, std::size_t bytes) { sharing_.emplace_back(kernel, bytes); }
 
  private:
   CUstream_st* handle_;
-  int multiprocessors_ = 1;
+  int multiprocessors_ = 1, shared_bytes_max_ = 0;
+  std::vector<std::pair<const void*, std::size_t>> sharing_;
   const char* last_ = "no kernel";
   Status status_;
 };

@@ -30,6 +30,8 @@ class DeviceMemory {
   /// Lets the device reach an arena of the host, before its first use and until unpin. bad_request when it may not.
   virtual Status pin(std::byte*, std::uint64_t) { return success(); }
   virtual void unpin(std::byte*, std::uint64_t) {}
+  /// Whether what is pinned is locked in memory by that alone.
+  virtual bool pinning_locks() const { return false; }
 };
 
 /// Host memory that plays the device: the CPU backend.
@@ -84,7 +86,7 @@ class Memory {
   std::byte* at(Tier tier, RankId rank, std::uint64_t offset) const;
   std::uint64_t bytes(Tier tier, RankId rank) const;  ///< 0 where there is no such arena
   DeviceMemory& device() const { return *device_; }
-  std::uint64_t locked_bytes() const { return locked_bytes_; }  ///< of host arenas, by mlock
+  std::uint64_t locked_bytes() const { return locked_bytes_; }  ///< of host arenas
 
  private:
   struct Arena {

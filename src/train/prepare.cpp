@@ -11,6 +11,7 @@
 #include "sluice/size.h"
 #include "src/device/calibrate.h"
 #include "src/device/device.h"
+#include "src/device/link_measure.h"
 #include "src/device/profile.h"
 #include "src/device/profile_device.h"
 #include "src/device/profile_measure.h"
@@ -57,7 +58,9 @@ Status validate(const RunConfig& c, Purpose purpose) {
   return success();
 }
 
+/// With what the kernel keeps of files and would give up.
 std::uint64_t available_memory_bytes() {
+  if (const std::uint64_t bytes = available_host_bytes(); bytes > 0) return bytes;
   const long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
   return static_cast<std::uint64_t>(std::max(0L, pages)) * static_cast<std::uint64_t>(size);
 }

@@ -53,7 +53,7 @@ class CudaBench final : public DeviceBench {
 
   explicit CudaBench(CudaDevice& device)
       : device_(device), areas_{Area{device, false}, Area{device, false}, Area{device, true}, Area{device, true}} {}
-  Status evict();
+  Status evict(int passes = 1);
 
   CudaDevice& device_;
   std::array<Area, 4> areas_;  ///< two of the device, two of the host

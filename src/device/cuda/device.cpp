@@ -227,7 +227,10 @@ struct CudaQueue::Impl {
 
   ~Impl() {
     static_cast<void>(cudaSetDevice(device));
-    if (stream != nullptr) static_cast<void>(cudaStreamDestroy(stream));
+    if (stream == nullptr) return;
+    // After an error copies may still be on their way, and the memory that they name may go next.
+    static_cast<void>(cudaStreamSynchronize(stream));
+    static_cast<void>(cudaStreamDestroy(stream));
   }
 };
 

@@ -36,6 +36,7 @@ class CudaDevice final : public DeviceMemory {
   /// Page-locks and maps an arena of the host, in pieces. bad_request, naming the limit, when it may not be locked.
   Status pin(std::byte* host, std::uint64_t bytes) override;
   void unpin(std::byte* host, std::uint64_t bytes) override;
+  bool pinning_locks() const override { return true; }
 
   Result<std::unique_ptr<CudaQueue>> make_queue(bool urgent);
 
