@@ -5,15 +5,15 @@
 
 drive     `train --init`: the bf16 file is read, parameters and their remainders are written to the swap file: n in, 2n out
 memory    the same with every state in host memory: n in (a third of the layers)
-slots     `checkpoint export` of a stopped durable run: every state is read and verified, then the parameters are read again and
-          written as a file: 6.03 B of states for each parameter (8-bit moments), n in, n out
+slots     `checkpoint export` of a stopped durable run: its parameters are read, verified and written as a file: n in, n out
 complete  `checkpoint export` of a complete run: n in, n out
 
 The model is a Llama of 2,560 x 20 heads with random weights, made in DIR (4.1 GB with 24 layers; the runs need up to 50 GB
 there). Every round measures `bench io` (read, write, mixed) before and after each run and takes their means. The bound is
 what the drive needs at those rates: as much as is read and written in equal parts at mixed's, the rest at read's or write's.
-Page caches are dropped before each run where that is allowed (root). "memory" is the most that a run has beyond its arenas
-(import) or at all (export). Prints rounds, and medians [least, most] in Markdown. Needs Python 3.9.
+Page caches are dropped before each run where that is allowed (root); before an export the program itself is read again.
+"memory" is the most that a run has beyond its arenas (import) or at all (export). Prints rounds, and medians [least, most]
+in Markdown. Needs Python 3.9.
 """
 import argparse
 import array
@@ -31,7 +31,6 @@ import sys
 import time
 
 HIDDEN, HEADS, FFN, VOCABULARY = 2560, 20, 6912, 32000
-STATE_BYTES = 2 + 2 + 2 * (1 + 4 / 256)  # of a parameter: itself, its remainder, 8-bit moments
 
 
 def tensors(layers):
@@ -139,6 +138,7 @@ class Bench:
         out = self.folder / "out"
         shutil.rmtree(out, ignore_errors=True)
         drop_caches()
+        subprocess.run([self.a.sluice, "--version"], check=True, stdout=subprocess.DEVNULL)
         began = time.monotonic()
         process = subprocess.Popen([self.a.sluice, "checkpoint", "export", run, out, "--json"], stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
@@ -194,7 +194,7 @@ def memory(bench):
 def slots(bench):
     run = bench.stopped_run()
     n = bench.bytes[bench.a.layers]
-    return lambda: (*bench.timed_export(run), round(n / 2 * STATE_BYTES), 0, 2 * n)
+    return lambda: (*bench.timed_export(run), 0, 0, 2 * n)
 
 
 def complete(bench):
