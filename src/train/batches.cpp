@@ -114,7 +114,7 @@ Result<std::int64_t> Windows::document_length() const {
   }
   // In documents of n tokens the mean token sees (n + 1) / 2.
   const double length = std::max(1.0, 2 * keys / static_cast<double>(windows * sequence_) - 1);
-  const double grain = std::exp2(std::max(0.0, std::floor(std::log2(length)) - 2));
+  const double grain = std::exp2(std::max(0.0, std::floor(std::log2(length)) - 4));
   return static_cast<std::int64_t>(std::round(length / grain) * grain);
 }
 

@@ -47,7 +47,7 @@ class Windows {
   std::uint64_t count() const;
   /// `window` < count(). bad_request for tokens that are not in the vocabulary, or damaged.
   Status read(std::uint64_t window, const BatchRow& row) const;
-  /// See RunConfig::document_length: of some windows, rounded to a quarter of a power of two.
+  /// See RunConfig::document_length: of some windows, rounded to a sixteenth of a power of two.
   Result<std::int64_t> document_length() const;
   /// Whether all targets of all windows count.
   bool all_count() const { return !tokens_->has_mask() && !documents_ && tokens_->packed_sequence() == 0; }

@@ -179,7 +179,7 @@ TEST_F(WindowsTest, TheLengthOfDocumentsIsThatOfEqualOnesWithAsManyKeys) {
         for (const std::int32_t before : row.positions) keys += before + 1.0;
       }
       const double mean = keys / static_cast<double>(windows.count() * static_cast<std::uint64_t>(sequence));
-      EXPECT_NEAR(static_cast<double>(decided.document_length) / (2 * mean - 1), 1, 0.126) << sequence;
+      EXPECT_NEAR(static_cast<double>(decided.document_length) / (2 * mean - 1), 1, 0.05) << sequence;
       EXPECT_LE(decided.document_length, sequence);
     }
   }
