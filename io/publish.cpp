@@ -150,7 +150,8 @@ bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
   if (std::filesystem::equivalent(a, b, error) && !error) return true;
   const auto whole = [&](const std::string& path) {
-    const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+    const std::filesystem::path canonical =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
     return error ? std::filesystem::path(path) : canonical;
   };
   return whole(a) == whole(b);
@@ -218,9 +219,17 @@ Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> dat
   return success();
 }
 
-Status AtomicFile::publish() {
+Status AtomicFile::sync() {
   SLUICE_CHECK(fd_ >= 0, "%s is not open", path_.c_str());
-  if (fsync(fd_) != 0) return os_fault(path_, "sync");
+  return fsync(fd_) == 0 ? success() : Status(os_fault(path_, "sync"));
+}
+
+Status AtomicFile::remove_old() {
+  return unlink(target_.c_str()) == 0 || errno == ENOENT ? success() : Status(os_fault(path_, "unlink"));
+}
+
+Status AtomicFile::publish() {
+  SLUICE_TRY(sync());
   // It is locked until it has its name.
   if (rename(temporary_.c_str(), target_.c_str()) != 0) return os_fault(path_, "rename");
   temporary_.clear();

@@ -38,6 +38,10 @@ class AtomicFile {
 
   Status append(std::span<const std::byte> data);
   Status write_at(std::uint64_t offset, std::span<const std::byte> data);
+  /// What was written is on the drive: what publish() could still fail of is shown here.
+  Status sync();
+  /// What has the name goes, before the new file takes it.
+  Status remove_old();
   Status publish();
   const std::string& path() const { return path_; }
   int fd() const { return fd_; }  ///< of the temporary file, for who writes it otherwise

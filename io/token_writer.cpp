@@ -1,13 +1,10 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "io/megatron.h"
-#include "io/os_error.h"
 #include "io/token_file.h"
 #include "io/token_header.h"
 #include "io/token_sink.h"
@@ -185,10 +182,15 @@ Result<std::string> MegatronWriter::index() {
 Status MegatronWriter::finish() {
   SLUICE_TRY(tokens_.flush());
   SLUICE_ASSIGN(const std::string text, index());
-  // An index belongs to its tokens: there is none while the new tokens may lie beside the old one.
-  if (unlink((name_ + ".idx").c_str()) != 0 && errno != ENOENT) return os_error(name_ + ".idx", errno);
+  SLUICE_ASSIGN(AtomicFile index_file, AtomicFile::create(name_ + ".idx"));
+  SLUICE_TRY(index_file.append(std::as_bytes(std::span(text))));
+  // Both are there before anything old goes. An index belongs to its tokens, and there is none while the new tokens may
+  // lie beside the old one.
+  SLUICE_TRY(index_file.sync());
+  SLUICE_TRY(tokens_.file().sync());
+  SLUICE_TRY(index_file.remove_old());
   SLUICE_TRY(tokens_.file().publish());
-  return publish_file(name_ + ".idx", text);
+  return index_file.publish();
 }
 
 Result<std::unique_ptr<TokenSink>> make_token_sink(TokenFormat format, const std::string& path,

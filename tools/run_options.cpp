@@ -67,7 +67,7 @@ Status check_apart(const std::string& option, const std::string& path, const Run
                                     std::pair("--init", c.init), std::pair("--profile", c.profile)}) {
     if (input.empty()) continue;
     const bool inside = std::filesystem::is_directory(input, ignored) && std::filesystem::exists(path, ignored) &&
-                        is_same_file(std::filesystem::path(path).parent_path().string(), input);
+                        is_same_file(std::filesystem::absolute(path, ignored).parent_path().string(), input);
     if (inside || is_same_file(path, input))
       return bad_request(option + " " + path + " would replace what " + what + " reads; give another file");
   }

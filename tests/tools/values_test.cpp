@@ -81,6 +81,12 @@ TEST_F(Values, OutputsReplaceNothingThatIsRead) {
   }
   expect_refused(train + "--metrics " + path("m") + " --trace " + path("m"), "that metrics go to");
   expect_refused(train + "--trace " + path("run/metrics.jsonl") + " " + run("run"), "metrics.jsonl");
+  // Whatever the names are seen from.
+  EXPECT_EQ(shell("cd " + path(".") + " && sluice " + train + "--metrics text"), 2);
+  std::filesystem::create_directory(path("model"));
+  write("model/config.json", "{}");
+  EXPECT_EQ(shell("cd " + path("model") + " && sluice train --model . --data ../text --metrics config.json"), 2);
+  EXPECT_NE(said.find("would replace what --model reads"), std::string::npos) << said;
   EXPECT_EQ(read(path("text")), text);
   expect_refused("plan --model llama-tiny --trace " + path("no/such/file"), "No such file");
   for (const char* device : {"/dev/null", "/dev/full"}) {
@@ -152,6 +158,21 @@ TEST_F(Values, FilesBeyondALimitAreAnError) {
   EXPECT_NE(said.find("File too large"), std::string::npos) << said;
   for (const auto& entry : std::filesystem::directory_iterator(folder_))
     EXPECT_FALSE(entry.path().filename().string().starts_with("o.tokens")) << entry.path();
+}
+
+// Of many small documents the index is the larger file: where it can not be written the pair before it stays.
+TEST_F(Values, AMegatronPairIsReplacedWholeOrNotAtAll) {
+  const std::string to = " --format megatron --output " + path("pair");
+  ASSERT_EQ(sluice("data tokenize " + path("text") + to).status, 0);
+  const std::string tokens = read(path("pair.bin")), index = read(path("pair.idx"));
+  std::string lines;
+  for (int i = 0; i < 8000; ++i) lines += "{\"text\": \"a\"}\n";
+  write("many.jsonl", lines);
+  EXPECT_EQ(shell("ulimit -f 64; sluice data tokenize " + path("many.jsonl") + to), 1) << said;
+  EXPECT_NE(said.find("pair.idx"), std::string::npos) << said;
+  EXPECT_TRUE(read(path("pair.bin")) == tokens && read(path("pair.idx")) == index);
+  EXPECT_EQ(sluice("data tokenize " + path("many.jsonl") + to).status, 0);
+  EXPECT_GT(read(path("pair.idx")).size(), index.size());
 }
 
 }  // namespace
