@@ -113,8 +113,8 @@ IO_BOUND = ["--seq", "16", "--batch", "1", "--micro-batch", "1", "--states", "nv
 
 
 def steps_of(a, binary, options, count):
-    lines = run_json([binary, "train", *options, "--data", a.data, "--nvme", a.nvme, "--steps", str(count),
-                      "--eval-batches", "1", "--profile", a.profile, "--json"])
+    lines = run_json([binary, "train", *options, "--run", "none", "--data", a.data, "--nvme", a.nvme, "--steps",
+                      str(count), "--eval-batches", "1", "--profile", a.profile, "--json"])
     return [line for line in lines if "step" in line]
 
 

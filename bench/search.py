@@ -55,7 +55,8 @@ def main():
     print("| configuration | auto s | auto is | best s | best is | auto / best | choices measured |")
     print("|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        common = ["--nvme", arguments.nvme, "--profile", str(pathlib.Path(folder) / "profile.json"), "--json"]
+        common = ["--run", "none", "--nvme", arguments.nvme, "--profile", str(pathlib.Path(folder) / "profile.json"),
+                  "--json"]
         for name, micro_batches, options in CONFIGURATIONS:
             chosen = json.loads(call([arguments.sluice, "plan", *options, *common]).stdout.splitlines()[-1])["schedule"]
             choices = {"auto": []}

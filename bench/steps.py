@@ -40,6 +40,11 @@ RUNS = {
 }
 
 
+def efficiency(share):
+    """Nothing beats its bound: where a run does, the profile is wrong."""
+    return f"{share:.3f}" + (" (profile wrong)" if share > 1 else "")
+
+
 def memory_cgroup(limit):
     """A folder to write our pid into, or None where this user may not make one (cgroup v1 or v2)."""
     for root, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
@@ -54,8 +59,8 @@ def memory_cgroup(limit):
 
 
 def train(arguments, options, steps, profile, limit):
-    command = [arguments.sluice, "train", *options, "--data", arguments.data, "--nvme", arguments.nvme, "--profile", profile,
-               "--steps", str(steps), "--eval-batches", "1", "--json"]
+    command = [arguments.sluice, "train", *options, "--run", "none", "--data", arguments.data, "--nvme", arguments.nvme,
+               "--profile", profile, "--steps", str(steps), "--eval-batches", "1", "--json"]
     folder = memory_cgroup(limit) if limit else None
     enter = (lambda: (folder / "cgroup.procs").write_text(str(os.getpid()))) if folder else None
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
@@ -67,7 +72,8 @@ def train(arguments, options, steps, profile, limit):
 
 
 def plan(arguments, options, profile):
-    command = [arguments.sluice, "plan", *options, "--nvme", arguments.nvme, "--profile", profile, "--json"]
+    command = [arguments.sluice, "plan", *options, "--run", "none", "--nvme", arguments.nvme, "--profile", profile,
+               "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()}")
@@ -103,7 +109,7 @@ def main():
                 passes = p["predicted"]["pass_bound_seconds"]
                 note = f" (in a cgroup of {limit / (1 << 20):.0f} MiB)" if rounds[0][1] else ""
                 print(f"| {name}{note} | {seconds:.2f} | {last['predicted_seconds']:.2f} | {last['bound_seconds']:.2f} | "
-                      f"{last['bound_seconds'] / seconds:.3f} | {passes / seconds:.3f} | {last['tokens'] / last['step'] / seconds:.0f} | "
+                      f"{efficiency(last['bound_seconds'] / seconds)} | {passes / seconds:.3f} | {last['tokens'] / last['step'] / seconds:.0f} | "
                       f"{', '.join('%.3f' % line['loss'] for line in rounds[0][0])} | {peaks} | "
                       f"{max(line['rss_bytes'] for line in lines) / (1 << 20):.0f} | "
                       f"{last['nvme_read_bytes'] / 1e9:.1f}, {last['nvme_write_bytes'] / 1e9:.1f} |", flush=True)

@@ -120,7 +120,7 @@ class Bench:
 
     def timed_import(self, layers, *options):
         """Seconds from the note that reading begins to the one that all is there, and memory beyond what was there."""
-        command = self.train(layers, "--steps", 3, "--durable", "off", *options)
+        command = self.train(layers, "--steps", 3, "--run", "none", *options)
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
             said, began, before = [], None, 0
             for line in process.stderr:

@@ -5,7 +5,9 @@ option(SLUICE_FUZZ "the parsers and their fuzz targets alone; needs clang" OFF)
 set(SLUICE_SANITIZE "" CACHE STRING "address;undefined or thread")
 set(SLUICE_CUDA AUTO CACHE STRING "the CUDA device: ON, OFF, or AUTO where a toolkit of version 12 or later is found")
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(SLUICE_CUDA_ARCHITECTURES "80-real;89-real;90" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES; a bare number is also PTX")
+set(SLUICE_CUDA_ARCHITECTURES AUTO CACHE STRING
+  "GPUs to build for, as CMAKE_CUDA_ARCHITECTURES (a bare number is also PTX); AUTO: this machine's, or 80 where there is none")
+option(SLUICE_PCH "a precompiled header for tests, of the standard library and GoogleTest" ON)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -39,6 +41,12 @@ foreach(sanitizer IN LISTS SLUICE_SANITIZE)
   target_compile_options(sluice_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer -g)
   target_link_options(sluice_flags INTERFACE -fsanitize=${sanitizer})
 endforeach()
+
+# For programs and files that do little of the work themselves. What they call is built for speed elsewhere; compiling
+# them takes a quarter less time like this.
+add_library(sluice_flags_cold INTERFACE)
+target_compile_options(sluice_flags_cold INTERFACE $<$<CONFIG:Release>:-O1>)
+target_link_libraries(sluice_flags_cold INTERFACE sluice_flags)
 
 # sluice_library(NAME dir... DEPENDS ...): every .cpp below the given folders, flags and include rule in one place.
 function(sluice_library name)

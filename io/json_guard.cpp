@@ -96,7 +96,8 @@ Status check_json(std::string_view text, const JsonLimits& limits) {
 
 Result<std::string> read_json_file(const std::string& path, std::uint64_t bytes_max) {
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return bad_request(path + " is not a file");
+  if (!std::filesystem::exists(path, ignored)) return bad_request("there is no " + path);
+  if (!std::filesystem::is_regular_file(path, ignored)) return bad_request(path + " is not a regular file");
   if (std::filesystem::file_size(path, ignored) > bytes_max)
     return bad_request(fmt::format("{} is larger than {} bytes, which none of its kind is", path, bytes_max));
   std::ifstream in(path, std::ios::binary);

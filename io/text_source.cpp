@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "io/text_check.h"
 #include "sluice/size.h"
 
 namespace sluice {
@@ -129,6 +130,7 @@ void TextSource::close() {
   lines_at_ = 0;
   lines_step_ = 0;
   line_ = 0;
+  checked_ = false;
   ++input_;
 }
 
@@ -162,6 +164,8 @@ Status TextSource::next_part(TextPiece& piece) {
     done += n;
   }
   piece.data.resize(done);
+  if (!std::exchange(checked_, true) && options_.kind == TextKind::automatic)
+    SLUICE_TRY(check_text(piece.data, name(input_)));
   if (options_.part_bytes == 0 && done > options_.document_bytes_max)
     return bad_request(
         fmt::format("{} is longer than {}; split it", where(piece), format_bytes(options_.document_bytes_max)));

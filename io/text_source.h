@@ -14,8 +14,9 @@
 namespace sluice {
 
 enum class TextKind {
-  automatic,  ///< JSON lines for names ending in .jsonl or .ndjson (before .gz, .dz or .zst), else text
-  text,
+  automatic,  ///< JSON lines for names ending in .jsonl or .ndjson (before .gz, .dz or .zst), else text; what is none
+              ///< (io/text_check.h) is refused
+  text,       ///< whatever it is
   jsonl,
 };
 
@@ -74,6 +75,7 @@ class TextSource {
   std::size_t lines_at_ = 0;    ///< where the next line begins in it
   std::size_t lines_step_ = 0;  ///< bytes that the last read for it asked for
   std::uint64_t line_ = 0;
+  bool checked_ = false;  ///< the input's first bytes
 };
 
 }  // namespace sluice

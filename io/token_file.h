@@ -8,17 +8,20 @@
 // `sequence` is not 0, documents are packed whole into sequences of so many tokens: none crosses a multiple of it, and
 // the count is one. Files that need neither are versions 1 and 2, in which both are zero.
 //
-// Version 4, which is what is written, is any of these with checksums. Its header has 8 bytes more, and there is a
+// Version 4 is any of these with checksums. Its header has 8 bytes more, and there is a
 // table of documents if there are a flag, a sequence, or more documents than 0. Behind everything, at the next multiple
 // of 8, is a table of u64: the XXH3 of each 64 KiB of what lies between the header and this table, the last of which
 // may be shorter. Its own XXH3 is the u64 at the header's end. Versions 1 to 3 are read as they are: nothing in them
 // tells damaged tokens from others.
+//
+// Version 5 is version 4 with 8 bytes more at the header's end: which tokenizer made the tokens (Tokenizer::hash, or
+// byte_tokenizer). They count as the end of the table of checksums in that table's own XXH3. It is what is written;
+// version 4 is, where nobody knows the tokenizer.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,7 +33,10 @@
 
 namespace sluice {
 
-constexpr std::uint32_t token_file_schema_version = 4;
+constexpr std::uint32_t token_file_schema_version = 5;
+
+/// Stands for the hash of a tokenizer where bytes are tokens.
+constexpr std::uint64_t byte_tokenizer = 0x7365'7479'6220'3d20;
 
 /// A read-only view of a token file. Move-only; const members may be called from several threads. Where the file has
 /// checksums, a block is verified before the first byte of it is used, and whoever asks for one that is damaged is told
@@ -63,6 +69,8 @@ class TokenFile {
   Result<std::uint64_t> hash() const;
   std::uint32_t version() const { return layout_.version; }  ///< of sluice's own format; 0: another one
   bool has_checksums() const { return layout_.sums_byte != 0; }
+  /// Tokenizer::hash() of what made the tokens, or byte_tokenizer; 0: the file does not say it.
+  std::uint64_t tokenizer() const { return layout_.tokenizer; }
   /// Everything is as it was written, by its checksums; success where there are none. Reads what was not read yet.
   Status verify() const;
   /// Tokens [start, start + out.size()), which must lie in the file. bad_request, naming the position, when one is not
@@ -109,12 +117,5 @@ class TokenFile {
 /// text. What ends in .tokens is sluice's, whatever is left of it: damaged tokens are no text. bad_request when it can
 /// not be read.
 Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path);
-
-/// A token file as it is; anything else is taken as text (io/text_source.h) and tokenized into `cache_dir`, bytes as
-/// tokens (made if missing; empty: the user's cache), again only when its content is new there, or what is there is not
-/// what was written: `note` is told that. What another user may have written there is not trusted.
-Result<TokenFile> open_or_tokenize(const std::string& path, std::string cache_dir,
-                                   const TokenFile::Requirements& requirements,
-                                   const std::function<void(const std::string&)>& note = {});
 
 }  // namespace sluice

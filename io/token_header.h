@@ -23,12 +23,21 @@ static_assert(sizeof(TokenHeader) == 64);
 /// From version 4 on.
 struct SealedTokenHeader {
   TokenHeader header;
-  std::uint64_t sums;  ///< XXH3 of the table of checksums
+  std::uint64_t sums;  ///< XXH3 of the table of checksums; in version 5 of that and `tokenizer` behind it
 };
 static_assert(sizeof(SealedTokenHeader) == 72);
 
+/// Version 5.
+struct NamedTokenHeader {
+  SealedTokenHeader sealed;
+  std::uint64_t tokenizer;  ///< not 0: which one made the tokens
+};
+static_assert(sizeof(NamedTokenHeader) == 80);
+
 constexpr std::uint64_t token_header_bytes(std::uint32_t schema_version) {
-  return schema_version < 4 ? sizeof(TokenHeader) : sizeof(SealedTokenHeader);
+  return schema_version < 4    ? sizeof(TokenHeader)
+         : schema_version == 4 ? sizeof(SealedTokenHeader)
+                               : sizeof(NamedTokenHeader);
 }
 
 constexpr std::uint64_t token_block_bytes = 65536;  ///< that one checksum is of; the last block may be shorter

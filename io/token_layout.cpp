@@ -110,7 +110,10 @@ Result<TokenLayout> place(const TokenHeader& h, std::uint64_t size) {
 Status check_sums(std::span<const std::byte> file, const TokenLayout& layout) {
   if (layout.sums_byte == 0) return success();
   const auto sealed = load_number<SealedTokenHeader>(file, 0);
-  if (checksum(file.subspan(layout.sums_byte)) == sealed.sums) return success();
+  StreamingChecksum sum;
+  sum.add(file.subspan(layout.sums_byte));
+  if (layout.tokenizer != 0) sum.add(std::as_bytes(std::span(&layout.tokenizer, 1)));
+  if (sum.value() == sealed.sums) return success();
   return damaged("has a damaged table of checksums");
 }
 
@@ -177,7 +180,9 @@ Status check_block(std::span<const std::byte> file, const TokenLayout& layout, s
 
 Result<TokenLayout> sluice_layout(std::span<const std::byte> file) {
   SLUICE_ASSIGN(const TokenHeader header, read_header(file));
-  SLUICE_ASSIGN(const TokenLayout layout, place(header, file.size()));
+  SLUICE_ASSIGN(TokenLayout layout, place(header, file.size()));
+  if (header.schema_version >= 5) layout.tokenizer = load_number<NamedTokenHeader>(file, 0).tokenizer;
+  if (header.schema_version >= 5 && layout.tokenizer == 0) return damaged("does not name its tokenizer");
   SLUICE_TRY(check_sums(file, layout));
   SLUICE_TRY(check_ends(file, layout));
   return layout;

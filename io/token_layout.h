@@ -37,6 +37,7 @@ struct TokenLayout {
   std::uint64_t packed_sequence = 0;               ///< no document crosses a multiple of it; 0: nothing is said
   std::uint64_t content_end = 0;  ///< sluice: behind the last byte of tokens, table of documents and mask
   std::uint64_t sums_byte = 0;    ///< sluice: of the checksums of blocks; 0: there are none
+  std::uint64_t tokenizer = 0;    ///< sluice: which one made the tokens; 0: nothing is said
 
   /// Blocks are of the bytes [first_byte, sums_byte).
   std::uint64_t blocks() const;

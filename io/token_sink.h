@@ -11,6 +11,7 @@
 
 #include "io/checksum.h"
 #include "io/publish.h"
+#include "io/token_header.h"
 #include "io/token_layout.h"
 #include "sluice/status.h"
 
@@ -18,8 +19,9 @@ namespace sluice {
 
 /// What sluice's own format alone can say (io/token_file.h).
 struct TokenFeatures {
-  bool mask = false;           ///< which tokens count in the loss
-  std::uint64_t sequence = 0;  ///< documents are packed whole for sequences of so many tokens; 0: they are not
+  bool mask = false;            ///< which tokens count in the loss
+  std::uint64_t sequence = 0;   ///< documents are packed whole for sequences of so many tokens; 0: they are not
+  std::uint64_t tokenizer = 0;  ///< which one makes the tokens, as TokenFile::tokenizer; 0: not known
 };
 
 class TokenSink {
@@ -79,6 +81,8 @@ class TokenWriter final : public TokenSink {
   std::uint64_t count() const { return tokens_.count(); }
 
  private:
+  std::uint32_t version() const { return features_.tokenizer == 0 ? 4 : 5; }
+  std::uint64_t header_bytes() const { return token_header_bytes(version()); }
   Status fill_up(std::uint64_t bytes);
   Status put(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) override;
   PackedTokens tokens_;

@@ -1,6 +1,8 @@
 #include "io/token_survey.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -24,40 +26,76 @@ Status walk(const TokenFile& file, const TokenWatch& watch, const Each& each, co
       if (file.has_mask()) SLUICE_TRY(file.read_mask(at, mask));
       SLUICE_TRY(each(tokens, mask));
     }
-    end(d, document);
+    end(document);
     if (watch && (document.end - told >= chunk_tokens || d + 1 == file.documents()))
       SLUICE_TRY(watch(told = document.end));
   }
   return success();
 }
 
+/// Counts what walk() shows it.
+class Surveyor {
+ public:
+  explicit Surveyor(const TokenFile& file) : file_(file) {}
+
+  void see(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) {
+    const auto counted = mask.empty() ? tokens.size() : static_cast<std::uint64_t>(std::ranges::count(mask, 1));
+    survey_.loss_tokens += counted;
+    blank_ = blank_ && counted == 0 && std::ranges::all_of(tokens, [](std::int32_t t) { return t == 0; });
+    for (const std::int32_t token : tokens) survey_.largest_token = std::max(survey_.largest_token, token);
+  }
+
+  void end(const TokenFile::Document& document) {
+    const std::uint64_t sequence = file_.packed_sequence();
+    const bool fills = sequence > 0 && document.begin % sequence != 0 && document.end % sequence == 0;
+    const bool padding = std::exchange(blank_, true) && fills && document.count() > 0;
+    if (padding) {
+      survey_.padding_tokens += document.count();
+      return;
+    }
+    survey_.tokens += document.count();
+    survey_.empty_documents += document.count() == 0 ? 1 : 0;
+    const std::uint64_t number = survey_.documents++;
+    if (document.count() <= survey_.longest_tokens) return;
+    survey_.longest_document = number;
+    survey_.longest_tokens = document.count();
+  }
+
+  const TokenSurvey& survey() const { return survey_; }
+
+ private:
+  const TokenFile& file_;
+  TokenSurvey survey_;
+  bool blank_ = true;  ///< so far the document has nothing but token 0, and none that counts
+};
+
 }  // namespace
 
 Result<TokenSurvey> survey_tokens(const TokenFile& file, const TokenWatch& watch) {
-  TokenSurvey survey;
-  const auto each = [&](const std::vector<std::int32_t>& tokens, const std::vector<std::uint8_t>& mask) {
-    survey.loss_tokens +=
-        mask.empty() ? tokens.size() : static_cast<std::uint64_t>(std::count(mask.begin(), mask.end(), 1));
-    for (const std::int32_t token : tokens) survey.largest_token = std::max(survey.largest_token, token);
-    return success();
-  };
-  const auto end = [&](std::uint64_t d, const TokenFile::Document& document) {
-    survey.empty_documents += document.count() == 0 ? 1 : 0;
-    if (document.count() <= survey.longest_tokens) return;
-    survey.longest_document = d;
-    survey.longest_tokens = document.count();
-  };
-  SLUICE_TRY(walk(file, watch, each, end));
-  return survey;
-}
-
-Status copy_tokens(const TokenFile& file, TokenSink& sink, const TokenWatch& watch) {
-  return walk(
+  Surveyor surveyor(file);
+  SLUICE_TRY(walk(
       file, watch,
       [&](const std::vector<std::int32_t>& tokens, const std::vector<std::uint8_t>& mask) {
+        surveyor.see(tokens, mask);
+        return success();
+      },
+      [&](const TokenFile::Document& document) { surveyor.end(document); }));
+  return surveyor.survey();
+}
+
+Result<TokenSurvey> copy_tokens(const TokenFile& file, TokenSink& sink, const TokenWatch& watch) {
+  Surveyor surveyor(file);
+  SLUICE_TRY(walk(
+      file, watch,
+      [&](const std::vector<std::int32_t>& tokens, const std::vector<std::uint8_t>& mask) {
+        surveyor.see(tokens, mask);
         return sink.append(tokens, mask);
       },
-      [&](std::uint64_t, const TokenFile::Document&) { sink.end_document(); });
+      [&](const TokenFile::Document& document) {
+        surveyor.end(document);
+        sink.end_document();
+      }));
+  return surveyor.survey();
 }
 
 }  // namespace sluice

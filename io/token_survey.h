@@ -10,7 +10,11 @@
 
 namespace sluice {
 
+/// What fills packed sequences is no document here: token 0 from the end of the last document to the end of the
+/// sequence, none of which counts in the loss.
 struct TokenSurvey {
+  std::uint64_t documents = 0, tokens = 0;                 ///< without padding
+  std::uint64_t padding_tokens = 0;                        ///< of packed files
   std::int32_t largest_token = -1;                         ///< -1: there is none
   std::uint64_t longest_document = 0, longest_tokens = 0;  ///< the first of the longest, and its length
   std::uint64_t empty_documents = 0;
@@ -23,7 +27,8 @@ using TokenWatch = std::function<Status(std::uint64_t)>;
 /// Reads all of the file. bad_request for a token that is not in its vocabulary and a table that contradicts itself.
 Result<TokenSurvey> survey_tokens(const TokenFile& file, const TokenWatch& watch = {});
 
-/// All documents of `file`, with its mask, to `sink`, which is then not yet finished.
-Status copy_tokens(const TokenFile& file, TokenSink& sink, const TokenWatch& watch = {});
+/// All documents of `file`, with its mask and what pads them, to `sink`, which is then not yet finished; and what was
+/// seen of them.
+Result<TokenSurvey> copy_tokens(const TokenFile& file, TokenSink& sink, const TokenWatch& watch = {});
 
 }  // namespace sluice

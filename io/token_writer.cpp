@@ -91,8 +91,8 @@ Result<TokenWriter> TokenWriter::create(const std::string& path, std::uint64_t v
   TokenWriter writer;
   writer.features_ = features;
   SLUICE_ASSIGN(writer.tokens_, PackedTokens::create(path, vocabulary, token_bytes_for(vocabulary)));
-  const SealedTokenHeader empty{};
-  SLUICE_TRY(writer.tokens_.file().append(std::as_bytes(std::span(&empty, 1))));
+  const NamedTokenHeader empty{};
+  SLUICE_TRY(writer.tokens_.file().append(std::as_bytes(std::span(&empty, 1)).first(writer.header_bytes())));
   writer.tokens_.keep_sums();
   return writer;
 }
@@ -121,10 +121,10 @@ Status TokenWriter::finish() {
                static_cast<unsigned long long>(count()), static_cast<unsigned long long>(features_.sequence));
   SLUICE_TRY(tokens_.flush());
   const auto& ends = tokens_.close_documents();
-  SealedTokenHeader sealed{};
-  TokenHeader& header = sealed.header;
+  NamedTokenHeader named{{}, features_.tokenizer};
+  TokenHeader& header = named.sealed.header;
   std::memcpy(header.magic, token_magic, sizeof header.magic);
-  header.schema_version = token_file_schema_version;
+  header.schema_version = version();
   header.token_bytes = tokens_.token_bytes();
   header.vocabulary = tokens_.vocabulary();
   header.count = count();
@@ -137,9 +137,12 @@ Status TokenWriter::finish() {
   SLUICE_TRY(fill_up(mask_.size()));
   const auto sums = std::as_bytes(std::span(tokens_.close_sums()));
   SLUICE_TRY(tokens_.file().append(sums));
-  sealed.sums = checksum(sums);
+  StreamingChecksum sum;
+  sum.add(sums);
+  if (features_.tokenizer != 0) sum.add(std::as_bytes(std::span(&features_.tokenizer, 1)));
+  named.sealed.sums = sum.value();
   header.checksum = header_checksum(header);
-  SLUICE_TRY(tokens_.file().write_at(0, std::as_bytes(std::span(&sealed, 1))));
+  SLUICE_TRY(tokens_.file().write_at(0, std::as_bytes(std::span(&named, 1)).first(header_bytes())));
   return tokens_.file().publish();
 }
 

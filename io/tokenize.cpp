@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "io/encode_pool.h"
+#include "io/token_file.h"
 #include "io/token_sink.h"
 #include "sluice/random.h"
 
@@ -35,7 +36,8 @@ class Output {
     o.report_.path = path;
     o.has_mask_ = encoding.has_mask;
     const TokenFeatures features{.mask = encoding.has_mask || options.pack.has_value(),
-                                 .sequence = options.pack ? options.pack->sequence : 0};
+                                 .sequence = options.pack ? options.pack->sequence : 0,
+                                 .tokenizer = encoding.tokenizer};
     SLUICE_ASSIGN(o.sink_, make_token_sink(options.format, path, encoding.vocabulary, features));
     if (!options.pack) return o;
     PackOptions pack = *options.pack;
@@ -183,7 +185,9 @@ Status fill(EncodeBatch& batch, TextSource& source) {
 }  // namespace
 
 TextEncoding byte_encoding() {
-  return {.vocabulary = 256, .whole_documents = false, .make_encoder = [] { return std::make_unique<ByteEncoder>(); }};
+  return {.vocabulary = 256, .whole_documents = false, .tokenizer = byte_tokenizer, .make_encoder = [] {
+            return std::make_unique<ByteEncoder>();
+          }};
 }
 
 TextEncoding tokenizer_encoding(const std::shared_ptr<const Tokenizer>& tokenizer, bool add_special) {
@@ -200,9 +204,10 @@ TextEncoding tokenizer_encoding(const std::shared_ptr<const Tokenizer>& tokenize
     Tokenizer::Encoder encoder_;
     bool special_;
   };
-  return {.vocabulary = tokenizer->vocabulary(), .whole_documents = true, .make_encoder = [tokenizer, add_special] {
-            return std::make_unique<Encoder>(tokenizer, add_special);
-          }};
+  return {.vocabulary = tokenizer->vocabulary(),
+          .whole_documents = true,
+          .tokenizer = tokenizer->hash(),
+          .make_encoder = [tokenizer, add_special] { return std::make_unique<Encoder>(tokenizer, add_special); }};
 }
 
 std::string eval_output(const std::string& output) {

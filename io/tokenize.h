@@ -38,6 +38,7 @@ struct TextEncoding {
   std::uint64_t vocabulary = 0;
   bool whole_documents = true;  ///< else a text may be cut anywhere, and the tokens of its parts are the text's
   bool has_mask = false;        ///< not every token counts in the loss
+  std::uint64_t tokenizer = 0;  ///< as TokenFile::tokenizer
   std::function<std::unique_ptr<TextEncoder>()> make_encoder;
 };
 

@@ -12,6 +12,9 @@
 
 namespace sluice::tools {
 
+/// Of what a study tries.
+constexpr std::uint64_t sweep_block_bytes_min = 4u << 10, tune_block_bytes_min = 64u << 10;
+
 struct BenchIoOptions {
   std::vector<std::string> paths;
   std::uint64_t file_bytes = 1ull << 30;
@@ -31,6 +34,9 @@ nlohmann::ordered_json to_json(const StreamSetting& setting, const StreamResult&
 /// The name at the start of a queue's description.
 std::string backend_name(const StreamResult& result);
 std::string microseconds(double seconds);
+
+/// Of requests that are under way at once, on all paths and threads; mixed: of reads and of writes.
+std::uint64_t in_flight_bytes(const StreamSetting& setting, std::size_t paths);
 
 /// Files on all paths, striped by their measured bandwidths where there are several, with a progress line.
 Result<DriveBench> open_drive_bench(const BenchIoOptions& options, ProgressLine& line);

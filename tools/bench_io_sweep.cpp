@@ -39,24 +39,49 @@ std::vector<IoBackendKind> backends_of(const BenchIoOptions& o) {
   return {IoBackendKind::io_uring, IoBackendKind::libaio, IoBackendKind::threads};
 }
 
-/// Every combination that the files, their alignment and a bounded amount of memory allow.
-std::vector<Cell> grid(const BenchIoOptions& o, const DriveBench& bench, std::span<const std::uint64_t> blocks,
-                       std::span<const std::size_t> depths) {
+struct Grid {
   std::vector<Cell> cells;
+  std::size_t too_large = 0;          ///< settings left out, whose requests are more than the file
+  std::uint64_t in_flight_bytes = 0;  ///< of the largest of them
+
+  std::string note(const DriveBench& bench) const {
+    return fmt::format(
+        "{} of {} settings are left out: their requests (block x depth x threads x paths, of reads and of writes) are "
+        "more than the file of {}; --size {}MiB has room for all",
+        too_large, too_large + cells.size(), format_bytes(bench.file().bytes()), (in_flight_bytes + 0xfffff) >> 20);
+  }
+};
+
+/// Every combination that the files, their alignment and a bounded amount of memory allow. Requests that are more than
+/// the file would go to the same blocks at once, which no run does.
+Grid grid(const BenchIoOptions& o, const DriveBench& bench, std::span<const std::uint64_t> blocks,
+          std::span<const std::size_t> depths) {
+  Grid grid;
   for (const IoBackendKind backend : backends_of(o)) {
     for (const std::uint64_t block : blocks) {
       for (const std::size_t depth : depths) {
-        const std::uint64_t memory = 2 * block * depth * o.setting.threads * o.paths.size();
-        if (memory > memory_bytes_max || block > bench.file().bytes() / o.setting.threads) continue;
         Cell cell{o.setting, {}, {}, {}};
         cell.setting.backend = backend;
         cell.setting.block_bytes = block;
         cell.setting.depth = depth;
-        cells.push_back(std::move(cell));
+        if (2 * block * depth * o.setting.threads * o.paths.size() > memory_bytes_max) continue;
+        const std::uint64_t in_flight = in_flight_bytes(cell.setting, o.paths.size());
+        if (in_flight > bench.file().bytes()) {
+          ++grid.too_large;
+          grid.in_flight_bytes = std::max(grid.in_flight_bytes, in_flight);
+        } else {
+          grid.cells.push_back(std::move(cell));
+        }
       }
     }
   }
-  return cells;
+  return grid;
+}
+
+Status none_fits(const BenchIoOptions& o, const Grid& grid, const DriveBench& bench) {
+  return grid.cells.empty()
+             ? Status(bad_request(fmt::format("--size {}: {}", format_bytes(o.file_bytes), grid.note(bench))))
+             : success();
 }
 
 /// One measurement of each cell, in an order of its own, so that a drive that becomes slower does not favour any.
@@ -205,43 +230,48 @@ Status write_profile(const std::string& path, const BenchIoOptions& o, const Str
 }  // namespace
 
 Status bench_io_sweep(const BenchIoOptions& o) {
-  constexpr std::uint64_t blocks[] = {4u << 10,   16u << 10,   64u << 10, 128u << 10, 256u << 10,
-                                      512u << 10, 1024u << 10, 2u << 20,  4u << 20};
+  constexpr std::uint64_t blocks[] = {sweep_block_bytes_min, 16u << 10, 64u << 10, 128u << 10, 256u << 10, 512u << 10,
+                                      1024u << 10,           2u << 20,  4u << 20};
   constexpr std::size_t depths[] = {1, 2, 4, 8, 16, 32, 64};
+  const std::string picture_path = o.svg.empty() ? free_name("io-sweep", ".svg") : o.svg;
+  SLUICE_TRY(check_stream_path(picture_path));
   ProgressLine line(10, !o.json);
   SLUICE_ASSIGN(DriveBench bench, open_drive_bench(o, line));
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  std::vector<std::string> pictures;
+  std::size_t left_out = 0;
+  std::vector<HeatMap> maps;
   for (const StreamMode mode : o.modes) {
     BenchIoOptions of_mode = o;
     of_mode.setting.mode = mode;
     const char* const name = stream_mode_names[static_cast<std::size_t>(mode)];
-    std::vector<Cell> cells = grid(of_mode, bench, blocks, depths);
+    Grid settings = grid(of_mode, bench, blocks, depths);
+    SLUICE_TRY(none_fits(o, settings, bench));
+    if (settings.too_large > 0) line.note(fmt::format("{}: {}", name, settings.note(bench)));
+    left_out += settings.too_large;
+    std::vector<Cell>& cells = settings.cells;
     SLUICE_TRY(measure(bench, cells, o.seconds_given ? o.seconds : study_seconds, 1, fmt::format("{}:", name), line));
     for (const Cell& c : cells) results.push_back(cell_json(c));
-    const std::string where = drive_key(o.paths);
-    const HeatMap map =
-        picture(cells, fmt::format("{}, {}{}", where, name, o.setting.random ? ", random" : ""), blocks, depths);
-    std::string path =
-        o.svg.empty() ? free_name("io-sweep" + (o.modes.size() > 1 ? fmt::format("-{}", name) : ""), ".svg") : o.svg;
-    if (!o.svg.empty() && o.modes.size() > 1)
-      path = std::filesystem::path(o.svg).replace_extension(fmt::format("{}.svg", name)).string();
-    SLUICE_TRY(publish_file(path, map.svg()));
-    pictures.push_back(path);
+    maps.push_back(picture(cells, fmt::format("{}, {}{}", drive_key(o.paths), name, o.setting.random ? ", random" : ""),
+                           blocks, depths));
     line.finish();
     if (o.json) continue;
     const Cell& best = best_of(cells);
     fmt::print("{}\n", name);
-    print_table(map);
-    fmt::print("best {} GB/s: {}, {} x {}; drawn in {}\n\n", gb(best.rate()), best.backend, best.setting.depth,
-               format_bytes(best.setting.block_bytes), path);
+    print_table(maps.back());
+    fmt::print("best {} GB/s: {}, {} x {}\n\n", gb(best.rate()), best.backend, best.setting.depth,
+               format_bytes(best.setting.block_bytes));
   }
-  if (o.json) fmt::print("{}\n", nlohmann::ordered_json{{"results", results}, {"pictures", pictures}}.dump());
+  SLUICE_TRY(publish_file(picture_path, to_svg(maps)));
+  if (o.json)
+    fmt::print("{}\n",
+               nlohmann::ordered_json{{"results", results}, {"left_out", left_out}, {"picture", picture_path}}.dump());
+  else
+    fmt::print("drawn in {}\n", picture_path);
   return success();
 }
 
 Status bench_io_tune(const BenchIoOptions& given) {
-  constexpr std::uint64_t blocks[] = {64u << 10, 128u << 10, 256u << 10, 512u << 10, drive_block_bytes_max};
+  constexpr std::uint64_t blocks[] = {tune_block_bytes_min, 128u << 10, 256u << 10, 512u << 10, drive_block_bytes_max};
   constexpr std::size_t depths[] = {4, 8, 16, 32, 64};
   BenchIoOptions o = given;
   o.setting.mode = o.modes.size() == 1 ? o.modes[0] : StreamMode::mixed;
@@ -252,12 +282,19 @@ Status bench_io_tune(const BenchIoOptions& given) {
   if (path.empty()) {
     SLUICE_ASSIGN(path, default_profile_path());
   }
+  // What can not be read or written is said before minutes of measuring.
+  if (!o.profile.empty() && std::filesystem::exists(path)) {
+    SLUICE_ASSIGN([[maybe_unused]] const HardwareProfile readable, load_profile(path));
+  }
   const double seconds = o.seconds_given ? o.seconds : study_seconds;
   ProgressLine line(10, !o.json);
   std::vector<Cell> cells;
   {
     SLUICE_ASSIGN(DriveBench bench, open_drive_bench(o, line));
-    cells = grid(o, bench, blocks, depths);
+    Grid settings = grid(o, bench, blocks, depths);
+    SLUICE_TRY(none_fits(o, settings, bench));
+    if (settings.too_large > 0) line.note(settings.note(bench));
+    cells = std::move(settings.cells);
     SLUICE_TRY(measure(bench, cells, seconds, 1, "trying setting", line));
     keep_finalists(cells);
     for (int round = 0; round < tune_rounds; ++round)

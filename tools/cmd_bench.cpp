@@ -9,8 +9,11 @@
 
 #include "kernels/cpu/gemm.h"
 #include "sluice/size.h"
+#include "src/device/efficiency.h"
 #include "src/device/profile.h"
 #include "src/device/profile_measure.h"
+#include "src/device/profile_rates.h"
+#include "src/train/profile_doubts.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
 #include "tools/values.h"
@@ -37,20 +40,22 @@ struct Row {
 void print_rows(const std::vector<Row>& rows, bool json) {
   if (json) {
     nlohmann::json results = nlohmann::json::array();
-    for (const Row& r : rows)
+    for (const Row& r : rows) {
       results.push_back({{"name", r.name},
                          {"unit", r.unit},
                          {"achieved", r.achieved},
                          {"bound", r.bound},
                          {"ratio", r.bound > 0 ? r.achieved / r.bound : 0},
                          {"bound_is", r.bound_is}});
+      if (r.bound > 0 && beats_bound(r.achieved / r.bound)) results.back()["bound_beaten"] = true;
+    }
     fmt::print("{}\n", nlohmann::json{{"machine", machine_id()}, {"results", results}}.dump());
     return;
   }
   Table table({"", "achieved", "bound", "ratio", "the bound is"});
   for (const Row& r : rows)
     table.add({r.name, format_count(r.achieved) + r.unit, r.bound > 0 ? format_count(r.bound) + r.unit : "unknown",
-               r.bound > 0 ? fmt::format("{:.2f}", r.achieved / r.bound) : "", r.bound_is});
+               r.bound > 0 ? format_efficiency(r.achieved / r.bound, "bound") : "", r.bound_is});
   fmt::print("{}", table.text());
 }
 
@@ -131,6 +136,8 @@ Status bench_all(const Options& o) {
   if (path.empty()) {
     SLUICE_ASSIGN(path, default_profile_path());
   }
+  if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
+    return bad_request("--profile " + path + " is a directory; give the name of a file");
   ProgressLine progress(0, !o.json && stderr_is_terminal());
   // What was measured earlier on this very machine stays: seconds of ops, other drives, and how drives were tuned.
   HardwareProfile old;
@@ -146,17 +153,31 @@ Status bench_all(const Options& o) {
     drive.setting.depth = old.drive.depth;
     SLUICE_ASSIGN(drive.setting.backend, parse_io_backend(old.drive.backend));
   }
-  SLUICE_ASSIGN(old.drives[drive_key(directories)], measure_drive(drive));
+  Doubts doubts = load_doubts(path);
+  SLUICE_ASSIGN(old.drives[drive_key(directories)], measure_drive_quietly(drive, doubts));
   MeasureOptions options;
   options.compute_threads = o.threads;
   options.progress = [&progress](const std::string& what) { progress.update("measuring: " + what); };
-  SLUICE_ASSIGN(HardwareProfile profile, measure_profile(options));
+  // Made anew, and so are the doubts: seconds of ops that are doubted are measured when they are needed.
+  Doubts anew;
+  for (const auto& [name, of] : doubts.all())
+    if (old.op_seconds.contains(name) && doubts.has(name))
+      old.op_seconds.erase(name);
+    else if (name == drive_doubt(drive_key(directories)) || name.starts_with("device "))
+      anew.all()[name] = of;
+  SLUICE_ASSIGN(HardwareProfile profile, measure_profile(options, anew));
   progress.finish();
   profile.op_seconds = old.op_seconds;
   profile.drives = old.drives;
   profile.devices = old.devices;
   select_drive(profile, directories);
   SLUICE_TRY(save_profile(path, profile));
+  SLUICE_TRY(save_doubts(path, anew));
+  std::vector<std::string> doubted = rate_names();
+  doubted.push_back(drive_doubt(drive_key(directories)));
+  if (const std::string text = anew.describe(doubted); !text.empty())
+    fmt::print(stderr, "the machine was not quiet: {}; the next plan or train on a quiet machine measures that again\n",
+               text);
   if (o.json)
     fmt::print("{}\n", as_json(profile, path).dump());
   else
@@ -192,7 +213,9 @@ void add_bench(CLI::App& app, Outcome& outcome) {
 
   const auto add = [&](const std::string& name, const std::string& what, const std::string& examples, Bench run) {
     CLI::App* command = add_bench_of(*bench, name, what, examples, options);
-    command->add_option("--seconds", options->seconds, "per measurement")->check(between(0.01, 600.0));
+    command->add_option("--seconds", options->seconds, "per measurement")
+        ->check(between(0.01, 600.0))
+        ->capture_default_str();
     command->callback([options, &outcome, run, name] {
       std::vector<Row> rows;
       const Status result = run(*options, rows);

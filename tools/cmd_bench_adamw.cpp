@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "sluice/size.h"
+#include "sluice/suggest.h"
+#include "src/device/efficiency.h"
 #include "src/device/link_measure.h"
 #include "src/device/profile.h"
 #include "src/device/profile_measure.h"
@@ -59,11 +61,14 @@ struct Row {
 Result<std::vector<AdamwFormat>> chosen(const std::vector<std::string>& names) {
   const auto all = adamw_formats();
   if (names.empty()) return std::vector<AdamwFormat>(all.begin(), all.end());
+  std::vector<std::string> known;
+  for (const AdamwFormat& f : all) known.push_back(f.name());
   std::vector<AdamwFormat> some;
   for (const std::string& name : names) {
     const auto found = std::find_if(all.begin(), all.end(), [&](const AdamwFormat& f) { return f.name() == name; });
     if (found == all.end())
-      return bad_request(fmt::format("--formats {}: give parameter/moments/gradient, such as bf16/int8/f32", name));
+      return bad_request(fmt::format("--formats {}: give parameter/moments/gradient, such as bf16/int8/f32{}", name,
+                                     did_you_mean(name, known)));
     some.push_back(*found);
   }
   return some;
@@ -76,6 +81,8 @@ std::uint64_t memory_numel(const AdamwFormat& format) {
 }
 
 Status check_numel(const Options& o, const std::vector<AdamwFormat>& formats) {
+  if (o.numel > 0 && o.where == "cache")
+    return bad_request("--numel is of parameters out of cache, and --where cache measures none; leave one of them out");
   for (const AdamwFormat& f : formats) {
     const double bytes = static_cast<double>(o.numel) * (f.bytes_per_parameter() + 4);
     if (bytes > static_cast<double>(available_host_bytes()))
@@ -88,17 +95,19 @@ Status check_numel(const Options& o, const std::vector<AdamwFormat>& formats) {
 
 Result<std::vector<Row>> measure(const Options& o, const std::vector<AdamwFormat>& formats, ProgressLine& progress) {
   std::vector<Row> rows;
-  const std::vector<int> threads = o.threads.empty() ? std::vector<int>{1, usable_cores()} : o.threads;
+  std::vector<int> threads = o.threads;
+  if (threads.empty()) threads.push_back(1);
+  if (o.threads.empty() && usable_cores() > 1) threads.push_back(usable_cores());
   for (const char* where : {"cache", "memory"}) {
     if (o.where != "both" && o.where != where) continue;
     const bool cached = std::string(where) == "cache";
     for (const AdamwFormat& format : formats)
       for (const int n : threads) {
-        if (o.threads.empty() && n == 1 && &n != &threads[0]) continue;  // one core: once
         progress.update(fmt::format("measuring: {}, {}, {} threads", format.name(), where, n));
         AdamwBenchOptions options{n, 0, o.seconds};
-        options.numel =
-            cached ? cached_numel * static_cast<std::uint64_t>(n) : (o.numel > 0 ? o.numel : memory_numel(format));
+        const auto each = static_cast<std::uint64_t>(n);
+        const std::uint64_t wanted = cached ? cached_numel * each : (o.numel > 0 ? o.numel : memory_numel(format));
+        options.numel = std::max<std::uint64_t>(1, wanted / each) * each;  // in equal parts
         SLUICE_ASSIGN(const AdamwRate rate, measure_adamw(format, options));
         rows.push_back({format, where, options, rate});
       }
@@ -108,7 +117,7 @@ Result<std::vector<Row>> measure(const Options& o, const std::vector<AdamwFormat
 
 void print_json(const std::vector<Row>& rows) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  for (const Row& r : rows)
+  for (const Row& r : rows) {
     results.push_back({{"format", r.format.name()},
                        {"where", r.where},
                        {"threads", r.measured.threads},
@@ -120,6 +129,8 @@ void print_json(const std::vector<Row>& rows) {
                        {"stream_bytes_per_second", r.rate.stream_bytes_per_second},
                        {"stream", r.rate.stream},
                        {"ratio", r.ratio()}});
+    if (beats_bound(r.ratio())) results.back()["bound_beaten"] = true;
+  }
   fmt::print("{}\n", nlohmann::ordered_json{{"machine", machine_id()}, {"results", results}}.dump());
 }
 
@@ -130,7 +141,7 @@ void print_table(const std::vector<Row>& rows) {
     table.add({r.format.name(), r.where, std::to_string(r.measured.threads), format_count(double(r.measured.numel)),
                fmt::format("{:.0f}", r.rate.parameters_per_second / 1e6),
                fmt::format("{:.2f}", r.format.bytes_per_parameter()), fmt::format("{:.1f}", r.bytes_per_second() / 1e9),
-               fmt::format("{:.1f}", r.rate.stream_bytes_per_second / 1e9), fmt::format("{:.2f}", r.ratio()),
+               fmt::format("{:.1f}", r.rate.stream_bytes_per_second / 1e9), format_efficiency(r.ratio(), "stream"),
                r.rate.stream});
   fmt::print("{}", table.text());
 }
@@ -154,14 +165,18 @@ void add_bench_adamw(CLI::App& bench, Outcome& outcome) {
   auto options = std::make_shared<Options>();
   CLI::App* command = add_command(bench, "adamw", "AdamW against the memory's bandwidth (a minute or two)", examples);
   command->add_option("--formats", options->formats, "which ones (default: all)")->delimiter(',')->type_name("F[,F]");
-  command->add_option("--threads", options->threads, "threads that share the parameters (default: 1, and all cores)")
+  command
+      ->add_option("--threads", options->threads,
+                   "threads that share the parameters, measured one after the other (default: 1, and then all cores)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))
       ->type_name("N[,N]");
-  command->add_option("--numel", options->numel, "parameters out of cache (default: four times the last-level cache)")
+  command
+      ->add_option("--numel", options->numel,
+                   "parameters out of cache (default: four times the last-level cache, 64 MiB at least)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
   command->add_option("--where", options->where, "cache, memory or both")
-      ->check(CLI::IsMember({"cache", "memory", "both"}))
+      ->check(one_of({"cache", "memory", "both"}))
       ->capture_default_str();
   command
       ->add_option("--seconds", options->seconds,

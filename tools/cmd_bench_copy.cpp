@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sluice/size.h"
+#include "src/device/efficiency.h"
 #include "src/device/link_measure.h"
 #include "src/device/profile.h"
 #include "src/device/profile_measure.h"
@@ -190,6 +191,7 @@ void add_bound(Json& row, double bound, const char* bound_is) {
   row["bound"] = bound;
   row["ratio"] = row["achieved"].get<double>() / bound;
   row["bound_is"] = bound_is;
+  if (beats_bound(row["ratio"])) row["bound_beaten"] = true;
 }
 
 void print_json(const Report& report, const Request& r) {
@@ -227,7 +229,7 @@ void print_host_to_host(const Report& report) {
       spread = std::max(spread, b.spread);
     }
     const double ratio = row.link.of(HostLoop::engine_copy).bytes_per_second / row.link.best_stream_copy();
-    cells.push_back(fmt::format("{:.2f}", ratio));
+    cells.push_back(format_efficiency(ratio, "STREAM"));
     cells.push_back(fmt::format("{:.0f}%", 100 * spread));
     table.add(std::move(cells));
   }

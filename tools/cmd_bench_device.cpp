@@ -11,6 +11,7 @@
 
 #include "sluice/size.h"
 #include "src/device/device.h"
+#include "src/device/efficiency.h"
 #include "src/device/profile.h"
 #include "src/device/profile_device.h"
 #include "tools/commands.h"
@@ -124,7 +125,7 @@ void print(const std::string& name, const Results& r, const DeviceProfile& p, co
   Table table({name, "", "share of the most"});
   const auto add = [&](const std::vector<Measured>& list, const char* unit, double most) {
     for (const Measured& m : list)
-      table.add({m.name, format_count(m.rate) + unit, fmt::format("{:.2f}", m.rate / most)});
+      table.add({m.name, format_count(m.rate) + unit, format_efficiency(m.rate / most, "most")});
   };
   for (const auto& [way, most] : {std::pair{"host to", p.h2d_bytes_per_second},
                                   {"device to", p.d2h_bytes_per_second},
@@ -136,8 +137,8 @@ void print(const std::string& name, const Results& r, const DeviceProfile& p, co
     add(of_way, "B/s", most);
   }
   table.add({"AdamW", format_count(p.adamw_parameters_per_second) + "parameters/s",
-             fmt::format("{:.2f}",
-                         p.adamw_parameters_per_second * adamw_bytes_per_parameter / 2 / p.memory_bytes_per_second)});
+             format_efficiency(
+                 p.adamw_parameters_per_second * adamw_bytes_per_parameter / 2 / p.memory_bytes_per_second, "most")});
   add(r.matmuls, "FLOP/s", p.gemm_flops_bf16);
   add(r.attention, "FLOP/s", p.gemm_flops_bf16);
   table.add({"an op more", format_seconds(p.op_overhead_seconds), ""});

@@ -1,9 +1,11 @@
 // sluice bench io: what drives reach, as training uses them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "sluice/size.h"
+#include "src/device/link_measure.h"
 #include "src/device/profile_measure.h"
 #include "tools/bench_io.h"
 #include "tools/commands.h"
@@ -35,6 +37,24 @@ Result<BenchIoOptions> resolve(const Typed& typed) {
     return bad_request("--sweep, --tune and --against exclude each other: run them one after the other");
   if (!o.svg.empty() && !typed.sweep) return bad_request("--svg draws a sweep: add --sweep");
   if (!o.profile.empty() && !typed.tune) return bad_request("--profile is written by --tune: add it");
+  const std::uint64_t block = typed.sweep  ? sweep_block_bytes_min
+                              : typed.tune ? tune_block_bytes_min
+                                           : o.setting.block_bytes;
+  if (block == 0) return bad_request("--block 0: a block has at least 1 byte");
+  const std::uint64_t part = o.file_bytes / std::max<std::size_t>(1, o.setting.threads);
+  if (part < block)
+    return bad_request(fmt::format("--size {}: a thread's part of the file, {}, is smaller than a block of {}",
+                                   format_bytes(o.file_bytes), format_bytes(part), format_bytes(block)));
+  // Studies have blocks of their own; this one is for the checks ahead of them.
+  o.setting.block_bytes = std::min(o.setting.block_bytes, part / block * block);
+  const std::uint64_t memory = std::max(o.setting.memory_bytes, in_flight_bytes(o.setting, o.paths.size()));
+  if (!typed.sweep && !typed.tune && memory > available_host_bytes())
+    return bad_request(
+        fmt::format("--block x --depth x --threads, and --memory, ask for {} of memory, and {} are available",
+                    format_bytes(memory), format_bytes(available_host_bytes())));
+  if (o.setting.memory_bytes > available_host_bytes())
+    return bad_request(fmt::format("--memory {}: {} are available", format_bytes(o.setting.memory_bytes),
+                                   format_bytes(available_host_bytes())));
   o.stop = &stop_on_signals();
   return o;
 }
@@ -49,6 +69,12 @@ Status bench_io(const BenchIoOptions& o) {
     StreamSetting setting = o.setting;
     setting.mode = o.modes[i];
     const char* const name = stream_mode_names[static_cast<std::size_t>(setting.mode)];
+    if (const auto bytes = in_flight_bytes(setting, o.paths.size()); bytes > bench.file().bytes())
+      fmt::print(
+          stderr,
+          "sluice bench io: note: {} are in flight at once ({}), more than the file of {}, so that requests meet "
+          "on the same blocks; give a larger --size or a smaller --depth\n",
+          format_bytes(bytes), name, format_bytes(bench.file().bytes()));
     line.update(fmt::format("measuring: {}", name), static_cast<double>(i) / static_cast<double>(o.modes.size()));
     SLUICE_ASSIGN(const StreamResult r, bench.run(setting, o.seconds));
     backend = r.backend;
@@ -87,12 +113,12 @@ void add_stream_options(CLI::App* io, Typed* t) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   io->add_option("--backend", t->backend, "how requests reach the kernel")
-      ->check(CLI::IsMember({"auto", "io_uring", "libaio", "threads"}))
+      ->check(one_of({"auto", "io_uring", "libaio", "threads"}))
       ->capture_default_str();
   io->add_option("--mode", t->mode, "read, write, or mixed as in training (default: all three)")
-      ->check(CLI::IsMember({"read", "write", "mixed"}));
+      ->check(one_of({"read", "write", "mixed"}));
   io->add_option("--pattern", t->pattern, "order of the blocks")
-      ->check(CLI::IsMember({"sequential", "random"}))
+      ->check(one_of({"sequential", "random"}))
       ->capture_default_str();
   io->add_option("--threads", s.threads, "threads, each with a queue and a part of the file of its own")
       ->check(CLI::Range(1, 256))
@@ -108,9 +134,11 @@ void add_stream_options(CLI::App* io, Typed* t) {
 }
 
 void add_studies(CLI::App* io, Typed* t) {
-  io->add_flag("--sweep", t->sweep, "measure block x depth x backend; prints a table and draws a heat map")
+  io->add_flag("--sweep", t->sweep, "measure block x depth x backend; prints tables and draws heat maps")
       ->group("Studies");
-  io->add_option("--svg", t->options.svg, "where the sweep's picture goes (default: io-sweep.svg, never an older file)")
+  io->add_option("--svg", t->options.svg,
+                 "file for the sweep's picture: a heat map for each mode, one below the other (default: io-sweep.svg, "
+                 "or where there is one io-sweep-2.svg and so on)")
       ->group("Studies");
   io->add_flag("--tune", t->tune,
                "find the requests that cost the least CPU within 1% of the best rate, and write them into the hardware "
@@ -119,7 +147,7 @@ void add_studies(CLI::App* io, Typed* t) {
   io->add_option("--profile", t->options.profile, "profile to tune (default: ~/.cache/sluice/profile.json)")
       ->group("Studies");
   io->add_option("--against", t->against, "the same streams by a peer, interleaved: ratio and its 95% interval")
-      ->check(CLI::IsMember({"fio"}))
+      ->check(one_of({"fio"}))
       ->group("Studies");
   io->add_option("--pairs", t->options.pairs, "of measurements for --against")
       ->check(CLI::Range(3, 1000))
@@ -150,6 +178,10 @@ nlohmann::ordered_json to_json(const StreamSetting& s, const StreamResult& r) {
   j["sync_seconds"] = r.sync_seconds;
   j["backend_detail"] = r.backend;
   return j;
+}
+
+std::uint64_t in_flight_bytes(const StreamSetting& s, std::size_t paths) {
+  return s.block_bytes * s.depth * s.threads * paths * (s.mode == StreamMode::mixed ? 2 : 1);
 }
 
 std::string backend_name(const StreamResult& result) { return result.backend.substr(0, result.backend.find(',')); }

@@ -9,6 +9,7 @@
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
+#include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
@@ -133,7 +134,7 @@ void add_export(CLI::App& checkpoint, Outcome& outcome) {
                    "of the weights (default: the run's). bf16: the parameters that training computed with, those of an "
                    "fp32 run rounded to nearest even; f32: the fp32 masters, which a complete bf16 run has no more; "
                    "f16: rounded from the same, of a complete bf16 run from its parameters")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+      ->check(one_of({"f32", "bf16", "f16"}));
   add_size(command, "--max-shard-size", &options->to.shard_bytes_max,
            "most bytes of weights in a file, beyond which there are several and an index (default: 5GB)");
   command->add_flag("--force", options->to.force, "replace an earlier export in DIR");

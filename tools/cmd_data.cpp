@@ -56,7 +56,7 @@ struct TokenizeRequest {
 };
 
 struct ConvertRequest {
-  std::string input, output;
+  std::string input, output, tokenizer;
   TokenFormat format = TokenFormat::sluice;
   std::uint64_t vocabulary = 0;
   bool json = false;
@@ -76,6 +76,14 @@ std::vector<std::string> files_of(const std::string& output, TokenFormat format)
 std::string printed_files(const std::string& output, TokenFormat format) {
   const auto files = files_of(output, format);
   return files.size() == 1 ? files[0] : files[0] + " and " + files[1];
+}
+
+/// Of `-`, which means standard output to others, a file of that name would be made.
+Status check_output(const std::string& output) {
+  if (output != "-") return success();
+  return bad_request(
+      "--output -: token files have an end that says what is in them, and are not written to standard output; give the "
+      "name of a file");
 }
 
 Status refuse_to_replace(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
@@ -199,7 +207,7 @@ std::string progress_text(const TokenizeReport& report, double seconds) {
   const double rate = static_cast<double>(report.input_bytes) / std::max(seconds, 1e-9);
   const std::string of = report.input_bytes_total > 0 ? " of " + format_bytes(report.input_bytes_total) : "";
   std::string left;
-  if (report.input_bytes_total >= report.input_bytes && rate > 0)
+  if (report.input_bytes_total > report.input_bytes && rate > 0)
     left = ", " + format_seconds(static_cast<double>(report.input_bytes_total - report.input_bytes) / rate) + " left";
   return fmt::format("{}{}, {}, {}tokens{}", format_bytes(report.input_bytes), of, format_rate(rate),
                      format_count(static_cast<double>(report.training.tokens + report.held_out.tokens)), left);
@@ -266,6 +274,7 @@ void print_report(const TokenizeRequest& request, const Encoding& encoding, cons
 }
 
 Status run_tokenize(const TokenizeRequest& request) {
+  SLUICE_TRY(check_output(request.output));
   std::vector<std::string> outputs = files_of(request.output, request.format);
   if (request.eval_split > 0)
     for (const std::string& file : files_of(eval_output(request.output), request.format)) outputs.push_back(file);
@@ -314,11 +323,27 @@ TokenWatch watch_tokens(ProgressLine& line, const TokenFile& file, const std::st
   };
 }
 
+/// What the new file says of it: what the old one does, if nobody knows better.
+Result<std::uint64_t> tokenizer_of(const ConvertRequest& request, const TokenFile& file) {
+  if (request.tokenizer.empty()) return file.tokenizer();
+  if (request.format != TokenFormat::sluice)
+    return bad_request("--tokenizer is for files of the format sluice; Megatron's can not say it");
+  if (request.tokenizer == "none") return std::uint64_t{0};
+  if (request.tokenizer == "bytes") return byte_tokenizer;
+  SLUICE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(request.tokenizer));
+  if (file.vocabulary_known() && file.vocabulary() > tokenizer.vocabulary())
+    return bad_request(fmt::format("--tokenizer {} has {} tokens, and {} has a vocabulary of {}", request.tokenizer,
+                                   tokenizer.vocabulary(), file.path(), file.vocabulary()));
+  return tokenizer.hash();
+}
+
 Status run_convert(const ConvertRequest& request) {
+  SLUICE_TRY(check_output(request.output));
   SLUICE_ASSIGN(const TokenFile file, TokenFile::open(request.input));
   std::vector<std::string> inputs = {file.path()};
   if (file.format() == TokenFormat::megatron) inputs.push_back(megatron_name(file.path()) + ".bin");
   SLUICE_TRY(refuse_to_replace(inputs, files_of(request.output, request.format)));
+  SLUICE_ASSIGN(const std::uint64_t tokenizer, tokenizer_of(request, file));
   ProgressLine line(plain_seconds, !request.json);
   std::uint64_t vocabulary = request.vocabulary > 0 ? request.vocabulary : file.vocabulary();
   if (request.vocabulary == 0 && !file.vocabulary_known()) {
@@ -327,21 +352,22 @@ Status run_convert(const ConvertRequest& request) {
     vocabulary = static_cast<std::uint64_t>(survey.largest_token) + 1;
   }
   if (file.count() == 0) return bad_request(fmt::format("{} has no tokens", file.path()));
-  SLUICE_ASSIGN(const auto sink, make_token_sink(request.format, request.output, vocabulary,
-                                                 {.mask = file.has_mask(), .sequence = file.packed_sequence()}));
-  const Status copied = copy_tokens(file, *sink, watch_tokens(line, file, "copying tokens"));
+  SLUICE_ASSIGN(const auto sink,
+                make_token_sink(request.format, request.output, vocabulary,
+                                {.mask = file.has_mask(), .sequence = file.packed_sequence(), .tokenizer = tokenizer}));
+  const Result<TokenSurvey> copied = copy_tokens(file, *sink, watch_tokens(line, file, "copying tokens"));
   line.finish();
   if (!copied.ok()) return copied.error();
   SLUICE_TRY(sink->finish());
   const std::string files = printed_files(request.output, request.format);
   if (request.json)
     fmt::print("{}\n", json{{"output", request.output},
-                            {"tokens", file.count()},
-                            {"documents", file.documents()},
+                            {"tokens", copied->tokens},
+                            {"documents", copied->documents},
                             {"vocabulary", vocabulary}}
                            .dump());
   else
-    fmt::print("{}: {} tokens in {} documents, vocabulary {}\n", files, file.count(), file.documents(), vocabulary);
+    fmt::print("{}: {} tokens in {} documents, vocabulary {}\n", files, copied->tokens, copied->documents, vocabulary);
   return success();
 }
 
@@ -349,6 +375,13 @@ Status run_convert(const ConvertRequest& request) {
 std::string printed_vocabulary(const TokenFile& file) {
   if (file.vocabulary_known()) return fmt::format("{}", file.vocabulary());
   return fmt::format("not in this format; its tokens can be up to {}", file.vocabulary() - 1);
+}
+
+/// For people.
+std::string printed_tokenizer(const TokenFile& file) {
+  if (file.tokenizer() == byte_tokenizer) return "none: bytes are tokens";
+  if (file.tokenizer() != 0) return fmt::format("{:016x}", file.tokenizer());
+  return file.format() == TokenFormat::sluice ? "not said" : "not said by this format";
 }
 
 std::string printed_checksums(const TokenFile& file) {
@@ -360,13 +393,18 @@ std::string printed_checksums(const TokenFile& file) {
 void print_inspection(const TokenFile& file, const TokenSurvey& survey, std::uint64_t hash) {
   Table table({"file", file.path()});
   table.add({"format", format_name(file.format())});
-  table.add({"tokens", fmt::format("{} of {} bytes", file.count(), file.token_bytes())});
-  table.add({"documents", file.documents_known() ? fmt::format("{}", file.documents()) : "one, or not known"});
+  table.add({"tokens", fmt::format("{} of {}", survey.tokens,
+                                   file.token_bytes() == 1 ? "a byte" : fmt::format("{} bytes", file.token_bytes()))});
+  table.add({"documents", file.documents_known() ? fmt::format("{}", survey.documents) : "one, or not known"});
   table.add({"vocabulary", printed_vocabulary(file)});
-  if (file.has_mask()) table.add({"in the loss", fmt::format("{} of {} tokens", survey.loss_tokens, file.count())});
-  if (file.packed_sequence() > 0)
+  table.add({"tokenizer", printed_tokenizer(file)});
+  if (file.has_mask()) table.add({"in the loss", fmt::format("{} of {} tokens", survey.loss_tokens, survey.tokens)});
+  if (file.packed_sequence() > 0) {
     table.add({"packed for", fmt::format("{} sequences of {} tokens", file.count() / file.packed_sequence(),
                                          file.packed_sequence())});
+    table.add({"padding", fmt::format("{} tokens, {:.2f}% of the sequences", survey.padding_tokens,
+                                      percent(survey.padding_tokens, file.count()))});
+  }
   table.add({"largest token", fmt::format("{}", survey.largest_token)});
   table.add(
       {"longest document", fmt::format("number {} with {} tokens", survey.longest_document, survey.longest_tokens)});
@@ -393,19 +431,28 @@ Status run_inspect(const InspectRequest& request) {
   }
   json out{{"file", file.path()},
            {"format", format_name(file.format())},
-           {"tokens", file.count()},
+           {"tokens", survey->tokens},
            {"token_bytes", file.token_bytes()},
            {"documents", nullptr},
            {"vocabulary", nullptr},
+           {"tokenizer", nullptr},
            {"largest_token", survey->largest_token},
            {"longest_document_tokens", survey->longest_tokens},
            {"empty_documents", survey->empty_documents},
            {"checksums", file.has_checksums() ? "verified" : "none"},
            {"hash", fmt::format("{:016x}", hash)}};
-  if (file.documents_known()) out["documents"] = file.documents();
+  if (file.documents_known()) out["documents"] = survey->documents;
   if (file.has_mask()) out["loss_tokens"] = survey->loss_tokens;
-  if (file.packed_sequence() > 0) out["sequence"] = file.packed_sequence();
+  if (file.packed_sequence() > 0) {
+    out["sequence"] = file.packed_sequence();
+    out["sequences"] = file.count() / file.packed_sequence();
+    out["padding_tokens"] = survey->padding_tokens;
+  }
   if (file.vocabulary_known()) out["vocabulary"] = file.vocabulary();
+  if (file.tokenizer() == byte_tokenizer)
+    out["tokenizer"] = "bytes";
+  else if (file.tokenizer() != 0)
+    out["tokenizer"] = fmt::format("{:016x}", file.tokenizer());
   fmt::print("{}\n", out.dump());
   return success();
 }
@@ -483,7 +530,9 @@ void add_tokenize(CLI::App& data, Outcome& outcome) {
                     "leave out what the tokenizer's template puts around a text, such as a beginning of sequence");
   const std::map<std::string, TextKind> kinds{
       {"auto", TextKind::automatic}, {"text", TextKind::text}, {"jsonl", TextKind::jsonl}};
-  command->add_option("--input-format", request->input_format, "what all inputs are; auto: by their endings")
+  command
+      ->add_option("--input-format", request->input_format,
+                   "what all inputs are; auto: by their endings, and what looks like no text is refused")
       ->transform(one_of(kinds))
       ->type_name("auto|text|jsonl");
   command
@@ -524,7 +573,7 @@ void add_convert(CLI::App& data, Outcome& outcome) {
       add_command(data, "convert", "Token files of Megatron-LM, llm.c, nanoGPT or sluice to another format",
                   "  sluice data convert --input pile_text_document.idx --output pile.tokens\n"
                   "  sluice data convert --input fineweb_train_000001.bin --output fineweb.tokens "
-                  "--vocabulary 50257\n"
+                  "--vocabulary 50257 --tokenizer ./gpt2\n"
                   "  sluice data convert --input c4.tokens --output c4 --format megatron");
   command
       ->add_option("--input", request->input,
@@ -538,6 +587,12 @@ void add_convert(CLI::App& data, Outcome& outcome) {
                    "of the tokenizer; without it the file's, or one more than its largest token")
       ->check(CLI::Range(1, 0x7fffffff).description(""))
       ->type_name("N");
+  command
+      ->add_option(
+          "--tokenizer", request->tokenizer,
+          "what made the tokens, for a sluice file to say: train and eval refuse a model that has another one; "
+          "none: nobody knows (default: what the file says)")
+      ->type_name("FILE|DIR|bytes|none");
   command->add_flag("--json", request->json, "print one JSON object");
   command->callback([request, &outcome] { outcome.finish("data convert", run_convert(*request)); });
 }

@@ -1,116 +1,160 @@
-// sluice eval: how well a model predicts a text.
+// sluice eval: how well a model predicts texts.
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "src/train/data_tokenizer.h"
 #include "src/train/inference.h"
 #include "tools/commands.h"
-#include "tools/run_options.h"
+#include "tools/eval_options.h"
+#include "tools/eval_task.h"
 #include "tools/terminal.h"
 #include "tools/values.h"
 
 namespace sluice::tools {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr std::int64_t byte_vocabulary = 256;
 
-/// The one beside the weights. The loss does not need it: where it can not be used that is said, before the work.
-std::optional<Tokenizer> tokenizer_beside(const std::string& weights, ProgressLine& line) {
-  if (!Tokenizer::lies_in(weights)) return std::nullopt;
-  Result<Tokenizer> tokenizer = Tokenizer::load(weights);
+/// What came out of a set.
+struct SetResult {
+  const EvalSet* set = nullptr;
+  EvaluateResult result;
+  double bits_per_byte = 0;  ///< 0: not known
+};
+
+/// What made the tokens. The loss does not need it: where it can not be used that is said, before the work.
+std::optional<Tokenizer> tokenizer_of(const RunConfig& config, ProgressLine& line) {
+  const std::string& path = config.tokenizer.empty() ? config.init : config.tokenizer;
+  if (config.tokenizer == bytes_are_tokens || (config.tokenizer.empty() && !Tokenizer::lies_in(path)))
+    return std::nullopt;
+  Result<Tokenizer> tokenizer = Tokenizer::load(path);
   if (tokenizer.ok()) return std::move(*tokenizer);
   line.note("bits per byte are not known: " + tokenizer.error().message);
   return std::nullopt;
 }
 
 /// Of the text behind the tokens; 0 where that is not known.
-Result<double> bits_per_byte(const Prepared& run, const std::optional<Tokenizer>& tokenizer, const Evaluator& evaluator,
+Result<double> bits_per_byte(const Prepared& run, const std::optional<Tokenizer>& tokenizer, const Windows& windows,
                              const EvaluateResult& result) {
   const double bits = result.loss / std::log(2.0);
-  if (!tokenizer)
-    return !Tokenizer::lies_in(run.config.init) && run.model.config.vocabulary == byte_vocabulary ? bits : 0.0;
-  SLUICE_ASSIGN(const std::uint64_t bytes, evaluator.text_bytes(*tokenizer));
+  const RunConfig& c = run.config;
+  const bool of_bytes = c.tokenizer == bytes_are_tokens || (c.tokenizer.empty() && !Tokenizer::lies_in(c.init) &&
+                                                            run.model.config.vocabulary == byte_vocabulary);
+  if (!tokenizer) return of_bytes ? bits : 0.0;
+  SLUICE_ASSIGN(const std::uint64_t bytes, text_bytes(windows, c, *tokenizer));
   return bytes == 0 ? 0.0 : bits * static_cast<double>(result.tokens) / static_cast<double>(bytes);
 }
 
-void report(const Prepared& run, const Evaluator& evaluator, const EvaluateResult& result, double bits) {
-  if (run.config.json) {
-    nlohmann::ordered_json j;
-    j["loss"] = result.loss;
-    j["perplexity"] = std::exp(result.loss);
-    if (bits > 0) j["bits_per_byte"] = bits;
-    j["tokens"] = result.tokens;
-    j["windows"] = result.windows;
-    j["text_tokens"] = evaluator.text_tokens();
-    std::printf("%s\n", j.dump().c_str());
-    return;
-  }
-  std::printf("loss %.4f nats/token, perplexity %.3f", result.loss, std::exp(result.loss));
-  if (bits > 0) std::printf(", %.4f bits per byte", bits);
-  std::printf("\nover %llu tokens (%llu windows) of the %llu in %s\n", static_cast<unsigned long long>(result.tokens),
-              static_cast<unsigned long long>(result.windows), static_cast<unsigned long long>(evaluator.text_tokens()),
-              run.config.data.c_str());
+Json to_json(const SetResult& r) {
+  Json j;
+  j["loss"] = r.result.loss;
+  j["perplexity"] = std::exp(r.result.loss);
+  if (r.bits_per_byte > 0) j["bits_per_byte"] = r.bits_per_byte;
+  j["tokens"] = r.result.tokens;
+  j["windows"] = r.result.windows;
+  j["text_tokens"] = r.set->tokens().count();
+  return j;
 }
 
-Status eval(const RunOptions& options, const Evaluator::Options& what) {
-  SLUICE_ASSIGN(RunConfig config, resolve(options));
-  SLUICE_ASSIGN(config, with_weights(config));
-  SLUICE_ASSIGN(config, with_document_mask(config));
-  if (config.micro_batch < 1 || config.batch < config.micro_batch || config.batch % config.micro_batch != 0)
-    return bad_request("--batch " + std::to_string(config.batch) + " is not a multiple of --micro-batch " +
-                       std::to_string(config.micro_batch));
-  ProgressLine line(10, !config.json);
+void print_json(const std::vector<SetResult>& results) {
+  Json j = Json::object(), losses = Json::object(), sets = Json::object();
+  for (const SetResult& r : results) {
+    // The set that goes by no name.
+    if (r.set->name == held_out_name || results.size() == 1) j.update(to_json(r));
+    losses[r.set->name] = r.result.loss;
+    sets[r.set->name] = to_json(r);
+  }
+  j["eval"] = losses;
+  j["sets"] = sets;
+  std::printf("%s\n", j.dump().c_str());
+}
+
+void print_text(const std::vector<SetResult>& results) {
+  for (const SetResult& r : results) {
+    if (results.size() > 1) std::printf("%s: ", r.set->name.c_str());
+    std::printf("loss %.4f nats/token, perplexity %.3f", r.result.loss, std::exp(r.result.loss));
+    if (r.bits_per_byte > 0) std::printf(", %.4f bits per byte", r.bits_per_byte);
+    std::printf("\nover %llu tokens (%llu windows) of the %llu in %s\n",
+                static_cast<unsigned long long>(r.result.tokens), static_cast<unsigned long long>(r.result.windows),
+                static_cast<unsigned long long>(r.set->tokens().count()), r.set->path.c_str());
+  }
+}
+
+Status eval(const EvalRequest& request, const std::set<std::string>& given) {
+  ProgressLine line(10, !request.options.config.json);
   const auto tell = [&](const std::string& note) { line.note(note); };
-  SLUICE_ASSIGN(TokenFile text, open_text(config, tell));
+  EvalTask task;
+  SLUICE_TRY(describe(request, given, task));
   const std::atomic<bool>& stop = stop_on_signals();
-  SLUICE_ASSIGN(auto run, prepare(config, Purpose::evaluate, tell));
-  SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, std::move(text), what, [&](double fraction) {
-                  line.task("reading weights from " + config.init, fraction);
+  SLUICE_ASSIGN(auto run, prepare(task.config, Purpose::evaluate, tell));
+  if (!run->search.fits) return does_not_fit(*run);
+  // Not before: their tokens are kept, and who is refused leaves nothing.
+  SLUICE_TRY(open_sets(
+      request, tell,
+      [&](double fraction) -> Status {
+        line.task("tokenizing " + task.data.data, fraction);
+        if (!stop.load()) return success();
+        return Error{ErrorCode::cancelled, "stopped by a signal while tokenizing " + task.data.data};
+      },
+      task));
+  // A GPU's bits are those of its kernels.
+  if (task.run && !task.run->device.empty() && task.run->device == run->workload.device)
+    run->kernels = task.run->kernels;
+  SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, [&](double fraction) {
+                  line.task("reading weights from " + task.config.init, fraction);
                   return success();
                 }));
-  const std::optional<Tokenizer> tokenizer = tokenizer_beside(config.init, line);
-  const auto result = evaluator->evaluate(stop, [&](double fraction, double loss) {
-    char shown[64];
-    std::snprintf(shown, sizeof shown, "loss %.4f", loss);
-    line.update(shown, fraction);
-  });
+  const std::optional<Tokenizer> tokenizer = tokenizer_of(task.config, line);
+  std::vector<SetResult> results;
+  for (const EvalSet& set : task.sets) {
+    const auto result = evaluator->evaluate(set.windows, stop, [&](double fraction, double loss) {
+      char shown[64];
+      std::snprintf(shown, sizeof shown, "loss %.4f", loss);
+      line.update(task.sets.size() > 1 ? set.name + ": " + shown : shown, fraction);
+    });
+    if (!result.ok()) {
+      line.finish();
+      return result.error();
+    }
+    SLUICE_ASSIGN(const double bits, bits_per_byte(*run, tokenizer, set.windows, *result));
+    results.push_back({&set, *result, bits});
+  }
   line.finish();
-  if (!result.ok()) return result.error();
-  SLUICE_ASSIGN(const double bits, bits_per_byte(*run, tokenizer, *evaluator, *result));
-  report(*run, *evaluator, *result, bits);
+  task.config.json ? print_json(results) : print_text(results);
   return success();
 }
 
 }  // namespace
 
 void add_eval(CLI::App& app, Outcome& outcome) {
-  CLI::App* command =
-      add_command(app, "eval", "measure a model's loss on a text",
-                  "  sluice eval --model out --data book.txt\n"
-                  "  sluice eval --model ./Llama-3.2-1B --data tokens.bin --all-text --seq 2048 --batch 4 \\\n"
-                  "      --device-memory 1GiB --host-memory 512MiB --nvme /mnt/nvme");
-  auto options = std::make_shared<RunOptions>();
-  auto what = std::make_shared<Evaluator::Options>();
-  add_model_options(command, options.get());
+  CLI::App* command = add_command(
+      app, "eval", "measure a model's loss on texts",
+      "  sluice eval --model out          # a run: its own sets, and exactly the losses that it ended with\n"
+      "  sluice eval --model out --eval-data wiki=wiki.tokens --eval-data code.jsonl --batches all\n"
+      "  sluice eval --model ./Llama-3.2-1B --data tokens.bin --all-text --seq 2048 --batch 4 \\\n"
+      "      --device-memory 1GiB --host-memory 512MiB --nvme /mnt/nvme\n"
+      "With a run as the model what is left out of sequence, batch, type and sets is as the run has it.");
+  auto request = std::make_shared<EvalRequest>();
+  RunOptions* options = &request->options;
+  add_model_options(command, options);
   command->get_option("--model")->required();
-  command
-      ->add_option("--data", options->config.data,
-                   "text or .jsonl, bytes as tokens, or a token file (sluice, Megatron-LM, llm.c, nanoGPT)")
-      ->required();
+  add_data_options(command, options);
+  add_eval_set_options(command, options);
   CLI::Option* batches =
-      command
-          ->add_option("--batches", what->batches,
-                       "batches of held-out windows, the ones that training with this --seq leaves out")
-          ->check(more_than(0))
-          ->capture_default_str()
+      add_batches(command, "--batches", &request->batches,
+                  "batches of each set, its first ones; of --data the windows that training with this --seq and "
+                  "--eval-split leaves out; 'all' or 0")
           ->group("Batch");
-  command->add_flag("--all-text", what->all_text, "every whole window from the start of the file")
+  command->add_flag("--all-text", request->all_text, "every whole window from the start of each file")
       ->excludes(batches)
       ->group("Batch");
-  add_batch_options(command, options.get());
-  command->callback([options, what, &outcome] { outcome.finish("eval", eval(*options, *what)); });
+  add_batch_options(command, options);
+  command->callback([request, command, &outcome] { outcome.finish("eval", eval(*request, given_options(*command))); });
 }
 
 }  // namespace sluice::tools

@@ -11,6 +11,9 @@
 #include "io/chat/chat_template.h"
 #include "io/json_guard.h"
 #include "io/tokenizer/streaming_decoder.h"
+#include "src/train/check_request.h"
+#include "src/train/choose_weights.h"
+#include "src/train/data_tokenizer.h"
 #include "src/train/inference.h"
 #include "tools/commands.h"
 #include "tools/run_options.h"
@@ -20,7 +23,6 @@
 namespace sluice::tools {
 namespace {
 
-constexpr std::int64_t byte_vocabulary = 256;
 using Clock = std::chrono::steady_clock;
 
 struct Request {
@@ -39,12 +41,11 @@ struct Generated {
   double prompt_seconds = 0, seconds = 0;  ///< of the prompt's passes; of all
 };
 
-/// What the request says, or what lies beside the weights; none for models of bytes, and where the prompt is tokens.
-Result<std::optional<Tokenizer>> tokenizer_of(const Request& request, const std::string& weights) {
+/// None for models of bytes, and where the prompt is tokens.
+Result<std::optional<Tokenizer>> tokenizer_of(const Request& request, const TokenizerChoice& choice) {
   std::optional<Tokenizer> none;
-  if (!request.prompt_tokens.empty()) return none;
-  if (request.tokenizer.empty() && !Tokenizer::lies_in(weights)) return none;
-  SLUICE_ASSIGN(Tokenizer tokenizer, Tokenizer::load(request.tokenizer.empty() ? weights : request.tokenizer));
+  if (!request.prompt_tokens.empty() || choice.kind != TokenizerChoice::Kind::files) return none;
+  SLUICE_ASSIGN(Tokenizer tokenizer, Tokenizer::load(choice.path));
   return std::optional(std::move(tokenizer));
 }
 
@@ -54,12 +55,11 @@ struct Question {
   std::int32_t end_of_turn = 0;
 };
 Result<std::optional<Question>> question_of(const Request& request, const std::optional<Tokenizer>& tokenizer,
-                                            const std::string& weights) {
+                                            const std::string& weights, const std::string& path) {
   if (request.chat.empty()) return std::optional<Question>();
   if (!tokenizer)
     return bad_request("--chat needs the special tokens of a tokenizer, and " + weights +
                        " has no tokenizer.json, and no vocab.json with merges.txt; add --tokenizer FILE");
-  const std::string path = request.tokenizer.empty() ? weights : request.tokenizer;
   SLUICE_ASSIGN(const ChosenTemplate chosen, choose_template(request.chat, *tokenizer, path));
   const auto renderer = ChatRenderer::create(chosen.name, *tokenizer, chosen.tokens);
   if (!renderer.ok()) return renderer.error().in(path);
@@ -76,12 +76,12 @@ Result<std::optional<Question>> question_of(const Request& request, const std::o
 }
 
 Result<std::vector<std::int32_t>> tokens_of(const Request& request, const std::optional<Question>& question,
-                                            const std::optional<Tokenizer>& tokenizer, const std::string& model,
-                                            std::int64_t vocabulary) {
+                                            const std::optional<Tokenizer>& tokenizer, bool bytes,
+                                            const std::string& model, std::int64_t vocabulary) {
   std::vector<std::int32_t> tokens = question ? question->tokens : request.prompt_tokens;
   const bool given = !tokens.empty();
   if (!given && tokenizer) SLUICE_TRY(Tokenizer::Encoder(*tokenizer).encode(request.prompt, true, tokens));
-  if (!given && !tokenizer && vocabulary != byte_vocabulary)
+  if (!given && !tokenizer && !bytes)
     return bad_request(model + " has a vocabulary of " + std::to_string(vocabulary) +
                        " and no tokenizer beside its weights; give --tokenizer FILE, or --prompt-tokens 1,2,3");
   if (!given && !tokenizer)
@@ -212,12 +212,16 @@ void report_json(Generator& generator, const std::vector<std::int32_t>& prompt, 
 
 Status generate(const RunOptions& options, const Request& request) {
   SLUICE_ASSIGN(RunConfig config, resolve(options));
+  SLUICE_TRY(check_not_unfinished_run("--model", config.model));
   SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
   const std::string weights = config.init.empty() ? config.model : config.init;
-  SLUICE_ASSIGN(const std::optional<Tokenizer> tokenizer, tokenizer_of(request, weights));
-  SLUICE_ASSIGN(const std::optional<Question> question, question_of(request, tokenizer, weights));
+  config.tokenizer = request.tokenizer;
+  SLUICE_ASSIGN(const TokenizerChoice choice, choose_tokenizer(config, model));
+  const bool bytes = choice.kind == TokenizerChoice::Kind::bytes;
+  SLUICE_ASSIGN(const std::optional<Tokenizer> tokenizer, tokenizer_of(request, choice));
+  SLUICE_ASSIGN(const std::optional<Question> question, question_of(request, tokenizer, weights, choice.path));
   SLUICE_ASSIGN(const std::vector<std::int32_t> prompt,
-                tokens_of(request, question, tokenizer, config.model, model.vocabulary));
+                tokens_of(request, question, tokenizer, bytes, config.model, model.vocabulary));
   std::vector<std::int32_t> ends;
   if (!request.ignore_eos) {
     SLUICE_ASSIGN(ends, end_tokens(weights));
@@ -228,9 +232,10 @@ Status generate(const RunOptions& options, const Request& request) {
     return bad_request("a prompt of " + std::to_string(length) + " tokens and --tokens " +
                        std::to_string(request.tokens) + " do not fit the " + std::to_string(model.max_positions) +
                        " positions of " + config.model);
-  SLUICE_ASSIGN(config, with_weights(config));
   config.sequence = std::min(request.prefill, length);
   config.steps = length + request.tokens;
+  SLUICE_ASSIGN(CheckedRequest checked, check_request({.config = config, .purpose = Purpose::decode}));
+  config = std::move(checked.config);
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !config.json);
   SLUICE_ASSIGN(auto run, prepare(config, Purpose::decode, [&](const std::string& text) { line.note(text); }));
@@ -272,9 +277,9 @@ void add_generate(CLI::App& app, Outcome& outcome) {
           ->excludes(text);
   command
       ->add_option("--tokenizer", request->tokenizer,
-                   "tokenizer.json, vocab.json with merges.txt, or their directory (default: the one beside the "
-                   "weights; without one, bytes are "
-                   "tokens for models with a vocabulary of 256)")
+                   "tokenizer.json, vocab.json with merges.txt, or their directory; bytes: bytes are tokens (default: "
+                   "the one beside the weights; without one, bytes are tokens for models that were trained on bytes or "
+                   "have a vocabulary of 256)")
       ->excludes(tokens);
   CLI::Option* chat =
       command

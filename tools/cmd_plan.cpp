@@ -7,8 +7,13 @@
 #include "offload/plan/finish.h"
 #include "offload/plan/timeline.h"
 #include "sluice/size.h"
+#include "src/device/efficiency.h"
+#include "src/train/advice.h"
+#include "src/train/check_request.h"
+#include "src/train/machine_limits.h"
 #include "tools/commands.h"
-#include "tools/run_options.h"
+#include "tools/described_run.h"
+#include "tools/run_home.h"
 #include "tools/terminal.h"
 #include "tools/wear_report.h"
 
@@ -42,14 +47,29 @@ std::uint64_t state_bytes(const Prepared& run) {
   return bytes;
 }
 
+/// Null where no amount does.
+Json bytes_json(const std::optional<std::uint64_t>& bytes) { return bytes ? Json(*bytes) : Json(nullptr); }
+
+void add_smallest(Json& j, const SmallestBudgets& s) {
+  j["smallest"] = {{"device", s.corner.device}, {"host", s.corner.host}, {"nvme", s.corner.nvme}};
+  j["least"] = {
+      {"device", bytes_json(s.least.device)}, {"host", bytes_json(s.least.host)}, {"nvme", bytes_json(s.least.nvme)}};
+}
+
+double tokens_per_second(const Prepared& run) {
+  return static_cast<double>(run.config.batch * run.config.sequence) / run.predicted.step_seconds;
+}
+double run_seconds(const Prepared& run) { return static_cast<double>(run.config.steps) * run.predicted.step_seconds; }
+
 Json to_json(const Prepared& run) {
   const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
   Json j;
   j["fits"] = run.search.fits;
   j["parameters"] = run.model.parameters;
+  const SmallestBudgets smallest = smallest_budgets(run);
+  j["init"] = run.config.init.empty() ? Json() : Json(run.config.init);
   if (!run.search.fits) {
-    const TierBytes& s = run.search.smallest;
-    j["smallest"] = {{"device", s.device}, {"host", s.host * ranks}, {"nvme", s.nvme * ranks}};
+    add_smallest(j, smallest);
     return j;
   }
   j["device"] = arena_json(run.main, Tier::device, run.search.needs.device);
@@ -59,7 +79,16 @@ Json to_json(const Prepared& run) {
   j["predicted"] = {{"step_seconds", p.step_seconds},
                     {"bound_seconds", p.bound_seconds},
                     {"pass_bound_seconds", p.pass_bound_seconds},
-                    {"bottleneck", resource_names[static_cast<std::size_t>(p.bottleneck)]}};
+                    {"bottleneck", resource_names[static_cast<std::size_t>(p.bottleneck)]},
+                    {"tokens_per_second", tokens_per_second(run)},
+                    {"steps", run.config.steps},
+                    {"run_seconds", run_seconds(run)}};
+  const Advice advice = advise(run);
+  j["advice"] = {{"limit", resource_names[static_cast<std::size_t>(advice.limit)]}, {"text", to_text(advice)}};
+  if (advice.larger)
+    j["advice"]["enlarge"] = {{"tier", tier_names[static_cast<std::size_t>(advice.larger->tier)]},
+                              {"bytes", advice.larger->bytes},
+                              {"gain", advice.larger->gain}};
   const LinkBytes b = plan_link_bytes(run.main);
   j["bytes"] = {{"nvme_read", b.nvme_read},
                 {"nvme_write", b.nvme_write},
@@ -73,9 +102,7 @@ Json to_json(const Prepared& run) {
                    {"units_updated_on_device", std::ranges::count(s.units, true, &UnitChoice::update_on_device)},
                    {"prefetch", s.prefetch},
                    {"tile_numel", s.tile_numel}};
-  j["smallest"] = {{"device", run.search.smallest.device},
-                   {"host", run.search.smallest.host * ranks},
-                   {"nvme", run.search.smallest.nvme * ranks}};
+  add_smallest(j, smallest);
   j["durable"] = {
       {"on", run.workload.durable}, {"second_slots_bytes", durable_slot_bytes(run.main)}, {"why", run.durability}};
   const double numel = static_cast<double>(run.model.parameters);
@@ -99,19 +126,24 @@ std::string share(const Schedule& s, F holds) {
 }
 
 void print_memory(const Prepared& run) {
-  Table table({"tier", "budget", "arena", "most alive", "arena / alive", "smallest possible"});
-  const auto row = [&](Tier tier, std::uint64_t smallest) {
+  const SmallestBudgets smallest = smallest_budgets(run);
+  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
+  Table table({"tier", "budget", "arena", "most alive", "arena / alive", "least, others as given", "least corner"});
+  const auto row = [&](Tier tier, const std::optional<std::uint64_t>& least, std::uint64_t corner) {
     const Arena& a = run.arena(tier);
     const double ratio =
         a.max_live_bytes ? static_cast<double>(a.arena_bytes) / static_cast<double>(a.max_live_bytes) : 1;
     char text[32];
     std::snprintf(text, sizeof text, "%.3f", ratio);
-    table.add({tier_names[static_cast<std::size_t>(tier)], a.budget_bytes > 1 ? format_bytes(a.budget_bytes) : "-",
-               format_bytes(a.arena_bytes), format_bytes(a.max_live_bytes), text, format_bytes(smallest)});
+    const std::uint64_t shares = tier == Tier::device ? 1 : ranks;
+    table.add({tier_names[static_cast<std::size_t>(tier)],
+               a.budget_bytes > 1 ? format_bytes(a.budget_bytes * shares) : "-", format_bytes(a.arena_bytes * shares),
+               format_bytes(a.max_live_bytes * shares), text, least ? format_bytes(*least) : "-",
+               format_bytes(corner)});
   };
-  row(Tier::device, run.search.smallest.device);
-  row(Tier::host, run.search.smallest.host);
-  row(Tier::nvme, run.search.smallest.nvme);
+  row(Tier::device, smallest.least.device, smallest.corner.device);
+  row(Tier::host, smallest.least.host, smallest.corner.host);
+  row(Tier::nvme, smallest.least.nvme, smallest.corner.nvme);
   std::printf("%s\n", table.text().c_str());
 }
 
@@ -161,10 +193,13 @@ void print_time(const Prepared& run) {
     table.add({resource_names[r], work[r], format_seconds(p.resource_seconds[r]), percent});
   }
   std::printf("%s\n", table.text().c_str());
-  std::printf("predicted step  %s\ntime bound      %s (%s); by passes %s\nefficiency      %.2f of the bound\n",
+  std::printf("predicted step  %s\ntime bound      %s (%s); by passes %s\nefficiency      %s of the bound\n",
               format_seconds(p.step_seconds).c_str(), format_seconds(p.bound_seconds).c_str(),
               resource_names[static_cast<std::size_t>(p.bottleneck)], format_seconds(p.pass_bound_seconds).c_str(),
-              p.bound_seconds / p.step_seconds);
+              format_efficiency(p.bound_seconds / p.step_seconds).c_str());
+  std::printf("speed           %stokens/s; %lld steps take %s\n", format_count(tokens_per_second(run)).c_str(),
+              static_cast<long long>(run.config.steps), format_seconds(run_seconds(run)).c_str());
+  std::printf("advice          %s\n", to_text(advise(run)).c_str());
   std::printf("states          %.2f bytes a parameter\n",
               static_cast<double>(state_bytes(run)) / static_cast<double>(run.model.parameters));
   std::printf("durable         %s%s\n", run.durability.c_str(),
@@ -177,11 +212,33 @@ void print_time(const Prepared& run) {
   std::printf("ops             %zu, waits proven by `check`\n", run.main.ops.size());
 }
 
-Status plan(const RunOptions& options) {
-  SLUICE_ASSIGN(const RunConfig config, resolve(options));
-  SLUICE_TRY(check_outputs(config));
+void print_assumed(const std::vector<Excess>& assumed) {
+  std::string text;
+  for (const Excess& e : assumed) text += (text.empty() ? "" : ", ") + e.assumed;
+  if (!text.empty()) std::printf("assumed: %s\n\n", text.c_str());
+}
+
+Status plan(RunOptions options, const std::set<std::string>& given) {
+  SLUICE_TRY(check_named(options, false));
+  // The run of the same arguments is kept, and may be durable.
+  if (options.config.run.empty()) options.config.run = run_home_to_come(options.config.model);
+  RunDirectory directory;
+  if (options.config.run != keep_nothing) {
+    SLUICE_ASSIGN(directory, RunDirectory::look(absolute_path(options.config.run)));
+  }
+  SLUICE_ASSIGN(RunConfig config, described_config(options, given, directory, false));
+  const bool goes_on = directory.run().has_value();
+  SLUICE_ASSIGN(
+      CheckedRequest checked,
+      check_request({.config = config, .from_scratch = options.from_scratch, .goes_on = goes_on, .on_paper = true}));
+  config = std::move(checked.config);
+  std::vector<Excess> assumed;  // a run that is there has its budgets
+  if (!goes_on) {
+    SLUICE_ASSIGN(assumed, beyond_machine(config));
+  }
   ProgressLine line(10, !config.json);
-  SLUICE_ASSIGN(auto run, prepare(config, Purpose::train, [&](const std::string& text) { line.note(text); }));
+  if (goes_on) line.note(directory.path() + " holds a run: this is its plan");
+  SLUICE_ASSIGN(auto run, prepare_described(config, directory, [&](const std::string& text) { line.note(text); }));
   line.finish();
   if (run->search.fits) {
     const auto violations = check(run->main);
@@ -190,12 +247,17 @@ Status plan(const RunOptions& options) {
     if (!config.trace.empty())
       SLUICE_TRY(write_trace(config.trace, run->main, {{"predicted", run->predicted.timeline}}));
   }
-  if (config.json) std::printf("%s\n", to_json(*run).dump().c_str());
+  if (config.json) {
+    Json j = to_json(*run);
+    if (!assumed.empty()) j["assumed"] = to_json(assumed);
+    std::printf("%s\n", j.dump().c_str());
+  }
   if (!run->search.fits) return does_not_fit(*run);
   if (config.json) return success();
-  std::printf("%s: %s parameters, %s tokens a step\n\n", config.model.c_str(),
+  std::printf("%s: %s parameters, %s tokens a step\n%s\n\n", config.model.c_str(),
               format_count(static_cast<double>(run->model.parameters)).c_str(),
-              format_count(static_cast<double>(config.batch * config.sequence)).c_str());
+              format_count(static_cast<double>(config.batch * config.sequence)).c_str(), checked.weights.c_str());
+  print_assumed(assumed);
   print_memory(*run);
   print_placement(*run);
   print_time(*run);
@@ -208,15 +270,22 @@ Status plan(const RunOptions& options) {
 void add_plan(CLI::App& app, Outcome& outcome) {
   CLI::App* command =
       add_command(app, "plan", "show what a run would need and how long its steps would take",
-                  "  sluice plan --model llama-7b --device-memory 24GiB --host-memory 32GiB --nvme /mnt/nvme\n"
-                  "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp");
+                  "  sluice plan --model llama-7b --device-memory 24GiB --host-memory 32GiB --nvme /mnt/nvme --assume\n"
+                  "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp\n"
+                  "  sluice plan --run out               # of a run that is there\n"
+                  "Every option of train is an option here, and checked as train does. Nothing is written but the\n"
+                  "profile, where it lacks something, and --trace.");
   auto options = std::make_shared<RunOptions>();
-  add_model_options(command, options.get());
-  command->get_option("--model")->required();
-  add_batch_options(command, options.get());
-  add_training_options(command, options.get());
-  command->add_option("--trace", options->config.trace, "file for the predicted timeline of one step");
-  command->callback([options, &outcome] { outcome.finish("plan", plan(*options)); });
+  add_train_options(command, options.get());
+  command
+      ->add_flag("--assume", options->config.assume,
+                 "plan for a machine that has these budgets and drives, though this one has not; what is assumed is "
+                 "said in the answer")
+      ->group("Budgets");
+  command->get_option("--data")->description("as of train; what it refuses is refused (default: plan without)");
+  command->get_option("--run")->description("as of train: a run that is there is planned as it goes on");
+  command->get_option("--trace")->description("file for the predicted timeline of one step");
+  command->callback([options, command, &outcome] { outcome.finish("plan", plan(*options, given_options(*command))); });
 }
 
 }  // namespace sluice::tools

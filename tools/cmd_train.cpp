@@ -1,4 +1,6 @@
 // sluice train
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -6,16 +8,26 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/size.h"
-#include "src/train/run_config_json.h"
+#include "src/train/check_request.h"
+#include "src/train/metrics_file.h"
+#include "src/train/new_run_files.h"
 #include "src/train/trainer.h"
 #include "tools/commands.h"
-#include "tools/run_options.h"
+#include "tools/described_run.h"
+#include "tools/run_home.h"
+#include "tools/step_line.h"
 #include "tools/terminal.h"
-#include "tools/values.h"
 #include "tools/wear_report.h"
 
 namespace sluice::tools {
 namespace {
+
+/// "validation loss 2.3456 nats/token (perplexity 10.440)", with its set unless that is what is held out.
+std::string shown(const SetLoss& loss, const char* unit) {
+  char text[96];
+  std::snprintf(text, sizeof text, " %.4f%s (perplexity %.3f)", loss.loss, unit, std::exp(loss.loss));
+  return "validation loss" + (loss.set == held_out_name ? "" : " of " + loss.set) + text;
+}
 
 /// Shows the run: a progress line, evaluations and notes above it; with --json one object per step on standard output.
 class Screen final : public TrainObserver {
@@ -45,19 +57,10 @@ class Screen final : public TrainObserver {
       std::fflush(stdout);
       return;
     }
-    char text[256];
-    std::snprintf(text, sizeof text,
-                  "step %lld/%lld  loss %.4f  %s tokens/s  efficiency %.2f  device %s  host %s  nvme %s",
-                  static_cast<long long>(r.step), static_cast<long long>(config_.steps), r.loss,
-                  format_count(r.tokens_per_second).c_str(), r.efficiency, format_bytes(r.device_peak_bytes).c_str(),
-                  format_bytes(r.host_peak_bytes).c_str(), format_bytes(r.nvme_peak_bytes).c_str());
-    line_.update(text, static_cast<double>(r.step) / static_cast<double>(config_.steps));
+    line_.update(step_forms(r, config_.steps), static_cast<double>(r.step) / static_cast<double>(config_.steps));
   }
-  void evaluated(std::int64_t step, double loss) override {
-    char text[160];
-    std::snprintf(text, sizeof text, "step %lld: validation loss %.4f (perplexity %.3f)", static_cast<long long>(step),
-                  loss, std::exp(loss));
-    line_.note(text);
+  void evaluated(std::int64_t step, const SetLoss& loss) override {
+    line_.note("step " + std::to_string(step) + ": " + shown(loss, ""));
   }
   void finish() { line_.finish(); }
 
@@ -71,22 +74,28 @@ class Screen final : public TrainObserver {
 std::string summary(const Prepared& run) {
   const Schedule& s = run.search.schedule;
   const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
-  char text[320];
-  std::snprintf(
-      text, sizeof text,
-      "%s: %s parameters; %d micro-batches in groups of %d; arenas: device %s, host %s, nvme %s; predicted %s a "
-      "step (bound %s, %s)",
-      run.config.model.c_str(), format_count(static_cast<double>(run.model.parameters)).c_str(),
-      run.workload.micro_batches, s.group, format_bytes(run.search.needs.device).c_str(),
-      format_bytes(run.search.needs.host * ranks).c_str(), format_bytes(run.search.needs.nvme * ranks).c_str(),
-      format_seconds(run.predicted.step_seconds).c_str(), format_seconds(run.predicted.bound_seconds).c_str(),
-      resource_names[static_cast<std::size_t>(run.predicted.bottleneck)]);
-  return text;
+  return fmt::format(
+      "{}: {} parameters; {} micro-batches in groups of {}; arenas: device {}, host {}, nvme {}; predicted {} a step "
+      "(bound {}, {})",
+      run.config.model, format_count(static_cast<double>(run.model.parameters)), run.workload.micro_batches, s.group,
+      format_bytes(run.search.needs.device), format_bytes(run.search.needs.host * ranks),
+      format_bytes(run.search.needs.nvme * ranks), format_seconds(run.predicted.step_seconds),
+      format_seconds(run.predicted.bound_seconds), resource_names[static_cast<std::size_t>(run.predicted.bottleneck)]);
 }
 
 Wear measured_wear(const RunConfig& config, const TrainResult& result) {
   const auto steps = static_cast<std::uint64_t>(result.timed_steps);
   return drive_wear(result.nvme_write_bytes / steps, result.seconds / static_cast<double>(steps), config.drive_tbw);
+}
+
+std::string model_path(const RunConfig& config) { return config.run + "/model.safetensors"; }
+
+void print_losses(const std::vector<SetLoss>& losses, std::int64_t steps) {
+  for (const SetLoss& loss : losses)
+    std::printf("%s after %lld steps\n", shown(loss, " nats/token").c_str(), static_cast<long long>(steps));
+  if (losses.empty())
+    std::printf("%lld steps are done; nothing was evaluated, as nothing is held out and there is no --eval-data\n",
+                static_cast<long long>(steps));
 }
 
 Status report(const RunConfig& config, const TrainResult& result, Engine& engine) {
@@ -100,17 +109,15 @@ Status report(const RunConfig& config, const TrainResult& result, Engine& engine
     }
     j.update(to_json(whole));
     if (drives > 0) j["wear"] = wear_json(measured_wear(config, result));
+    j["model"] = config.run.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(model_path(config));
     std::printf("%s\n", j.dump().c_str());
     return success();
   }
-  std::printf("validation loss %.4f nats/token (perplexity %.3f) after %lld steps\n", result.eval_loss,
-              std::exp(result.eval_loss), static_cast<long long>(result.steps));
+  print_losses(result.eval, result.steps);
   if (drives > 0)
     std::printf("wear     %s\n", to_text(measured_wear(config, result), "at the measured rate", drives).c_str());
-  if (!config.run.empty()) std::printf("model    %s/model.safetensors\n", config.run.c_str());
-  const std::string metrics =
-      config.metrics.empty() && !config.run.empty() ? config.run + "/metrics.jsonl" : config.metrics;
-  if (!metrics.empty()) std::printf("metrics  %s\n", metrics.c_str());
+  std::printf("model    %s\n", config.run.empty() ? "discarded (--run none)" : model_path(config).c_str());
+  if (!metrics_path(config).empty()) std::printf("metrics  %s\n", metrics_path(config).c_str());
   if (!config.trace.empty()) std::printf("trace    %s (open in ui.perfetto.dev)\n", config.trace.c_str());
   return success();
 }
@@ -124,8 +131,17 @@ Status report_interrupted(const RunConfig& config, const TrainResult& result) {
   std::string text =
       "stopped by a signal after step " + std::to_string(result.steps) + " of " + std::to_string(config.steps);
   text += result.resumable ? "; to go on: sluice train --run " + config.run + " --resume"
-                           : "; nothing is kept, because there was no --run DIR to keep it in";
+                           : "; nothing is kept (--run none)";
   return Error{ErrorCode::cancelled, text};
+}
+
+/// What result.json has; that of an early version names no sets.
+std::vector<SetLoss> losses_of(const nlohmann::ordered_json& result) {
+  const auto number = [](const nlohmann::ordered_json& j) { return j.is_number() ? j.get<double>() : std::nan(""); };
+  if (!result.contains("eval") || !result["eval"].is_object()) return {{held_out_name, number(result["eval_loss"])}};
+  std::vector<SetLoss> losses;
+  for (const auto& [set, loss] : result["eval"].items()) losses.push_back({set, number(loss)});
+  return losses;
 }
 
 /// There is nothing left to do: say what came out, and remove what a killed process left behind.
@@ -138,12 +154,13 @@ Status report_complete(const RunConfig& config, const RunDirectory& directory, c
   if (config.json) {
     nlohmann::ordered_json j{{"done", true}};
     j.update(result);
+    j["model"] = model_path(config);
     std::printf("%s\n", j.dump().c_str());
     return success();
   }
-  std::printf("the run is complete: validation loss %.4f nats/token after %lld steps\nmodel    %s/model.safetensors\n",
-              result["eval_loss"].is_number() ? result["eval_loss"].get<double>() : std::nan(""),
-              result["steps"].get<long long>(), config.run.c_str());
+  std::printf("the run is complete\n");
+  print_losses(losses_of(result), result["steps"].get<std::int64_t>());
+  std::printf("model    %s\n", model_path(config).c_str());
   return success();
 }
 
@@ -161,70 +178,58 @@ std::string durability(const Prepared& run, const RunDirectory& directory) {
          " of the drive";
 }
 
-/// A run that is in the directory goes on; else the options describe a new one.
+/// With its kernels and its swap file, where it goes on.
 Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const RunDirectory& directory, bool kernels_anew,
                                               const Progress& progress) {
-  if (!directory.run()) {
-    if (config.model.empty()) return bad_request("--model is missing: give a preset, a config.json or a directory");
-    if (config.data.empty()) return bad_request("--data is missing: give text or a token file");
-    return prepare(config, Purpose::train, progress);
-  }
+  SLUICE_ASSIGN(auto prepared, prepare_described(config, directory, progress));
+  if (!directory.run()) return prepared;
   const RunDescription& run = *directory.run();
-  const DriveLayout layout{run.block_bytes, run.stripe_weights};
-  SLUICE_ASSIGN(auto prepared, prepare_with(config, Purpose::train, run.schedule, &layout, progress));
   if (!kernels_anew && run.device == prepared->workload.device) prepared->kernels = run.kernels;
   if (prepared->workload.durable && directory.has_commits())
     SLUICE_TRY(Engine::check_swap(*prepared, swap_name(run.id)));
   return prepared;
 }
 
-/// The batch of a run that goes on decides what --schedule means.
-RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::set<std::string>& given) {
-  if (!given.contains("--batch")) options.config.batch = run.batch;
-  if (!given.contains("--micro-batch")) options.config.micro_batch = run.micro_batch;
-  if (!given.contains("--ranks")) options.config.ranks = run.ranks;
-  return options;
+/// A new run that is refused here, or stopped before it has begun, leaves nothing.
+Result<std::unique_ptr<Trainer>> begin(const Prepared& run, Screen& screen, RunDirectory& directory, bool goes_on,
+                                       const std::atomic<bool>& stop) {
+  const RunConfig& c = run.config;
+  const NewRunFiles made(c.run, metrics_path(c));
+  if (!c.run.empty() && !goes_on) SLUICE_TRY(directory.make());
+  auto trainer = Trainer::create(run, screen, c.run.empty() ? nullptr : &directory, &stop);
+  if (!trainer.ok() && !goes_on && !directory.run()) made.remove();
+  return trainer;
 }
 
-/// The options, or those of the run in the directory with what may change laid over it.
-Result<RunConfig> find_config(const RunOptions& options, const std::set<std::string>& given,
-                              const RunDirectory& directory) {
-  const bool has_run = directory.run().has_value();
-  if (options.resume && options.config.run.empty())
-    return bad_request("--resume needs the directory of the run: add --run DIR");
-  if (options.resume && !has_run)
-    return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
-  if (!has_run) {
-    SLUICE_ASSIGN(const RunConfig config, resolve(options));
-    return with_document_mask(config);
+Status train(RunOptions options, const std::set<std::string>& given) {
+  SLUICE_TRY(check_named(options, true));
+  NewRunHome home;
+  if (options.config.run.empty()) {
+    SLUICE_ASSIGN(home, NewRunHome::find(options.config.model));
+    options.config.run = home.path();
   }
-  const RunConfig& stored = directory.run()->config;
-  SLUICE_ASSIGN(const RunConfig config, resolve(with_batch_of(stored, options, given)));
-  Result<RunConfig> merged = continued(stored, config, given);
-  if (merged.ok()) return merged;
-  return bad_request(merged.error().message + "; leave the option out to go on, or give another --run DIR");
-}
-
-Status train(const RunOptions& options, const std::set<std::string>& given) {
   RunDirectory directory;
-  if (!options.config.run.empty()) {
+  if (options.config.run != keep_nothing) {
     SLUICE_ASSIGN(directory, RunDirectory::open(absolute_path(options.config.run)));
   }
-  SLUICE_ASSIGN(const RunConfig config, find_config(options, given, directory));
-  if (directory.run()) {
+  SLUICE_ASSIGN(RunConfig config, described_config(options, given, directory, true));
+  const bool goes_on = directory.run().has_value();
+  if (goes_on) {
     SLUICE_ASSIGN(const auto result, directory.result());
-    if (result && config.steps > (*result)["steps"].get<std::int64_t>())
-      return bad_request("--steps " + std::to_string(config.steps) + ": the run in " + config.run +
-                         " is complete after " + (*result)["steps"].dump() +
-                         ", its states are gone; start another from its model with --init " + config.run);
     if (result) return report_complete(config, directory, *result);
-    SLUICE_TRY(directory.check_place());
   }
-  SLUICE_TRY(check_outputs(config));
+  SLUICE_ASSIGN(CheckedRequest checked,
+                check_request({.config = config, .from_scratch = options.from_scratch, .goes_on = goes_on}));
+  config = std::move(checked.config);
+  SLUICE_TRY(check_metrics(config, &directory));
   Screen screen(config);
-  if (directory.run()) screen.hold();
-  SLUICE_ASSIGN(auto run, prepare_run(config, directory, options.kernels_anew,
-                                      [&](const std::string& text) { screen.note(text); }));
+  screen.hold();
+  screen.note(told_at_start(config.run));
+  if (!goes_on) screen.note(checked.weights);
+  SLUICE_ASSIGN(auto run, prepare_run(config, directory, options.kernels_anew, [&](const std::string& text) {
+                  if (!goes_on) screen.release();
+                  screen.note(text);
+                }));
   if (!run->search.fits) return does_not_fit(*run);
   screen.note(summary(*run));
   screen.note(durability(*run, directory));
@@ -232,7 +237,7 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
     screen.note("drive wear: " + to_text(predicted_wear(*run), predicted_rate, drives));
   // Until here a signal ends the process at once: nothing has been touched.
   const std::atomic<bool>& stop = stop_on_signals();
-  SLUICE_ASSIGN(auto trainer, Trainer::create(*run, screen, config.run.empty() ? nullptr : &directory, &stop));
+  SLUICE_ASSIGN(auto trainer, begin(*run, screen, directory, goes_on, stop));
   screen.release();
   auto result = trainer->run(stop);
   screen.finish();
@@ -243,50 +248,27 @@ Status train(const RunOptions& options, const std::set<std::string>& given) {
 }  // namespace
 
 void add_train(CLI::App& app, Outcome& outcome) {
-  CLI::App* command =
-      add_command(app, "train", "train or fine-tune a model under memory budgets",
-                  "  sluice train --model llama-25m --data book.txt --run out --steps 200 \\\n"
-                  "      --device-memory 96MiB --host-memory 64MiB --nvme /mnt/nvme\n"
-                  "  sluice train --model ./Llama-3.2-1B --init ./Llama-3.2-1B --data tokens.bin --run out \\\n"
-                  "      --device-memory 3GiB --host-memory 1GiB --nvme /nvme0,/nvme1 --seq 2048 --batch 4\n"
-                  "  sluice train --run out --resume     # go on after a crash, a kill or Ctrl-C");
+  CLI::App* command = add_command(
+      app, "train", "train or fine-tune a model under memory budgets",
+      "  sluice train --model llama-25m --data book.txt --run out --steps 200 \\\n"
+      "      --device-memory 96MiB --host-memory 64MiB --nvme /mnt/nvme\n"
+      "  sluice train --model ./Llama-3.2-1B --data tokens.bin --run out \\\n"
+      "      --device-memory 3GiB --host-memory 1GiB --nvme /nvme0,/nvme1 --seq 2048 --batch 4\n"
+      "  sluice train --run out --resume     # go on after a crash, a kill or Ctrl-C\n"
+      "  sluice train --run out --resume --steps 400 --lr 1e-4     # and from there on otherwise\n"
+      "  sluice train --model llama-tiny --data book.txt --steps 5 --run none     # a trial: nothing is kept\n"
+      "\nWithout --run the run is kept in a new directory, like runs/llama-25m-2026-11-23T04-05-06.\n\n"
+      "With --resume these may be others than before: --steps (not below where the run stands; the rate is\n"
+      "then that of a run of so many steps), --lr, --lr-*, --warmup, --weight-decay, --beta*, --eps, --clip,\n"
+      "--threads; they change what is learned from there on, and run.json keeps them with the step. At any\n"
+      "time: --eval-*, --hash, --max-skipped, --trace, --device, --profile, --io, --queue-depth,\n"
+      "--optimizer-threads, --drive-tbw; --data and --nvme where the run's own files were moved.\n"
+      "What may not: --model, --init, --dtype, --moments (the states are of them), --seq, --batch,\n"
+      "--micro-batch, --ranks, --seed, --document-mask (which tokens a step takes), budgets, --durable and\n"
+      "what places states (the run keeps its plan). For those start another run from the model:\n"
+      "sluice checkpoint export out new, then train --model new.");
   auto options = std::make_shared<RunOptions>();
-  RunConfig& c = options->config;
-  add_model_options(command, options.get());
-  command->add_option("--data", c.data,
-                      "text or .jsonl, bytes as tokens, or a token file (sluice, Megatron-LM, llm.c, nanoGPT)");
-  command->add_flag("--resume", options->resume, "go on with the run in --run; every other option may be left out")
-      ->group("Run");
-  command
-      ->add_option("--max-skipped", c.skip_limit,
-                   "stop after so many steps in a row whose loss or gradient is not finite; before that they are "
-                   "skipped where the run is durable (else the first one stops the run)")
-      ->check(more_than(0))
-      ->capture_default_str()
-      ->group("Run");
-  command
-      ->add_flag("--kernels-anew", options->kernels_anew,
-                 "a run that goes on on a GPU takes the kernels that are quickest there now, where those that it began "
-                 "with are another library's; bits may differ from there on")
-      ->group("Run");
-  command->add_option("--metrics", c.metrics,
-                      "file for one JSON object per step (default with --run: metrics.jsonl there)");
-  command->add_option("--trace", c.trace, "file for the predicted and measured timeline of the last step");
-  command->add_option("--hash", c.hash_every, "hash all parameters and states every N steps")->check(at_least(0));
-  command->add_option("--eval-every", c.eval_every, "evaluate held-out text every N steps (always at the end)")
-      ->check(at_least(0));
-  command->add_option("--eval-batches", c.eval_batches, "batches per evaluation")
-      ->check(more_than(0))
-      ->capture_default_str();
-  add_batch_options(command, options.get());
-  add_training_options(command, options.get());
-  command->add_option("--delay-seed", c.delay_seed, "delay ops at random, from this seed: results must not change")
-      ->group("Testing");
-  command->add_option("--sync-delay", options->sync_delay_ms, "milliseconds that every fdatasync takes longer")
-      ->check(CLI::Range(0, 10000))
-      ->group("Testing");
-  command->add_option("--poison-steps", options->poison, "make the gradients of these steps NaN, like 5,6")
-      ->group("Testing");
+  add_train_options(command, options.get());
   command->callback(
       [options, command, &outcome] { outcome.finish("train", train(*options, given_options(*command))); });
 }

@@ -59,37 +59,53 @@ std::string cell(double x, double y, double value, double largest) {
                  fmt::format("text-anchor=\"middle\" fill=\"{}\"", light ? "#000" : "#fff"));
 }
 
+double width_of(const HeatMap& map) {
+  return left + (cell_width * static_cast<double>(map.x.size()) + gap) * static_cast<double>(map.panels.size());
+}
+
+double height_of(const HeatMap& map) { return top + cell_height * static_cast<double>(map.y.size()) + bottom; }
+
+std::string drawn(const HeatMap& map) {
+  const double panel_width = cell_width * static_cast<double>(map.x.size());
+  const double panel_height = cell_height * static_cast<double>(map.y.size());
+  double largest = 0;
+  for (const HeatMap::Panel& p : map.panels)
+    for (const double v : p.values) largest = std::max(largest, v);
+  std::string out = text_at(16, 26, map.title, "font-size=\"16\"");
+  out += text_at(16, 46, fmt::format("{}; best {:.2f}, framed", map.unit, largest), "fill=\"#555\"");
+  for (std::size_t r = 0; r < map.y.size(); ++r)
+    out += text_at(left - 8, top + cell_height * (static_cast<double>(r) + 0.5) + 3, map.y[r], "text-anchor=\"end\"");
+  out += text_at(16, top - 10, map.y_name, "fill=\"#555\"");
+  for (std::size_t p = 0; p < map.panels.size(); ++p) {
+    const double x0 = left + (panel_width + gap) * static_cast<double>(p);
+    out += text_at(x0 + panel_width / 2, top - 10, map.panels[p].name, "text-anchor=\"middle\" font-weight=\"bold\"");
+    for (std::size_t r = 0; r < map.y.size(); ++r)
+      for (std::size_t c = 0; c < map.x.size(); ++c)
+        out += cell(x0 + cell_width * static_cast<double>(c), top + cell_height * static_cast<double>(r),
+                    map.panels[p].values[r * map.x.size() + c], largest);
+    for (std::size_t c = 0; c < map.x.size(); ++c)
+      out += text_at(x0 + cell_width * (static_cast<double>(c) + 0.5), top + panel_height + 16, map.x[c],
+                     "text-anchor=\"middle\"");
+    out += text_at(x0 + panel_width / 2, top + panel_height + 36, map.x_name, "text-anchor=\"middle\" fill=\"#555\"");
+  }
+  return out;
+}
+
 }  // namespace
 
-std::string HeatMap::svg() const {
-  const double panel_width = cell_width * static_cast<double>(x.size());
-  const double panel_height = cell_height * static_cast<double>(y.size());
-  const double width = left + (panel_width + gap) * static_cast<double>(panels.size());
-  double largest = 0;
-  for (const Panel& p : panels)
-    for (const double v : p.values) largest = std::max(largest, v);
-  std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\" font-family=\"sans-serif\" "
-      "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-      width, top + panel_height + bottom);
-  out += text_at(16, 26, title, "font-size=\"16\"");
-  out += text_at(16, 46, fmt::format("{}; best {:.2f}, framed", unit, largest), "fill=\"#555\"");
-  for (std::size_t r = 0; r < y.size(); ++r)
-    out += text_at(left - 8, top + cell_height * (static_cast<double>(r) + 0.5) + 3, y[r], "text-anchor=\"end\"");
-  out += text_at(16, top - 10, y_name, "fill=\"#555\"");
-  for (std::size_t p = 0; p < panels.size(); ++p) {
-    const double x0 = left + (panel_width + gap) * static_cast<double>(p);
-    out += text_at(x0 + panel_width / 2, top - 10, panels[p].name, "text-anchor=\"middle\" font-weight=\"bold\"");
-    for (std::size_t r = 0; r < y.size(); ++r)
-      for (std::size_t c = 0; c < x.size(); ++c)
-        out += cell(x0 + cell_width * static_cast<double>(c), top + cell_height * static_cast<double>(r),
-                    panels[p].values[r * x.size() + c], largest);
-    for (std::size_t c = 0; c < x.size(); ++c)
-      out += text_at(x0 + cell_width * (static_cast<double>(c) + 0.5), top + panel_height + 16, x[c],
-                     "text-anchor=\"middle\"");
-    out += text_at(x0 + panel_width / 2, top + panel_height + 36, x_name, "text-anchor=\"middle\" fill=\"#555\"");
+std::string to_svg(std::span<const HeatMap> maps) {
+  double width = 0, height = 0;
+  std::string body;
+  for (const HeatMap& map : maps) {
+    body += fmt::format("<g transform=\"translate(0 {:.0f})\">\n{}</g>\n", height, drawn(map));
+    width = std::max(width, width_of(map));
+    height += height_of(map);
   }
-  return out + "</svg>\n";
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\" font-family=\"sans-serif\" "
+             "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+             width, height) +
+         body + "</svg>\n";
 }
 
 }  // namespace sluice::tools

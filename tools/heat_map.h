@@ -1,6 +1,7 @@
-// A table of numbers as an SVG picture: one panel per series, colour by value.
+// Tables of numbers as an SVG picture: one panel per series, colour by value.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,9 @@ struct HeatMap {
     std::vector<double> values;  ///< [row * x.size() + column]; not above 0: not measured
   };
   std::vector<Panel> panels;
-
-  /// The cell that is highest of all gets a frame.
-  std::string svg() const;
 };
+
+/// One below the other; in each the cell that is highest gets a frame.
+std::string to_svg(std::span<const HeatMap> maps);
 
 }  // namespace sluice::tools

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -12,34 +11,12 @@
 #include <filesystem>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include "tools/commands.h"
+#include "tools/refusal.h"
 #include "tools/values.h"
 
 namespace {
-
-/// "bench io" of `sluice bench io --bogus`; empty if no subcommand was recognised.
-std::string parsed_command(const CLI::App& app) {
-  std::string name;
-  const CLI::App* at = &app;
-  while (!at->get_subcommands().empty()) {
-    at = at->get_subcommands().front();
-    name += (name.empty() ? "" : " ") + at->get_name();
-  }
-  return name;
-}
-
-int refuse(const CLI::App& app, const CLI::ParseError& error) {
-  const std::string command = parsed_command(app);
-  // A misspelt word explains more than what is then missing.
-  const std::vector<std::string> unknown = app.remaining(true);
-  std::string line = unknown.empty() ? error.what() : "'" + unknown.front() + "' is not an option or command here";
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  const std::string self = command.empty() ? "sluice" : "sluice " + command;
-  std::fprintf(stderr, "%s: %s (see %s --help)\n", self.c_str(), line.c_str(), self.c_str());
-  return 2;
-}
 
 /// Compute threads that have nothing to do sleep instead of spinning on cores that the optimizer and the drive lanes
 /// need. The OpenMP runtime reads this when the program is loaded, so the program loads itself again; where that is
@@ -76,7 +53,8 @@ int run(int argc, char** argv) {
     std::fputs(text.str().c_str(), stdout);
     return status;
   } catch (const CLI::ParseError& error) {
-    return refuse(app, error);
+    std::fprintf(stderr, "%s\n", sluice::tools::refusal(app, error).c_str());
+    return 2;
   }
   return outcome.status();
 }

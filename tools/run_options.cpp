@@ -8,6 +8,9 @@
 
 #include "io/publish.h"
 #include "sluice/size.h"
+#include "src/train/data_tokenizer.h"
+#include "tools/eval_options.h"
+#include "tools/run_home.h"
 #include "tools/values.h"
 
 namespace sluice::tools {
@@ -52,42 +55,16 @@ bool is_utf8(const std::string& text) {
 /// Records of runs are JSON, and so are reports.
 Status check_names(const RunConfig& c) {
   std::vector<std::pair<const char*, std::string>> names{
-      {"--model", c.model},     {"--init", c.init},   {"--data", c.data},      {"--run", c.run},
-      {"--metrics", c.metrics}, {"--trace", c.trace}, {"--profile", c.profile}};
+      {"--model", c.model},     {"--init", c.init},   {"--data", c.data},       {"--run", c.run},
+      {"--metrics", c.metrics}, {"--trace", c.trace}, {"--profile", c.profile}, {"--tokenizer", c.tokenizer}};
   for (const std::string& directory : c.nvme) names.emplace_back("--nvme", directory);
+  for (const std::string& data : c.eval_data) names.emplace_back("--eval-data", data);
   for (const auto& [option, name] : names)
     if (!is_utf8(name)) return bad_request(std::string(option) + ": the name is not UTF-8; give another one");
   return success();
 }
 
-/// What is read is not written over.
-Status check_apart(const std::string& option, const std::string& path, const RunConfig& c) {
-  std::error_code ignored;
-  for (const auto& [what, input] : {std::pair("--data", c.data), std::pair("--model", c.model),
-                                    std::pair("--init", c.init), std::pair("--profile", c.profile)}) {
-    if (input.empty()) continue;
-    const bool inside = std::filesystem::is_directory(input, ignored) && std::filesystem::exists(path, ignored) &&
-                        is_same_file(std::filesystem::absolute(path, ignored).parent_path().string(), input);
-    if (inside || is_same_file(path, input))
-      return bad_request(option + " " + path + " would replace what " + what + " reads; give another file");
-  }
-  return success();
-}
-
 }  // namespace
-
-Status check_outputs(const RunConfig& c) {
-  if (!c.metrics.empty()) {
-    SLUICE_TRY(check_stream_path(c.metrics));
-    SLUICE_TRY(check_apart("--metrics", c.metrics, c));
-  }
-  if (c.trace.empty()) return success();
-  SLUICE_TRY(check_stream_path(c.trace));
-  SLUICE_TRY(check_apart("--trace", c.trace, c));
-  const std::string metrics = c.metrics.empty() && !c.run.empty() ? c.run + "/metrics.jsonl" : c.metrics;
-  if (metrics.empty() || !is_same_file(metrics, c.trace)) return success();
-  return bad_request("--trace " + c.trace + " is the file that metrics go to; give another one");
-}
 
 const std::atomic<bool>& stop_on_signals() {
   std::signal(SIGINT, on_signal);
@@ -101,9 +78,13 @@ const std::atomic<bool>& stop_on_signals() {
 void add_model_options(CLI::App* app, RunOptions* o) {
   RunConfig& c = o->config;
   app->add_option("--model", c.model, "preset, config.json, or a Hugging Face directory")->group("Model");
-  app->add_option("--init", c.init, "Hugging Face directory with the weights to start from")->group("Model");
+  app->add_option("--init", c.init,
+                  "Hugging Face directory with the weights to start from (default: those in --model, if it is a "
+                  "directory that holds "
+                  "some)")
+      ->group("Model");
   app->add_option("--dtype", o->dtype, "of parameters and activations")
-      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->check(one_of({"bf16", "fp32"}))
       ->capture_default_str()
       ->group("Model");
   app->add_option("--device", c.device, "what computes: cpu, cuda (the first GPU) or cuda:N")
@@ -127,7 +108,7 @@ void add_model_options(CLI::App* app, RunOptions* o) {
       ->check(CLI::Range(0, 1024))
       ->group("Machine");
   app->add_option("--io", c.io_backend, "how the drive is driven (default: as 'bench io --tune' found, else auto)")
-      ->check(CLI::IsMember({"auto", "io_uring", "libaio", "threads"}))
+      ->check(one_of({"auto", "io_uring", "libaio", "threads"}))
       ->group("Machine");
   app->add_option("--queue-depth", c.queue_depth,
                   "requests in flight per drive, of reads and of writes (default: as tuned, else 16)")
@@ -137,6 +118,18 @@ void add_model_options(CLI::App* app, RunOptions* o) {
                   "hardware profile (default: ~/.cache/sluice/profile.json; measured if missing)")
       ->group("Machine");
   app->add_flag("--json", c.json, "print JSON to standard output and nothing else");
+}
+
+void add_data_options(CLI::App* app, RunOptions* o) {
+  RunConfig& c = o->config;
+  app->add_option("--data", c.data,
+                  "text or .jsonl, also as .gz or .zst, tokenized as 'sluice data tokenize' does, or a token file "
+                  "(sluice, Megatron-LM, llm.c, nanoGPT)");
+  app->add_option("--tokenizer", c.tokenizer,
+                  "tokenizer.json, vocab.json with merges.txt, or their directory: makes tokens of texts, and is whose "
+                  "tokens a token file has; bytes: bytes are tokens (default: what lies beside --init or --model; a "
+                  "preset has none, and bytes are its tokens)")
+      ->type_name("FILE|DIR|bytes");
 }
 
 void add_batch_options(CLI::App* app, RunOptions* o) {
@@ -149,7 +142,7 @@ void add_batch_options(CLI::App* app, RunOptions* o) {
   app->add_option("--document-mask", o->document_mask,
                   "attention and positions stay inside the documents of a sequence (auto: where 'sluice data tokenize "
                   "--pack' has laid whole documents into it)")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->check(one_of({"auto", "on", "off"}))
       ->capture_default_str()
       ->group("Batch");
 }
@@ -157,6 +150,8 @@ void add_batch_options(CLI::App* app, RunOptions* o) {
 void add_training_options(CLI::App* app, RunOptions* o) {
   RunConfig& c = o->config;
   OptimizerConfig& a = c.optimizer;
+  app->add_flag("--from-scratch", o->from_scratch, "begin with random weights, also where --model has its own")
+      ->group("Model");
   app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process")
       ->capture_default_str()
       ->group("Batch");
@@ -171,7 +166,7 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(at_least(0))
       ->group("Optimizer");
   app->add_option("--lr-schedule", o->lr_schedule, "decay after warm-up")
-      ->check(CLI::IsMember({"cosine", "linear", "constant"}))
+      ->check(one_of({"cosine", "linear", "constant"}))
       ->capture_default_str()
       ->group("Optimizer");
   app->add_option("--warmup", a.warmup_steps, "steps of linear warm-up")
@@ -182,9 +177,18 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(at_least(0))
       ->capture_default_str()
       ->group("Optimizer");
-  app->add_option("--beta1", a.beta1, "")->check(between(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
-  app->add_option("--beta2", a.beta2, "")->check(between(0.0, 0.9999999))->capture_default_str()->group("Optimizer");
-  app->add_option("--eps", a.eps, "")->check(more_than(0))->capture_default_str()->group("Optimizer");
+  app->add_option("--beta1", a.beta1, "decay of exp_avg")
+      ->check(between(0.0, 0.9999999))
+      ->capture_default_str()
+      ->group("Optimizer");
+  app->add_option("--beta2", a.beta2, "decay of exp_avg_sq")
+      ->check(between(0.0, 0.9999999))
+      ->capture_default_str()
+      ->group("Optimizer");
+  app->add_option("--eps", a.eps, "added to the root of exp_avg_sq")
+      ->check(more_than(0))
+      ->capture_default_str()
+      ->group("Optimizer");
   app->add_option("--clip", a.clip_norm, "global gradient norm to clip to; 0 does not clip")
       ->check(at_least(0))
       ->capture_default_str()
@@ -192,52 +196,54 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option(
          "--moments", o->moments,
          "exp_avg and exp_avg_sq: 8, 4 or 2 (and scales) bytes a parameter; the shorter ones are rounded at random")
-      ->check(CLI::IsMember({"fp32", "bf16", "int8"}))
+      ->check(one_of({"fp32", "bf16", "int8"}))
       ->capture_default_str()
       ->group("Optimizer");
   app->add_option("--seed", c.seed, "of weights and data order")->capture_default_str()->group("Optimizer");
   app->add_option("--schedule", o->schedule, "order of units and micro-batches")
-      ->check(CLI::IsMember({"auto", "vertical", "horizontal"}))
+      ->check(one_of({"auto", "vertical", "horizontal"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--group", o->group, "micro-batches that pass a unit together, instead of --schedule")
       ->check(more_than(0))
       ->group("Schedule");
   app->add_option("--update", o->update, "optimizer: in the backward pass, or ahead of the next forward")
-      ->check(CLI::IsMember({"auto", "backward", "ahead"}))
+      ->check(one_of({"auto", "backward", "ahead"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--recompute", o->recompute, "saved activations: recompute all, none, or as fits")
-      ->check(CLI::IsMember({"auto", "none", "full"}))
+      ->check(one_of({"auto", "none", "full"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--activations", o->activations, "where boundary activations wait for the backward pass")
-      ->check(CLI::IsMember({"auto", "device", "host", "nvme"}))
+      ->check(one_of({"auto", "device", "host", "nvme"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--states", o->states, "home of parameters and optimizer states")
-      ->check(CLI::IsMember({"auto", "host", "nvme"}))
+      ->check(one_of({"auto", "host", "nvme"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--residency", o->residency, "parameters that stay on the device")
-      ->check(CLI::IsMember({"auto", "none", "all"}))
+      ->check(one_of({"auto", "none", "all"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--optimizer", o->optimizer,
                   "where AdamW runs: on the CPU, or on the device, with the states streamed through it (auto: for each "
                   "unit what is predicted to be quicker); the bits are the same")
-      ->check(CLI::IsMember({"auto", "cpu", "device"}))
+      ->check(one_of({"auto", "cpu", "device"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--prefetch", o->prefetch, "units fetched ahead")->check(CLI::Range(0, 64))->group("Schedule");
   app->add_option("--run", c.run,
                   "directory of the run: its records and metrics, and at the end the model; the same command goes on "
-                  "where a run in it was cut short")
+                  "where a run in it was cut short. 'none' keeps nothing, the trained model is discarded (default: a "
+                  "new one, runs/MODEL-DATE)")
+      ->type_name("DIR|none")
       ->group("Run");
   app->add_option("--durable", o->durable,
                   "whether every step survives a crash: two slots of every state on the drive, and a commit a step "
-                  "(auto: with --run and --nvme, where there is room)")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
+                  "(auto: with --nvme, where there is room, but for --run none)")
+      ->check(one_of({"auto", "on", "off"}))
       ->capture_default_str()
       ->group("Run");
 }
@@ -258,6 +264,7 @@ std::set<std::string> given_options(const CLI::App& app) {
 
 Result<RunConfig> resolve(const RunOptions& o) {
   RunConfig c = o.config;
+  if (c.run == keep_nothing) c.run.clear();
   if (o.document_mask != "auto") c.document_mask = o.document_mask == "on";
   c.durable = o.durable == "on" ? Durable::on : o.durable == "off" ? Durable::off : Durable::automatic;
   if (o.sync_delay_ms > 0) {
@@ -277,8 +284,6 @@ Result<RunConfig> resolve(const RunOptions& o) {
                                                      : LrSchedule::constant;
   c.optimizer.lr_end = o.lr_end.value_or(c.optimizer.lr / 10);
   SLUICE_ASSIGN(c.nvme, split_list("--nvme", o.nvme));
-  if (c.drive_tbw > 0 && c.nvme.empty())
-    return bad_request("--drive-tbw is of the drives in --nvme, and there are none; add --nvme DIR or leave it out");
   const int micro_batches = c.micro_batch > 0 && c.ranks > 0 ? c.batch / (c.micro_batch * c.ranks) : 1;
   if (o.group > 0 && o.schedule != "auto") return bad_request("give either --group or --schedule, not both");
   if (o.group > 0) c.wish.group = o.group;
@@ -290,6 +295,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.optimizer != "auto") c.wish.update_on_device = o.optimizer == "device";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
   SLUICE_TRY(check_names(c));
+  SLUICE_TRY(resolve_evaluation(o, c));
   // Another process may go on from another directory.
   if (!c.run.empty()) {
     std::error_code ignored;
@@ -297,6 +303,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
     const bool names_preset = std::find(presets.begin(), presets.end(), c.model) != presets.end();
     if (!names_preset && std::filesystem::exists(c.model, ignored)) c.model = absolute_path(c.model);
     for (std::string* path : {&c.init, &c.data, &c.profile}) *path = absolute_path(*path);
+    if (c.tokenizer != bytes_are_tokens) c.tokenizer = absolute_path(c.tokenizer);
     for (std::string& directory : c.nvme) directory = absolute_path(directory);
     for (std::string* path : {&c.run, &c.metrics, &c.trace}) *path = absolute_path(*path);
   }

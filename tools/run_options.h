@@ -13,24 +13,24 @@ namespace sluice::tools {
 
 /// Options as typed; `resolve` makes the RunConfig of it.
 struct RunOptions {
-  RunConfig config;
+  RunConfig config;  ///< `run` may be keep_nothing of tools/run_home.h
   std::string dtype = "bf16", document_mask = "auto", schedule = "auto", update = "auto", recompute = "auto",
               activations = "auto", states = "auto", residency = "auto", optimizer = "auto", lr_schedule = "cosine",
               moments = "fp32", durable = "auto", nvme, poison;
   int group = 0, prefetch = -1;
   bool resume = false;
   bool kernels_anew = false;
+  bool from_scratch = false;
   int sync_delay_ms = 0;
-  std::optional<double> lr_end;
+  std::optional<double> lr_end, eval_split;
 };
 
 void add_model_options(CLI::App* app, RunOptions* options);     ///< model, precision, budgets, drive, threads, profile
+void add_data_options(CLI::App* app, RunOptions* options);      ///< data and its tokenizer
 void add_batch_options(CLI::App* app, RunOptions* options);     ///< sequence, batch
 void add_training_options(CLI::App* app, RunOptions* options);  ///< steps, optimizer, schedule
+void add_train_options(CLI::App* app, RunOptions* options);     ///< those, and all others of train: plan has them too
 Result<RunConfig> resolve(const RunOptions& options);
-/// Where metrics and a trace are to go, before anything is done for them: bad_request for places that can not be
-/// written to, and for files that the run reads.
-Status check_outputs(const RunConfig& config);
 /// Without dots, links as they are, no slash at the end; empty stays empty.
 std::string absolute_path(const std::string& path);
 /// Names of the options that were given, like "--steps".

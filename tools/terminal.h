@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice::tools {
@@ -20,7 +22,9 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   /// Show `text` (cut to the width of the terminal), after a bar that is `fraction` full if that is in [0, 1].
-  void update(const std::string& text, double fraction = -1);
+  void update(const std::string& text, double fraction = -1) { update({&text, 1}, fraction); }
+  /// The same of a text that has shorter forms, the longest first: see fit_line. Without a terminal the first is shown.
+  void update(std::span<const std::string> forms, double fraction);
   /// Show how far something is that ends before the work itself begins.
   void task(const std::string& what, double fraction);
   /// A line that stays, above the progress line.
@@ -34,6 +38,15 @@ class ProgressLine {
   std::string shown_;
   bool pending_ = false;
 };
+
+/// Characters of a UTF-8 text; a byte that belongs to none counts as one.
+std::size_t text_columns(std::string_view text);
+/// Its first characters, as many as `columns`.
+std::string_view cut_text(std::string_view text, std::size_t columns);
+
+/// The first of `forms` (not empty, the longest first) that `columns` have room for, after the longest bar that fits
+/// with it if `fraction` is in [0, 1]; else what fits of the last.
+std::string fit_line(std::span<const std::string> forms, double fraction, std::size_t columns);
 
 /// "[=======>      ]" of `width` characters between the brackets.
 std::string progress_bar(double fraction, int width);

@@ -8,6 +8,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
+
+#include "sluice/suggest.h"
 
 namespace sluice::tools {
 namespace {
@@ -65,6 +68,19 @@ CLI::Validator more_than(double bound) {
 CLI::Validator between(double least, double most) {
   return number([](double v, double a, double b) { return v >= a && v <= b; }, least, most,
                 fmt::format("from {:.9g} to {:.9g}", least, most));
+}
+
+std::string none_of(const std::string& given, const std::vector<std::string>& words) {
+  return fmt::format("'{}' is none of {}{}", given, fmt::join(words, ", "), did_you_mean(given, words));
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  const std::string shown = fmt::format("{{{}}}", fmt::join(words, ","));
+  return CLI::Validator(
+      [words = std::move(words)](std::string& text) -> std::string {
+        return std::ranges::find(words, text) != words.end() ? "" : none_of(text, words);
+      },
+      shown);
 }
 
 void refuse_impossible_values(CLI::App& app) {

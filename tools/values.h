@@ -4,12 +4,19 @@
 #include <CLI/CLI.hpp>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace sluice::tools {
 
 CLI::Validator at_least(double least);
 CLI::Validator more_than(double bound);
 CLI::Validator between(double least, double most);
+
+/// One of the words, which the help then shows.
+CLI::Validator one_of(std::vector<std::string> words);
+
+/// "'fb16' is none of bf16, fp32; did you mean bf16?"
+std::string none_of(const std::string& given, const std::vector<std::string>& words);
 
 /// The value of the word that was given.
 template <class Value>
@@ -21,9 +28,9 @@ CLI::Validator one_of(const std::map<std::string, Value>& values) {
           text = std::to_string(static_cast<int>(found->second));
           return {};
         }
-        std::string names;
-        for (const auto& [name, value] : values) names += (names.empty() ? "" : ", ") + name;
-        return "'" + text + "' is none of " + names;
+        std::vector<std::string> words;
+        for (const auto& [word, value] : values) words.push_back(word);
+        return none_of(text, words);
       },
       "");
 }

@@ -192,9 +192,9 @@ def main():
             make_model(name, directory)
             for kind in data:
                 for dtype in ("fp32", "bf16"):
-                    metrics = os.path.join(scratch, "metrics.jsonl")
-                    run("train", "--model", directory, "--init", directory, "--data", data[kind], "--dtype", dtype,
-                        "--seq", str(SEQUENCE), "--batch", str(BATCH), "--micro-batch", "2", "--steps",
+                    metrics = os.path.join(scratch, f"{name}-{kind}-{dtype}.jsonl")
+                    run("train", "--run", "none", "--model", directory, "--init", directory, "--data", data[kind],
+                        "--dtype", dtype, "--seq", str(SEQUENCE), "--batch", str(BATCH), "--micro-batch", "2", "--steps",
                         str(args.steps), "--warmup", str(WARMUP), "--lr", str(RATE), "--clip", str(CLIP), "--seed",
                         str(SEED), "--eval-batches", "1", "--metrics", metrics, "--states", "host")
                     with open(metrics) as source:

@@ -66,9 +66,9 @@ class Peer:
 
 
 def sluice_tokens_per_second(args, text_path, dtype, folder):
-    metrics = os.path.join(folder, "metrics.jsonl")
-    command = [args.sluice, "train", "--model", args.model, "--dtype", dtype, "--data", text_path, "--seq",
-               str(args.seq), "--batch", str(args.batch), "--micro-batch", str(args.micro_batch), "--steps",
+    metrics = os.path.join(folder, f"metrics-{dtype}.jsonl")
+    command = [args.sluice, "train", "--run", "none", "--model", args.model, "--dtype", dtype, "--data", text_path,
+               "--seq", str(args.seq), "--batch", str(args.batch), "--micro-batch", str(args.micro_batch), "--steps",
                str(args.steps + 1), "--states", "host", "--residency", "all", "--eval-batches", "1", "--metrics",
                metrics, "--threads", str(args.threads)]
     done = subprocess.run(command, capture_output=True, text=True)

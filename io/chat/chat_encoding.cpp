@@ -80,21 +80,23 @@ class CompletionEncoder final : public TextEncoder {
 }  // namespace
 
 TextEncoding completion_encoding(std::shared_ptr<const Tokenizer> tokenizer, std::int32_t eos, ChatLoss loss) {
-  const std::uint64_t vocabulary = tokenizer->vocabulary();
+  const std::uint64_t vocabulary = tokenizer->vocabulary(), hash = tokenizer->hash();
   return {.vocabulary = vocabulary,
           .whole_documents = true,
           .has_mask = true,
+          .tokenizer = hash,
           .make_encoder = [tokenizer = std::move(tokenizer), eos, loss] {
             return std::make_unique<CompletionEncoder>(tokenizer, eos, loss);
           }};
 }
 
 TextEncoding chat_encoding(std::shared_ptr<const Tokenizer> tokenizer, ChatRenderer renderer, ChatOptions options) {
-  const std::uint64_t vocabulary = tokenizer->vocabulary();
+  const std::uint64_t vocabulary = tokenizer->vocabulary(), hash = tokenizer->hash();
   return {
       .vocabulary = vocabulary,
       .whole_documents = true,
       .has_mask = true,
+      .tokenizer = hash,
       .make_encoder = [tokenizer = std::move(tokenizer), renderer = std::move(renderer), options = std::move(options)] {
         return std::make_unique<ChatEncoder>(tokenizer, renderer, options);
       }};

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "io/checksum.h"
 #include "io/json_guard.h"
 #include "io/tokenizer/added_tokens.h"
 #include "io/tokenizer/bpe.h"
@@ -17,6 +18,7 @@
 #include "io/tokenizer/gpt2_files.h"
 #include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/pre_tokenizer.h"
+#include "io/tokenizer/tokenizer_hash.h"
 #include "io/tokenizer/unicode.h"
 
 namespace sluice {
@@ -85,6 +87,7 @@ struct Tokenizer::Parts {
   std::set<std::int32_t> special;
   std::map<std::int32_t, std::string> normal_forms;  ///< of added tokens that are looked for in one: texts have it
   std::optional<std::int32_t> end_of_text;
+  std::uint64_t hash = 0;
 
   Status read(const nlohmann::json& json);
   Status add_tokens(const nlohmann::json& json);
@@ -166,8 +169,30 @@ Status Tokenizer::Parts::read(const nlohmann::json& json) {
     if (each.is_object() && field(each, "id").is_number_unsigned() &&
         each["id"].get<std::uint64_t>() > 16 * (tokens.size() + listed.size()) + 65536)
       return bad_request("the id of an added token is far beyond the others");
-  return add_tokens(listed);
+  SLUICE_TRY(add_tokens(listed));
+  hash = hash_of_tokenizer(json, tokens);
+  return success();
 }
+
+namespace {
+
+/// Why nothing was found in `path`, and what would do.
+Error no_tokenizer(const std::string& path) {
+  std::error_code ignored;
+  const std::string accepted =
+      "a tokenizer.json, a vocab.json with merges.txt beside it, or the directory that holds them";
+  const std::filesystem::file_status found = std::filesystem::status(path, ignored);
+  if (!std::filesystem::exists(found)) return bad_request("there is no " + path + "; give " + accepted);
+  if (!std::filesystem::is_directory(found))
+    return bad_request(path + " is neither a file nor a directory; give " + accepted);
+  const bool sentencepiece = std::filesystem::exists(path + "/tokenizer.model", ignored);
+  return bad_request(path + " holds no tokenizer.json, and no vocab.json with merges.txt" +
+                     (sentencepiece ? "; its tokenizer.model is SentencePiece's, which is not read: save_pretrained of "
+                                      "transformers' fast tokenizer writes a tokenizer.json"
+                                    : "; give the directory that holds them, or the file"));
+}
+
+}  // namespace
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
   std::error_code ignored;
@@ -184,8 +209,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     SLUICE_ASSIGN(const Gpt2Files files, Gpt2Files::read(folder.empty() ? "." : folder.string()));
     return parse(files);
   }
-  if (!std::filesystem::is_regular_file(file, ignored))
-    return bad_request(file + " is not a file" + (file == path ? "" : ", and there is no vocab.json with merges.txt"));
+  if (!std::filesystem::is_regular_file(file, ignored)) return no_tokenizer(path);
   if (std::filesystem::file_size(file, ignored) > tokenizer_bytes_max)
     return bad_request(file + " is larger than 256 MiB; no tokenizer is");
   std::ifstream in(file, std::ios::binary);
@@ -200,7 +224,10 @@ bool Tokenizer::lies_in(const std::string& directory) {
 }
 
 Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
-  if (const Status sound = check_json(text); !sound.ok()) return sound.error().in(name);
+  if (const Status sound = check_json(text); !sound.ok())
+    return bad_request(
+        name + ": " + sound.error().message +
+        (name.ends_with(".json") ? "" : "; a tokenizer is a tokenizer.json, or a vocab.json with merges.txt"));
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   auto parts = std::make_unique<Parts>();
   // What is wrong may name tokens, and those are any text.
@@ -235,6 +262,18 @@ std::string_view Tokenizer::token(std::int32_t id) const {
 bool Tokenizer::is_special(std::int32_t id) const { return parts_->special.contains(id); }
 
 bool Tokenizer::is_byte(std::int32_t id) const { return parts_->decoder.joins(token(id)); }
+
+std::uint64_t Tokenizer::hash() const { return parts_->hash; }
+
+std::uint64_t Tokenizer::hash_with_template() const {
+  const Template& around = parts_->around;
+  StreamingChecksum sum;
+  for (const std::uint64_t number : {parts_->hash, std::uint64_t{around.before.size()}})
+    sum.add(std::as_bytes(std::span(&number, 1)));
+  sum.add(std::as_bytes(std::span(around.before)));
+  sum.add(std::as_bytes(std::span(around.after)));
+  return sum.value();
+}
 
 std::optional<std::int32_t> Tokenizer::end_of_text() const { return parts_->end_of_text; }
 

@@ -45,6 +45,12 @@ class Tokenizer {
   /// Whether it is one of the bytes that only together are text, where the decoder joins such.
   bool is_byte(std::int32_t id) const;
 
+  /// Of all that decides which ids a text has: tokens and their ids, merges, normalizer, pre-tokenizer and the texts of
+  /// added tokens. Not of how the file is written, nor of what its template puts around a text. Never 0.
+  std::uint64_t hash() const;
+  /// Of that and the template: what the ids of a whole document hang on.
+  std::uint64_t hash_with_template() const;
+
   /// The token behind a text, where the tokenizer's own files name it: of vocab.json and merges.txt alone.
   std::optional<std::int32_t> end_of_text() const;
 

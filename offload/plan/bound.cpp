@@ -11,7 +11,7 @@ namespace planning {
 void Work::add(const OpCost& c, RankId rank) {
   if (rank >= compute_seconds.size()) compute_seconds.resize(rank + 1u);
   compute_seconds[rank] += c.best_seconds;
-  core_seconds += c.best_seconds > 0 ? c.core_seconds * std::min(1.0, c.best_seconds / c.seconds) : c.core_seconds;
+  core_seconds += c.best_seconds > 0 ? c.core_seconds * (c.best_seconds / c.seconds) : c.core_seconds;
   memory_seconds += c.memory_seconds;
   link_down_seconds += c.link_down_seconds;
   link_up_seconds += c.link_up_seconds;
@@ -24,8 +24,8 @@ std::array<double, 6> Work::seconds(const HardwareProfile& hw) const {
   // Both directions at once may share what neither reaches alone.
   double down = link_down_seconds, up = link_up_seconds;
   if (hw.device) {
-    const double together = (down * hw.device->h2d_bytes_per_second + up * hw.device->d2h_bytes_per_second) /
-                            hw.device->both_bytes_per_second;
+    const double together =
+        (down * hw.device->h2d_bytes_per_second + up * hw.device->d2h_bytes_per_second) / both_ways_rate(*hw.device);
     (down > up ? down : up) = std::max({down, up, together});
   }
   return {compute, core_seconds / hw.cores, memory_seconds, drive_seconds(hw, read_bytes, write_bytes), down, up};

@@ -34,8 +34,12 @@ HostRates host_rates(const HardwareProfile& hw) {
 
 double both_ways_slowdown(const HardwareProfile& hw) {
   if (!hw.device) return 1;
-  return std::max(
-      1.0, (hw.device->h2d_bytes_per_second + hw.device->d2h_bytes_per_second) / hw.device->both_bytes_per_second);
+  return std::max(1.0,
+                  (hw.device->h2d_bytes_per_second + hw.device->d2h_bytes_per_second) / both_ways_rate(*hw.device));
+}
+
+double both_ways_rate(const DeviceProfile& device) {
+  return std::max({device.both_bytes_per_second, device.h2d_bytes_per_second, device.d2h_bytes_per_second});
 }
 
 CostModel::CostModel(const StepPlan& plan, const HardwareProfile& hw) : plan_(plan), hw_(hw), host_(host_rates(hw)) {
@@ -126,7 +130,8 @@ OpCost CostModel::cost(const Op& op) const {
     case OpKind::step_end: c.seconds = overhead; break;
     default:
       c.seconds = compute_seconds(op);
-      c.best_seconds = op.flop / flops(op);
+      // An op that was measured to be quicker than that shows what the rate was not.
+      c.best_seconds = std::min(op.flop / flops(op), c.seconds);
       c.threads = hw_.compute_threads;
       if (op.kind == OpKind::accumulate) memory = streamed_bytes(plan_, op);
   }

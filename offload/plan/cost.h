@@ -13,7 +13,7 @@ enum class DriveUse : std::uint8_t { none, read, write };
 
 struct OpCost {
   double seconds = 0;         ///< alone
-  double best_seconds = 0;    ///< of compute ops: FLOP at the best matmul rate; else 0
+  double best_seconds = 0;    ///< of compute ops: FLOP at the best matmul rate, or `seconds` if less; else 0
   double core_seconds = 0;    ///< threads x seconds that they are busy
   double threads = 1;         ///< that do the work
   double memory_seconds = 0;  ///< DRAM traffic at the full rate; (read + written) / 2 counts, as for a copy
@@ -65,5 +65,9 @@ bool runs_on_device(LaneKind kind, const HardwareProfile& hw);
 
 /// How many times longer a copy takes while the other direction copies too; 1 where links are the CPU's own copies.
 double both_ways_slowdown(const HardwareProfile& hw);
+
+/// Bytes per second of both directions of a device's link together: taking turns, they reach what the faster does
+/// alone.
+double both_ways_rate(const DeviceProfile& device);
 
 }  // namespace sluice::planning

@@ -117,24 +117,6 @@ class HazardScan {
   std::vector<std::uint32_t> need_;
 };
 
-/// Every op's waits become all its hazards, the last op of each lane standing for those before it. A hazard with an
-/// older iteration than the previous one is met by the same op of the previous one, which comes later in its lane.
-void set_hazards(StepPlan& plan) {
-  const std::uint32_t iterations = steady_iterations(plan);
-  std::vector<std::vector<Wait>> waits(plan.ops.size());
-  for (Op& op : plan.ops) op.waits.clear();
-  const Program program(plan, iterations);
-  HazardScan scan(program);
-  for (NodeId n = 0; n < program.nodes(); ++n) {
-    const auto need = scan.visit(n);
-    if (program.iteration(n) + 1 < iterations) continue;
-    for (const std::uint32_t after : need)
-      if (after > 0)
-        waits[program.op(n)].push_back({program.op(after - 1), program.iteration(after - 1) != program.iteration(n)});
-  }
-  for (std::size_t i = 0; i < plan.ops.size(); ++i) plan.ops[i].waits = std::move(waits[i]);
-}
-
 /// Latest to finish first, keep what is not covered yet. What is kept later never covers what was kept before: it has
 /// finished earlier.
 std::vector<Wait> reduce(const Program& program, const HappensBefore& order, NodeId n) {
@@ -159,8 +141,26 @@ std::vector<Wait> reduce(const Program& program, const HappensBefore& order, Nod
 
 }  // namespace
 
+/// Every op's waits become all its hazards, the last op of each lane standing for those before it. A hazard with an
+/// older iteration than the previous one is met by the same op of the previous one, which comes later in its lane.
+void derive_hazards(StepPlan& plan) {
+  const std::uint32_t iterations = steady_iterations(plan);
+  std::vector<std::vector<Wait>> waits(plan.ops.size());
+  for (Op& op : plan.ops) op.waits.clear();
+  const Program program(plan, iterations);
+  HazardScan scan(program);
+  for (NodeId n = 0; n < program.nodes(); ++n) {
+    const auto need = scan.visit(n);
+    if (program.iteration(n) + 1 < iterations) continue;
+    for (const std::uint32_t after : need)
+      if (after > 0)
+        waits[program.op(n)].push_back({program.op(after - 1), program.iteration(after - 1) != program.iteration(n)});
+  }
+  for (std::size_t i = 0; i < plan.ops.size(); ++i) plan.ops[i].waits = std::move(waits[i]);
+}
+
 void derive_waits(StepPlan& plan) {
-  set_hazards(plan);
+  derive_hazards(plan);
   const std::uint32_t iterations = plan.cyclic ? 2 : 1;
   std::vector<std::vector<Wait>> kept(plan.ops.size());
   {

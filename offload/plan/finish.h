@@ -29,9 +29,10 @@
 
 namespace sluice {
 
-/// quick: greedy orders only, for who tries many plans; full: also a search (up to about half a second per arena) where
-/// they leave an arena above 1.02 x its lower bound (max_live_bytes). full is never larger than quick.
-enum class PackEffort : std::uint8_t { quick, full };
+/// sketch: the first greedy order alone, for who simulates many plans; quick: greedy orders only; full: also a search
+/// (up to about half a second per arena) where they leave an arena above 1.02 x its lower bound (max_live_bytes). More
+/// effort never packs larger.
+enum class PackEffort : std::uint8_t { sketch, quick, full };
 
 /// Give every buffer an offset and every arena its sizes; arenas that the plan lacks are added without a budget.
 /// Persistent buffers first, in order; transients above them by their life in program order (first to last access):
@@ -40,11 +41,23 @@ enum class PackEffort : std::uint8_t { quick, full };
 /// program.
 void pack(StepPlan& plan, PackEffort effort = PackEffort::full);
 
+/// The ops that use each buffer first and last in program order; `first` is no_op where none does.
+struct Lives {
+  std::vector<OpId> first, last;
+  OpId ops = 0;  ///< all there are
+};
+Lives lives_of(const StepPlan& plan);
+/// pack() where only the lives of the buffers are known: their offsets, and the sizes of the arenas.
+void pack(std::vector<Buffer>& buffers, std::vector<Arena>& arenas, const Lives& lives, PackEffort effort);
+
 /// Set every op's waits: the data hazards (read after write, write after read, write after write) on address ranges of
 /// the arenas and the durability rule above, between lanes and on windowed lanes, within an iteration and from the
 /// previous one, with everything implied by lane order, other waits and collectives removed. Collective ops of one
 /// `collective` id meet: what happens before any of them on its rank happens before the end of all. Needs pack.
 void derive_waits(StepPlan& plan);
+
+/// The waits of derive_waits with those that are implied: enough to simulate, and quicker to find.
+void derive_hazards(StepPlan& plan);
 
 /// pack, then derive_waits.
 void finish(StepPlan& plan, PackEffort effort = PackEffort::full);

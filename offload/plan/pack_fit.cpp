@@ -4,8 +4,17 @@
 #include <numeric>
 
 namespace sluice::planning {
+namespace {
 
-Fitter::Fitter(std::span<const Piece> pieces) : pieces_(pieces), by_first_(pieces.size()) {
+/// A life is long that takes more than this part of the plan.
+constexpr std::uint32_t long_share = 256;
+
+}  // namespace
+
+Fitter::Fitter(std::span<const Piece> pieces) : pieces_(pieces), by_first_(pieces.size()), is_long_(pieces.size()) {
+  std::uint32_t end = 0;
+  for (const Piece& p : pieces) end = std::max(end, p.last);
+  for (std::size_t i = 0; i < pieces.size(); ++i) is_long_[i] = pieces[i].last - pieces[i].first > end / long_share;
   std::iota(by_first_.begin(), by_first_.end(), 0u);
   std::stable_sort(by_first_.begin(), by_first_.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return pieces_[a].first < pieces_[b].first; });
@@ -28,33 +37,66 @@ void Fitter::visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, const
   visit(2 * node + 1, middle, hi, p, limit);
 }
 
-/// Where few pieces live at the same time a search tree finds them; where many do, a walk over all is quicker than
-/// sorting what a search found. True if found_ is to be used.
+/// Where few short lives meet the piece's, a search tree finds them; where many do, a walk over all pieces is quicker
+/// than sorting what a search found. True if found_ is to be used.
 bool Fitter::neighbours(std::uint32_t piece) {
   found_.clear();
-  const std::size_t limit = 32 + by_offset_.size() / 16;
+  const std::size_t limit = 32 + (by_offset_.size() + unsettled_.size()) / 16;
   visit(1, 0, leaves_, pieces_[piece], limit);
-  if (found_.size() > limit) return false;
+  if (found_.size() > limit) {
+    settle();
+    return false;
+  }
   std::sort(found_.begin(), found_.end(),
             [&](std::uint32_t a, std::uint32_t b) { return placement_.offsets[a] < placement_.offsets[b]; });
   work_ += 8 * found_.size();
   return true;
 }
 
+/// Placed pieces that live at the same time, from the lowest up.
+template <class Consider>
+void Fitter::each_neighbour(std::uint32_t piece, Consider consider) {
+  if (!neighbours(piece)) {
+    work_ += by_offset_.size();
+    for (const std::uint32_t other : by_offset_)
+      if (meets(piece, other)) consider(other);
+    return;
+  }
+  work_ += long_by_offset_.size();
+  auto brief = found_.begin();
+  for (const std::uint32_t other : long_by_offset_) {
+    if (!meets(piece, other)) continue;
+    for (; brief != found_.end() && placement_.offsets[*brief] < placement_.offsets[other]; ++brief) consider(*brief);
+    consider(other);
+  }
+  for (; brief != found_.end(); ++brief) consider(*brief);
+}
+
+/// Of pieces at one offset those that were placed first come first.
+void Fitter::settle() {
+  const auto below = [&](std::uint32_t a, std::uint32_t b) { return placement_.offsets[a] < placement_.offsets[b]; };
+  std::stable_sort(unsettled_.begin(), unsettled_.end(), below);
+  const auto middle = static_cast<std::ptrdiff_t>(by_offset_.size());
+  by_offset_.insert(by_offset_.end(), unsettled_.begin(), unsettled_.end());
+  std::inplace_merge(by_offset_.begin(), by_offset_.begin() + middle, by_offset_.end(), below);
+  unsettled_.clear();
+}
+
 void Fitter::insert(std::uint32_t piece) {
-  const auto at = std::upper_bound(by_offset_.begin(), by_offset_.end(), piece, [&](std::uint32_t a, std::uint32_t b) {
-    return placement_.offsets[a] < placement_.offsets[b];
-  });
-  by_offset_.insert(at, piece);
+  unsettled_.push_back(piece);
+  if (is_long_[piece]) {
+    const auto at = std::upper_bound(
+        long_by_offset_.begin(), long_by_offset_.end(), piece,
+        [&](std::uint32_t a, std::uint32_t b) { return placement_.offsets[a] < placement_.offsets[b]; });
+    long_by_offset_.insert(at, piece);
+    return;
+  }
   const std::uint32_t end = pieces_[piece].last + 1;
   for (std::uint32_t node = leaves_ + place_in_first_[piece]; node > 0; node /= 2)
     tree_[node] = std::max(tree_[node], end);
 }
 
 std::uint64_t Fitter::offset_for(const Turn& turn, std::uint64_t ceiling) {
-  const bool few = neighbours(turn.piece);
-  const std::vector<std::uint32_t>& around = few ? found_ : by_offset_;
-  if (!few) work_ += around.size();
   const std::uint64_t bytes = pieces_[turn.piece].bytes;
   std::uint64_t top = 0, best_gap = ~0ull, best = 0;
   const auto offer = [&](std::uint64_t end) {
@@ -63,11 +105,10 @@ std::uint64_t Fitter::offset_for(const Turn& turn, std::uint64_t ceiling) {
     if (turn.fit == Fit::highest || gap < best_gap) best = turn.fit == Fit::highest ? end - bytes : top;
     best_gap = turn.fit == Fit::lowest ? 0 : std::min(best_gap, gap);
   };
-  for (const std::uint32_t other : around) {
-    if (!few && !meets(turn.piece, other)) continue;
+  each_neighbour(turn.piece, [&](std::uint32_t other) {
     if (placement_.offsets[other] > top) offer(placement_.offsets[other]);
     top = std::max(top, placement_.offsets[other] + pieces_[other].bytes);
-  }
+  });
   if (turn.fit == Fit::highest) offer(ceiling);
   return best_gap == ~0ull ? top : best;
 }
@@ -75,6 +116,8 @@ std::uint64_t Fitter::offset_for(const Turn& turn, std::uint64_t ceiling) {
 Placement Fitter::place(std::span<const Turn> turns, std::uint64_t ceiling) {
   tree_.assign(std::size_t{2} * leaves_, 0);
   by_offset_.clear();
+  long_by_offset_.clear();
+  unsettled_.clear();
   placement_ = {std::vector<std::uint64_t>(pieces_.size()), 0};
   for (const Turn& turn : turns) {
     const std::uint64_t offset = offset_for(turn, ceiling);

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "offload/plan/finish.h"
+
 namespace sluice::planning {
 
 /// A transient buffer to place: alive in program order from op `first` to op `last`, both included.
@@ -43,14 +45,20 @@ class Fitter {
  private:
   std::uint64_t offset_for(const Turn& turn, std::uint64_t ceiling);
   bool neighbours(std::uint32_t piece);
+  template <class Consider>
+  void each_neighbour(std::uint32_t piece, Consider consider);
+  void settle();
   void visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, const Piece& p, std::size_t limit);
   void insert(std::uint32_t piece);
 
   std::span<const Piece> pieces_;
   std::vector<std::uint32_t> by_first_, place_in_first_;  ///< pieces by start of life, and back
   std::uint32_t leaves_ = 1;
-  std::vector<std::uint32_t> tree_;       ///< 1 + latest end of life of the placed pieces below a node; 0 none
-  std::vector<std::uint32_t> by_offset_;  ///< placed pieces
+  std::vector<bool> is_long_;                  ///< lives long: meets many
+  std::vector<std::uint32_t> tree_;            ///< 1 + latest end of the placed short lives below a node; 0 none
+  std::vector<std::uint32_t> long_by_offset_;  ///< placed pieces with long lives
+  std::vector<std::uint32_t> by_offset_;       ///< all placed pieces, but for `unsettled_`
+  std::vector<std::uint32_t> unsettled_;       ///< placed since they were last walked over, in turn
   std::vector<std::uint32_t> found_;
   Placement placement_;
   std::uint64_t work_ = 0;
@@ -59,8 +67,8 @@ class Fitter {
 /// Most bytes alive at any one op: no placement is lower.
 std::uint64_t max_live_bytes(std::span<const Piece> pieces);
 
-/// The best placement of several greedy orders; with `search`, while it is above good_height, of a bounded search as
-/// well.
-Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height, bool search);
+/// The first that is not above good_height, or the lowest, of several greedy orders and of a bounded search, as far as
+/// the effort goes.
+Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height, PackEffort effort);
 
 }  // namespace sluice::planning

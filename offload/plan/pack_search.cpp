@@ -171,7 +171,7 @@ class KindSearch {
 
 }  // namespace
 
-Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height, bool search) {
+Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height, PackEffort effort) {
   const std::uint64_t target = good_height / buffer_alignment_bytes * buffer_alignment_bytes;
   Fitter fitter(pieces);
   Placement best;
@@ -180,9 +180,9 @@ Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height,
     Placement placement = fitter.place(turns, target);
     if (first || placement.height < best.height) best = std::move(placement);
     first = false;
-    if (best.height <= target || fitter.work() > work_limit) return best;
+    if (best.height <= target || fitter.work() > work_limit || effort == PackEffort::sketch) return best;
   }
-  if (search) KindSearch(pieces, fitter, target).run(best);
+  if (effort == PackEffort::full) KindSearch(pieces, fitter, target).run(best);
   return best;
 }
 

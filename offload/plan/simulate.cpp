@@ -1,7 +1,9 @@
 #include "offload/plan/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
+#include <vector>
 
 #include "offload/plan/cost.h"
 #include "offload/plan/finish.h"
@@ -99,6 +101,7 @@ class Simulator {
         mixed_(mixed_rates(hw)),
         program_(plan, iterations),
         lanes_(program_.lanes()),
+        iterations_(iterations),
         arrived_(std::size_t{program_.meetings()} * iterations),
         cores_(hw.cores),
         both_ways_slowdown_(both_ways_slowdown(hw)),
@@ -106,21 +109,22 @@ class Simulator {
     for (const Lane& lane : plan.lanes) on_device_.push_back(runs_on_device(lane.kind, hw));
     const CostModel model(plan, hw);
     for (const Op& op : plan.ops) costs_.push_back(model.cost(op));
+    for (Iteration& i : iterations_) i.left = plan.ops.size();
   }
 
-  /// Runs until every op of `iteration` is done; returns its spans, and when it and the one before it ended.
-  struct Outcome {
-    Timeline spans;
-    double end = 0, previous_end = 0;
+  struct Iteration {
+    Timeline spans;  ///< by op
+    std::size_t left = 0;
+    double end = 0;
     std::array<double, lane_names.size()> busy{};  ///< seconds per lane kind of rank 0
   };
-  Outcome run(std::uint32_t iteration) {
-    Outcome out;
-    out.spans.resize(plan_.ops.size());
-    std::size_t left = plan_.ops.size();
+  /// Goes on until every op of iteration `last` is done. What has run ahead of it is remembered.
+  const Iteration& run_to(std::uint32_t last) {
+    if (last > 0) iterations_[last - 1].spans = {};
     start_ready();
-    while (left > 0) {
-      SLUICE_CHECK(running_ > 0, "nothing runs at %g s, %zu ops of iteration %u are left", now_, left, iteration);
+    while (iterations_[last].left > 0) {
+      SLUICE_CHECK(running_ > 0, "nothing runs at %g s, %zu ops of iteration %u are left", now_, iterations_[last].left,
+                   last);
       advance();
       for (LaneId l = 0; l < static_cast<LaneId>(lanes_.size()); ++l) {
         Server& s = lanes_[l];
@@ -133,16 +137,12 @@ class Simulator {
           const Flight flight = s.flying.front();
           s.flying.pop_front();
           --running_;
-          const std::uint32_t k = program_.iteration(n);
-          if (k + 1 == iteration) out.previous_end = now_;
-          if (k != iteration) continue;
-          record(out, n, flight);
-          --left;
+          record(n, flight);
         }
       }
       start_ready();
     }
-    return out;
+    return iterations_[last];
   }
 
  private:
@@ -164,13 +164,16 @@ class Simulator {
     std::size_t core = 0;          ///< where it runs
   };
 
-  void record(Outcome& out, NodeId n, const Flight& flight) const {
+  void record(NodeId n, const Flight& flight) {
     const OpId op = program_.op(n);
-    out.spans[op] = {op, program_.iteration(n), flight.start, now_};
-    out.end = std::max(out.end, now_);
+    Iteration& of = iterations_[program_.iteration(n)];
+    of.spans.resize(plan_.ops.size());
+    of.spans[op] = {op, program_.iteration(n), flight.start, now_};
+    of.end = now_;
+    --of.left;
     const Lane& lane = plan_.lanes[plan_.ops[op].lane];
     const double transferred = flight.lands - costs_[op].latency_seconds;
-    if (lane.rank == 0) out.busy[static_cast<std::size_t>(lane.kind)] += transferred - flight.progress_start;
+    if (lane.rank == 0) of.busy[static_cast<std::size_t>(lane.kind)] += transferred - flight.progress_start;
   }
 
   bool finished(NodeId n) const { return lanes_[program_.lane(n)].finished >= program_.stamp(n); }
@@ -280,6 +283,7 @@ class Simulator {
   MixedRates mixed_;
   Program program_;
   std::vector<Server> lanes_;
+  std::vector<Iteration> iterations_;
   std::vector<std::uint32_t> arrived_;
   std::vector<OpCost> costs_;
   std::vector<bool> on_device_;  ///< by lane
@@ -289,6 +293,26 @@ class Simulator {
   int running_ = 0;  ///< begun and not landed
 };
 
+/// Iterations beyond those asked for, where the time between their ends still changes.
+constexpr std::uint32_t settling_iterations = 8;
+constexpr double settled_within = 1e-3;
+
+double step_at(const std::vector<double>& ends, std::size_t i) { return ends[i] - (i > 0 ? ends[i - 1] : 0); }
+
+/// A first iteration that takes long leaves later ones work that is done already: below the bound is never the end.
+bool settled(const std::vector<double>& ends, double bound) {
+  const double step = step_at(ends, ends.size() - 1), before = step_at(ends, ends.size() - 2);
+  return std::abs(step - before) <= settled_within * step && step >= bound * (1 - settled_within);
+}
+
+/// The mean of several where they go to and fro. In the long run no resource does more than its rate, and what of that
+/// a few iterations do not show yet is known.
+double steady_seconds(const std::vector<double>& ends, bool unsettled, double bound) {
+  const std::size_t n = ends.size(), over = n == 1 ? 0 : unsettled ? n / 2 : 1;
+  const double step = over == 0 ? ends[0] : (ends[n - 1] - ends[n - 1 - over]) / static_cast<double>(over);
+  return std::max(step, bound);
+}
+
 }  // namespace
 
 Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterations) {
@@ -296,14 +320,20 @@ Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterati
   sim.bound_seconds = time_bound(plan, hw, &sim.bottleneck, &sim.resource_seconds);
   sim.pass_bound_seconds = pass_bound(plan, hw);
   if (plan.ops.empty()) return sim;
-  const std::uint32_t last = plan.cyclic ? static_cast<std::uint32_t>(std::max(iterations, 3)) - 1 : 0;
-  Simulator::Outcome out = Simulator(plan, hw, plan.cyclic ? last + 2 : 1).run(last);
-  sim.step_seconds = out.end - out.previous_end;
-  sim.timeline = std::move(out.spans);
+  const std::uint32_t least = plan.cyclic ? static_cast<std::uint32_t>(std::max(iterations, 3)) : 1;
+  const std::uint32_t most = plan.cyclic ? least + settling_iterations : 1;
+  Simulator simulator(plan, hw, plan.cyclic ? most + 1 : 1);
+  std::vector<double> ends;
+  while (ends.size() < least || (ends.size() < most && !settled(ends, sim.bound_seconds)))
+    ends.push_back(simulator.run_to(static_cast<std::uint32_t>(ends.size())).end);
+  const Simulator::Iteration& last = simulator.run_to(static_cast<std::uint32_t>(ends.size()) - 1);
+  sim.end_seconds = ends.back();
+  sim.step_seconds = steady_seconds(ends, ends.size() == most, sim.bound_seconds);
+  sim.timeline = last.spans;
   std::array<int, lane_names.size()> lanes{};
   for (const Lane& l : plan.lanes) lanes[static_cast<std::size_t>(l.kind)] += l.rank == 0;
   for (std::size_t i = 0; i < lanes.size(); ++i)
-    if (lanes[i] > 0 && sim.step_seconds > 0) sim.lane_busy[i] = out.busy[i] / sim.step_seconds / lanes[i];
+    if (lanes[i] > 0 && sim.step_seconds > 0) sim.lane_busy[i] = last.busy[i] / sim.step_seconds / lanes[i];
   return sim;
 }
 

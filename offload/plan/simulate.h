@@ -25,6 +25,7 @@ constexpr std::array<const char*, 6> resource_names{"compute", "cores", "memory"
 
 struct Simulation {
   double step_seconds = 0;   ///< steady state: time between the ends of consecutive iterations of a cyclic plan
+  double end_seconds = 0;    ///< when the last simulated iteration ends, from the start of the first
   double bound_seconds = 0;  ///< the time law: largest over resources of the step's work / rate
   /// Sum over passes of each pass's largest resource. A pass is a maximal run, in program order of a rank, of compute
   /// ops of one unit in one direction; other ops belong to the pass during which they are listed (the compute op before
@@ -40,8 +41,9 @@ struct Simulation {
 /// others from bytes or elements and the profile's rates.
 double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw);
 
-/// Simulate `iterations` (cyclic plans: at least 3, and the one after them as far as it overlaps) with lanes in order,
-/// waits and collectives. A windowed drive lane is one server at the full rate; reading and writing at once share the
+/// Simulate `iterations` (cyclic plans: at least 3, a few more where step times have not settled, and those after them
+/// as far as they overlap) with lanes in order, waits and collectives. Never faster than the bound: work and rates are
+/// the same. A windowed drive lane is one server at the full rate; reading and writing at once share the
 /// mixed rate, and so do the two directions of a GPU's link. Cores, memory bandwidth and links are shared max-min
 /// fairly (cores: among threads); an op runs as slowly as the scarcest of what it uses. The plan must be free of
 /// deadlocks.

@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "io/publish.h"
 #include "offload/plan/finish.h"
@@ -34,11 +38,9 @@ class TraceWriter {
       const std::string name = plan_.ranks > 1 ? timeline.name + " rank " + std::to_string(r) : timeline.name;
       meta(process(index, r), -1, "process_name", name);
     }
-    for (LaneId l = 0; l < static_cast<LaneId>(plan_.lanes.size()); ++l) {
-      const Lane& lane = plan_.lanes[l];
-      meta(process(index, lane.rank), l, "thread_name", lane_names[static_cast<std::size_t>(lane.kind)]);
-    }
-    for (const Span& s : timeline.spans) slice(s, index);
+    std::vector<std::vector<const Span*>> lanes(plan_.lanes.size());
+    for (const Span& s : timeline.spans) lanes[plan_.ops[s.op].lane].push_back(&s);
+    for (LaneId l = 0; l < static_cast<LaneId>(lanes.size()); ++l) add_lane(l, std::move(lanes[l]), index);
     counters(timeline.spans, index);
   }
 
@@ -46,6 +48,38 @@ class TraceWriter {
 
  private:
   int process(int index, RankId rank) const { return index * plan_.ranks + rank + 1; }
+
+  /// Slices of a track may nest or be apart: readers drop what overlaps. Ops of a windowed lane do overlap, so that it
+  /// gets tracks until each op has one that is free.
+  void add_lane(LaneId lane, std::vector<const Span*> spans, int index) {
+    std::stable_sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
+      return std::pair(nanoseconds(a->start), nanoseconds(a->end)) <
+             std::pair(nanoseconds(b->start), nanoseconds(b->end));
+    });
+    const int pid = process(index, plan_.lanes[lane].rank), first = tracks_;
+    std::vector<std::int64_t> busy_until;
+    for (const Span* s : spans) {
+      const std::int64_t start = nanoseconds(s->start), end = std::max(start, nanoseconds(s->end));
+      std::size_t track = 0;
+      while (track < busy_until.size() && busy_until[track] > start) ++track;
+      if (track == busy_until.size()) busy_until.emplace_back();
+      busy_until[track] = end;
+      slice(*s, pid, first + static_cast<int>(track), start, end);
+    }
+    tracks_ += static_cast<int>(std::max<std::size_t>(1, busy_until.size()));
+    for (int tid = first; tid < tracks_; ++tid) {
+      const std::string name = lane_names[static_cast<std::size_t>(plan_.lanes[lane].kind)];
+      meta(pid, tid, "thread_name", tid == first ? name : name + " " + std::to_string(tid - first + 1));
+      event(fmt::format(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})", pid,
+                        tid, tid));
+    }
+  }
+
+  static std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+  /// In microseconds, as the format has them.
+  static std::string microseconds(std::int64_t ns) {
+    return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);
+  }
 
   void event(const std::string& text) {
     if (!events_.empty()) events_ += ",\n";
@@ -56,17 +90,18 @@ class TraceWriter {
     event(fmt::format(R"({{"ph":"M","pid":{},{}"name":"{}","args":{{"name":{}}}}})", pid, thread, what, quoted(name)));
   }
 
-  void slice(const Span& s, int index) {
+  void slice(const Span& s, int pid, int tid, std::int64_t start, std::int64_t end) {
     const Op& op = plan_.ops[s.op];
-    const Lane& lane = plan_.lanes[op.lane];
     std::string args = fmt::format(R"("op":{},"iteration":{})", s.op, s.iteration);
     if (op.unit >= 0) args += fmt::format(R"(,"unit":{})", quoted(plan_.units[static_cast<std::size_t>(op.unit)]));
     if (op.micro_batch >= 0) args += fmt::format(R"(,"micro_batch":{})", op.micro_batch);
     if (op.tile >= 0) args += fmt::format(R"(,"tile":{})", op.tile);
     if (op.bytes > 0) args += fmt::format(R"(,"bytes":{})", op.bytes);
     if (op.flop > 0) args += fmt::format(R"(,"flop":{})", op.flop);
-    event(fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":{},"cat":"{}","args":{{{}}}}})",
-                      process(index, lane.rank), op.lane, s.start * 1e6, (s.end - s.start) * 1e6,
+    // Readers that cut binary fractions off may see the next slice begin a nanosecond early: each ends that much
+    // before.
+    event(fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}","args":{{{}}}}})", pid, tid,
+                      microseconds(start), microseconds(std::max<std::int64_t>(0, end - start - 1)),
                       quoted(describe(plan_, s.op)), op_names[static_cast<std::size_t>(op.kind)], args));
   }
 
@@ -111,6 +146,9 @@ class TraceWriter {
 
   const StepPlan& plan_;
   std::string events_;
+  /// Used so far, in every process: readers that know threads by their number alone see one each, and none of them is
+  /// taken for the main thread of a process, which has the process's number.
+  int tracks_ = 1001;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,6 +20,7 @@ namespace sluice {
 namespace {
 
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
+constexpr double small_op_seconds = 2e-3;  ///< less is not worth measuring again: runs tell where it matters
 constexpr std::uint64_t noise_bytes = 4u << 20;
 
 /// The device's memory that ops are measured in.
@@ -148,6 +150,19 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   return bench.op_seconds(kind, args);
 }
 
+/// Again where others disturbed it, unless it takes next to nothing. What a GPU takes is not disturbed by programs on
+/// cores.
+Result<QuietMeasurer::Measured> measure_op(QuietMeasurer& quiet, bool on_gpu,
+                                           const std::function<Result<double>()>& once) {
+  const CpuReading before = quiet.clock().read();
+  SLUICE_ASSIGN(const double first, once());
+  const std::string disturbed = disturbance(before, quiet.clock().read(), quiet.clock().cores());
+  if (on_gpu || disturbed.empty() || first < small_op_seconds) return QuietMeasurer::Measured{first, ""};
+  SLUICE_ASSIGN(QuietMeasurer::Measured again, quiet.measure(QuietMeasurer::Better::less, once));
+  again.value = std::min(again.value, first);
+  return again;
+}
+
 /// What is left to measure: one op of one kind of unit.
 struct Task {
   const UnitSpec* unit;
@@ -188,7 +203,7 @@ std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profil
 }  // namespace
 
 Status calibrate(const Workload& workload, Device& device, HardwareProfile& profile, double budget_seconds,
-                 bool* changed) {
+                 bool* changed, Doubts* doubts, CpuClock* clock) {
   *changed = false;
   const std::vector<Task> tasks = missing_tasks(workload, profile);
   if (tasks.empty()) return success();
@@ -203,6 +218,7 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
                                           : (bf16 ? profile.gemm_flops_bf16 : profile.gemm_flops_f32);
 
   const double started = now_seconds();
+  QuietMeasurer quiet(clock, budget_seconds / 2);
   double flop_done = 0, seconds_done = 0;
   const UnitSpec* made_for = nullptr;
   std::unique_ptr<UnitBench> unit;
@@ -217,14 +233,17 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
       Result<std::unique_ptr<UnitBench>> made_bench = make_bench(workload, *task.unit, rope, device.memory());
       if (!made_bench.ok())
         return made_bench.error().in("measuring " + task.unit->name +
-                                     " needs more memory than there is; give a smaller --micro-batch or --seq");
+                                     " needs more memory than there is; give a smaller " +
+                                     (workload.kv_capacity > 0 ? "--prefill" : "--micro-batch or --seq"));
       unit = *std::move(made_bench);
       made_for = task.unit;
     }
     static_cast<void>(bench->used());
-    const Result<double> measured = seconds_of(*bench, unit->args, task.kind);
+    const Result<QuietMeasurer::Measured> measured =
+        measure_op(quiet, profile.device.has_value(), [&] { return seconds_of(*bench, unit->args, task.kind); });
     if (!measured.ok()) return measured.error().in("measuring " + task.key);
-    const double seconds = *measured;
+    const double seconds = measured->value;
+    if (doubts != nullptr) doubts->measured(task.key, measured->disturbance);
     profile.op_seconds[task.key] = std::max(seconds, shortest_seconds);
     if (profile.device) profile.device->choices[task.key] = bench->used();
     flop_done += task.flop;

@@ -7,6 +7,7 @@
 #include "sluice/profile.h"
 #include "sluice/status.h"
 #include "src/device/device.h"
+#include "src/device/doubts.h"
 #include "src/schedule/schedule.h"
 
 namespace sluice {
@@ -22,7 +23,9 @@ std::string cost_key(const Workload& workload, Sublayer sublayer, OpKind kind);
 /// in profile.devices. The kernels that were chosen for these ops, of the device in use.
 KernelChoices chosen_kernels(const HardwareProfile& profile, const std::vector<std::string>& cost_keys);
 
+/// What is measured while others use the machine (by `clock`; null: the system's) is measured once more where the
+/// budget allows, and else noted in `doubts`, which may be null. A GPU's seconds are its own.
 Status calibrate(const Workload& workload, Device& device, HardwareProfile& profile, double budget_seconds,
-                 bool* changed);
+                 bool* changed, Doubts* doubts = nullptr, CpuClock* clock = nullptr);
 
 }  // namespace sluice

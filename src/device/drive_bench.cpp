@@ -185,7 +185,7 @@ Status DriveBench::check(const StreamSetting& s) const {
     return bad_request("blocks, depth and threads must be at least 1");
   const std::uint64_t part = file_.bytes() / s.threads;
   if (s.block_bytes > part)
-    return bad_request(fmt::format("blocks of {} do not fit into a thread's part of the file, {}: use a larger --size",
+    return bad_request(fmt::format("blocks of {} do not fit into a thread's part of the file, {}: use a larger file",
                                    format_bytes(s.block_bytes), format_bytes(part)));
   for (const IoFile& each : file_.files())
     if (s.block_bytes % each.alignment_bytes != 0)

@@ -234,6 +234,10 @@ Status save_profile(const std::string& path, const HardwareProfile& profile) {
   }
   object["op_seconds"] = profile.op_seconds;
   if (profile.op_seconds.empty()) object["op_seconds"] = json::object();
+  // They are of the file (doubts.h).
+  if (auto old = read_file(path, largest_profile_bytes); old.ok() && check_json(*old).ok())
+    if (const json before = json::parse(*old, nullptr, false); before.is_object() && before.contains("doubts"))
+      object["doubts"] = before["doubts"];
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code failed;
   if (!folder.empty()) std::filesystem::create_directories(folder, failed);

@@ -2,14 +2,17 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "io/json_guard.h"
 #include "io/publish.h"
+#include "sluice/size.h"
 #include "src/model/config_fields.h"
 #include "src/model/model.h"
+#include "src/model/weights_name.h"
 
 namespace sluice {
 namespace {
@@ -258,10 +261,17 @@ Result<ModelConfig> load_config(const std::string& model) {
     if (name == model) return preset_config(name);
   struct stat s {};
   if (::stat(model.c_str(), &s) != 0) {
-    if (model.find('/') == std::string::npos && !model.ends_with(".json")) return preset_config(model);
+    if (model.find('/') == std::string::npos && !model.ends_with(".json"))
+      return bad_request("there is no " + model + ", and " + preset_config(model).error().message);
     return bad_request(model + ": no such file; name a preset, a config.json or a directory that holds one");
   }
   const std::string path = S_ISDIR(s.st_mode) ? model + "/config.json" : model;
+  if (S_ISDIR(s.st_mode) && ::stat(path.c_str(), &s) != 0 && errno == ENOENT)
+    return bad_request(model + " holds no config.json; name a preset, a config.json or a directory that holds one");
+  if (const auto weights = weights_instead_of_config(path)) return bad_request(path + " " + *weights);
+  if (S_ISREG(s.st_mode) && static_cast<std::uint64_t>(s.st_size) > max_config_bytes)
+    return bad_request(path + " has " + format_bytes(static_cast<std::uint64_t>(s.st_size)) +
+                       ", which no model's config.json has; name a config.json or the directory that holds one");
   SLUICE_ASSIGN(const std::string text, read_file(path, max_config_bytes));
   return parse_hf_config(text, path);
 }

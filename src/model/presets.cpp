@@ -2,6 +2,7 @@
 #include <array>
 #include <string_view>
 
+#include "sluice/suggest.h"
 #include "src/model/model.h"
 
 namespace sluice {
@@ -81,7 +82,7 @@ Result<ModelConfig> preset_config(const std::string& name) {
     if (s.name == name) return gpt2(s);
   std::string known;
   for (const std::string& n : preset_names()) known += (known.empty() ? "" : ", ") + n;
-  return bad_request("unknown model preset '" + name + "'; the presets are " + known);
+  return bad_request("no preset is called '" + name + "'; they are " + known + did_you_mean(name, preset_names()));
 }
 
 }  // namespace sluice

@@ -64,8 +64,8 @@ class TileStream {
 /// Walks through one iteration and calls the ranks' builders in program order.
 class Driver {
  public:
-  Driver(StepPlan& plan, PlanKind kind, const Workload& w, const Schedule& s)
-      : emitter_(plan), kind_(kind), work_(w), schedule_(s), stream_(ranks_, s.tiles_in_flight) {
+  Driver(StepPlan& plan, PlanKind kind, const Workload& w, const Schedule& s, Detail detail)
+      : emitter_(plan, detail), kind_(kind), work_(w), schedule_(s), stream_(ranks_, s.tiles_in_flight) {
     for (RankId r = 0; r < w.ranks; ++r) ranks_.emplace_back(emitter_, w, s, kind, r);
     head_ = static_cast<UnitId>(w.model->units.size()) - 1;
   }
@@ -79,6 +79,7 @@ class Driver {
     for (std::size_t p = 0; p < passes_.size(); ++p) emit_pass(p);
     finish_step();
   }
+  Lives take_lives() { return emitter_.take_lives(); }
 
  private:
   bool train() const { return kind_ == PlanKind::train; }
@@ -173,7 +174,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
   if (updated_in(pass)) {
     ++open_uses_[static_cast<std::size_t>(u)];
     tasks.push_back([this, u] { each([&](RankBuilder& r) { r.open_parameters(u); }); });
-    for (std::size_t i = 0; i < unit_tiles(work_, schedule_, u).size(); ++i)
+    for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i)
       tasks.push_back([this] { stream_.advance(true); });
     tasks.push_back([this, u] {
       each([&](RankBuilder& r) { r.mark_updated(u); });
@@ -329,7 +330,7 @@ void Driver::flush() {
   for (UnitId u = 0; u <= head_; ++u) {
     const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
     if (resident) each([&](RankBuilder& r) { r.open_parameters(u); });
-    for (std::size_t i = 0; i < unit_tiles(work_, schedule_, u).size(); ++i) stream_.advance(resident);
+    for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i) stream_.advance(resident);
     if (resident) gather(u);
   }
   commit();
@@ -354,13 +355,14 @@ void Driver::bring_next(std::size_t p, std::size_t slot) {
   each([&](RankBuilder& r) { r.bring_inputs(passes_[p + 1].unit, first, true); });
 }
 
-StepPlan emit(PlanKind kind, const Workload& w, const Schedule& s) {
+StepPlan frame(PlanKind kind, const Workload& w, Detail detail) {
   StepPlan plan;
   plan.kind = kind;
   // Iterations follow each other without a barrier, except where ranks that flush do not meet between two commits.
   plan.cyclic = kind != PlanKind::flush || !w.durable || w.ranks == 1;
   plan.ranks = w.ranks;
-  for (const UnitSpec& u : w.model->units) plan.units.push_back(u.name);
+  if (detail == Detail::whole)
+    for (const UnitSpec& u : w.model->units) plan.units.push_back(u.name);
   std::vector<RankId> all;
   for (RankId r = 0; r < w.ranks; ++r) {
     all.push_back(r);
@@ -368,7 +370,12 @@ StepPlan emit(PlanKind kind, const Workload& w, const Schedule& s) {
       plan.arenas.push_back({t, r, w.budget_bytes[static_cast<std::size_t>(t)], 0, 0});
   }
   if (w.ranks > 1) plan.groups = {all, all};  // parameters and gradients; step control
-  Driver(plan, kind, w, s).run();
+  return plan;
+}
+
+StepPlan emit(PlanKind kind, const Workload& w, const Schedule& s, Detail detail = Detail::whole) {
+  StepPlan plan = frame(kind, w, detail);
+  Driver(plan, kind, w, s, detail).run();
   return plan;
 }
 
@@ -382,6 +389,20 @@ StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& sch
 
 StepPlan build_ops(PlanKind kind, const Workload& workload, const Schedule& schedule) {
   return emit(kind, workload, schedule);
+}
+
+StepPlan build_sketch(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+  StepPlan plan = emit(kind, workload, schedule, Detail::bare);
+  pack(plan, PackEffort::sketch);
+  derive_hazards(plan);
+  return plan;
+}
+
+BufferLives build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+  StepPlan plan = frame(kind, workload, Detail::lives);
+  Driver driver(plan, kind, workload, schedule, Detail::lives);
+  driver.run();
+  return {std::move(plan.buffers), std::move(plan.arenas), driver.take_lives()};
 }
 
 StepPlan build_layout(PlanKind kind, const Workload& workload, const Schedule& schedule) {

@@ -19,8 +19,20 @@ constexpr const char* rope_buffer_name = "rope";
 StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule,
                     PackEffort effort = PackEffort::full);
 
-/// The same without offsets and waits: enough to count bytes.
+/// The same without offsets and waits: enough to count what moves.
 StepPlan build_ops(PlanKind kind, const Workload& workload, const Schedule& schedule);
+
+/// The same without names, packed quickly, with the waits that others imply: enough to simulate, at a fraction of the
+/// price.
+StepPlan build_sketch(PlanKind kind, const Workload& workload, const Schedule& schedule);
+
+/// Its buffers and when they are used: enough to count what memory it takes, at a fraction of that.
+struct BufferLives {
+  std::vector<Buffer> buffers;
+  std::vector<Arena> arenas;
+  Lives lives;
+};
+BufferLives build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule);
 
 /// The same with offsets and without waits: enough to read arena sizes.
 StepPlan build_layout(PlanKind kind, const Workload& workload, const Schedule& schedule);

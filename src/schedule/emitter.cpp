@@ -6,7 +6,7 @@ namespace sluice {
 
 Part Emitter::buffer(std::string name, Tier tier, RankId rank, std::uint64_t bytes, Life life) {
   Buffer b;
-  b.name = std::move(name);
+  if (has_names()) b.name = std::move(name);
   b.tier = tier;
   b.rank = rank;
   b.bytes = bytes;
@@ -15,15 +15,47 @@ Part Emitter::buffer(std::string name, Tier tier, RankId rank, std::uint64_t byt
   return {static_cast<BufferId>(plan_.buffers.size() - 1), 0, bytes, Slot::current};
 }
 
+LaneId Emitter::lane_of(LaneKind kind, RankId rank) {
+  const std::size_t at = rank * lane_names.size() + static_cast<std::size_t>(kind);
+  if (lanes_.size() <= at) lanes_.resize((rank + std::size_t{1}) * lane_names.size(), -1);
+  if (lanes_[at] < 0) {
+    lanes_[at] = static_cast<std::int32_t>(plan_.lanes.size());
+    plan_.lanes.push_back({kind, rank, kind == LaneKind::nvme_read || kind == LaneKind::nvme_write});
+  }
+  return static_cast<LaneId>(lanes_[at]);
+}
+
 Op& Emitter::op(OpKind kind, LaneKind lane, RankId rank, UnitId unit) {
-  auto [it, added] = lanes_.try_emplace({lane, rank}, static_cast<LaneId>(plan_.lanes.size()));
-  if (added) plan_.lanes.push_back({lane, rank, lane == LaneKind::nvme_read || lane == LaneKind::nvme_write});
-  Op o{};
-  o.kind = kind;
-  o.lane = it->second;
-  o.unit = unit;
-  plan_.ops.push_back(std::move(o));
-  return plan_.ops.back();
+  const LaneId id = lane_of(lane, rank);
+  Op* o = &scratch_;
+  if (has_ops()) {
+    o = &plan_.ops.emplace_back();
+  } else {
+    note_lives();
+    std::vector<Access> accesses = std::move(scratch_.accesses);
+    accesses.clear();
+    scratch_ = Op{};
+    scratch_.accesses = std::move(accesses);
+    ++lives_.ops;
+  }
+  o->kind = kind;
+  o->lane = id;
+  o->unit = unit;
+  return *o;
+}
+
+void Emitter::note_lives() {
+  lives_.first.resize(plan_.buffers.size(), no_op);
+  lives_.last.resize(plan_.buffers.size(), 0);
+  for (const Access& a : scratch_.accesses) {
+    if (lives_.first[a.buffer] == no_op) lives_.first[a.buffer] = lives_.ops - 1;
+    lives_.last[a.buffer] = lives_.ops - 1;
+  }
+}
+
+Lives Emitter::take_lives() {
+  note_lives();
+  return std::move(lives_);
 }
 
 void Emitter::touch(Op& op, const Part& part, Role role, Mode mode) {

@@ -1,10 +1,10 @@
 // Writes lanes, buffers and ops into a plan. Knows the plan's types and nothing about models.
 #pragma once
 
-#include <map>
 #include <string>
-#include <utility>
+#include <vector>
 
+#include "offload/plan/finish.h"
 #include "sluice/plan.h"
 
 namespace sluice {
@@ -21,15 +21,24 @@ struct Part {
   Part in_slot(Slot s) const { return {buffer, offset, bytes, s}; }
 };
 
+/// How much of a plan is written down. whole: all of it. bare: buffers have no names; enough to simulate. lives:
+/// buffers and their first and last op alone, without names and ops; enough to count bytes.
+enum class Detail : std::uint8_t { whole, bare, lives };
+
 class Emitter {
  public:
-  explicit Emitter(StepPlan& plan) : plan_(plan) {}
+  explicit Emitter(StepPlan& plan, Detail detail = Detail::whole) : plan_(plan), detail_(detail) {}
+
+  bool has_names() const { return detail_ == Detail::whole; }
+  bool has_ops() const { return detail_ != Detail::lives; }
+  /// Of Detail::lives, when all ops are written.
+  Lives take_lives();
 
   /// The whole of a new buffer.
   Part buffer(std::string name, Tier tier, RankId rank, std::uint64_t bytes, Life life);
   Buffer& at(const Part& part) { return plan_.buffers[part.buffer]; }
 
-  /// Append an op to its rank's lane; complete it with `touch`.
+  /// Append an op to its rank's lane; complete it with `touch`, before the next one is appended.
   Op& op(OpKind kind, LaneKind lane, RankId rank, UnitId unit = -1);
 
   static void touch(Op& op, const Part& part, Role role, Mode mode);
@@ -44,8 +53,14 @@ class Emitter {
   StepPlan& plan() { return plan_; }
 
  private:
+  LaneId lane_of(LaneKind kind, RankId rank);
+  void note_lives();
+
   StepPlan& plan_;
-  std::map<std::pair<LaneKind, RankId>, LaneId> lanes_;
+  Detail detail_;
+  std::vector<std::int32_t> lanes_;  ///< by rank and kind: index in the plan, -1 for none yet
+  Op scratch_{};                     ///< Detail::lives: the op that is being written
+  Lives lives_;
 };
 
 }  // namespace sluice

@@ -86,16 +86,22 @@ void RankBuilder::touch_tokens(Op& op, UnitId u, int mb) {
   if (reads) Emitter::touch(op, tokens_[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
 }
 
+/// Index in the plan's cost keys, which all ranks share.
+std::int32_t RankBuilder::cost_of(Sublayer sublayer, OpKind kind) {
+  std::int32_t& index = cost_index_[static_cast<std::size_t>(sublayer)][static_cast<std::size_t>(kind)];
+  if (index >= 0) return index;
+  std::vector<std::string>& keys = emit_.plan().cost_keys;
+  const std::string key = cost_key(work_, sublayer, kind);
+  auto at = std::find(keys.begin(), keys.end(), key);
+  if (at == keys.end()) at = keys.insert(keys.end(), key);
+  return index = static_cast<std::int32_t>(at - keys.begin());
+}
+
 Op& RankBuilder::compute(OpKind kind, UnitId u, int mb) {
-  StepPlan& plan = emit_.plan();
-  const std::string key = cost_key(work_, spec(u).kind, kind);
-  auto at = std::find(plan.cost_keys.begin(), plan.cost_keys.end(), key);
-  if (at == plan.cost_keys.end()) at = plan.cost_keys.insert(plan.cost_keys.end(), key);
-  const auto index = static_cast<std::int32_t>(at - plan.cost_keys.begin());
   Op& op = emit_.op(kind, LaneKind::compute, rank_, u);
   op.micro_batch = mb;
   op.flop = op_flop(costs_[static_cast<std::size_t>(u)], kind);
-  op.cost = index;
+  op.cost = cost_of(spec(u).kind, kind);
   return op;
 }
 

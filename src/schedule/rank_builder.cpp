@@ -30,6 +30,7 @@ RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Sched
       moments_(MomentLayout::of(workload.moments, schedule.tile_numel)),
       kind_(kind),
       rank_(rank) {
+  for (auto& row : cost_index_) row.fill(-1);
   units_.resize(work_.model->units.size());
   tokens_.resize(static_cast<std::size_t>(work_.micro_batches));
   for (UnitId u = 0; u <= head_unit(); ++u) {
@@ -41,7 +42,8 @@ RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Sched
   declare_persistent();
 }
 
-std::string RankBuilder::label(UnitId u, const std::string& what, int mb) const {
+std::string RankBuilder::label(UnitId u, const char* what, int mb) const {
+  if (!emit_.has_names()) return {};
   std::string s = spec(u).name + "." + what;
   if (mb >= 0) s += ".mb" + std::to_string(mb);
   return s;
@@ -139,6 +141,7 @@ Part RankBuilder::own_tile(const Part& parameters, const TileRef& t) const {
 }
 
 std::string RankBuilder::tile_label(const TileRef& t, StateKind k) const {
+  if (!emit_.has_names()) return {};
   return label(t.unit, state_names[static_cast<std::size_t>(k)]) + ".t" + std::to_string(t.index);
 }
 

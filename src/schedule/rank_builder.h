@@ -114,7 +114,7 @@ class RankBuilder {
   Tile& tile(const TileRef& t) { return unit(t.unit).tile[static_cast<std::size_t>(t.index)]; }
   Tile& device_tile(const TileRef& t) { return unit(t.unit).device_tile[static_cast<std::size_t>(t.index)]; }
   UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
-  std::string label(UnitId u, const std::string& what, int mb = -1) const;
+  std::string label(UnitId u, const char* what, int mb = -1) const;  ///< empty where the plan has no names
   std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }
   bool has_state(StateKind k) const;
   std::uint64_t state_bytes(StateKind k, std::uint64_t numel) const;  ///< of the first `numel` elements of a shard
@@ -138,6 +138,7 @@ class RankBuilder {
   Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life);
   bool travels(UnitId u) const;  ///< activations between passes do not stay on the device
   Op& compute(OpKind kind, UnitId u, int mb);
+  std::int32_t cost_of(Sublayer sublayer, OpKind kind);
   void touch_parameters(Op& op, UnitId u);
   void touch_workspace(OpKind kind, UnitId u, Part& out);
 
@@ -150,6 +151,7 @@ class RankBuilder {
   std::vector<PerUnit> units_;
   std::vector<Part> tokens_;
   std::vector<SublayerCost> costs_;
+  std::array<std::array<std::int32_t, op_names.size()>, 4> cost_index_;  ///< in the plan's cost keys, -1 not asked yet
   std::vector<Part> kv_;
   Part losses_, control_, logits_, tied_gradient_;
   Part diverged_;  ///< per unit, counted on the device

@@ -63,6 +63,7 @@ struct UnitChoice {
   Saved saved = Saved::recompute;
   Place boundary = Place::device;  ///< the unit's input between forward and backward
   bool update_on_device = false;   ///< AdamW there, its states streamed through; else on the CPU
+  bool operator==(const UnitChoice&) const = default;
 };
 
 struct Schedule {
@@ -74,6 +75,7 @@ struct Schedule {
   bool hold = true;                     ///< activations between neighbouring passes stay on the device
   std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
   std::vector<UnitChoice> units;
+  bool operator==(const Schedule&) const = default;
 };
 
 /// A power of two from tile_min to 2^24 that cuts the model into about tiles_max tiles or fewer.

@@ -7,40 +7,28 @@
 
 #include "sluice/profile.h"
 #include "sluice/status.h"
-#include "src/schedule/schedule.h"
+#include "src/schedule/needs.h"
+#include "src/schedule/recipe.h"
+#include "src/schedule/smallest.h"
+#include "src/schedule/wish.h"
 
 namespace sluice {
-
-/// What the user fixed; everything unset is searched.
-struct ScheduleWish {
-  std::optional<int> group;  ///< 1 = horizontal, all micro-batches = vertical
-  std::optional<bool> update_ahead;
-  std::optional<bool> recompute;     ///< all sublayers recompute, or none does
-  std::optional<Place> activations;  ///< where boundary activations wait
-  std::optional<int> prefetch;
-  std::optional<Place> states;           ///< home of parameters and optimizer states: host or nvme
-  std::optional<bool> resident;          ///< parameters stay on the device, or none does
-  std::optional<bool> update_on_device;  ///< of all units, or of none
-};
-
-/// Arena bytes per tier (device of one rank; host and nvme of one rank's share).
-struct TierBytes {
-  std::uint64_t device = 0, host = 0, nvme = 0;
-};
 
 struct SearchResult {
   Schedule schedule;
   bool fits = false;
-  TierBytes needs;     ///< of the schedule, largest over the kinds of plan that training uses
-  TierBytes smallest;  ///< of the most frugal schedule that the wish allows
+  Recipe recipe;    ///< that the schedule came of
+  TierBytes needs;  ///< of the schedule, largest over the kinds of plan that training uses
   double predicted_seconds = 0, bound_seconds = 0;  ///< of the schedule's main plan
-  std::size_t ops = 0;
+  std::uint64_t drive_write_bytes = 0;              ///< of a training step, all ranks
 };
 
-/// Told before each schedule that is tried: the seconds of the best one so far, 0 while there is none.
-using SearchWatch = std::function<void(double best_seconds)>;
+/// Told before schedules are tried: how many have been, and the seconds of the best one so far, 0 while there is none.
+using SearchWatch = std::function<void(int tried, double best_seconds)>;
 
-/// Budgets are those of the workload. Never fails: `fits` tells. Deterministic.
+/// Among schedules that are predicted to be as fast as the fastest, within half a percent, the one that writes least to
+/// the drive is chosen. Budgets are those of the workload; what FrugalFamily has nothing for does
+/// not fit. Never fails: `fits` tells. Deterministic; uses all cores.
 SearchResult search_schedule(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw,
                              const SearchWatch& watch = {});
 
@@ -50,7 +38,7 @@ bool spread_updates(Schedule& schedule, double share);
 /// Whether the device computes beside the host in a memory of its own: only there it may pay to update on it.
 bool device_is_apart(const HardwareProfile& hw);
 
-/// Arena bytes that a run with this schedule needs: the largest over train, flush and evaluate plans.
-TierBytes run_needs(const Workload& workload, const Schedule& schedule);
+/// The budgets of the workload as FrugalFamily takes them.
+TierBytes budgets_of(const Workload& workload);
 
 }  // namespace sluice

@@ -8,7 +8,9 @@
 #include <optional>
 #include <vector>
 
+#include "io/token_cache.h"
 #include "sluice/random.h"
+#include "src/train/data_tokenizer.h"
 
 namespace sluice {
 
@@ -42,13 +44,21 @@ Status check_packed(const RunConfig& config, const TokenFile& tokens) {
 }  // namespace
 
 Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
-                            const std::function<void(const std::string&)>& note) {
+                            const std::function<void(const std::string&)>& note,
+                            const std::function<Status(double)>& watch) {
   TokenFile::Requirements requirements;
   requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
   const auto sequence = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence));
   requirements.tokens_min = sequence;
-  SLUICE_ASSIGN(TokenFile tokens,
-                open_or_tokenize(config.data, config.run.empty() ? "" : config.run + "/tokens", requirements, note));
+  SLUICE_ASSIGN(const auto format, recognize_tokens(config.data));
+  TextTokens text{.tokenizer = nullptr, .note = note, .watch = watch};
+  if (!format) {
+    SLUICE_ASSIGN(text.tokenizer, text_tokenizer(config.data, config, model));
+    if (const std::string bytes = note_on_bytes(config.data, config); note && !bytes.empty()) note(bytes);
+  }
+  const std::string cache = config.run.empty() ? "" : config.run + "/tokens";
+  SLUICE_ASSIGN(TokenFile tokens, open_or_tokenize(config.data, cache, requirements, text));
+  if (format) SLUICE_TRY(check_token_file(config.data, tokens.tokenizer(), config, model));
   SLUICE_TRY(check_packed(config, tokens));
   if (config.document_mask.value_or(false) && !tokens.documents_known())
     return bad_request(config.data + ": --document-mask on needs to know where documents end, and a " +
@@ -83,13 +93,24 @@ std::uint64_t BatchRow::targets_that_count() const {
   return static_cast<std::uint64_t>(std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; }));
 }
 
-std::uint64_t Windows::count() const {
-  const std::uint64_t tokens = tokens_->count();
-  return tokens_->packed_sequence() != 0 ? tokens / sequence_ : tokens == 0 ? 0 : (tokens - 1) / sequence_;
+Windows Windows::from(std::uint64_t token) const {
+  Windows w = *this;
+  w.begin_ = token;
+  const std::uint64_t tokens = tokens_->count() - std::min(token, tokens_->count());
+  w.count_ = tokens_->packed_sequence() != 0 ? tokens / sequence_ : tokens == 0 ? 0 : (tokens - 1) / sequence_;
+  return w;
+}
+
+Windows Windows::first(std::uint64_t windows) const {
+  SLUICE_CHECK(windows <= count_, "%llu of %llu windows", static_cast<unsigned long long>(windows),
+               static_cast<unsigned long long>(count_));
+  Windows w = *this;
+  w.count_ = windows;
+  return w;
 }
 
 Status Windows::read(std::uint64_t window, const BatchRow& row) const {
-  const std::uint64_t start = window * sequence_;
+  const std::uint64_t start = begin_ + window * sequence_;
   SLUICE_CHECK(window < count() && row.inputs.size() == sequence_ && row.targets.size() == sequence_,
                "window %llu of %llu", static_cast<unsigned long long>(window),
                static_cast<unsigned long long>(count()));
@@ -109,7 +130,7 @@ Result<std::int64_t> Windows::document_length() const {
   const BatchRow row = BatchRow::of(planes, 0, 1, sequence_);
   double keys = 0;  // that all tokens see
   for (std::uint64_t i = 0; i < windows; ++i) {
-    SLUICE_TRY(mark_documents(i * count() / windows * sequence_, row));
+    SLUICE_TRY(mark_documents(begin_ + i * count() / windows * sequence_, row));
     for (const std::int32_t before : row.positions) keys += before + 1.0;
   }
   // In documents of n tokens the mean token sees (n + 1) / 2.
@@ -145,24 +166,20 @@ Status Windows::mark_documents(std::uint64_t start, const BatchRow& row) const {
   return bad_request(fmt::format("{}: its table of documents contradicts itself at token {}", tokens_->path(), at));
 }
 
-Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed, bool documents) {
+Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed, bool documents,
+                                std::optional<double> share) {
   Batches b;
-  b.windows_ = Windows(tokens, sequence, documents);
+  SLUICE_ASSIGN(b.held_out_, hold_out(tokens, sequence, share));
+  const Windows windows(tokens, sequence, documents);
+  b.training_ = windows.first(b.held_out_.training);
+  b.held_out_windows_ = windows.from(b.held_out_.begin);
   b.seed_ = seed;
-  const std::uint64_t windows = b.windows_.count();
-  if (windows < 2)
-    return bad_request(
-        fmt::format("{}: {} tokens are too few for sequences of {}; give at least {} tokens or a "
-                    "smaller --seq",
-                    tokens.path(), tokens.count(), sequence, 2 * sequence + 1));
-  b.held_out_ = std::max<std::uint64_t>(1, windows / 20);
-  b.training_ = windows - b.held_out_;
   return b;
 }
 
 std::uint64_t Batches::training_window(std::uint64_t sample) const {
-  const std::uint64_t epoch = sample / training_;
-  return permuted(sample % training_, training_, seed_ * 0x9E3779B97F4A7C15ull + epoch);
+  const std::uint64_t windows = training_.count(), epoch = sample / windows;
+  return permuted(sample % windows, windows, seed_ * 0x9E3779B97F4A7C15ull + epoch);
 }
 
 }  // namespace sluice

@@ -3,21 +3,25 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "io/token_file.h"
 #include "sluice/status.h"
 #include "src/model/model.h"
+#include "src/train/held_out.h"
 #include "src/train/run_config.h"
 
 namespace sluice {
 
-/// config.data as tokens. bad_request when it has less than one window, a larger vocabulary than the model, or
-/// documents that are packed for sequences of another length. `note` is told when tokens that were kept of a text are
-/// damaged and made again.
+/// config.data as tokens; a text's are made by the model's tokenizer (src/train/data_tokenizer.h) and kept. bad_request
+/// when it has less than one window, a larger vocabulary than the model, tokens of another tokenizer, or documents that
+/// are packed for sequences of another length. `note` is told what is done to a text, and when tokens that were kept of
+/// one are damaged and made again; `watch` hears the progress of that, and its error ends it.
 Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
-                            const std::function<void(const std::string&)>& note = {});
+                            const std::function<void(const std::string&)>& note = {},
+                            const std::function<Status(double fraction)>& watch = {});
 
 /// The config with `document_mask` decided, where it was left open: on for token files whose documents are packed. And
 /// with the data's `document_length` where that is a token file and the mask is on.
@@ -39,12 +43,19 @@ struct BatchRow {
 class Windows {
  public:
   Windows() = default;
-  /// `tokens` outlives it.
+  /// All of the file. `tokens` outlives it. The last token of packed documents has nothing behind it, and its window
+  /// serves all the same.
   Windows(const TokenFile& tokens, std::int64_t sequence, bool documents)
-      : tokens_(&tokens), sequence_(static_cast<std::uint64_t>(sequence)), documents_(documents) {}
+      : tokens_(&tokens), sequence_(static_cast<std::uint64_t>(sequence)), documents_(documents) {
+    *this = from(0);
+  }
 
-  /// The last token of packed documents has nothing behind it, and its window serves all the same.
-  std::uint64_t count() const;
+  /// The windows of the file of which the first begins at that token.
+  Windows from(std::uint64_t token) const;
+  /// The first of these; there are so many.
+  Windows first(std::uint64_t windows) const;
+  std::uint64_t count() const { return count_; }
+  const TokenFile& tokens() const { return *tokens_; }
   /// `window` < count(). bad_request for tokens that are not in the vocabulary, or damaged.
   Status read(std::uint64_t window, const BatchRow& row) const;
   /// See RunConfig::document_length: of some windows, rounded to a sixteenth of a power of two.
@@ -58,27 +69,28 @@ class Windows {
   const TokenFile* tokens_ = nullptr;
   std::uint64_t sequence_ = 0;
   bool documents_ = false;
+  std::uint64_t begin_ = 0, count_ = 0;  ///< the first token, and windows from there on
 };
 
-/// The windows that training and evaluation use. The last part of the file is held out for evaluation (one window in
-/// twenty, at least one). Every epoch visits every training window once, in an order of its own that (seed, epoch)
-/// decides.
+/// The windows of training and those that are held out (src/train/held_out.h). Every epoch visits every training window
+/// once, in an order of its own that (seed, epoch) decides.
 class Batches {
  public:
-  /// bad_request when the file has no room for one training and one held-out window.
-  static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed,
-                                bool documents = false);
+  /// `share`: that is held out, as hold_out takes it. bad_request when there is no room for one window of each.
+  static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed, bool documents,
+                                std::optional<double> share);
 
-  const Windows& windows() const { return windows_; }
-  std::uint64_t training_windows() const { return training_; }
-  std::uint64_t held_out_windows() const { return held_out_; }
-  /// The window of global sample `sample`, of the training or of the held-out part.
+  const Windows& training() const { return training_; }
+  const Windows& held_out_windows() const { return held_out_windows_; }
+  const HeldOut& held_out() const { return held_out_; }
+  const TokenFile& tokens() const { return training_.tokens(); }
+  /// The training window of global sample `sample`.
   std::uint64_t training_window(std::uint64_t sample) const;
-  std::uint64_t held_out_window(std::uint64_t sample) const { return training_ + sample % held_out_; }
 
  private:
-  Windows windows_;
-  std::uint64_t seed_ = 0, training_ = 0, held_out_ = 0;
+  Windows training_, held_out_windows_;
+  HeldOut held_out_;
+  std::uint64_t seed_ = 0;
 };
 
 /// A permutation of [0, count) as a function: a Feistel network over the next power of four, walked until it lands

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "io/publish.h"
+#include "src/train/companions.h"
 #include "src/train/model_writer.h"
 
 namespace sluice {
@@ -110,7 +110,7 @@ std::string hf_config_json(const ModelConfig& config, Dtype dtype) {
   return j.dump(2) + "\n";
 }
 
-Status export_model(Engine& engine, const Prepared& run, const std::string& directory) {
+Status export_model(Engine& engine, const Prepared& run, const std::string& directory, const std::string& companions) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return bad_request(directory + ": cannot be made: " + error.message());
@@ -120,7 +120,10 @@ Status export_model(Engine& engine, const Prepared& run, const std::string& dire
                                    return writer.write(unit, first, data);
                                  }));
   SLUICE_TRY(writer.finish());
-  return publish_file(directory + "/config.json", hf_config_json(run.model.config, run.workload.dtype));
+  SLUICE_ASSIGN(const std::string config,
+                config_with_companions(run.model.config, run.workload.dtype, companions, Json::object()));
+  const auto written = write_companions(companions, directory, config);
+  return written.ok() ? success() : Status(written.error());
 }
 
 }  // namespace sluice

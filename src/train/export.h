@@ -8,9 +8,10 @@
 
 namespace sluice {
 
-/// config.json and model.safetensors (Hugging Face names, the run's dtype) in `directory`, which is made if missing.
-/// The state must be flushed and nothing may run. Files appear whole or not at all.
-Status export_model(Engine& engine, const Prepared& run, const std::string& directory);
+/// model.safetensors (Hugging Face names, the run's dtype) in `directory`, which is made if missing, with the
+/// companions (src/train/companions.h) that `companions` holds, which may be empty. The state must be flushed and
+/// nothing may run. Files appear whole or not at all, config.json last.
+Status export_model(Engine& engine, const Prepared& run, const std::string& directory, const std::string& companions);
 
 /// Hugging Face config.json of a model: read back it is the same model.
 std::string hf_config_json(const ModelConfig& config, Dtype dtype);

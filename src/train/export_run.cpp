@@ -15,7 +15,7 @@
 #include "io/publish.h"
 #include "sluice/half.h"
 #include "sluice/size.h"
-#include "src/train/export.h"
+#include "src/train/companions.h"
 #include "src/train/model_writer.h"
 
 namespace sluice {
@@ -24,14 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* generation_file = "generation_config.json";
-constexpr std::array tokenizer_files{"tokenizer.json",  "tokenizer_config.json", "special_tokens_map.json",
-                                     "tokenizer.model", "added_tokens.json",     "vocab.json",
-                                     "merges.txt",      "chat_template.jinja"};
-/// Of the config.json that a run began from: what says nothing of the model's arithmetic and all of its text.
-constexpr std::array token_fields{"bos_token_id", "eos_token_id", "pad_token_id"};
 constexpr const char* mark = "sluice_export";  // in config.json
-constexpr std::uint64_t copied_bytes_max = 64u << 20;
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;
@@ -41,8 +34,7 @@ bool is_there(const fs::path& path) {
 /// Whether an export can have written a file of that name.
 bool is_export_name(const std::string& name) {
   const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".index.json"));
-  return weights || name == "config.json" || name == generation_file ||
-         std::find(tokenizer_files.begin(), tokenizer_files.end(), name) != tokenizer_files.end();
+  return weights || is_companion(name);
 }
 
 Result<Json> read_object(const std::string& path) {
@@ -51,16 +43,6 @@ Result<Json> read_object(const std::string& path) {
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return bad_request(path + " is not a JSON object");
   return json;
-}
-
-/// The directory that the run's weights or configuration came from, which may be gone; empty where a preset described
-/// them.
-std::string source_directory(const RunConfig& config) {
-  const std::vector<std::string> presets = preset_names();
-  const bool is_preset = std::find(presets.begin(), presets.end(), config.model) != presets.end();
-  const std::string& named = !config.init.empty() ? config.init : is_preset ? config.init : config.model;
-  std::error_code ignored;
-  return fs::is_regular_file(named, ignored) ? fs::path(named).parent_path().string() : named;
 }
 
 Status check_space(const std::string& directory, std::uint64_t bytes) {
@@ -124,41 +106,6 @@ Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, c
   return writer.finish();
 }
 
-/// config.json: the model's, with the special tokens of the one that it began from.
-Result<std::string> config_json(const StoredWeights& weights, Dtype dtype, const std::string& source) {
-  Json config = Json::parse(hf_config_json(weights.model().config, dtype));
-  for (const char* field : token_fields) config[field] = nullptr;
-  if (!source.empty() && is_there(source + "/config.json")) {
-    SLUICE_ASSIGN(const Json began, read_object(source + "/config.json"));
-    for (const char* field : token_fields)
-      if (began.contains(field)) config[field] = began[field];
-  }
-  config[mark] = {{"run", fmt::format("{:016x}", weights.run().id)}, {"step", weights.step()}};
-  return config.dump(2) + "\n";
-}
-
-/// Where the source has none: that the defaults are those of config.json.
-std::string generation_json(const std::string& config) {
-  const Json model = Json::parse(config);
-  Json generation{{"_from_model_config", true}};
-  for (const char* field : token_fields)
-    if (!model[field].is_null()) generation[field] = model[field];
-  return generation.dump(2) + "\n";
-}
-
-/// Names of what was copied.
-Result<std::vector<std::string>> copy_companions(const std::string& source, const std::string& to) {
-  std::vector<std::string> names(tokenizer_files.begin(), tokenizer_files.end());
-  names.emplace_back(generation_file);
-  const fs::path from = source, target = to;
-  std::erase_if(names, [&](const std::string& name) { return source.empty() || !is_there(from / name); });
-  for (const std::string& name : names) {
-    SLUICE_ASSIGN(const std::string content, read_file((from / name).string(), copied_bytes_max));
-    SLUICE_TRY(publish_file((target / name).string(), content));
-  }
-  return names;
-}
-
 Result<Dtype> chosen_dtype(const StoredWeights& weights, const ExportOptions& options) {
   const Dtype dtype = options.dtype.value_or(weights.dtype());
   if (dtype != Dtype::f32 || weights.has_masters()) return dtype;
@@ -177,10 +124,13 @@ Result<ExportResult> export_step(StoredWeights& weights, const ExportOptions& op
   result.parameters = weights.model().parameters;
   std::error_code ignored;
   const bool replaces = is_there(directory) && !fs::is_empty(directory, ignored);
-  const std::string source = source_directory(weights.run().config);
+  // Runs that began before there were copies have what is still there.
+  const bool kept = is_there(weights.companions());
+  const std::string source = kept ? weights.companions() : source_directory(weights.run().config);
   if (!source.empty() && !is_there(source))
     listener.note(source + ", which the run began from, is gone: tokenizer files are not copied");
-  SLUICE_ASSIGN(const std::string config, config_json(weights, result.dtype, source));
+  const Json marks{{mark, {{"run", fmt::format("{:016x}", weights.run().id)}, {"step", weights.step()}}}};
+  SLUICE_ASSIGN(const std::string config, config_with_companions(weights.model().config, result.dtype, source, marks));
   // Before the room is counted: what killed exports left goes now.
   SLUICE_ASSIGN(StagedDirectory staged, StagedDirectory::create(directory, is_export_name));
   SLUICE_TRY(check_space(directory, result.parameters * dtype_bytes(result.dtype)));
@@ -189,14 +139,8 @@ Result<ExportResult> export_step(StoredWeights& weights, const ExportOptions& op
   SLUICE_TRY(write_weights(weights, result.dtype, writer, listener.watch("writing " + directory)));
   result.data_bytes = writer.data_bytes();
   result.files = writer.files();
-  SLUICE_TRY(publish_file(staged.staging() + "/config.json", config));
-  result.files.emplace_back("config.json");
-  SLUICE_ASSIGN(const std::vector<std::string> copied, copy_companions(source, staged.staging()));
+  SLUICE_ASSIGN(const std::vector<std::string> copied, write_companions(source, staged.staging(), config));
   result.files.insert(result.files.end(), copied.begin(), copied.end());
-  if (std::find(copied.begin(), copied.end(), generation_file) == copied.end()) {
-    SLUICE_TRY(publish_file(staged.staging() + "/" + generation_file, generation_json(config)));
-    result.files.emplace_back(generation_file);
-  }
   SLUICE_TRY(staged.publish(replaces));
   return result;
 }

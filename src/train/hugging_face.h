@@ -19,6 +19,7 @@ class HuggingFaceWeights {
   /// bad_request otherwise, before anything is written. Only headers are read; of a tied model that stores its head too
   /// also both matrices, which must be equal. `model` outlives it.
   static Result<HuggingFaceWeights> open(const std::string& directory, const ModelSpec& model);
+  std::size_t file_count() const { return file_.files().size(); }
 
  private:
   friend class WeightStream;

@@ -14,6 +14,7 @@
 #include "src/train/batches.h"
 #include "src/train/engine.h"
 #include "src/train/sampling.h"
+#include "src/train/window_loss.h"
 
 namespace sluice {
 
@@ -51,33 +52,20 @@ class Generator final : public StepSource {
   std::uint64_t passes_ = 0;
 };
 
-/// config.data as tokens. bad_request when it has less than one window, or a larger vocabulary than the model.
-Result<TokenFile> open_text(const RunConfig& config, const std::function<void(const std::string&)>& note = {});
+/// config.data as tokens, as open_data has it.
+Result<TokenFile> open_text(const RunConfig& config, const std::function<void(const std::string&)>& note = {},
+                            const std::function<Status(double fraction)>& watch = {});
 
-struct EvaluateResult {
-  double loss = 0;            ///< nats per token
-  std::uint64_t tokens = 0;   ///< that were predicted
-  std::uint64_t windows = 0;  ///< sequences
-};
-
-/// Loss over windows of a token file. For Prepared of Purpose::evaluate.
+/// Loss over windows of tokens. For Prepared of Purpose::evaluate.
 class Evaluator final : public StepSource {
  public:
-  struct Options {
-    int batches = 4;        ///< of config.batch held-out windows; fewer where the file has fewer
-    bool all_text = false;  ///< instead, every whole window from the start of the file
-  };
-  /// Reads the weights of config.init; `watch` may be empty. `run` must outlive it. bad_request when the text has no
-  /// held-out window.
-  static Result<std::unique_ptr<Evaluator>> create(const Prepared& run, TokenFile text, const Options& options,
-                                                   const Engine::Watch& watch = {});
+  /// Reads the weights of config.init; `watch` may be empty. `run` must outlive it.
+  static Result<std::unique_ptr<Evaluator>> create(const Prepared& run, const Engine::Watch& watch = {});
 
-  using Watch = std::function<void(double fraction, double loss)>;
-  /// `watch` hears the loss so far after every pass over the model. Errors: cancelled once `stop` is true.
-  Result<EvaluateResult> evaluate(const std::atomic<bool>& stop, const Watch& watch);
-  std::uint64_t text_tokens() const { return tokens_.count(); }
-  /// Bytes of text that the predicted tokens stand for.
-  Result<std::uint64_t> text_bytes(const Tokenizer& tokenizer) const;
+  /// Of the windows, at least one, with the run's sequence. `watch`, which may be empty, hears the loss so far after
+  /// every pass over the model. Errors: cancelled once `stop` is true; bad_request where no token counts.
+  Result<EvaluateResult> evaluate(const Windows& windows, const std::atomic<bool>& stop,
+                                  const WindowLoss::Watch& watch = {});
   Engine& engine() { return *engine_; }
 
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
@@ -87,21 +75,13 @@ class Evaluator final : public StepSource {
 
  private:
   explicit Evaluator(const Prepared& run) : run_(run) {}
-  Status choose_windows(const Options& options);
-  /// The file's window for the evaluation's `i`-th, which is below windows_.
-  std::uint64_t window(std::uint64_t i) const { return all_text_ ? i : batches_.held_out_window(i); }
-  Result<std::uint64_t> count_targets(std::uint64_t first, std::uint64_t last);
-  std::uint64_t rows() const { return static_cast<std::uint64_t>(run_.workload.shape.batch); }
 
   const Prepared& run_;
-  TokenFile tokens_;
-  Batches batches_;
-  Windows text_windows_;
-  bool all_text_ = false;
-  std::uint64_t windows_ = 0;
-  std::vector<std::int32_t> scratch_;  ///< planes of one row
-  std::vector<double> losses_;         ///< [pass], written on the optimizer lane before the pass is complete
+  std::atomic<WindowLoss*> evaluation_{nullptr};
   std::unique_ptr<Engine> engine_;
 };
+
+/// Bytes of text that the predicted tokens of the windows, of config.sequence, stand for.
+Result<std::uint64_t> text_bytes(const Windows& windows, const RunConfig& config, const Tokenizer& tokenizer);
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "src/device/efficiency.h"
 #include "src/train/export.h"
 #include "src/train/trainer.h"
 
@@ -13,6 +14,7 @@ namespace sluice {
 std::string to_json_line(const StepRecord& r) {
   nlohmann::ordered_json j;
   j["step"] = r.step;
+  if (!r.run.empty()) j["run"] = r.run;
   // JSON has no NaN; nlohmann writes null.
   j["loss"] = r.loss;
   j["grad_norm"] = r.grad_norm;
@@ -25,6 +27,7 @@ std::string to_json_line(const StepRecord& r) {
   j["bound_seconds"] = r.bound_seconds;
   j["predicted_seconds"] = r.predicted_seconds;
   j["efficiency"] = r.efficiency;
+  if (beats_bound(r.efficiency)) j["bound_beaten"] = true;  // the profile is wrong
   j["device_peak_bytes"] = r.device_peak_bytes;
   j["host_peak_bytes"] = r.host_peak_bytes;
   j["nvme_peak_bytes"] = r.nvme_peak_bytes;
@@ -39,15 +42,31 @@ std::string to_json_line(const StepRecord& r) {
     std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(*r.state_hash));
     j["state_hash"] = text;
   }
-  if (r.eval_loss) j["eval_loss"] = *r.eval_loss;
+  if (r.eval.empty()) return j.dump();
+  if (const std::optional<double> loss = eval_loss_of(r.eval)) j["eval_loss"] = *loss;
+  j["eval"] = to_json(r.eval);
   return j.dump();
+}
+
+nlohmann::ordered_json to_json(const std::vector<SetLoss>& losses) {
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
+  for (const SetLoss& loss : losses) j[loss.set] = loss.loss;
+  return j;
+}
+
+std::optional<double> eval_loss_of(const std::vector<SetLoss>& losses) {
+  for (const SetLoss& loss : losses)
+    if (loss.set == held_out_name || losses.size() == 1) return loss.loss;
+  return std::nullopt;
 }
 
 nlohmann::ordered_json to_json(const TrainResult& result) {
   nlohmann::ordered_json j;
   j["steps"] = result.steps;
   j["loss"] = result.loss;
-  j["eval_loss"] = result.eval_loss;
+  const std::optional<double> eval_loss = result.eval_loss();
+  j["eval_loss"] = eval_loss ? nlohmann::ordered_json(*eval_loss) : nlohmann::ordered_json();
+  j["eval"] = to_json(result.eval);
   if (result.state_hash) {
     char text[32];
     std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(*result.state_hash));

@@ -33,6 +33,22 @@ std::int64_t step_of(const std::string& line) {
   return nlohmann::json::accept(line) ? step : 0;
 }
 
+/// What the line of a step says of whose it is; empty: nothing.
+std::string run_of(const std::string& line) {
+  const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+  const auto run = j.find("run");
+  return run != j.end() && run->is_string() ? run->get<std::string>() : "";
+}
+
+/// Whether what has no end of a line is the beginning of one of a step, or zeros, as a power cut may leave it.
+bool may_be_cut_off(const std::string& path) {
+  constexpr std::string_view begin = "{\"step\":";
+  std::string text;
+  std::getline(std::ifstream(path, std::ios::binary), text);
+  return begin.starts_with(std::string_view(text).substr(0, begin.size())) ||
+         std::ranges::all_of(text, [](char c) { return c == '\0'; });
+}
+
 /// Calls `visit` with every complete line until it returns false.
 void each_line(const std::string& path, const std::function<bool(const Line&, const std::string& text)>& visit) {
   std::ifstream in(path, std::ios::binary);
@@ -125,16 +141,39 @@ Status rewrite(const std::string& path, const Survey& survey, const RebuiltLine&
 
 }  // namespace
 
-Status check_metrics(const std::string& path) {
-  if (!is_regular(path)) return success();
+Status check_metrics(const std::string& path, const std::optional<MetricsOwner>& owner) {
+  std::error_code ignored;
+  if (!is_regular(path) || std::filesystem::file_size(path, ignored) == 0) return success();
+  if (!owner)
+    return bad_request("--metrics " + path +
+                       " is not empty, and this is a new run; give another file, or remove it if it is not needed");
   bool any = false, good = false;
-  each_line(path, [&](const Line& line, const std::string&) {
+  std::optional<std::string> other;
+  each_line(path, [&](const Line& line, const std::string& text) {
     any = true;
-    good = line.step > 0;
-    return !good;
+    if (line.step == 0) return true;
+    good = true;
+    const std::string run = run_of(text);
+    if (run != owner->run && !(run.empty() && owner->unnamed)) other = run;
+    return !other;
   });
-  if (!any || good) return success();
+  if (other)
+    return bad_request("--metrics " + path + " has lines of another run" + (other->empty() ? "" : " (" + *other + ")") +
+                       "; give another file, or remove it if it is not needed");
+  if (good || (!any && may_be_cut_off(path))) return success();
   return bad_request(path + ": what it holds is not of a metrics file; move it away, or put back what was there");
+}
+
+std::string metrics_path(const RunConfig& config) {
+  return config.metrics.empty() && !config.run.empty() ? config.run + "/metrics.jsonl" : config.metrics;
+}
+
+Status check_metrics(const RunConfig& config, const RunDirectory* directory) {
+  const std::string path = metrics_path(config);
+  if (directory == nullptr || !directory->run()) return check_metrics(path, std::nullopt);
+  RunConfig before = directory->run()->config;
+  before.run = config.run;
+  return check_metrics(path, MetricsOwner{run_name(directory->run()->id), metrics_path(before) == path});
 }
 
 Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step, const RebuiltLine& rebuilt) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/publish.h"
+#include "src/train/run_directory.h"
 
 namespace sluice {
 
@@ -25,7 +26,19 @@ using RebuiltLine = std::function<std::optional<std::string>(std::int64_t step)>
 /// that are out of order, are dropped and noted; where lines are missing before one that is kept they are `rebuilt`.
 Result<ContinuedMetrics> continue_metrics(const std::string& path, std::int64_t step, const RebuiltLine& rebuilt);
 
-/// bad_request when lines are in the file and none is of a step: it is something else. Changes nothing.
-Status check_metrics(const std::string& path);
+/// The run that goes on with a file of metrics.
+struct MetricsOwner {
+  std::string run;       ///< run_name: what its lines have as "run"
+  bool unnamed = false;  ///< lines without one are its own as well: those of early versions, in the file that it names
+};
+
+/// bad_request, with what to do, when the file holds anything but that run's metrics; for a new run (no owner) when it
+/// holds anything. What is missing or empty will do, and so will pipes and terminals. Changes nothing.
+Status check_metrics(const std::string& path, const std::optional<MetricsOwner>& owner);
+
+/// Where the metrics of a run go; empty: nowhere.
+std::string metrics_path(const RunConfig& config);
+/// That, for a new run or the one in `directory`, which may be null.
+Status check_metrics(const RunConfig& config, const RunDirectory* directory);
 
 }  // namespace sluice

@@ -1,10 +1,13 @@
 #include "src/train/prepare.h"
 
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <tbb/parallel_invoke.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "io/publish.h"
@@ -15,7 +18,10 @@
 #include "src/device/profile.h"
 #include "src/device/profile_device.h"
 #include "src/device/profile_measure.h"
+#include "src/device/profile_rates.h"
 #include "src/schedule/build.h"
+#include "src/train/assumed_drive.h"
+#include "src/train/profile_doubts.h"
 
 namespace sluice {
 namespace {
@@ -33,13 +39,15 @@ Status validate(const RunConfig& c, Purpose purpose) {
     return refuse("--ranks " + std::to_string(c.ranks) + " is of the CPU, and " + c.device + " computes one rank");
   if (c.nvme_space > 0 && c.nvme.empty())
     return refuse("--nvme-space is of the drive, and there is none: add --nvme DIR");
+  if (c.drive_tbw > 0 && c.nvme.empty())
+    return refuse("--drive-tbw is of the drives in --nvme, and there are none; add --nvme DIR or leave it out");
   for (std::size_t i = 0; i < c.nvme.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       if (is_same_file(c.nvme[i], c.nvme[j]))
         return refuse("--nvme " + c.nvme[j] + "," + c.nvme[i] + ": both are one directory; name it once");
   if (purpose != Purpose::train) return success();
   if (c.durable == Durable::on && c.run.empty())
-    return refuse("--durable on needs a directory for the run's records: add --run DIR");
+    return refuse("--durable on needs a directory for the run's records, and --run none keeps nothing");
   if (c.durable == Durable::on && c.nvme.empty())
     return refuse("--durable on needs a drive for the states: add --nvme DIR");
   if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
@@ -65,28 +73,29 @@ std::uint64_t available_memory_bytes() {
   return static_cast<std::uint64_t>(std::max(0L, pages)) * static_cast<std::uint64_t>(size);
 }
 
-/// Each directory, or where it does not exist the nearest one above: `plan` may speak of directories to come.
-std::vector<std::string> existing(const std::vector<std::string>& directories) {
-  std::vector<std::string> found;
-  for (const std::string& d : directories) {
-    std::filesystem::path at(d);
-    std::error_code ignored;
-    while (!std::filesystem::exists(at, ignored) && at.has_parent_path() && at != at.parent_path())
-      at = at.parent_path();
-    found.push_back(at.empty() ? "." : at.string());
-  }
-  return found;
+bool all_exist(const std::vector<std::string>& directories) {
+  std::error_code ignored;
+  return std::ranges::all_of(directories, [&](const std::string& d) { return std::filesystem::exists(d, ignored); });
 }
 
+/// For stripes of one size: directories on one file system share its room.
 Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
-  std::uint64_t least = ~0ull;
-  for (const std::string& d : existing(directories)) {
+  struct Room {
+    std::uint64_t bytes = 0, directories = 0;
+  };
+  std::map<dev_t, Room> rooms;
+  for (const std::string& d : directories) {
+    struct stat st {};
     struct statvfs fs {};
-    if (statvfs(d.c_str(), &fs) != 0)
+    if (stat(d.c_str(), &st) != 0 || statvfs(d.c_str(), &fs) != 0)
       return bad_request("--nvme " + d + ": cannot read its free space; give a directory on a mounted drive");
-    least = std::min<std::uint64_t>(least, fs.f_bavail * static_cast<std::uint64_t>(fs.f_frsize));
+    Room& room = rooms[st.st_dev];
+    room.bytes = fs.f_bavail * static_cast<std::uint64_t>(fs.f_frsize);
+    ++room.directories;
   }
-  return directories.empty() ? 0 : least * directories.size();
+  std::uint64_t least = directories.empty() ? 0 : ~0ull;
+  for (const auto& [device, room] : rooms) least = std::min(least, room.bytes / room.directories);
+  return least * directories.size();
 }
 
 /// Budgets per rank; what the user left open is a share of what the machine has now.
@@ -99,6 +108,8 @@ Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w)
   std::uint64_t nvme = c.nvme_space / ranks;
   if (c.nvme.empty()) {
     nvme = 1;  // nothing fits a byte, and 0 would mean no limit
+  } else if (nvme == 0 && c.assume && !all_exist(c.nvme)) {
+    nvme = 0;  // as large as it has to be
   } else if (nvme == 0) {
     SLUICE_ASSIGN(const std::uint64_t space, free_space(c.nvme));
     nvme = std::max<std::uint64_t>(1, space / 10 * 9 / ranks);
@@ -128,38 +139,50 @@ Status get_profile(Prepared& run, Device& device, const Progress& progress) {
     if (usable) run.profile = *std::move(loaded);
   }
   bool changed = false;
+  Doubts doubts = usable ? load_doubts(path) : Doubts();
   if (!usable) {
     if (progress) progress("measuring this machine (once, about half a minute)");
     MeasureOptions options;
     options.progress = progress;
-    SLUICE_ASSIGN(run.profile, measure_profile(options));
+    SLUICE_ASSIGN(run.profile, measure_profile(options, doubts));
     changed = true;
   }
-  const std::vector<std::string> drives = existing(c.nvme);
+  const bool is_assumed = c.assume && !all_exist(c.nvme);
+  const std::vector<std::string> drives = is_assumed ? std::vector<std::string>() : c.nvme;
+  SLUICE_ASSIGN(const MeasuredAgain again, settle_doubts(run.profile, run.workload, drives, doubts, progress));
+  changed = changed || again.changed;
+  if (is_assumed) run.profile.drive = assumed_drive(c.nvme.size());
   if (!drives.empty() && !select_drive(run.profile, drives)) {
     const std::string key = drive_key(drives);
     if (progress) progress("measuring " + key + " (once, about 10 seconds a drive)");
     DriveOptions options;
     options.directories = drives;
     SLUICE_ASSIGN(options.file_bytes, measuring_bytes(drives));
-    SLUICE_ASSIGN(run.profile.drives[key], measure_drive(options));
+    SLUICE_ASSIGN(run.profile.drives[key], measure_drive_quietly(options, doubts));
     select_drive(run.profile, drives);
     changed = true;
   }
   run.workload.block_bytes = run.profile.drive.block_bytes;
-  if (!select_device(run.profile, device.kind())) {
+  if (!select_device(run.profile, device.kind()) || again.device) {
     if (progress) progress("measuring " + device.description() + " (once, some seconds)");
     SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(run.workload.threads, {}));
     SLUICE_ASSIGN(const std::uint64_t free, device.free_bytes());
+    const auto choices = std::move(run.profile.devices[device.kind()].choices);
     SLUICE_ASSIGN(run.profile.devices[device.kind()], measure_device(*bench, DeviceSizes(free)));
+    run.profile.devices[device.kind()].choices = choices;
+    doubts.measured(device_doubt(device.kind()), "");
     select_device(run.profile, device.kind());
     changed = true;
   }
   bool added = false;
   // A GPU's kernels are chosen as they are measured: all of them are.
   const double budget_seconds = device.kind().empty() ? 20 : 300;
-  SLUICE_TRY(calibrate(run.workload, device, run.profile, budget_seconds, &added));
-  if (changed || added) SLUICE_TRY(save_profile(path, run.profile));
+  SLUICE_TRY(calibrate(run.workload, device, run.profile, budget_seconds, &added, &doubts));
+  if (changed || added) {
+    SLUICE_TRY(save_profile(path, run.profile));
+    SLUICE_TRY(save_doubts(path, doubts));
+  }
+  say_doubts(run.workload, drives, doubts, progress);
   return success();
 }
 
@@ -174,8 +197,9 @@ double flop_per_token(const ModelSpec& model, std::int64_t sequence) {
   return 6.0 * matmul_parameters + attention;
 }
 
-/// Model and workload.
-Result<std::unique_ptr<Prepared>> describe_workload(const RunConfig& config, Purpose purpose) {
+}  // namespace
+
+Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purpose purpose) {
   SLUICE_TRY(validate(config, purpose));
   auto run = std::make_unique<Prepared>();
   run->config = config;
@@ -212,9 +236,11 @@ Result<std::unique_ptr<Prepared>> describe_workload(const RunConfig& config, Pur
   return run;
 }
 
+namespace {
+
 /// These, budgets and profile.
 Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
-  SLUICE_ASSIGN(auto run, describe_workload(config, purpose));
+  SLUICE_ASSIGN(auto run, describe_request(config, purpose));
   SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(config.device));
   run->workload.device = device->kind();
   SLUICE_TRY(set_budgets(config, *device, run->workload));
@@ -235,21 +261,54 @@ void build_plans(Prepared& run) {
 
 }  // namespace
 
-Error does_not_fit(const Prepared& run) {
-  const Workload& w = run.workload;
-  const auto ranks = static_cast<std::uint64_t>(w.ranks);
-  const TierBytes& s = run.search.smallest;
-  std::string text = run.config.model + " does not fit: the smallest budgets are --device-memory " +
-                     std::to_string(s.device) + " (" + format_bytes(s.device) + "), --host-memory " +
-                     std::to_string(s.host * ranks) + " (" + format_bytes(s.host * ranks) + ")";
-  if (run.config.nvme.empty()) {
-    text += " with --nvme DIR of " + format_bytes(s.nvme * ranks) + ", or more memory";
-  } else {
-    text += ", --nvme-space " + std::to_string(s.nvme * ranks) + " (" + format_bytes(s.nvme * ranks) + ")";
+SmallestBudgets smallest_budgets(const Prepared& run) {
+  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
+  const auto of_all = [&](TierBytes b) { return TierBytes{b.device, b.host * ranks, b.nvme * ranks}; };
+  if (run.is_given) {
+    const TierBytes needs = of_all(run.search.needs);
+    return {{needs.device, needs.host, needs.nvme}, needs};
   }
-  const auto given = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
+  Workload w = run.workload;
+  w.durable = !w.inference && run.config.durable == Durable::on;
+  const bool has_drive = !run.config.nvme.empty();
+  TierBytes budgets = budgets_of(w);
+  if (!has_drive) budgets.nvme = 0;
+  SmallestBudgets smallest;
+  tbb::parallel_invoke([&] { smallest.least = FrugalFamily(w, run.wish).least(budgets); },
+                       [&] {
+                         const std::uint64_t limit = has_drive ? FrugalFamily::unlimited : 0;
+                         smallest.corner = of_all(FrugalFamily(w, run.wish).corner(limit));
+                       });
+  for (std::optional<std::uint64_t>* shared : {&smallest.least.host, &smallest.least.nvme})
+    if (*shared) **shared *= ranks;
+  return smallest;
+}
+
+Error does_not_fit(const Prepared& run) {
+  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
+  const bool has_drive = !run.config.nvme.empty();
+  const SmallestBudgets smallest = smallest_budgets(run);
+  const auto option = [](const char* name, std::uint64_t bytes) {
+    return std::string(name) + " " + std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
+  };
+  const TierBytes& s = smallest.corner;
+  std::string text = run.config.model + " does not fit: the smallest budgets are " +
+                     option("--device-memory", s.device) + ", " + option("--host-memory", s.host);
+  if (has_drive)
+    text += ", " + option("--nvme-space", s.nvme);
+  else
+    text += " without a drive, less with --nvme DIR";
+  const auto given = [&](Tier t) { return run.workload.budget_bytes[static_cast<std::size_t>(t)]; };
   text += "; given are " + format_bytes(given(Tier::device)) + ", " + format_bytes(given(Tier::host) * ranks);
-  if (!run.config.nvme.empty()) text += ", " + format_bytes(given(Tier::nvme) * ranks);
+  if (has_drive) text += ", " + format_bytes(given(Tier::nvme) * ranks);
+  std::string alone;
+  const auto add = [&](const char* name, const std::optional<std::uint64_t>& bytes) {
+    if (bytes) alone += (alone.empty() ? "" : ", or ") + option(name, *bytes);
+  };
+  add("--device-memory", smallest.least.device);
+  add("--host-memory", smallest.least.host);
+  if (has_drive) add("--nvme-space", smallest.least.nvme);
+  if (!run.is_given && !alone.empty()) text += ", where one of these alone would do: " + alone;
   return bad_request(text);
 }
 
@@ -277,16 +336,15 @@ std::uint64_t durable_slot_bytes(const StepPlan& plan) {
 
 namespace {
 
-/// Says every few seconds how a search goes: with many units and micro-batches it takes minutes.
+/// Says what a search has found so far: soon, and then every few seconds.
 SearchWatch told(const Progress& progress) {
-  constexpr double every_seconds = 10;
+  constexpr double first_seconds = 0.5, every_seconds = 5;
   if (!progress) return {};
-  return [progress, tried = 0, last = now_seconds()](double best_seconds) mutable {
-    ++tried;
-    if (now_seconds() - last < every_seconds) return;
-    last = now_seconds();
-    progress("searching a schedule: " + std::to_string(tried) + " tried, " +
-             (best_seconds > 0 ? "the best takes " + format_seconds(best_seconds) + " a step" : "none fits so far"));
+  return [progress, next = now_seconds() + first_seconds](int tried, double best_seconds) mutable {
+    if (best_seconds == 0 || now_seconds() < next) return;
+    next = now_seconds() + every_seconds;
+    progress("searching a schedule: " + std::to_string(tried) + " tried, the best takes about " +
+             format_seconds(best_seconds) + " a step");
   };
 }
 
@@ -298,11 +356,11 @@ void search(Prepared& run, const ScheduleWish& wish, const Progress& progress) {
   w.durable = wanted && !c.run.empty() && !c.nvme.empty();
   run.search = search_schedule(w, wish, run.profile, told(progress));
   run.durability = !wanted          ? "off, as asked"
-                   : c.run.empty()  ? "off: there is no --run DIR to keep a run in"
+                   : c.run.empty()  ? "off: nothing of a run is kept with --run none"
                    : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
                                     : "on";
   if (run.search.fits || !w.durable || c.durable == Durable::on) return;
-  const TierBytes needed = run.search.smallest;
+  const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;
   run.search = search_schedule(w, wish, run.profile, told(progress));
   run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * w.ranks) +
@@ -313,7 +371,8 @@ void search(Prepared& run, const ScheduleWish& wish, const Progress& progress) {
 
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
   SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
-  ScheduleWish wish = config.wish;
+  ScheduleWish& wish = run->wish;
+  wish = config.wish;
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
   if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
   if (progress) progress("searching a schedule");
@@ -342,12 +401,13 @@ Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const 
   // Nothing is computed: states lie alike whatever computes.
   RunConfig on_host = config;
   on_host.device = "cpu";
-  SLUICE_ASSIGN(auto run, describe_workload(on_host, Purpose::train));
+  SLUICE_ASSIGN(auto run, describe_request(on_host, Purpose::train));
   SLUICE_TRY(check_units(*run, schedule));
   run->workload.durable = config.durable == Durable::on;
   take_layout(*run, layout);
+  run->is_given = true;
   run->search.schedule = schedule;
-  run->search.needs = run->search.smallest = run_needs(run->workload, schedule);
+  run->search.needs = run_needs(run->workload, schedule);
   run->main = build_plan(run->workload.main_kind(), run->workload, schedule);
   return run;
 }
@@ -359,15 +419,11 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   run->workload.durable = config.durable == Durable::on;
   run->durability = run->workload.durable ? "on" : "off";
   if (layout != nullptr) take_layout(*run, *layout);
+  run->is_given = true;
   SearchResult& found = run->search;
   found.schedule = schedule;
-  found.needs = found.smallest = run_needs(run->workload, schedule);
-  const auto within = [&](Tier t, std::uint64_t bytes) {
-    const std::uint64_t budget = run->workload.budget_bytes[static_cast<std::size_t>(t)];
-    return budget == 0 || bytes <= budget;
-  };
-  found.fits = within(Tier::device, found.needs.device) && within(Tier::host, found.needs.host) &&
-               within(Tier::nvme, found.needs.nvme);
+  found.needs = run_needs(run->workload, schedule);
+  found.fits = within(found.needs, run->workload.budget_bytes);
   if (!found.fits) return run;
   build_plans(*run);
   found.predicted_seconds = run->predicted.step_seconds;

@@ -26,6 +26,8 @@ struct Prepared {
   Simulation predicted;
   KernelChoices kernels;  ///< of a GPU: what its profile has for the plans' ops, or what a run that goes on began with
   double model_flop_per_token = 0;  ///< 6 N + attention, without recompute
+  ScheduleWish wish;                ///< the configuration's, with what follows from the optimizer
+  bool is_given = false;            ///< the schedule was given, not searched
   std::string durability;           ///< why steps are, or are not, durable: for people
 
   bool needs_flush() const { return !workload.inference && search.schedule.update_ahead; }
@@ -36,6 +38,9 @@ using Progress = std::function<void(const std::string&)>;
 
 /// What the run is for.
 enum class Purpose : std::uint8_t { train, evaluate, decode };
+
+/// Model and workload alone, with the options checked against each other and against the model; nothing is measured.
+Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purpose purpose);
 
 /// Reads the model's config and the profile (measuring what is missing), searches a schedule and builds its plans.
 /// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
@@ -61,7 +66,16 @@ Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const 
 /// Bytes of swap file that the second slots take, all ranks; 0 where the run is not durable.
 std::uint64_t durable_slot_bytes(const StepPlan& plan);
 
-/// "needs at least 96 MiB of device memory (--device-memory), ..." for a run that does not fit.
+/// The smallest budgets of a run, as --device-memory (of a rank), --host-memory and --nvme-space (of all ranks) take
+/// them: where `--durable auto` leaves it open, without second slots.
+struct SmallestBudgets {
+  LeastBytes least;  ///< of each tier, with the others as they are
+  TierBytes corner;  ///< that fits: the least device memory, then the least host memory, then the least of the drive
+};
+/// For a schedule that is given: what that takes. Takes seconds for a large model.
+SmallestBudgets smallest_budgets(const Prepared& run);
+
+/// One line for a run that does not fit, with budgets that would do.
 Error does_not_fit(const Prepared& run);
 
 /// Sum over the plan's ops of the bytes on each link, all ranks.

@@ -34,7 +34,10 @@ struct RunConfig {
   std::string model;
   std::string init;  ///< Hugging Face directory with the initial weights; empty: random
   std::string data;  ///< token file, or text
-  std::string run;   ///< run directory; empty: nothing is kept
+  /// What makes tokens of texts, and whose a token file's are: a tokenizer's file or directory, or "bytes"; empty: what
+  /// lies beside the model (src/train/data_tokenizer.h).
+  std::string tokenizer;
+  std::string run;  ///< run directory; empty: nothing is kept
   /// Attention and positions stay inside the documents of a sequence. None: where the data's documents are packed.
   std::optional<bool> document_mask;
   /// Tokens of documents of one length in which attention has as much to do as in the data's; 0: as `sequence`.
@@ -50,8 +53,11 @@ struct RunConfig {
   MomentFormat moments = MomentFormat::f32;
   OptimizerConfig optimizer;
   std::uint64_t seed = 1;
-  std::int64_t eval_every = 0;  ///< 0: only at the end
-  int eval_batches = 4;
+  /// Of the data, held out for evaluation; none: as runs of early versions have it (src/train/held_out.h).
+  std::optional<double> eval_split;
+  std::vector<std::string> eval_data;  ///< further sets to evaluate on, "NAME=FILE" (src/train/eval_sets.h)
+  std::int64_t eval_every = 0;         ///< 0: only at the end
+  int eval_batches = 4;                ///< batches of each set per evaluation; 0: all of it
   std::int64_t hash_every = 0;
   std::string metrics, trace;
 
@@ -69,6 +75,7 @@ struct RunConfig {
   std::vector<std::int64_t> poison_steps;  ///< their losses become NaN: for tests
   std::uint64_t delay_seed = 0;            ///< not 0: random delays before ops, to show that timing changes no bit
   bool json = false;
+  bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
 
 }  // namespace sluice

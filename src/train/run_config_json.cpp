@@ -2,19 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "src/train/data_tokenizer.h"
+
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Whether a run that goes on may have another value: where it changes neither the states nor where they lie.
-enum class Change : std::uint8_t { never, free };
 
 /// Every option of a run that its directory keeps: option, key, field. One list for writing, reading and comparing.
 template <class Config, class F>
@@ -23,27 +21,30 @@ void each_field(Config& c, F f) {
   auto& w = c.wish;
   f("--model", "model", c.model, Change::never);
   f("--init", "init", c.init, Change::never);
-  f("--data", "data", c.data, Change::never);
+  f("--data", "data", c.data, Change::free);
+  f("--tokenizer", "tokenizer", c.tokenizer, Change::never);
   f("--document-mask", "document_mask", c.document_mask, Change::never);
   f("", "document_length", c.document_length, Change::free);
-  f("--steps", "steps", c.steps, Change::never);
+  f("--steps", "steps", c.steps, Change::recorded);
   f("--seq", "sequence", c.sequence, Change::never);
   f("--micro-batch", "micro_batch", c.micro_batch, Change::never);
   f("--batch", "batch", c.batch, Change::never);
   f("--ranks", "ranks", c.ranks, Change::never);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
-  f("--lr", "lr", a.lr, Change::never);
-  f("--lr-end", "lr_end", a.lr_end, Change::never);
-  f("--lr-schedule", "lr_schedule", a.schedule, Change::never);
-  f("--warmup", "warmup_steps", a.warmup_steps, Change::never);
-  f("--beta1", "beta1", a.beta1, Change::never);
-  f("--beta2", "beta2", a.beta2, Change::never);
-  f("--eps", "eps", a.eps, Change::never);
-  f("--weight-decay", "weight_decay", a.weight_decay, Change::never);
-  f("--clip", "clip_norm", a.clip_norm, Change::never);
+  f("--lr", "lr", a.lr, Change::recorded);
+  f("--lr-end", "lr_end", a.lr_end, Change::recorded);
+  f("--lr-schedule", "lr_schedule", a.schedule, Change::recorded);
+  f("--warmup", "warmup_steps", a.warmup_steps, Change::recorded);
+  f("--beta1", "beta1", a.beta1, Change::recorded);
+  f("--beta2", "beta2", a.beta2, Change::recorded);
+  f("--eps", "eps", a.eps, Change::recorded);
+  f("--weight-decay", "weight_decay", a.weight_decay, Change::recorded);
+  f("--clip", "clip_norm", a.clip_norm, Change::recorded);
   f("--seed", "seed", c.seed, Change::never);
   f("--max-skipped", "skip_limit", c.skip_limit, Change::free);
+  f("--eval-split", "eval_split", c.eval_split, Change::never);
+  f("--eval-data", "eval_data", c.eval_data, Change::free);
   f("--eval-every", "eval_every", c.eval_every, Change::free);
   f("--eval-batches", "eval_batches", c.eval_batches, Change::free);
   f("--hash", "hash_every", c.hash_every, Change::free);
@@ -53,11 +54,11 @@ void each_field(Config& c, F f) {
   f("--device-memory", "device_memory", c.device_memory, Change::never);
   f("--host-memory", "host_memory", c.host_memory, Change::never);
   f("--nvme-space", "nvme_space", c.nvme_space, Change::never);
-  f("--nvme", "nvme", c.nvme, Change::never);
+  f("--nvme", "nvme", c.nvme, Change::free);
   f("--drive-tbw", "drive_tbw", c.drive_tbw, Change::free);
   f("--io", "io_backend", c.io_backend, Change::free);
   f("--queue-depth", "queue_depth", c.queue_depth, Change::free);
-  f("--threads", "threads", c.threads, Change::never);
+  f("--threads", "threads", c.threads, Change::recorded);
   f("--optimizer-threads", "optimizer_threads", c.optimizer_threads, Change::free);
   f("--group", "group", w.group, Change::never);
   f("--update", "update_ahead", w.update_ahead, Change::never);
@@ -150,7 +151,8 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 4> later_keys{"document_mask", "document_length", "device", "update_on_device"};
+constexpr std::array<std::string_view, 7> later_keys{"document_mask", "document_length", "device",   "update_on_device",
+                                                     "eval_split",    "eval_data",       "tokenizer"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {
@@ -181,8 +183,21 @@ Json to_json(const RunConfig& config) {
   return j;
 }
 
+const std::vector<ConfigField>& config_fields() {
+  static const std::vector<ConfigField> fields = [] {
+    std::vector<ConfigField> all;
+    RunConfig config;
+    each_field(config, [&](const char* option, const char* key, const auto&, Change change) {
+      all.push_back({option, key, change});
+    });
+    return all;
+  }();
+  return fields;
+}
+
 Result<RunConfig> run_config_from_json(const Json& json) {
   RunConfig config;
+  config.tokenizer = bytes_of_texts;  // where the key is missing
   Reader read(json);
   each_field(config, [&](const char*, const char* key, auto& field, Change) { read(key, field); });
   SLUICE_TRY(read.status());
@@ -212,62 +227,6 @@ Result<Schedule> schedule_from_json(const Json& json) {
     SLUICE_TRY(read_unit.status());
   }
   return schedule;
-}
-
-namespace {
-
-/// As a person writes the value of the option.
-std::string shown(const std::string& option, const Json& value) {
-  static const std::map<std::string, std::vector<const char*>> names{
-      {"--dtype", {"fp32", "bf16"}},
-      {"--moments", {"fp32", "bf16", "int8"}},
-      {"--lr-schedule", {"cosine", "linear", "constant"}},
-      {"--activations", {"device", "host", "nvme"}},
-      {"--states", {"device", "host", "nvme"}},
-      {"--durable", {"auto", "on", "off"}},
-  };
-  if (value.is_null()) return "auto";
-  if (option == "--document-mask") return value == true ? "on" : "off";
-  if (option == "--update") return value == true ? "ahead" : "backward";
-  if (option == "--recompute") return value == true ? "full" : "none";
-  if (option == "--residency") return value == true ? "all" : "none";
-  if (option == "--optimizer") return value == true ? "device" : "cpu";
-  const auto of = names.find(option);
-  if (of == names.end() || !value.is_number_integer())
-    return value.is_string() ? value.get<std::string>() : value.dump();
-  return value.get<std::size_t>() < of->second.size() ? of->second[value.get<std::size_t>()] : value.dump();
-}
-
-/// Options that leave it to the program: what it has decided stays decided.
-bool left_open(const std::string& option, const Json& value) {
-  if (value.is_null()) return true;
-  if (option == "--durable") return value == static_cast<int>(Durable::automatic);
-  const bool sized = option == "--threads" || option.ends_with("-memory") || option == "--nvme-space";
-  return sized && value == 0;
-}
-
-}  // namespace
-
-Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options) {
-  const Json before = to_json(stored), now = to_json(given);
-  Json merged = before;
-  std::string contradiction;
-  // With a constant rate a longer run begins as the shorter one did.
-  const bool may_grow = stored.optimizer.schedule == LrSchedule::constant && given.steps > stored.steps;
-  each_field(stored, [&](const char* option, const char* key, const auto&, Change change) {
-    const std::string name = option;
-    const bool said = options.contains(name) || (name == "--group" && options.contains("--schedule"));
-    if (!said || before[key] == now[key] || (change == Change::never && left_open(name, now[key]))) return;
-    merged[key] = now[key];
-    if (change == Change::free || (name == "--steps" && may_grow) || !contradiction.empty()) return;
-    contradiction = name + " " + shown(name, now[key]) + " contradicts the run, which has " + shown(name, before[key]);
-  });
-  if (!contradiction.empty()) return bad_request(contradiction);
-  SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
-  config.run = given.run;
-  config.json = given.json;
-  config.faults = given.faults;
-  return config;
 }
 
 }  // namespace sluice

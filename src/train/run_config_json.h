@@ -1,14 +1,27 @@
-// A run's configuration and schedule as JSON, for the run directory; and what of it may change when a run goes on.
+// A run's configuration and schedule as JSON, for the run directory.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <set>
-#include <string>
+#include <vector>
 
 #include "src/schedule/schedule.h"
 #include "src/train/run_config.h"
 
 namespace sluice {
+
+/// What another value means for a run that goes on.
+enum class Change : std::uint8_t {
+  never,     ///< its states, where they lie, or which tokens its steps take follow from it
+  free,      ///< no bit of its steps does; files and directories may have been moved
+  recorded,  ///< its steps from there on do: the run remembers from which on
+};
+/// What is kept of a configuration, in the order in which it is written.
+struct ConfigField {
+  const char* option;  ///< "--lr"; empty: not the user's
+  const char* key;
+  Change change;
+};
+const std::vector<ConfigField>& config_fields();
 
 nlohmann::ordered_json to_json(const RunConfig& config);
 /// bad_request naming the field that is missing or has another type.
@@ -16,9 +29,5 @@ Result<RunConfig> run_config_from_json(const nlohmann::ordered_json& json);
 
 nlohmann::ordered_json to_json(const Schedule& schedule);
 Result<Schedule> schedule_from_json(const nlohmann::ordered_json& json);
-
-/// The stored configuration with what the user gave anew (names of options, like "--metrics") laid over it.
-/// bad_request for the first option that would make it another run: with both values.
-Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options);
 
 }  // namespace sluice

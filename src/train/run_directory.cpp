@@ -62,6 +62,7 @@ Json to_json(const RunDescription& run) {
                {"schedule", to_json(run.schedule)}};
   if (!run.device.empty()) j["plan"]["device"] = run.device;
   if (!run.kernels.empty()) j["plan"]["kernels"] = run.kernels;
+  if (!run.changes.empty()) j["changes"] = to_json(run.changes, run.config);
   if (run.place) j["place"] = {{"path", run.place->path}, {"inode", run.place->inode}};
   j["seal"] = seal_of(j);
   return j;
@@ -105,6 +106,9 @@ Result<RunDescription> description_from_json(const Json& j) {
   }
   SLUICE_ASSIGN(run.schedule, schedule_from_json(plan["schedule"]));
   if (!read_place(j, run.place)) return damaged;
+  if (j.contains("changes")) {
+    SLUICE_ASSIGN(run.changes, changes_from_json(j["changes"], run.config));
+  }
   if (plan.contains("device") && !plan["device"].is_string()) return damaged;
   if (plan.contains("device")) run.device = plan["device"].get<std::string>();
   if (!plan.contains("kernels")) return run;
@@ -128,6 +132,7 @@ Status remove_file(const std::string& path) {
 
 }  // namespace
 
+std::string run_name(std::uint64_t run_id) { return hex(run_id); }
 std::string swap_name(std::uint64_t run_id) { return "sluice-" + hex(run_id) + ".swap"; }
 
 RunDirectory::~RunDirectory() {
@@ -141,13 +146,17 @@ RunDirectory& RunDirectory::operator=(RunDirectory&& other) noexcept {
   return *this;
 }
 
-Status RunDirectory::lock() {
+Status RunDirectory::open_fd() {
   fd_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd_ < 0) return bad_request("--run " + path_ + ": " + std::strerror(errno));
+  return fd_ >= 0 ? success() : Status(bad_request(path_ + ": " + std::strerror(errno)));
+}
+
+Status RunDirectory::lock() {
+  SLUICE_TRY(open_fd());
   if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return success();
   if (errno == EWOULDBLOCK)
-    return bad_request("--run " + path_ + " is in use by another process; wait for it or give another directory");
-  return bad_request("--run " + path_ + " can not be locked: " + std::strerror(errno) +
+    return bad_request(path_ + " is in use by another process; wait for it or give another directory");
+  return bad_request(path_ + " can not be locked: " + std::strerror(errno) +
                      "; give a directory on a file system that has locks");
 }
 
@@ -156,34 +165,52 @@ Result<RunDirectory> RunDirectory::open(const std::string& path) {
   directory.path_ = path;
   if (!exists(path)) return directory;
   SLUICE_TRY(directory.lock());
-  const std::string file = path + "/run.json";
+  SLUICE_TRY(directory.read_run());
+  return directory;
+}
+
+Result<RunDirectory> RunDirectory::look(const std::string& path) {
+  RunDirectory directory;
+  directory.path_ = path;
+  if (!exists(path)) return directory;
+  SLUICE_TRY(directory.open_fd());
+  SLUICE_TRY(directory.read_run());
+  return directory;
+}
+
+Status RunDirectory::read_run() {
+  const std::string file = path_ + "/run.json";
   if (!exists(file)) {
-    for (const std::string& part : {directory.commit_path(0), directory.snapshot_path(), path + "/result.json"}) {
+    for (const std::string& part : {commit_path(0), snapshot_path(), path_ + "/result.json"}) {
       if (!exists(part)) continue;
-      return bad_request(fmt::format(
-          "--run {} holds half a run: {} without run.json; put it back, or give another directory", path, part));
+      return bad_request(
+          fmt::format("{} holds half a run: {} without run.json; put it back, or give another directory", path_, part));
     }
     // A run ends with a model of its own.
     for (const char* part : {"/config.json", "/model.safetensors", "/model.safetensors.index.json"})
-      if (exists(path + part))
-        return bad_request(
-            fmt::format("--run {} holds {}, which is of no run; give another directory", path, part + 1));
-    return directory;
+      if (exists(path_ + part))
+        return bad_request(fmt::format("{} holds {}, which is of no run; give another directory", path_, part + 1));
+    return success();
   }
   SLUICE_ASSIGN(const Json json, read_json(file));
   Result<RunDescription> run = description_from_json(json);
   if (!run.ok()) return run.error().in(file);
-  directory.run_ = *std::move(run);
-  return directory;
+  run_ = *std::move(run);
+  return success();
+}
+
+Status RunDirectory::make() {
+  std::error_code error;
+  std::filesystem::create_directories(path_, error);
+  if (error) return bad_request(path_ + ": can not be made: " + error.message());
+  if (fd_ < 0) SLUICE_TRY(lock());
+  if (exists(path_ + "/run.json"))
+    return bad_request(path_ + " was taken by another process meanwhile; give another directory");
+  return success();
 }
 
 Status RunDirectory::begin(const RunDescription& run) {
-  std::error_code error;
-  std::filesystem::create_directories(path_, error);
-  if (error) return bad_request("--run " + path_ + ": can not be made: " + error.message());
-  if (fd_ < 0) SLUICE_TRY(lock());
-  if (exists(path_ + "/run.json"))
-    return bad_request("--run " + path_ + " was taken by another process meanwhile; give another directory");
+  SLUICE_TRY(make());
   run_ = run;
   run_->place = here();
   return publish_file(path_ + "/run.json", to_json(*run_).dump(1) + "\n");
@@ -215,7 +242,7 @@ Status RunDirectory::check_place() const {
   const auto& [before, inode] = *run_->place;
   const auto refuse = [&](const std::string& other) {
     return bad_request(fmt::format(
-        "--run {} holds the same run as {}: one is a copy of the other, and both would write to one swap file; go on "
+        "{} holds the same run as {}: one is a copy of the other, and both would write to one swap file; go on "
         "in {}, or remove {}/run.json to go on here",
         path_, other, other, other));
   };
@@ -241,9 +268,11 @@ std::string RunDirectory::moved() const {
   return now->path + ": the directory of the run was replaced, by a copy from elsewhere; it goes on here";
 }
 
-Status RunDirectory::update(const RunConfig& config, const std::string& device, const KernelChoices& kernels) {
+Status RunDirectory::update(const RunConfig& config, std::int64_t done, const std::string& device,
+                            const KernelChoices& kernels) {
   const Json before = to_json(*run_);
   RunDescription run = *run_;
+  run.changes = with_change(run.changes, run.config, config, done);
   run.config = config;
   run.device = device;
   run.kernels = kernels;
@@ -253,8 +282,23 @@ Status RunDirectory::update(const RunConfig& config, const std::string& device, 
   return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
 }
 
+Status RunDirectory::check_swap_files(const std::vector<std::string>& directories) const {
+  if (!run_ || run_->config.durable != Durable::on || !has_commits()) return success();
+  const std::string name = swap_name(run_->id);
+  for (const std::string& directory : directories)
+    if (!exists(directory + "/" + name))
+      return bad_request(
+          fmt::format("--run {}: its states are in {}, which is not in {}; put it back, or say with --nvme DIR where "
+                      "it was moved to",
+                      path_, name, directory));
+  return success();
+}
+
 Status RunDirectory::forget() {
   SLUICE_TRY(remove_state());  // of as many ranks as the run has
+  std::error_code error;
+  std::filesystem::remove_all(companions(), error);
+  if (error) return fault(companions() + ": can not be removed: " + error.message());
   run_.reset();
   return remove_file(path_ + "/run.json");
 }

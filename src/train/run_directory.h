@@ -1,11 +1,14 @@
 // The directory of a run: what it is, how far it has come, and the lock that makes it one process's.
 //
-//     run.json          configuration, identity of model and data, schedule: written once, before the first step
+//     run.json          configuration, identity of model and data, schedule: written before the first step, and again
+//                       when the run goes on otherwise
 //     commit.R          the commit records of rank R (offload/state/commit_log.h), where the run is durable
 //     state.snapshot    all states of a run that is not durable, written when it was asked to stop
 //     metrics.jsonl     a line per step
 //     result.json       written when the run is complete
-//     config.json, model.safetensors, tokens/     the model for other programs; text as tokens
+//     began_from/       tokenizer and settings of the model that it began from, which may be gone at the end
+//     tokens/           text as tokens
+//     config.json, model.safetensors, ...     when it is complete: a Hugging Face directory for other programs
 #pragma once
 
 #include <cstdint>
@@ -16,9 +19,12 @@
 
 #include "sluice/profile.h"
 #include "src/schedule/schedule.h"
-#include "src/train/run_config.h"
+#include "src/train/run_changes.h"
 
 namespace sluice {
+
+/// In the directory of a run: see src/train/companions.h.
+constexpr const char* began_from = "began_from";
 
 /// Where the directory of a durable run lies, whose swap file one directory alone may go on with. Not the number of its
 /// device: that may be another one after the machine was started again.
@@ -38,18 +44,21 @@ struct RunDescription {
   Schedule schedule;
   std::uint32_t block_bytes = 0;
   std::vector<double> stripe_weights;
-  std::uint64_t layout = 0;       ///< of the durable slots
-  std::string device;             ///< Device::kind
-  KernelChoices kernels;          ///< of a GPU
-  std::optional<RunPlace> place;  ///< of a durable run; none in those of early versions
+  std::uint64_t layout = 0;        ///< of the durable slots
+  std::string device;              ///< Device::kind
+  KernelChoices kernels;           ///< of a GPU
+  std::optional<RunPlace> place;   ///< of a durable run; none in those of early versions
+  std::vector<RunChange> changes;  ///< from which steps on it was as `config`, and how before
 };
 
-/// Move-only. Locked against other processes from open or begin until destroyed.
+/// Move-only. Locked against other processes from open or begin until destroyed, but where it was only looked at.
 class RunDirectory {
  public:
   /// Nothing is created. A directory that is missing, or holds no run, is free. bad_request when it is in use, when its
   /// run is of another version or damaged, or when parts of a run lie in it without the rest.
   static Result<RunDirectory> open(const std::string& path);
+  /// To read what the run is, also while another process goes on with it: not locked, and not to be written to.
+  static Result<RunDirectory> look(const std::string& path);
 
   RunDirectory() = default;
   ~RunDirectory();
@@ -57,15 +66,20 @@ class RunDirectory {
   RunDirectory& operator=(RunDirectory&& other) noexcept;
 
   const std::optional<RunDescription>& run() const { return run_; }
-  /// Makes the directory if it is missing and publishes run.json.
+  /// Makes the directory if it is missing: it is this process's from here on. bad_request when it has a run by now.
+  Status make();
+  /// make(), and publishes run.json.
   Status begin(const RunDescription& run);
   /// Whether the run may go on here: bad_request, naming the other, when another directory holds it too, since both
   /// would write to one swap file. A copy that replaces what is gone may: the run was moved, or put back from a backup.
   Status check_place() const;
   /// One line when the run goes on in another directory than before; else empty.
   std::string moved() const;
-  /// What may change while a run goes on has changed; and it is remembered where it does.
-  Status update(const RunConfig& config, const std::string& device, const KernelChoices& kernels);
+  /// What may change while a run goes on has changed behind step `done`; and it is remembered where it does.
+  Status update(const RunConfig& config, std::int64_t done, const std::string& device, const KernelChoices& kernels);
+  /// Whether the swap file of a run that is to go on lies in these directories: bad_request, naming what was looked
+  /// for.
+  Status check_swap_files(const std::vector<std::string>& directories) const;
   /// Forget a run that never got as far as a state to go on from.
   Status forget();
 
@@ -76,12 +90,15 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string commit_path(RankId rank) const { return path_ + "/commit." + std::to_string(rank); }
   std::string snapshot_path() const { return path_ + "/state.snapshot"; }
+  std::string companions() const { return path_ + "/" + began_from; }
   bool has_commits() const;
   bool has_snapshot() const;
   Status remove_state() const;  ///< commit records and snapshot
 
  private:
+  Status open_fd();
   Status lock();
+  Status read_run();
   std::optional<RunPlace> here() const;
   bool is_other_of_this_run(const std::string& path) const;
   std::string path_;
@@ -89,6 +106,8 @@ class RunDirectory {
   std::optional<RunDescription> run_;
 };
 
+/// What the lines of its metrics and its result have as "run".
+std::string run_name(std::uint64_t run_id);
 /// "sluice-<id>.swap"
 std::string swap_name(std::uint64_t run_id);
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -198,6 +199,9 @@ Result<std::unique_ptr<StoredWeights>> opened(const RunDirectory& directory, con
 
 Result<std::unique_ptr<StoredWeights>> StoredWeights::open(const RunDirectory& directory,
                                                            const RestoreListener& listener) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(directory.path(), ignored))
+    return bad_request("there is no " + directory.path() + "; give the directory of a run");
   if (!directory.run()) return bad_request(directory.path() + " holds no run: there is no run.json in it");
   SLUICE_ASSIGN(const auto result, directory.result());
   if (result) return opened<ModelWeights>(directory, (*result)["steps"].get<std::uint64_t>());

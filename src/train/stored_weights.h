@@ -32,6 +32,8 @@ class StoredWeights {
   virtual Place place() const = 0;
   const RunDescription& run() const { return *directory_.run(); }
   const ModelSpec& model() const { return model_; }
+  /// Where the run keeps what lies beside the weights, if it does.
+  std::string companions() const { return directory_.companions(); }
   std::uint64_t step() const { return step_; }
   /// Of the parameters that steps compute with.
   Dtype dtype() const { return run().config.dtype; }

@@ -11,6 +11,7 @@
 #include "src/device/statistics.h"
 #include "src/train/export.h"
 #include "src/train/impatience.h"
+#include "src/train/profile_doubts.h"
 
 namespace sluice {
 namespace {
@@ -22,6 +23,23 @@ constexpr std::size_t steady_steps_max = 1000;
 constexpr double stop_patience_seconds = 10;
 constexpr std::int64_t metrics_sync_every = CommitLog::results_max / 2;
 
+/// Where steps show that the profile is wrong: say so, and have it measured again.
+void compare_with_profile(const Prepared& run, const std::vector<StepRecord>& steady, const Timeline& timeline,
+                          bool disturbed, TrainObserver& observer) {
+  if (steady.size() < 3) return;
+  ObservedSteps steps;
+  std::vector<double> seconds;
+  for (const StepRecord& r : steady) seconds.push_back(r.step_seconds);
+  steps.step_seconds = median(seconds);
+  steps.disturbed = disturbed;
+  if (!timeline.empty()) steps.op_seconds = seconds_by_key(run.main, timeline);
+  const std::vector<Contradiction> found = contradictions(run, steps);
+  if (found.empty()) return;
+  for (const Contradiction& c : found) observer.note("the profile is wrong: " + c.text);
+  const Status doubted = doubt_profile(run.config, found);
+  observer.note(doubted.ok() ? "the next command on a quiet machine measures that again" : doubted.error().message);
+}
+
 }  // namespace
 
 double Trainer::batch_tokens() const {
@@ -31,32 +49,32 @@ double Trainer::batch_tokens() const {
 
 Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                             std::span<std::int32_t> dst) {
+  if (WindowLoss* evaluation = evaluation_.load(std::memory_order_acquire))
+    return evaluation->load(rank, micro_batch, params, dst);
   const Workload& w = run_.workload;
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
   const auto micro_batches = static_cast<std::uint64_t>(w.micro_batches);
   const std::uint64_t first =
       (((params.step - 1) * w.ranks + rank) * micro_batches + static_cast<std::uint64_t>(micro_batch)) * rows;
   for (std::uint64_t row = 0; row < rows; ++row)
-    SLUICE_TRY(read_sample(evaluating_.load(std::memory_order_relaxed), first + row,
-                           BatchRow::of(dst, row, rows, static_cast<std::uint64_t>(w.shape.sequence))));
+    SLUICE_TRY(read_sample(first + row, BatchRow::of(dst, row, rows, static_cast<std::uint64_t>(w.shape.sequence))));
   return success();
 }
 
-Status Trainer::read_sample(bool held_out, std::uint64_t sample, const BatchRow& row) const {
-  const std::uint64_t window = held_out ? batches_.held_out_window(sample) : batches_.training_window(sample);
-  return batches_.windows().read(window, row);
+Status Trainer::read_sample(std::uint64_t sample, const BatchRow& row) const {
+  return batches_.training().read(batches_.training_window(sample), row);
 }
 
 /// Tokens of a global batch that count in its loss.
-Result<double> Trainer::count_targets(bool held_out, std::uint64_t step) {
-  if (batches_.windows().all_count()) return batch_tokens();
+Result<double> Trainer::count_targets(std::uint64_t step) {
+  if (batches_.training().all_count()) return batch_tokens();
   const auto sequence = static_cast<std::uint64_t>(run_.workload.shape.sequence);
   const auto samples = static_cast<std::uint64_t>(batch_tokens()) / sequence;
   scratch_.resize((run_.workload.documents ? 3 : 2) * sequence);
   const BatchRow row = BatchRow::of(scratch_, 0, 1, sequence);
   std::uint64_t targets = 0;
   for (std::uint64_t i = 0; i < samples; ++i) {
-    SLUICE_TRY(read_sample(held_out, (step - 1) * samples + i, row));
+    SLUICE_TRY(read_sample((step - 1) * samples + i, row));
     targets += row.targets_that_count();
   }
   return static_cast<double>(targets);
@@ -68,11 +86,15 @@ double Trainer::mean_loss(std::uint64_t step) const {
 }
 
 Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlock& control, std::span<const double>,
-                         std::span<const double>) {
+                         std::span<const double> losses) {
+  if (WindowLoss* evaluation = evaluation_.load(std::memory_order_acquire)) {
+    evaluation->collect(rank, params, losses);
+    return success();
+  }
   if (rank != 0) return success();
   const Clock::time_point now = Clock::now();
   ended_[params.step % ended_.size()] = {control, now};
-  if (!journal_ || evaluating_.load(std::memory_order_relaxed)) return success();
+  if (!journal_) return success();
   StepResult result;
   result.step = params.step;
   result.loss = mean_loss(params.step);
@@ -84,7 +106,8 @@ Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlo
 }
 
 void Trainer::step_not_finite(RankId, const StepParams& params) {
-  if (!evaluating_.load(std::memory_order_relaxed)) failed_step_.store(static_cast<std::int64_t>(params.step));
+  if (evaluation_.load(std::memory_order_acquire) == nullptr)
+    failed_step_.store(static_cast<std::int64_t>(params.step));
 }
 
 Status Trainer::commit(RankId rank, const StepParams& params, std::uint8_t parity) {
@@ -113,7 +136,7 @@ StepParams Trainer::step_params(std::int64_t step, double targets) const {
 }
 
 Status Trainer::release(std::int64_t step) {
-  SLUICE_ASSIGN(const double targets, count_targets(false, static_cast<std::uint64_t>(step)));
+  SLUICE_ASSIGN(const double targets, count_targets(static_cast<std::uint64_t>(step)));
   if (targets == 0) observer_.note("step " + std::to_string(step) + ": none of its tokens counts in the loss");
   targets_[static_cast<std::uint64_t>(step) % targets_.size()] = targets;
   SLUICE_TRY(engine_->executor().release(step_params(step, targets)));
@@ -139,7 +162,7 @@ Status Trainer::end_training() {
 
 Status Trainer::drain() {
   Executor& executor = engine_->executor();
-  if (training_ && !run_.config.trace.empty()) timeline_ = executor.timeline();
+  if (training_) timeline_ = executor.timeline();
   training_ = false;
   SLUICE_TRY(executor.end());
   if (!pending_) return success();
@@ -152,30 +175,20 @@ Status Trainer::drain() {
   return success();
 }
 
-Result<double> Trainer::evaluate(int batches) {
-  Executor& executor = engine_->executor();
-  evaluating_ = true;
-  double sum = 0, targets = 0;
-  const auto run_batches = [&]() -> Status {
-    SLUICE_TRY(executor.begin(run_.evaluate));
-    for (int i = 0; i < batches; ++i) {
-      StepParams p;
-      p.step = static_cast<std::uint64_t>(i) + 1;
-      SLUICE_ASSIGN(const double counted, count_targets(true, p.step));
-      targets += counted;
-      SLUICE_TRY(executor.release(p));
-      SLUICE_TRY(executor.wait(static_cast<std::uint64_t>(i)));
-      sum += ended_[p.step % ended_.size()].control.loss_sum;
-    }
-    return success();
-  };
-  Status status = run_batches();
-  const Status ended = executor.end();
-  evaluating_ = false;
-  if (status.ok()) status = ended;
-  if (status.ok()) return sum / std::max(targets, 1.0);
-  if (status.error().code == ErrorCode::not_finite) return fault("evaluation: " + status.error().message);
-  return status.error();
+Result<std::vector<SetLoss>> Trainer::evaluate() {
+  std::vector<SetLoss> losses;
+  for (const EvalSet& set : eval_sets_) {
+    WindowLoss evaluation(set.windows, run_.workload);
+    evaluation_.store(&evaluation, std::memory_order_release);
+    const Result<EvaluateResult> result =
+        evaluation.run(engine_->executor(), run_.evaluate, {stop_, stop_patience_seconds}, {});
+    evaluation_.store(nullptr, std::memory_order_release);
+    if (!result.ok() && result.error().code == ErrorCode::not_finite)
+      return fault("evaluation of " + set.name + ": " + result.error().message);
+    if (!result.ok()) return result.error();
+    losses.push_back({set.name, result->loss});
+  }
+  return losses;
 }
 
 Result<StepRecord> Trainer::collect(std::int64_t step) {
@@ -205,7 +218,9 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
 
 /// What follows from step and duration.
 void Trainer::fill_rates(StepRecord& r) const {
-  r.lr = learning_rate(run_.config.optimizer, r.step, run_.config.steps);
+  if (directory_ != nullptr) r.run = run_name(directory_->run()->id);
+  const RunConfig& c = config_of(r.step);
+  r.lr = learning_rate(c.optimizer, r.step, c.steps);
   r.tokens = static_cast<std::int64_t>(batch_tokens()) * r.step;
   r.bound_seconds = run_.predicted.bound_seconds;
   r.predicted_seconds = run_.predicted.step_seconds;
@@ -261,10 +276,9 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
     record.state_hash = hash;
   }
   if (step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0)) {
-    SLUICE_ASSIGN(const double loss, evaluate(c.eval_batches));
-    record.eval_loss = loss;
-    if (step == c.steps) eval_loss_ = loss;
-    observer_.evaluated(step, loss);
+    SLUICE_ASSIGN(record.eval, evaluate());
+    if (step == c.steps) eval_ = record.eval;
+    for (const SetLoss& loss : record.eval) observer_.evaluated(step, loss);
   }
   return success();
 }
@@ -274,7 +288,7 @@ Status Trainer::write(const StepRecord& record) {
   if (metrics_.is_open()) {
     SLUICE_TRY(metrics_.write_line(to_json_line(record)));
     // Commits keep the last lines' contents; older ones must not be lost with the power either.
-    const bool keep = record.step % metrics_sync_every == 0 || record.eval_loss || record.state_hash;
+    const bool keep = record.step % metrics_sync_every == 0 || !record.eval.empty() || record.state_hash;
     if (journal_ && keep) SLUICE_TRY(metrics_.sync());
   }
   written_ = record.step;
@@ -357,7 +371,10 @@ Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {
     if (stop.load() && !(training_ && released_ >= step)) return end_training();
     Result<StepRecord> record = skip_.contains(step) ? pass_over(step) : train_step(step, stop, result);
     if (!record.ok()) return record.error();
-    SLUICE_TRY(interlude(step, *record));
+    const Status between = interlude(step, *record);
+    // The step is behind us, and its evaluation is left to who goes on.
+    if (!between.ok() && between.error().code == ErrorCode::cancelled) done_ = step;
+    SLUICE_TRY(between);
     SLUICE_TRY(write(*record));
     done_ = step;
     result.loss = record->loss;
@@ -378,6 +395,8 @@ Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& 
 
 Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   TrainResult result;
+  SystemCpuClock clock;
+  const CpuReading begun = clock.read();
   const bool long_steps = 3 * run_.predicted.step_seconds > stop_patience_seconds;
   std::optional<Impatience> impatience;
   if (journal_) engine_->set_stop(&stop);
@@ -394,9 +413,11 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (ran.error().code != ErrorCode::cancelled || !stop.load()) return kept(ran.error());
     const Status echo = engine_->executor().end();
     (void)echo;
-    return interrupted(result, "the step under way is given up: it would have taken too long");
+    return interrupted(result, "what was under way is given up: it would have taken too long");
   }
   compare_with_prediction();
+  const bool disturbed = !disturbance(begun, clock.read(), clock.cores()).empty();
+  compare_with_profile(run_, steady_, timeline_, disturbed, observer_);
   if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
   result.steps = done_;
   if (const Status completed = complete(result); !completed.ok()) {

@@ -18,15 +18,27 @@
 #include "io/token_file.h"
 #include "src/train/batches.h"
 #include "src/train/engine.h"
+#include "src/train/eval_sets.h"
 #include "src/train/restore.h"
 #include "src/train/run_directory.h"
 #include "src/train/step_journal.h"
+#include "src/train/window_loss.h"
 
 namespace sluice {
+
+/// nats per token
+struct SetLoss {
+  std::string set;
+  double loss = 0;
+  bool operator==(const SetLoss&) const = default;
+};
+/// The one that goes by no name: of what is held out, else of the only set; none where there are several others.
+std::optional<double> eval_loss_of(const std::vector<SetLoss>& losses);
 
 /// One line of the metrics file.
 struct StepRecord {
   std::int64_t step = 0;
+  std::string run;  ///< run_name; empty: nothing of the run is kept
   double loss = 0, grad_norm = 0, lr = 0;
   std::int64_t tokens = 0;  ///< seen so far, this step included
   double step_seconds = 0, tokens_per_second = 0, mfu = 0, bound_seconds = 0, predicted_seconds = 0, efficiency = 0;
@@ -35,7 +47,7 @@ struct StepRecord {
   std::uint64_t rss_bytes = 0;
   bool skipped = false;  ///< loss or gradient was not finite: the states are those of the step before
   std::optional<std::uint64_t> state_hash;
-  std::optional<double> eval_loss;
+  std::vector<SetLoss> eval;  ///< of each set, where the step was evaluated
 };
 std::string to_json_line(const StepRecord& record);
 
@@ -46,13 +58,14 @@ class TrainObserver {
   virtual void note(const std::string&) {}
   virtual void progress(const std::string&, double) {}  ///< fraction of what takes long before the first step
   virtual void step(const StepRecord&) {}
-  virtual void evaluated(std::int64_t, double) {}
+  virtual void evaluated(std::int64_t, const SetLoss&) {}
 };
 
 struct TrainResult {
-  std::int64_t steps = 0;  ///< done, those of earlier processes included
-  double loss = 0;         ///< of the last step
-  double eval_loss = 0;    ///< held-out, after the last step; of complete runs
+  std::int64_t steps = 0;     ///< done, those of earlier processes included
+  double loss = 0;            ///< of the last step
+  std::vector<SetLoss> eval;  ///< after the last step, of each set; of complete runs
+  std::optional<double> eval_loss() const { return eval_loss_of(eval); }
   bool interrupted = false;
   bool resumable = false;                   ///< interrupted, and the same command goes on after `steps`
   std::int64_t timed_steps = 0;             ///< of this process
@@ -60,7 +73,9 @@ struct TrainResult {
   std::uint64_t nvme_write_bytes = 0;       ///< of those
   std::optional<std::uint64_t> state_hash;  ///< of complete runs with a directory
 };
-/// What result.json tells of a complete run.
+/// {name: loss}
+nlohmann::ordered_json to_json(const std::vector<SetLoss>& losses);
+/// What result.json tells of a complete run: "eval_loss" is null where no set goes by no name.
 nlohmann::ordered_json to_json(const TrainResult& result);
 
 class Trainer final : public StepSource, public CommitSink {
@@ -74,8 +89,8 @@ class Trainer final : public StepSource, public CommitSink {
   /// All steps that are left, or until `stop` becomes true: then the steps that were released are finished, or given up
   /// where that would take long and the run is durable.
   Result<TrainResult> run(const std::atomic<bool>& stop);
-  /// Held-out loss in nats per token over `batches` batches.
-  Result<double> evaluate(int batches);
+  /// The loss on every set that there is.
+  Result<std::vector<SetLoss>> evaluate();
   Engine& engine() { return *engine_; }
 
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
@@ -92,12 +107,15 @@ class Trainer final : public StepSource, public CommitSink {
 
   // where the run stands (trainer_state.cpp)
   Status open_state();
+  Status continue_run();
   Status open_engine(bool swap_exists);
   Status check_room() const;
   RestoreListener listener();
   Engine::Watch watch(const std::string& what);
+  Status pass_on(const std::string& what, double fraction);  ///< to the observer; cancelled once stop_ is true
   Status begin_run();
   Status commit_initial();
+  Status keep_beside();
   Status fill_new();
   Status continue_durable();
   Status continue_snapshot();
@@ -110,6 +128,12 @@ class Trainer final : public StepSource, public CommitSink {
   Status settle();
   Error kept(const Error& reason);
   Status complete(TrainResult& result);
+
+  // a run that goes on otherwise (trainer_changes.cpp)
+  Status check_not_done(std::uint64_t step) const;
+  Error in_order_of_drives(const Error& error) const;
+  void tell_changes() const;
+  const RunConfig& config_of(std::int64_t step) const;
 
   // steps (trainer.cpp)
   StepParams step_params(std::int64_t step, double targets) const;
@@ -131,8 +155,8 @@ class Trainer final : public StepSource, public CommitSink {
   void compare_with_prediction() const;
   Status write_trace_file();
   double batch_tokens() const;
-  Status read_sample(bool held_out, std::uint64_t sample, const BatchRow& row) const;
-  Result<double> count_targets(bool held_out, std::uint64_t step);
+  Status read_sample(std::uint64_t sample, const BatchRow& row) const;
+  Result<double> count_targets(std::uint64_t step);
   double mean_loss(std::uint64_t step) const;
 
   const Prepared& run_;
@@ -142,12 +166,13 @@ class Trainer final : public StepSource, public CommitSink {
   TokenFile tokens_;
   std::uint64_t data_hash_ = 0;
   Batches batches_;
+  std::vector<EvalSet> eval_sets_;
   std::string metrics_path_;
   LineWriter metrics_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<StepJournal> journal_;                     ///< of durable runs
   std::array<StepResult, CommitLog::results_max> recent_{};  ///< of others: ring by step; step 0 is none
-  std::atomic<bool> evaluating_{false};
+  std::atomic<WindowLoss*> evaluation_{nullptr};             ///< that runs, in place of steps
 
   struct Ended {
     ControlBlock control;
@@ -167,9 +192,9 @@ class Trainer final : public StepSource, public CommitSink {
   bool pending_ = false;     ///< the last step's update has not been applied
   bool broken_ = false;      ///< steps could not be ended: the states are of none
   std::atomic<std::int64_t> failed_step_{0};
-  std::set<std::int64_t> skip_;      ///< steps that were not finite
-  std::optional<double> eval_loss_;  ///< after the last step
-  std::vector<StepRecord> steady_;   ///< steps that begin in the tail of the one before, as the prediction has it
+  std::set<std::int64_t> skip_;               ///< steps that were not finite
+  std::optional<std::vector<SetLoss>> eval_;  ///< after the last step
+  std::vector<StepRecord> steady_;  ///< steps that begin in the tail of the one before, as the prediction has it
   Timeline timeline_;
 };
 

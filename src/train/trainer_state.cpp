@@ -8,16 +8,19 @@
 
 #include "sluice/size.h"
 #include "src/device/profile.h"
+#include "src/train/companions.h"
 #include "src/train/export.h"
 #include "src/train/metrics_file.h"
 #include "src/train/model_writer.h"
+#include "src/train/new_files.h"
 #include "src/train/restore.h"
-#include "src/train/run_config_json.h"
 #include "src/train/snapshot.h"
 #include "src/train/trainer.h"
 
 namespace sluice {
 namespace {
+
+constexpr std::size_t watched_ops_max = 1u << 17;
 
 std::uint64_t random_id() {
   std::random_device device;
@@ -37,28 +40,44 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   const RunConfig& c = run.config;
   SLUICE_CHECK(c.run.empty() == (directory == nullptr), "(a run in '%s' and its directory)", c.run.c_str());
   std::unique_ptr<Trainer> t(new Trainer(run, observer, directory, stop));
-  SLUICE_ASSIGN(t->tokens_, open_data(c, run.model.config, [&](const std::string& text) { observer.note(text); }));
-  SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed, run.workload.documents));
-  t->metrics_path_ = c.metrics.empty() && directory != nullptr ? directory->path() + "/metrics.jsonl" : c.metrics;
+  NewFiles tokens_made(directory != nullptr && directory->run() ? c.run + "/tokens" : "");
+  SLUICE_ASSIGN(t->tokens_, open_data(
+                                c, run.model.config, [&](const std::string& text) { observer.note(text); },
+                                [&](double fraction) {
+                                  // Who is refused where a run goes on reads one line.
+                                  const bool is_quiet = directory != nullptr && directory->run();
+                                  if (is_quiet && (stop == nullptr || !stop->load())) return success();
+                                  return t->pass_on("tokenizing " + c.data, fraction);
+                                }));
+  SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed, run.workload.documents, c.eval_split));
+  SLUICE_ASSIGN(t->eval_sets_, open_eval_sets(c, run.model.config, run.workload.documents, t->batches_,
+                                              [&](const std::string& text) { observer.note(text); }));
+  observer.note(shown(c, t->batches_, t->eval_sets_));
+  t->metrics_path_ = metrics_path(c);
   if (directory != nullptr) {
     SLUICE_ASSIGN(t->data_hash_, t->tokens_.hash());
   }
   SLUICE_TRY(t->open_state());
-  if (t->done_ > c.steps)
-    return bad_request(directory->path() + ": the run stands at step " + std::to_string(t->done_) +
-                       ", beyond --steps " + std::to_string(c.steps));
+  tokens_made.keep();
   t->first_ = t->done_ + 1;
   SLUICE_TRY(t->open_metrics());
   return t;
 }
 
 Status Trainer::open_state() {
+  SLUICE_TRY(check_metrics(run_.config, directory_));
   if (directory_ == nullptr || !directory_->run()) return begin_run();
   SLUICE_TRY(check_same(*directory_->run()));
-  SLUICE_TRY(check_metrics(metrics_path_));
   SLUICE_TRY(directory_->check_place());
   if (const std::string moved = directory_->moved(); !moved.empty()) observer_.note(moved);
-  SLUICE_TRY(directory_->update(run_.config, run_.workload.device, run_.kernels));
+  SLUICE_TRY(keep_beside());
+  SLUICE_TRY(continue_run());
+  tell_changes();
+  return directory_->update(run_.config, done_, run_.workload.device, run_.kernels);
+}
+
+/// From what it has left; nothing of that is touched yet.
+Status Trainer::continue_run() {
   if (run_.workload.durable && directory_->has_commits()) return continue_durable();
   if (!run_.workload.durable && directory_->has_snapshot()) return continue_snapshot();
   // A step's line is written after the first commit: where there is one, there were records.
@@ -75,7 +94,8 @@ Status Trainer::open_state() {
 
 Status Trainer::open_engine(bool swap_exists) {
   Engine::Options options;
-  options.record_timeline = !run_.config.trace.empty();
+  // What ops take is compared with the profile; of huge plans it takes memory.
+  options.record_timeline = !run_.config.trace.empty() || run_.main.ops.size() <= watched_ops_max;
   options.commit_sink = this;
   if (run_.workload.durable) options.swap_name = swap_name(directory_->run()->id);
   options.swap_exists = swap_exists;
@@ -94,7 +114,7 @@ Status Trainer::check_room() const {
   // A snapshot lies beside the one before, and beside the model, until the other is whole.
   const std::uint64_t lasting =
       directory_->has_snapshot() ? std::max(model.data_bytes(), states) : model.data_bytes() + states;
-  const std::uint64_t needed = lasting + small_files_bytes;
+  const std::uint64_t needed = lasting + companion_bytes(directory_->companions()) + small_files_bytes;
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (needed <= free) return success();
   return bad_request("--run " + directory_->path() + ": " +
@@ -106,29 +126,45 @@ Status Trainer::check_room() const {
 
 Engine::Watch Trainer::watch(const std::string& what) {
   observer_.note(what);
-  return [this, what](double fraction) -> Status {
-    observer_.progress(what, fraction);
-    if (stop_ == nullptr || !stop_->load()) return success();
-    std::string text = "stopped by a signal while " + what;
-    if (directory_ != nullptr && directory_->run())
-      text += directory_->has_commits() || directory_->has_snapshot()
-                  ? "; the run is as it was: the same command goes on"
-                  : "; nothing has been trained yet: the same command starts over";
-    return Error{ErrorCode::cancelled, text};
-  };
+  return [this, what](double fraction) { return pass_on(what, fraction); };
+}
+
+Status Trainer::pass_on(const std::string& what, double fraction) {
+  observer_.progress(what, fraction);
+  if (stop_ == nullptr || !stop_->load()) return success();
+  const bool goes_on =
+      directory_ != nullptr && directory_->run() && (directory_->has_commits() || directory_->has_snapshot());
+  return Error{ErrorCode::cancelled, "stopped by a signal while " + what +
+                                         (goes_on ? "; the run is as it was: the same command goes on"
+                                                  : "; nothing has been trained yet: the same command starts over")};
 }
 
 /// A new run: its directory first, so that a swap file that is left behind has an owner.
 Status Trainer::begin_run() {
   const bool is_new = directory_ != nullptr && !directory_->run();
   if (is_new) SLUICE_TRY(directory_->begin(describe()));
-  Status filled = fill_new();
+  Status filled = keep_beside();
+  if (filled.ok()) filled = fill_new();
   // What can not be had now leaves nothing.
   if (filled.ok() || filled.error().code != ErrorCode::bad_request) return filled;
   if (engine_ && run_.workload.durable) engine_->discard_swap();
   engine_.reset();
   if (is_new) SLUICE_TRY(directory_->forget());
   return filled;
+}
+
+/// The tokenizer and what else is to lie beside the model, as they are now.
+Status Trainer::keep_beside() {
+  std::error_code ignored;
+  if (directory_ == nullptr || std::filesystem::exists(directory_->companions() + "/config.json", ignored))
+    return success();
+  const std::string source = source_directory(run_.config);
+  if (!source.empty() && !std::filesystem::exists(source, ignored)) {
+    observer_.note(source + ", which the run began from, is gone: the model will have no tokenizer beside it");
+    return success();
+  }
+  SLUICE_ASSIGN(const auto format, recognize_tokens(run_.config.data));
+  return keep_companions(run_.config, run_.model.config, !format, directory_->companions());
 }
 
 Status Trainer::fill_new() {
@@ -161,8 +197,10 @@ Status Trainer::commit_initial() {
 Status Trainer::continue_durable() {
   SLUICE_TRY(open_engine(true));
   SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_->store(), false, listener()));
-  SLUICE_ASSIGN(const std::uint64_t step,
-                restore_newest(*directory_, *engine_, *journal_, run_.workload.ranks, listener()));
+  if (!journal_->steps().empty()) SLUICE_TRY(check_not_done(journal_->steps().front()));
+  const auto restored = restore_newest(*directory_, *engine_, *journal_, run_.workload.ranks, listener());
+  if (!restored.ok()) return in_order_of_drives(restored.error());
+  const std::uint64_t step = *restored;
   done_ = static_cast<std::int64_t>(step);
   // Of how many in a row have been skipped.
   for (std::uint64_t s = step; s > 0 && journal_->find(s) && journal_->find(s)->skipped != 0; --s)
@@ -176,6 +214,7 @@ Status Trainer::continue_snapshot() {
   SLUICE_TRY(open_engine(false));
   SLUICE_ASSIGN(const std::uint64_t step, load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
                                                         watch("reading the states that were saved")));
+  SLUICE_TRY(check_not_done(step));
   done_ = saved_ = static_cast<std::int64_t>(step);
   for (const StepResult& result : snapshot_results(directory_->snapshot_path(), engine_->state_stream_bytes()))
     recent_[result.step % recent_.size()] = result;
@@ -213,8 +252,10 @@ Status Trainer::check_same(const RunDescription& run) const {
   const std::string where = directory_->path();
   SLUICE_TRY(check_same_states(*directory_, run_));
   if (run.data_tokens != tokens_.count() || run.data_hash != data_hash_)
-    return bad_request(where + ": " + run_.config.data +
-                       " is not the data that the run began with; put it back, or start a new run");
+    return bad_request(where + ": " + run_.config.data + " is not the data that the run began with; " +
+                       (run_.config.data == run.config.data ? "put it back"
+                                                            : "give what was " + run.config.data + ", wherever it is") +
+                       ", or start a new run");
   const auto tell = [&](const std::string& what) {
     observer_.note(where + ": the run " + what + "; from here on its bits need not be those of an uninterrupted run");
   };
@@ -315,13 +356,13 @@ Error Trainer::kept(const Error& reason) {
 
 /// All steps are done: the model, the result, and then nothing of the states is needed any more.
 Status Trainer::complete(TrainResult& result) {
-  if (!eval_loss_) {
-    SLUICE_ASSIGN(eval_loss_, evaluate(run_.config.eval_batches));
+  if (!eval_) {
+    SLUICE_ASSIGN(eval_, evaluate());
   }
-  result.eval_loss = *eval_loss_;
+  result.eval = *eval_;
   if (directory_ == nullptr) return success();
   observer_.note("saving the model to " + directory_->path());
-  SLUICE_TRY(export_model(*engine_, run_, directory_->path()));
+  SLUICE_TRY(export_model(*engine_, run_, directory_->path(), directory_->companions()));
   SLUICE_ASSIGN(const std::uint64_t hash, engine_->state_hash());
   result.state_hash = hash;
   SLUICE_TRY(metrics_.is_open() ? metrics_.sync() : success());

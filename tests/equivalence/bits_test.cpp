@@ -198,18 +198,22 @@ TEST_P(Bits, AreTheSameAtTheSmallestBudgets) {
   const Outcome reference = picked(all_resident, c);
   const auto roomy = prepare(c, Purpose::train, {});
   ASSERT_TRUE(roomy.ok()) << roomy.error().message;
-  c.device_memory = (*roomy)->search.smallest.device;
-  c.host_memory = (*roomy)->search.smallest.host;
-  c.nvme_space = (*roomy)->search.smallest.nvme;
-  expect_same(reference, measured(c, frugal_schedule((*roomy)->workload)));
+  const TierBytes smallest = smallest_budgets(**roomy).corner;
+  c.device_memory = smallest.device;
+  c.host_memory = smallest.host;
+  c.nvme_space = smallest.nvme;
   const auto searched = prepare(c, Purpose::train, {});
   ASSERT_TRUE(searched.ok()) << searched.error().message;
   ASSERT_TRUE((*searched)->search.fits) << does_not_fit(**searched).message;
   expect_same(reference, run(**searched));
-  --c.device_memory;
-  const auto refused = prepare(c, Purpose::train, {});
-  ASSERT_TRUE(refused.ok());
-  EXPECT_FALSE((*refused)->search.fits);
+  for (std::uint64_t RunConfig::*budget :
+       {&RunConfig::device_memory, &RunConfig::host_memory, &RunConfig::nvme_space}) {
+    RunConfig less = c;
+    less.*budget -= buffer_alignment_bytes;
+    const auto refused = prepare(less, Purpose::train, {});
+    ASSERT_TRUE(refused.ok());
+    EXPECT_FALSE((*refused)->search.fits);
+  }
 }
 
 TEST_P(Bits, DoNotDependOnTiming) {

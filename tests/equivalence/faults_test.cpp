@@ -30,7 +30,7 @@ Ended attempt(Prepared& prepared, const std::optional<FaultOptions>& faults) {
   const auto hash = (*trainer)->engine().state_hash();
   if (!hash.ok()) return failed(hash.error());
   ended.outcome.state_hash = *hash;
-  ended.outcome.eval_loss = result->eval_loss;
+  ended.outcome.eval_loss = result->eval_loss().value_or(0);
   return ended;
 }
 

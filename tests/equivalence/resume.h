@@ -80,7 +80,7 @@ class Resume : public testing::Test {
   static Finished finished(const std::string& path, const Attempt& last) {
     EXPECT_FALSE(last.error) << last.error->message;
     Finished f;
-    f.eval_loss = last.result.eval_loss;
+    f.eval_loss = last.result.eval_loss().value_or(0);
     f.state_hash = last.result.state_hash.value_or(0);
     std::ifstream in(path + ".jsonl");
     for (std::string line; std::getline(in, line);) {

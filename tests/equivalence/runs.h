@@ -144,7 +144,7 @@ inline Outcome run(const Prepared& prepared) {
   EXPECT_TRUE(hash.ok()) << hash.error().message;
   if (!hash.ok()) return out;
   out.state_hash = *hash;
-  out.eval_loss = result->eval_loss;
+  out.eval_loss = result->eval_loss().value_or(0);
   out.moved = (*trainer)->engine().executor().moved();
   return out;
 }

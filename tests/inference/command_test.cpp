@@ -111,10 +111,16 @@ TEST_F(InferenceCommandTest, EvaluatesText) {
   two["model"] = {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", json::array()}};
   two["decoder"] = {{"type", "Fuse"}};
   std::ofstream(model() + "/tokenizer.json") << two.dump();
+  // The same bytes in a file that does not say what made it.
+  ASSERT_EQ(sluice("data tokenize --input " + text() + " --output " + path("bytes.tokens")).status, 0);
+  ASSERT_EQ(
+      sluice("data convert --tokenizer none --input " + path("bytes.tokens") + " --output " + path("t.tokens")).status,
+      0);
   const Finished twice =
-      on_model("eval --json --data " + text() + " --seq 64 --batch 4 --micro-batch 2 --batches 3", {2, 64});
+      on_model("eval --json --data " + path("t.tokens") + " --seq 64 --batch 4 --micro-batch 2 --batches 3", {2, 64});
   std::ofstream(model() + "/tokenizer.json") << R"({"model": {"type": "Unigram"}})";
-  const Finished without = on_model("eval --data " + text() + " --seq 64 --batch 4 --micro-batch 2", {2, 64});
+  const Finished without = on_model("eval --data " + path("t.tokens") + " --seq 64 --batch 4 --micro-batch 2", {2, 64});
+  expect_refused("eval --model " + model() + " --data " + text() + " --seq 64", "'Unigram' is not supported");
   EXPECT_EQ(without.status, 0) << without.err;
   EXPECT_NE(without.err.find("'Unigram' is not supported"), std::string::npos) << without.err;
   EXPECT_EQ(without.out.find("bits per byte"), std::string::npos) << without.out;
@@ -231,7 +237,7 @@ TEST_F(InferenceCommandTest, WrongRequestsAreOneLine) {
   expect_refused("generate --model " + path("bare") + " --prompt x", "model.safetensors");
   expect_refused("generate --model llama-tiny --prompt x", "--init");
   expect_refused("generate --model llama-25m --init " + model() + " --prompt x", model());
-  expect_refused("generate --model llama-125m --prompt x", "--tokenizer");
+  expect_refused("generate --model llama-125m --prompt x", "--init");
   expect_refused(trained + " --prompt x --tokenizer " + path("nowhere"), "nowhere");
   expect_refused(trained + " --prompt x --tokenizer " SLUICE_FIXTURES "/tokenizers/llama2.json", "vocabulary of 256");
   expect_refused(trained + " --prompt x --tokenizer " + model() + "/config.json", "no model");
@@ -249,11 +255,11 @@ TEST_F(InferenceCommandTest, WrongRequestsAreOneLine) {
   expect_refused(trained + " --prompt x --tokens 2048", "2048");
   expect_refused(trained + " --prompt x --dtype fp8", "fp8");
   const std::string on = "eval --model " + model();
-  expect_refused(on, "--data");
+  expect_refused("eval --model " + path("bare"), "--data");
   expect_refused(on + " --data " + path("nowhere"), "nowhere");
   expect_refused("eval --model llama-tiny --data " + text(), "--init");
   expect_refused("eval --model " + path("bare") + " --data " + text(), "model.safetensors");
-  expect_refused(on + " --data " + text() + " --batches 0", "--batches");
+  expect_refused(on + " --data " + text() + " --batches -1", "--batches");
   expect_refused(on + " --data " + text() + " --batches 2 --all-text", "--all-text");
   expect_refused(on + " --data " + text() + " --batch 3 --micro-batch 2", "--micro-batch");
   expect_refused(on + " --data " + text() + " --micro-batch 0", "--micro-batch");

@@ -8,6 +8,7 @@
 
 #include "io/token_sink.h"
 #include "offload/plan/finish.h"
+#include "src/train/eval_sets.h"
 #include "tests/inference/rig.h"
 
 namespace sluice {
@@ -52,6 +53,19 @@ Output generate(const Prepared& run, const std::string& prompt, int count, const
   return r;
 }
 
+/// Over all windows of config.data, or the first of those that are held out.
+EvaluateResult loss_of(const Prepared& run, bool whole) {
+  const RunConfig& c = run.config;
+  const TokenFile tokens = expect_ok(open_text(c));
+  Windows windows(tokens, c.sequence, false);
+  if (!whole) {
+    const Batches batches = expect_ok(Batches::create(tokens, c.sequence, c.seed, false, std::nullopt));
+    windows = batches.held_out_windows();
+    windows = windows.first(eval_windows(c, windows.count()));
+  }
+  return expect_ok(expect_ok(Evaluator::create(run))->evaluate(windows, never));
+}
+
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -85,7 +99,7 @@ TEST_F(InferenceTest, TheSmallestBudgetsThatAreNamedSuffice) {
   RunConfig c = config(Dtype::bf16, 16);
   c.nvme = {path("swap")};
   c.device_memory = c.host_memory = 4096;
-  const TierBytes smallest = decode(c, 64)->search.smallest;
+  const TierBytes smallest = smallest_budgets(*decode(c, 64)).corner;
   c.device_memory = smallest.device - 1;
   c.host_memory = smallest.host;
   EXPECT_FALSE(decode(c, 64)->search.fits);
@@ -107,10 +121,7 @@ TEST_F(InferenceTest, DecodedLogitsGiveTheLossOfTheFullForwardPass) {
   RunConfig c = config(Dtype::f32, length);
   c.data = path("short.tok");
   const auto prepared = evaluate(c);
-  Evaluator::Options whole;
-  whole.all_text = true;
-  const EvaluateResult full = expect_ok(
-      expect_ok(Evaluator::create(*prepared, expect_ok(open_text(prepared->config)), whole))->evaluate(never, {}));
+  const EvaluateResult full = loss_of(*prepared, true);
   EXPECT_EQ(full.tokens, static_cast<std::uint64_t>(length));
 
   const auto run = decode(config(Dtype::f32, 1), length);
@@ -253,31 +264,30 @@ TEST_F(InferenceTest, HeldOutLossIsTheOneThatTrainingReports) {
   c.batch = 4;
   c.micro_batch = 2;
   const auto run = evaluate(c);
-  Evaluator::Options options;
-  options.batches = 3;
+  const TokenFile tokens = expect_ok(open_text(c));
+  const Batches batches = expect_ok(Batches::create(tokens, c.sequence, c.seed, false, std::nullopt));
   double weights_read = 0;
-  const auto evaluator = expect_ok(Evaluator::create(*run, expect_ok(open_text(run->config)), options, [&](double f) {
+  const auto evaluator = expect_ok(Evaluator::create(*run, [&](double f) {
     EXPECT_GE(f, weights_read);
     weights_read = f;
     return success();
   }));
   EXPECT_EQ(weights_read, 1.0);
   double last = 0, fraction = 0;
-  const EvaluateResult result = expect_ok(evaluator->evaluate(never, [&](double f, double loss) {
-    EXPECT_GT(f, fraction);
-    fraction = f;
-    last = loss;
-  }));
+  const EvaluateResult result =
+      expect_ok(evaluator->evaluate(batches.held_out_windows().first(12), never, [&](double f, double loss) {
+        EXPECT_GT(f, fraction);
+        fraction = f;
+        last = loss;
+      }));
   EXPECT_EQ(result.windows, 12u);
   EXPECT_EQ(fraction, 1.0);
   EXPECT_EQ(last, result.loss);
-  EXPECT_NEAR(result.loss, trained_loss_, 1e-9);
+  EXPECT_EQ(result.loss, trained_loss_);
 }
 
 TEST_F(InferenceTest, EveryWindowCountsOnceHoweverTheyAreBatched) {
   std::ofstream(path("eleven")) << rhyme(11 * 40 + 25);
-  Evaluator::Options options;
-  options.all_text = true;
   double alone = 0;
   for (const auto& [micro_batch, batch] : {std::pair{1, 1}, {1, 4}, {3, 3}, {4, 8}, {16, 16}}) {
     RunConfig c = config(Dtype::f32, 40);
@@ -285,11 +295,13 @@ TEST_F(InferenceTest, EveryWindowCountsOnceHoweverTheyAreBatched) {
     c.micro_batch = micro_batch;
     c.batch = batch;
     const auto run = evaluate(c);
-    const EvaluateResult result =
-        expect_ok(expect_ok(Evaluator::create(*run, expect_ok(open_text(run->config)), options))->evaluate(never, {}));
+    const EvaluateResult result = loss_of(*run, true);
     EXPECT_EQ(result.windows, 11u);
     EXPECT_EQ(result.tokens, 440u);
     if (alone == 0) alone = result.loss;
+    if (micro_batch == 1) {
+      EXPECT_EQ(result.loss, alone) << "the number of micro-batches changes no bit";
+    }
     EXPECT_NEAR(result.loss, alone, 1e-6) << micro_batch << " of " << batch;
   }
 }
@@ -303,8 +315,7 @@ TEST_F(InferenceTest, StreamedEvaluationChangesNoBit) {
     c.batch = 6;
     const auto run = evaluate(c);
     EXPECT_TRUE(check(run->main).empty());
-    losses[static_cast<int>(home)] =
-        expect_ok(expect_ok(Evaluator::create(*run, expect_ok(open_text(run->config)), {}))->evaluate(never, {})).loss;
+    losses[static_cast<int>(home)] = loss_of(*run, false).loss;
   }
   EXPECT_EQ(losses[0], losses[1]);
   EXPECT_EQ(losses[0], losses[2]);
@@ -315,7 +326,8 @@ TEST_F(InferenceTest, StoppedEvaluationIsCancelled) {
   c.data = text();
   const auto run = evaluate(c);
   const std::atomic<bool> stop{true};
-  const auto result = expect_ok(Evaluator::create(*run, expect_ok(open_text(run->config)), {}))->evaluate(stop, {});
+  const TokenFile tokens = expect_ok(open_text(c));
+  const auto result = expect_ok(Evaluator::create(*run))->evaluate(Windows(tokens, c.sequence, false), stop);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::cancelled);
 }

@@ -85,7 +85,7 @@ void InferenceTest::SetUpTestSuite() {
   RunDirectory directory = expect_ok(RunDirectory::open(c.run));
   const auto trainer = expect_ok(Trainer::create(*run, silent, &directory));
   const std::atomic<bool> stop{false};
-  trained_loss_ = expect_ok(trainer->run(stop)).eval_loss;
+  trained_loss_ = expect_ok(trainer->run(stop)).eval_loss().value();
 }
 
 void InferenceTest::TearDownTestSuite() { std::filesystem::remove_all(folder_); }

@@ -132,7 +132,7 @@ TEST(TokenMask, WhatContradictsTheFileIsRefused) {
     write_text(dir / "bad", bytes);
     expect_refused(TokenFile::open(dir / "bad"), what);
   };
-  refused("schema version 5", [](TokenHeader& h, std::string&) { h.schema_version = 5; });
+  refused("schema version 6", [](TokenHeader& h, std::string&) { h.schema_version = 6; });
   refused("the flags 0x3", [](TokenHeader& h, std::string&) { h.flags = 3; });
   refused("the flags 0x8000000000000001", [](TokenHeader& h, std::string&) { h.flags |= 1ull << 63; });
   refused("sequences of 7 tokens and has 20", [](TokenHeader& h, std::string&) { h.sequence = 7; });

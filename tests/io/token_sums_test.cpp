@@ -29,6 +29,8 @@ std::vector<Kind> small_kinds() {
     kinds.push_back({vocabulary, 24, {5, 3, 8, 0, 8}, {.sequence = 8}});
     kinds.push_back({vocabulary, 24, {5, 3, 8, 0, 8}, {.mask = true, .sequence = 8}});
   }
+  kinds.push_back({300, 21, {5, 0, 16}, {.tokenizer = 0x1234'5678'9abc'def0}});
+  kinds.push_back({256, 24, {5, 3, 8, 0, 8}, {.mask = true, .sequence = 8, .tokenizer = byte_tokenizer}});
   kinds.push_back({300, 0, {}, {}});
   kinds.push_back({300, 0, {0, 0}, {}});
   kinds.push_back({300, 0, {}, {.mask = true}});
@@ -207,7 +209,9 @@ TEST(TokenSums, TheHashIsThatOfTheFileWithoutThem) {
     EXPECT_EQ(*without.hash(), *with.hash());
     EXPECT_TRUE(with.has_checksums());
     EXPECT_FALSE(without.has_checksums());
-    EXPECT_EQ(with.version(), 4u);
+    EXPECT_EQ(with.version(), kind.features.tokenizer == 0 ? 4u : 5u);
+    EXPECT_EQ(with.tokenizer(), kind.features.tokenizer);
+    EXPECT_EQ(without.tokenizer(), 0u);
     EXPECT_LT(without.version(), 4u);
     EXPECT_EQ(all_tokens(with), all_tokens(without));
     EXPECT_EQ(document_lengths(with), document_lengths(without));
@@ -254,7 +258,7 @@ class CacheTest : public testing::Test {
   }
   TokenFile open() {
     auto file =
-        open_or_tokenize(text_, dir_ / "cache", {}, [this](const std::string& note) { notes_.push_back(note); });
+        open_or_tokenize(text_, dir_ / "cache", {}, {.note = [this](const std::string& n) { notes_.push_back(n); }});
     EXPECT_TRUE(file.ok()) << file.error().message;
     return file.ok() ? std::move(*file) : TokenFile();
   }
@@ -311,7 +315,7 @@ TEST_F(CacheTest, WhatCanNotBeMadeAgainIsNamed) {
 TEST_F(CacheTest, WhatIsDamagedLaterSaysWhatToRemove) {
   const TokenFile file = open();
   std::string bad = read_text(cached_);
-  bad[72] ^= 1;
+  bad[sizeof(NamedTokenHeader)] ^= 1;
   write_text(cached_, bad);  // the same file, whose bytes are mapped
   std::vector<std::int32_t> out(10);
   expect_refused(file.read(0, out), "remove it, and it is made again from " + text_);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "io/token_cache.h"
 #include "io/token_file.h"
 #include "io/token_sink.h"
 #include "io/tokenize.h"

@@ -258,8 +258,7 @@ TEST(Arenas, OfFoundSchedulesAreTight) {
     w.model = &model;
     w.shape = {1, 512};
     w.micro_batches = 2;
-    w.budget_bytes = {1, 1, 0};
-    const TierBytes least = search_schedule(w, wish, HardwareProfile{}).smallest;
+    const TierBytes least = FrugalFamily(w, wish).corner();
     for (const double room : {1.0, 1.5, 4.0}) {
       const auto budget = [room](std::uint64_t bytes) {
         return static_cast<std::uint64_t>(room * static_cast<double>(bytes));
@@ -267,7 +266,7 @@ TEST(Arenas, OfFoundSchedulesAreTight) {
       w.budget_bytes = {budget(least.device), std::max(budget(least.host), std::uint64_t{64} << 20), 0};
       const SearchResult found = search_schedule(w, wish, HardwareProfile{});
       ASSERT_TRUE(found.fits) << preset << " " << room;
-      EXPECT_LE(arena_ratio(build_layout(PlanKind::train, w, found.schedule)), 1.025)
+      EXPECT_LE(arena_ratio(build_layout(PlanKind::train, w, found.schedule)), 1.035)
           << preset << " with " << room << " of the smallest";
     }
   }

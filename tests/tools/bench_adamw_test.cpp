@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "src/device/profile_measure.h"
 
 namespace sluice {
 namespace {
@@ -27,6 +28,28 @@ TEST_F(CommandTest, BenchAdamwHasEveryFormatWithItsBytes) {
       EXPECT_EQ(row["bytes_per_parameter"], known->second) << row.dump();
     }
   }
+}
+
+// By default one thread, and then as many as there are cores; else the numbers that are given, in their order.
+TEST_F(CommandTest, BenchAdamwRunsTheThreadsThatItsHelpSays) {
+  const std::string bench = "bench adamw --formats bf16/f32/bf16 --seconds 0.01 --json ";
+  const auto threads = [&](const std::string& arguments) {
+    const Finished f = sluice(bench + arguments);
+    EXPECT_EQ(f.status, 0) << f.err;
+    std::vector<int> found;
+    const json printed = json::parse(f.out);
+    for (const json& row : printed["results"]) {
+      found.push_back(row["threads"]);
+      EXPECT_EQ(row["numel"].get<int>() % found.back(), 0) << row.dump();
+    }
+    return found;
+  };
+  EXPECT_NE(sluice("bench adamw --help").out.find("(default: 1, and then all"), std::string::npos);
+  const int cores = usable_cores();
+  EXPECT_EQ(threads("--where cache"), cores == 1 ? std::vector<int>{1} : (std::vector<int>{1, cores}));
+  EXPECT_EQ(threads("--where cache --threads 3,1"), (std::vector<int>{3, 1}));
+  EXPECT_EQ(threads("--numel 100000 --threads 1,3"), (std::vector<int>{1, 3, 1, 3}));
+  expect_refused("bench adamw --where cache --numel 1000", "--numel");
 }
 
 TEST_F(CommandTest, BenchAdamwPrintsATable) {

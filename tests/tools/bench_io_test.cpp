@@ -92,12 +92,15 @@ TEST_F(BenchIo, SeveralPathsAreStriped) {
 
 TEST_F(BenchIo, RefusesWhatCannotBeMeasured) {
   expect_refused(on_drive() + "--block 1000", "4096");
-  expect_refused(on_drive() + "--block 32MiB", "do not fit");
+  expect_refused(on_drive() + "--block 32MiB", "smaller than a block of 32 MiB");
   expect_refused(on_drive() + "--block 0", "at least 1");
   expect_refused("bench io --size 4000TiB --path " + path("drive"), "free");
   expect_refused(on_drive() + "--backend aio", "aio");
   expect_refused(on_drive() + "--backend threads --sqpoll", "io_uring");
   expect_refused(on_drive() + "--sweep --tune", "exclude");
+  expect_refused(on_drive() + "--memory 9999GiB", "--memory");
+  expect_refused(on_drive() + "--memory 9999GiB --sweep", "--memory");
+  expect_refused(on_drive() + "--tune --profile " + path("drive"), path("drive"));
   expect_refused(on_drive() + "--svg x.svg", "--sweep");
   expect_refused(on_drive() + "--profile p.json", "--tune");
   expect_refused("bench io --path " + path("nowhere"), "nowhere");
@@ -107,19 +110,64 @@ TEST_F(BenchIo, RefusesWhatCannotBeMeasured) {
   EXPECT_TRUE(nothing_left());
 }
 
-TEST_F(BenchIo, SweepDrawsAndKeepsOlderPictures) {
-  for (const char* name : {"a.svg", "b.svg"}) {
-    const Finished f = sluice(on_drive("0.01") + "--mode read --backend io_uring --sweep --json --svg " + path(name));
+TEST_F(BenchIo, SweepWritesTheFileThatIsNamed) {
+  for (const char* name : {"a.svg", "a.svg", "noending"}) {
+    const Finished f = sluice(on_drive("0.01") + "--mode read --backend threads --sweep --json --svg " + path(name));
     ASSERT_EQ(f.status, 0) << f.err;
     const json r = json::parse(f.out);
     EXPECT_GE(r["results"].size(), 50u);
-    EXPECT_EQ(r["pictures"][0], path(name));
+    EXPECT_EQ(r["picture"], path(name));
     const std::string svg = read(path(name));
     EXPECT_EQ(svg.rfind("<svg", 0), 0u);
     EXPECT_NE(svg.find("</svg>"), std::string::npos);
-    EXPECT_EQ(static_cast<std::size_t>(std::count(svg.begin(), svg.end(), '\n')) > 100, true);
+    EXPECT_GT(std::count(svg.begin(), svg.end(), '\n'), 100);
   }
   EXPECT_TRUE(nothing_left());
+}
+
+// Reads, writes and both have a heat map each, in one file, and no other file is made. Without a name an older picture
+// stays.
+TEST_F(BenchIo, ASweepOfAllModesIsOnePicture) {
+  std::filesystem::create_directory(path("here"));
+  write("here/io-sweep.svg", "mine");
+  const std::string sweep =
+      "bench io --path " + path("drive") + " --size 1MiB --seconds 0.01 --backend threads --sweep";
+  const Finished f = sluice(sweep + " --svg " + path("here/X"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_NE(f.out.find("drawn in " + path("here/X") + "\n"), std::string::npos) << f.out;
+  const std::string svg = read(path("here/X"));
+  for (const char* mode : {"read", "write", "mixed"})
+    EXPECT_NE(svg.find(std::string(", ") + mode + "</text>"), std::string::npos) << mode;
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("here")), {}), 2);
+  ASSERT_EQ(std::system(("cd " + path("here") + " && " SLUICE_BINARY " " + sweep + " --mode read >.o 2>.e").c_str()),
+            0);
+  EXPECT_EQ(read(path("here/io-sweep.svg")), "mine");
+  EXPECT_EQ(read(path("here/io-sweep-2.svg")).rfind("<svg", 0), 0u);
+  // Where it can not be written is said before minutes of measuring.
+  expect_refused(sweep + " --svg " + path("no/such/folder.svg"), "No such file");
+  expect_refused(sweep + " --svg " + path("here"), "directory");
+}
+
+TEST_F(BenchIo, RequestsThatDoNotFitTheFileAreSaid) {
+  const std::string drive = "bench io --path " + path("drive") + " --size 1MiB --seconds 0.01 --backend threads ";
+  const Finished sweep = sluice(drive + "--mode write --sweep --svg " + path("s.svg"));
+  ASSERT_EQ(sweep.status, 0) << sweep.err;
+  // Of 9 blocks x 7 depths, 7 + 7 + 5 + 4 + 3 + 2 + 1 fit into 1 MiB; 4 MiB x 64 would be the largest.
+  EXPECT_NE(sweep.err.find("34 of 63 settings are left out"), std::string::npos) << sweep.err;
+  EXPECT_NE(sweep.err.find("the file of 1 MiB; --size 256MiB has room for all"), std::string::npos) << sweep.err;
+  const json mixed = json::parse(sluice(drive + "--mode mixed --sweep --json --svg " + path("s.svg")).out);
+  EXPECT_EQ(mixed["left_out"], 40);
+  for (const json& r : mixed["results"])
+    EXPECT_LE(2 * r["block_bytes"].get<int>() * r["depth"].get<int>(), 1 << 20) << r.dump();
+  expect_refused("bench io --path " + path("drive") + " --size 4KiB --sweep --svg " + path("t.svg") + " --threads 2",
+                 "--size");
+  EXPECT_FALSE(std::filesystem::exists(path("t.svg")));
+  // One setting is measured as it is given, and the numbers are said.
+  const Finished one = sluice(drive + "--mode read --block 256KiB --depth 8");
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_NE(one.err.find("2 MiB are in flight at once (read), more than the file of 1 MiB"), std::string::npos)
+      << one.err;
+  EXPECT_EQ(sluice(drive + "--mode read --block 256KiB --depth 4").err, "");
 }
 
 TEST_F(BenchIo, TuneWritesWhatTrainUses) {
@@ -161,6 +209,17 @@ TEST_F(BenchIo, FioIsNeededOnlyForComparing) {
   EXPECT_TRUE(nothing_left());
 }
 
+/// Whether a process has a file below the folder open, also one without a name.
+bool has_open(pid_t process, const std::string& folder) {
+  std::error_code gone;
+  std::filesystem::directory_iterator file("/proc/" + std::to_string(process) + "/fd", gone);
+  for (; !gone && file != std::filesystem::directory_iterator(); file.increment(gone)) {
+    std::error_code closed;
+    if (std::filesystem::read_symlink(file->path(), closed).string().rfind(folder + "/", 0) == 0) return true;
+  }
+  return false;
+}
+
 TEST_F(BenchIo, SignalsLeaveNothing) {
   for (const int signal_number : {SIGINT, SIGKILL}) {
     const pid_t child = fork();
@@ -172,9 +231,12 @@ TEST_F(BenchIo, SignalsLeaveNothing) {
             "--seconds", "60", static_cast<char*>(nullptr));
       _exit(127);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
-    kill(child, signal_number);
     int status = 0;
+    while (!has_open(child, path("drive"))) {
+      ASSERT_EQ(waitpid(child, &status, WNOHANG), 0) << "it ended by itself";
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    kill(child, signal_number);
     ASSERT_EQ(waitpid(child, &status, 0), child);
     if (signal_number == SIGINT) {
       ASSERT_TRUE(WIFEXITED(status));

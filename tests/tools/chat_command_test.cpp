@@ -106,6 +106,9 @@ TEST_F(ChatCommandTest, PacksConversations) {
     const json inspected = run_json("data inspect " + path(name));
     EXPECT_EQ(inspected["sequence"], 512);
     EXPECT_LE(inspected["longest_document_tokens"], 512);
+    const json& told = std::string(name) == "t" ? made : made["eval"];
+    for (const char* key : {"documents", "tokens", "padding_tokens", "loss_tokens", "sequences"})
+      EXPECT_EQ(inspected[key], told[key]) << name << ": " << key;
   }
   const Finished shown = sluice(line("--chat auto --pack 100"));
   EXPECT_NE(shown.out.find("sequences of 100 tokens"), std::string::npos) << shown.out;
@@ -126,6 +129,36 @@ TEST_F(ChatCommandTest, PacksTexts) {
   EXPECT_EQ(made["lost_tokens"], 0);
   EXPECT_EQ(made["padding_tokens"], 995);
   EXPECT_EQ(made["loss_tokens"], 5005 - 6) << "the first token of each has nothing before it";
+}
+
+// Padding is neither a document nor tokens of one, and not the longest document: what was packed is what is counted.
+TEST_F(ChatCommandTest, InspectCountsPackedDocumentsAndNotTheirPadding) {
+  // Laid into sequences of 10 as 8 + 1 and 1 of padding, 7 + 3, 4 and 6 of padding. One document begins with token 0,
+  // and one is token 0 alone.
+  std::string lines;
+  for (const char* text : {"aaaaaaaa", "\\u0000bbbbbb", "cccc", "\\u0000", "eee"})
+    lines += std::string("{\"text\": \"") + text + "\"}\n";
+  write("a.jsonl", lines);
+  const json made = run_json("data tokenize " + path("a.jsonl") + " --pack 10 --output " + path("t"));
+  EXPECT_EQ(made["documents"], 5);
+  EXPECT_EQ(made["padding_tokens"], 7);
+  const json inspected = run_json("data inspect " + path("t"));
+  EXPECT_EQ(inspected["documents"], 5);
+  EXPECT_EQ(inspected["tokens"], 8 + 7 + 4 + 1 + 3);
+  EXPECT_EQ(inspected["padding_tokens"], 7);
+  EXPECT_EQ(inspected["sequences"], 3);
+  EXPECT_EQ(inspected["longest_document_tokens"], 8);
+  EXPECT_EQ(inspected["loss_tokens"], 8 + 7 + 4 + 1 + 3 - 5);
+  const std::string shown = sluice("data inspect " + path("t")).out;
+  for (const char* text : {"23 of a byte", "18 of 23 tokens", "3 sequences of 10 tokens", "7 tokens, 23.33% of"})
+    EXPECT_NE(shown.find(text), std::string::npos) << text << "\n" << shown;
+  const json converted = run_json("data convert --input " + path("t") + " --output " + path("u.tokens"));
+  EXPECT_EQ(converted["documents"], 5);
+  EXPECT_EQ(converted["tokens"], 23);
+  // One long document of padding would be the longest.
+  write("f.txt", "ff");
+  ASSERT_EQ(run_json("data tokenize " + path("f.txt") + " --pack 1000 --output " + path("t"))["padding_tokens"], 998);
+  EXPECT_EQ(run_json("data inspect " + path("t"))["longest_document_tokens"], 2);
 }
 
 TEST_F(ChatCommandTest, WrongRequestsAreRefused) {

@@ -62,9 +62,9 @@ class CheckpointCommand : public RunCommandTest {
     ASSERT_EQ(f.status, 0) << f.err;
   }
   /// A run "from-<name>" of one step that begins with an exported model.
-  void go_on_from(const std::string& name) const {
-    const Finished f = sluice("train --seq 32 --batch 4 --steps 1 --eval-batches 1 --data " + path("text") +
-                              " --model " + path(name) + " --init " + path(name) + " " + run("from-" + name));
+  void go_on_from(const std::string& name, const std::string& data = "text") const {
+    const Finished f = sluice("train --seq 32 --batch 4 --steps 1 --eval-batches 1 --data " + path(data) + " --model " +
+                              path(name) + " --init " + path(name) + " " + run("from-" + name));
     ASSERT_EQ(f.status, 0) << f.err;
   }
   std::vector<std::string> names() const {
@@ -263,14 +263,24 @@ TEST_F(CheckpointCommand, WhatLayBesideTheModelComesAlong) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
                            "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "README.md"})
     write(std::string("began/") + name, name);
-  go_on_from("began");
+  // Tokens are there already: nothing is asked of a tokenizer that can not be read.
+  ASSERT_EQ(sluice("data tokenize --input " + path("text") + " --output " + path("t.tokens")).status, 0);
+  go_on_from("began", "t.tokens");
+  const auto expect_all = [&](const std::string& directory) {
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+                             "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"})
+      EXPECT_EQ(read(path(directory + "/") + name), name) << directory;
+    EXPECT_FALSE(std::filesystem::exists(path(directory + "/README.md")));
+    EXPECT_EQ(read(path(directory + "/generation_config.json")), R"({"temperature": 0.6})");
+    EXPECT_EQ(json::parse(read(path(directory + "/config.json")))["eos_token_id"], (json{7, 9}));
+  };
   ASSERT_EQ(sluice(to("model", "from-began")).status, 0);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
-                           "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"})
-    EXPECT_EQ(read(path("model/") + name), name);
-  EXPECT_FALSE(std::filesystem::exists(path("model/README.md")));
-  EXPECT_EQ(read(path("model/generation_config.json")), R"({"temperature": 0.6})");
-  EXPECT_EQ(json::parse(read(path("model/config.json")))["eos_token_id"], (json{7, 9}));
+  expect_all("model");
+  expect_all("from-began");
+  // Runs that began before there were copies look where they began.
+  std::filesystem::rename(path("from-began/began_from"), path("kept"));
+  ASSERT_EQ(sluice(to("early", "from-began")).status, 0);
+  expect_all("early");
   std::filesystem::remove_all(path("began"));
   const Finished without = sluice(to("again", "from-began"));
   EXPECT_EQ(without.status, 0) << without.err;
@@ -304,9 +314,9 @@ TEST_F(CheckpointCommand, WrongRequestsAreOneLine) {
   expect_nothing(to("model") + "--dtype fp8", "fp8");
   expect_nothing(to("model") + "--max-shard-size lots", "lots");
   expect_nothing(to("model") + "--max-shard-size 5", "1MiB");
-  expect_nothing(to("model", "nowhere"), "holds no run");
+  expect_nothing(to("model", "nowhere"), "there is no " + path("nowhere"));
   expect_nothing(to("model", "nvme"), "holds no run");
-  expect_nothing("checkpoint inspect " + path("nowhere"), "holds no run");
+  expect_nothing("checkpoint inspect " + path("nowhere"), "give the directory of a run");
   std::filesystem::remove(path("run/model.safetensors"));
   expect_nothing(to("model"), "model.safetensors");
 }

@@ -32,10 +32,11 @@ class CommandTest : public testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
 
-  /// `arguments` as a shell would take them; the profile and caches live in the test's folder.
+  /// `arguments` as a shell would take them; the profile and caches live in the test's folder, which is the current
+  /// one.
   Finished sluice(const std::string& arguments) const {
-    const std::string command = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + arguments + " >" +
-                                path(".out") + " 2>" + path(".err") + " </dev/null";
+    const std::string command = "cd " + path("") + " && XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " +
+                                arguments + " >" + path(".out") + " 2>" + path(".err") + " </dev/null";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path(".out")), read(path(".err"))};
   }

@@ -67,7 +67,8 @@ TEST_F(CommandTest, TokenizesText) {
   text += '\0';
   text += '\xff';
   write("text", text);
-  const Finished f = sluice("data tokenize --json --input " + path("text") + " --output " + path("tokens"));
+  const Finished f =
+      sluice("data tokenize --json --input-format text --input " + path("text") + " --output " + path("tokens"));
   ASSERT_EQ(f.status, 0) << f.err;
   EXPECT_EQ(json::parse(f.out)["tokens"], text.size());
   const auto file = TokenFile::open(path("tokens"));

@@ -152,7 +152,7 @@ TEST_F(DataCommandTest, ConvertsToMegatronAndBack) {
   EXPECT_EQ(megatron["format"], "megatron");
   EXPECT_EQ(megatron["documents"], 99);
   EXPECT_EQ(megatron["vocabulary"], nullptr);
-  run_json("convert --input " + path("m.bin") + " --output " + path("back") + " --vocabulary 256");
+  run_json("convert --input " + path("m.bin") + " --output " + path("back") + " --vocabulary 256 --tokenizer bytes");
   EXPECT_TRUE(read(path("back")) == read(path("a.tokens")));
   EXPECT_EQ(run_json("convert --input " + path("m") + " --output " + path("narrow"))["vocabulary"], 'x' + 1);
   run_json("tokenize --input " + path("a.jsonl") + " --output " + path("direct.bin") + " --format megatron");
@@ -188,6 +188,14 @@ TEST_F(DataCommandTest, InspectShowsAndConvertKeepsMasksAndSequences) {
   EXPECT_FALSE(std::filesystem::exists(path("m.bin")));
 }
 
+TEST_F(DataCommandTest, ADashIsNoOutput) {
+  write("a.txt", text(1000));
+  expect_refused("data tokenize " + path("a.txt") + " --output -", "--output -: token files");
+  ASSERT_EQ(sluice("data tokenize " + path("a.txt") + " --output " + path("t")).status, 0);
+  expect_refused("data convert --input " + path("t") + " --output -", "--output -: token files");
+  EXPECT_FALSE(std::filesystem::exists(path("-")));
+}
+
 TEST_F(DataCommandTest, PeopleSeeWhatWasDone) {
   write("a.txt", text(1000));
   const Finished made = sluice("data tokenize --input " + path("a.txt") + " --output " + path("t"));
@@ -220,7 +228,8 @@ TEST_F(DataCommandTest, TrainsOnForeignFiles) {
   write("a.txt", text(20000));
   run_json("tokenize --input " + path("a.txt") + " --output " + path("m") + " --format megatron");
   for (const char* name : {"m", "m.bin", "m.idx"}) {
-    const Finished f = sluice("train --model llama-tiny --seq 32 --batch 4 --steps 1 --json --data " + path(name));
+    const Finished f =
+        sluice("train --model llama-tiny --seq 32 --batch 4 --steps 1 --run none --json --data " + path(name));
     EXPECT_EQ(f.status, 0) << name << "\n" << f.err;
   }
 }
@@ -284,7 +293,7 @@ TEST_F(DataCommandTest, MalformedTokenFilesAreRefused) {
   const std::vector<Malformed> cases = {
       {"t", "", "is not a token file"},
       {"t", token_file([](TokenHeader&) {}).substr(0, 63), "63 bytes are fewer"},
-      {"t", token_file([](TokenHeader& h) { h.schema_version = 5; }), "schema version 5"},
+      {"t", token_file([](TokenHeader& h) { h.schema_version = 6; }), "schema version 6"},
       {"t", token_file([](TokenHeader& h) { h.schema_version = 4; }), "2 of 10 tokens"},
       {"t", token_file([](TokenHeader& h) { h.schema_version = 4; }, std::string(18, 1)), "0 of 1 of its checksums"},
       {"t.tokens", std::string(1000, '\0'), "wrong magic"},
@@ -342,7 +351,7 @@ TEST_F(DataCommandTest, InspectComparesEverythingWithItsChecksums) {
   EXPECT_EQ(old["checksums"], "none");
   EXPECT_EQ(old["hash"], good["hash"]);
   EXPECT_NE(sluice("data inspect " + path("old.tokens")).out.find("none in version 2"), std::string::npos);
-  run_json("convert --input " + path("old.tokens") + " --output " + path("new.tokens"));
+  run_json("convert --input " + path("old.tokens") + " --output " + path("new.tokens") + " --tokenizer bytes");
   EXPECT_TRUE(read(path("new.tokens")) == bytes);
 }
 

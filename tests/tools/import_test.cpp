@@ -268,7 +268,7 @@ std::vector<Case> config_cases() {
     return [key, value](Model& m) { m.config(key, value); };
   };
   return {
-      {"no config", [](Model& m) { std::filesystem::remove(m.at("config.json")); }, "No such file"},
+      {"no config", [](Model& m) { std::filesystem::remove(m.at("config.json")); }, "holds no config.json"},
       {"an empty config", text(""), "not JSON"},
       {"a config that is a list", text("[]"), "not a JSON object"},
       {"a config cut off", text("{\"model_type\": \"llama\""), "not JSON"},
@@ -284,7 +284,7 @@ std::vector<Case> config_cases() {
          mkfifo(m.at("config.json").c_str(), 0600);
        },
        "not a regular file"},
-      {"a config of 2 MiB", text(std::string(2 << 20, ' ') + "{}"), "larger than"},
+      {"a config of 2 MiB", text(std::string(2 << 20, ' ') + "{}"), "which no model's config.json has"},
       {"a deep config", text(std::string(1 << 19, '[')), "deeper"},
       {"a field of the config twice", text(R"({"model_type":"llama","vocab_size":1,"vocab_size":2})"), "twice"},
       {"not a number", text(R"({"model_type":"llama","vocab_size":NaN})"), "not JSON"},
@@ -388,8 +388,9 @@ class Import : public CommandTest {
   Measured import(const Model& model) const {
     write("text", "some text");
     const std::string command = "OMP_WAIT_POLICY=passive XDG_CACHE_HOME=" + path("cache") +
-                                " timeout 20 " SLUICE_BINARY " eval --model " + model.folder().string() + " --data " +
-                                path("text") + " >" + path(".out") + " 2>" + path(".err") + " </dev/null; exit $?";
+                                " timeout 20 " SLUICE_BINARY " eval --seq 32 --model " + model.folder().string() +
+                                " --data " + path("text") + " >" + path(".out") + " 2>" + path(".err") +
+                                " </dev/null; exit $?";
     const pid_t child = fork();
     if (child == 0) {
       execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);

@@ -56,7 +56,7 @@ TEST_F(TrainCommand, WritesMetricsTraceAndModel) {
 }
 
 TEST_F(TrainCommand, JsonOutputIsNothingButJson) {
-  const Finished f = sluice("train" + tiny() + data() + "--steps 2 --json");
+  const Finished f = sluice("train" + tiny() + data() + "--run none --steps 2 --json");
   ASSERT_EQ(f.status, 0) << f.err;
   std::stringstream text(f.out);
   int count = 0;
@@ -73,13 +73,13 @@ TEST_F(TrainCommand, TokensOfTextLieInTheRunDirectoryOrInTheUsersCache) {
   ASSERT_EQ(sluice("train" + tiny() + data() + "--steps 1 --run " + path("run")).status, 0);
   EXPECT_EQ(files("run/tokens"), 1);
   EXPECT_EQ(files("cache/sluice/tokens"), 0);
-  ASSERT_EQ(sluice("train" + tiny() + data() + "--steps 1").status, 0);
+  ASSERT_EQ(sluice("train" + tiny() + data() + "--run none --steps 1").status, 0);
   EXPECT_EQ(files("cache/sluice/tokens"), 1);
 }
 
 TEST_F(TrainCommand, ASmallLearningRateDecaysToo) {
-  const Finished f =
-      sluice("train" + tiny() + data() + budgets() + "--steps 4 --warmup 1 --lr 1e-5 --metrics " + path("lr.jsonl"));
+  const Finished f = sluice("train" + tiny() + data() + budgets() +
+                            "--run none --steps 4 --warmup 1 --lr 1e-5 --metrics " + path("lr.jsonl"));
   ASSERT_EQ(f.status, 0) << f.err;
   const std::vector<json> steps = lines("lr.jsonl");
   ASSERT_EQ(steps.size(), 4u);
@@ -132,7 +132,7 @@ TEST_F(TrainCommand, PlanTellsHowTheDriveWears) {
 
 TEST_F(TrainCommand, TrainTellsHowTheDriveWears) {
   const std::string run =
-      "train" + tiny() + data() + budgets() + "--states nvme --steps 3 --metrics " + path("m.jsonl");
+      "train" + tiny() + data() + budgets() + "--run none --states nvme --steps 3 --metrics " + path("m.jsonl");
   const Finished f = sluice(run + " --json");
   ASSERT_EQ(f.status, 0) << f.err;
   const json last = json::parse(f.out.substr(f.out.rfind('\n', f.out.size() - 2) + 1));
@@ -148,6 +148,7 @@ TEST_F(TrainCommand, TrainTellsHowTheDriveWears) {
   EXPECT_DOUBLE_EQ(wear["bytes_per_day"].get<double>(), wear["bytes_per_step"].get<double>() * 86400 / (seconds / 3));
   EXPECT_TRUE(wear["tbw_bytes"].is_null());
   EXPECT_TRUE(wear["days"].is_null());
+  std::filesystem::remove(path("m.jsonl"));
   const Finished people = sluice(run + " --drive-tbw 600TB");
   ASSERT_EQ(people.status, 0) << people.err;
   EXPECT_NE(people.err.find("drive wear: "), std::string::npos) << people.err;
@@ -156,7 +157,7 @@ TEST_F(TrainCommand, TrainTellsHowTheDriveWears) {
 }
 
 TEST_F(TrainCommand, WearIsOfDrives) {
-  for (const std::string& command : {"plan" + tiny(), "train" + tiny() + data() + "--steps 1"}) {
+  for (const std::string& command : {"plan" + tiny(), "train" + tiny() + data() + "--run none --steps 1"}) {
     expect_refused(command + " --drive-tbw 600TB", "--nvme");
     expect_refused(command + budgets() + "--drive-tbw 600", "600TB");
     expect_refused(command + budgets() + "--drive-tbw 0", "600TB");
@@ -191,7 +192,8 @@ TEST_F(TrainCommand, BudgetsThatAreTooSmallNameTheSmallestAndTouchNothing) {
 
 TEST_F(TrainCommand, RefusesDataThatDoesNotServe) {
   const auto refused = [&](const std::string& arguments, const std::string& what) {
-    const Finished f = sluice("train" + tiny() + budgets() + "--steps 1 --metrics " + path("m.jsonl") + arguments);
+    const Finished f =
+        sluice("train" + tiny() + budgets() + "--run none --steps 1 --metrics " + path("m.jsonl") + arguments);
     EXPECT_EQ(f.status, 2) << arguments << "\n" << f.err;
     EXPECT_NE(f.err.find(what), std::string::npos) << f.err;
     EXPECT_TRUE(is_empty("nvme"));

@@ -84,15 +84,48 @@ TEST_F(MetricsFile, OfMuchDamageNotAllIsTold) {
 }
 
 TEST_F(MetricsFile, AFileOfSomethingElseIsRefused) {
-  EXPECT_TRUE(check_metrics(path_).ok()) << "there is none";
+  const MetricsOwner old{"00000000000000a1", true};
+  EXPECT_TRUE(check_metrics(path_, old).ok()) << "there is none";
   write("");
-  EXPECT_TRUE(check_metrics(path_).ok());
+  EXPECT_TRUE(check_metrics(path_, old).ok());
   write("{\"step\":1,");
-  EXPECT_TRUE(check_metrics(path_).ok()) << "cut off";
+  EXPECT_TRUE(check_metrics(path_, old).ok()) << "cut off";
+  write(std::string(100, '\0'));
+  EXPECT_TRUE(check_metrics(path_, old).ok()) << "as a power cut may leave it";
   write("x\n" + line(2));
-  EXPECT_TRUE(check_metrics(path_).ok());
-  write("dear diary\n{\"day\":1}\n");
-  EXPECT_EQ(check_metrics(path_).error().code, ErrorCode::bad_request);
+  EXPECT_TRUE(check_metrics(path_, old).ok());
+  for (const char* other : {"dear diary\n{\"day\":1}\n", "dear diary", "{\"day\":1}"}) {
+    write(other);
+    EXPECT_EQ(check_metrics(path_, old).error().code, ErrorCode::bad_request) << other;
+    EXPECT_EQ(read(), other);
+  }
+}
+
+TEST_F(MetricsFile, LinesOfAnotherRunAreRefused) {
+  const auto named = [](std::int64_t step, const std::string& run) {
+    return "{\"step\":" + std::to_string(step) + ",\"run\":\"" + run + "\",\"loss\":1.5}\n";
+  };
+  const std::string mine = "00000000000000a1", another = "00000000000000b2";
+  const MetricsOwner owner{mine, false}, old{mine, true};
+  const auto refused = [&](const std::optional<MetricsOwner>& who) {
+    const Status status = check_metrics(path_, who);
+    return !status.ok() && status.error().code == ErrorCode::bad_request;
+  };
+  EXPECT_FALSE(refused(std::nullopt)) << "there is none";
+  write("");
+  EXPECT_FALSE(refused(std::nullopt));
+  write(named(1, mine) + named(2, mine));
+  EXPECT_FALSE(refused(owner));
+  EXPECT_TRUE(refused(std::nullopt)) << "a new run has none";
+  write(named(1, mine) + named(2, another));
+  EXPECT_TRUE(refused(owner));
+  EXPECT_TRUE(refused(old));
+  EXPECT_NE(check_metrics(path_, owner).error().message.find("another run (" + another + ")"), std::string::npos);
+  write(line(1) + named(2, mine));
+  EXPECT_FALSE(refused(old)) << "a run of an early version goes on";
+  EXPECT_TRUE(refused(owner));
+  write("x");
+  EXPECT_TRUE(refused(std::nullopt));
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+#include "src/schedule/needs.h"
+
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "src/schedule/build.h"
+
+namespace sluice {
+namespace {
+
+TierBytes larger(const TierBytes& a, const TierBytes& b) {
+  return {std::max(a.device, b.device), std::max(a.host, b.host), std::max(a.nvme, b.nvme)};
+}
+
+/// That a run uses.
+std::vector<PlanKind> kinds_of_plan(const Workload& w, const Schedule& s) {
+  std::vector<PlanKind> kinds{w.main_kind()};
+  if (!w.inference) kinds.push_back(PlanKind::evaluate);
+  if (!w.inference && s.update_ahead) kinds.push_back(PlanKind::flush);
+  return kinds;
+}
+
+TierBytes packed(BufferLives b) {
+  pack(b.buffers, b.arenas, b.lives, PackEffort::full);
+  TierBytes n;
+  for (const Arena& a : b.arenas) n.of(a.tier) = std::max(n.of(a.tier), a.arena_bytes);
+  return n;
+}
+
+TierBytes most_alive(const BufferLives& b) {
+  const std::size_t tiers = tier_names.size();
+  std::size_t ranks = 1;
+  for (const Arena& a : b.arenas) ranks = std::max<std::size_t>(ranks, a.rank + 1u);
+  // By arena: bytes that come and go behind each op.
+  std::vector<std::vector<std::int64_t>> change(ranks * tiers, std::vector<std::int64_t>(b.lives.ops + 1));
+  for (BufferId id = 0; id < b.buffers.size(); ++id) {
+    const Buffer& buffer = b.buffers[id];
+    std::vector<std::int64_t>& at = change[buffer.rank * tiers + static_cast<std::size_t>(buffer.tier)];
+    const auto bytes = static_cast<std::int64_t>(footprint_bytes(buffer));
+    const bool lasts = buffer.life == Life::persistent;
+    at[lasts ? 0 : b.lives.first[id]] += bytes;
+    if (!lasts) at[b.lives.last[id] + 1] -= bytes;
+  }
+  TierBytes most;
+  for (std::size_t arena = 0; arena < change.size(); ++arena) {
+    std::int64_t live = 0, peak = 0;
+    for (const std::int64_t c : change[arena]) peak = std::max(peak, live += c);
+    std::uint64_t& slot = most.of(static_cast<Tier>(arena % tiers));
+    slot = std::max(slot, static_cast<std::uint64_t>(peak));
+  }
+  return most;
+}
+
+}  // namespace
+
+bool within(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_bytes, double margin) {
+  for (const Tier t : {Tier::device, Tier::host, Tier::nvme}) {
+    const std::uint64_t budget = budget_bytes[static_cast<std::size_t>(t)];
+    if (budget != 0 && static_cast<double>(needs.of(t)) * margin > static_cast<double>(budget)) return false;
+  }
+  return true;
+}
+
+TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
+  const std::vector<PlanKind> kinds = kinds_of_plan(workload, schedule);
+  std::vector<TierBytes> needs(kinds.size());
+  tbb::parallel_for(std::size_t{0}, kinds.size(),
+                    [&](std::size_t i) { needs[i] = packed(build_lives(kinds[i], workload, schedule)); });
+  TierBytes most;
+  for (const TierBytes& n : needs) most = larger(most, n);
+  return most;
+}
+
+TierBytes live_needs(const Workload& workload, const Schedule& schedule, Plans plans) {
+  TierBytes most;
+  for (const PlanKind kind : kinds_of_plan(workload, schedule)) {
+    most = larger(most, most_alive(build_lives(kind, workload, schedule)));
+    if (plans == Plans::main) break;
+  }
+  return most;
+}
+
+}  // namespace sluice

@@ -1,0 +1,204 @@
+#include "src/schedule/recipe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+namespace sluice {
+
+std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
+  std::vector<Dish> list;
+  std::optional<Schedule> base = streamed(group, update_ahead);
+  if (!base) return list;
+  fill_homes(*base);
+  for (const bool activations_first : {true, false}) {
+    Schedule s = *base;
+    fill_device(s, activations_first);
+    list.push_back({{group, update_ahead, activations_first, Saved::recompute}, s});
+    for (const Saved place : {Saved::host, Saved::nvme})
+      if (Schedule t = s; spill(t, place, 1))
+        list.push_back({{group, update_ahead, activations_first, place}, std::move(t)});
+    if (work_.inference) break;
+  }
+  return list;
+}
+
+std::optional<Schedule> Cook::follow(const Recipe& recipe) const {
+  std::optional<Schedule> s = streamed(recipe.group, recipe.update_ahead);
+  if (!s) return s;
+  fill_homes(*s);
+  fill_device(*s, recipe.activations_first);
+  if (recipe.spilled == Saved::recompute) return s;
+  for (const double share : {1.0, 0.9, 0.75, 0.5, 0.25})
+    if (spill(*s, recipe.spilled, share)) break;
+  return s;
+}
+
+bool Cook::spill(Schedule& s, Saved place, double share) const {
+  if (work_.inference || wish_.recompute) return false;
+  std::vector<std::size_t> recomputed;
+  for (std::size_t u = 0; u < s.units.size(); ++u)
+    if (s.units[u].saved == Saved::recompute) recomputed.push_back(u);
+  const auto count = static_cast<std::size_t>(std::ceil(share * static_cast<double>(recomputed.size())));
+  if (count == 0) return false;
+  Schedule spilled = s;
+  for (std::size_t i = 0; i < count; ++i) spilled.units[recomputed[i]].saved = place;
+  if (!fits(spilled)) return false;
+  s = std::move(spilled);
+  return true;
+}
+
+/// Streamed schedules for a group size, fastest first, each needing less memory than the one before.
+std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
+  Schedule s = frugal_schedule(work_);
+  s.group = group;
+  s.update_ahead = update_ahead;
+  s.hold = true;
+  s.prefetch = s.lag = 1;
+  s.tiles_in_flight = 4;
+  s.tile_numel = tile_for(work_, 1u << 18, 2048);
+  const auto all = [&s](auto change) {
+    for (UnitChoice& c : s.units) change(c);
+  };
+  all([](UnitChoice& c) {
+    c.accumulator = Place::device;
+    c.boundary = Place::device;
+    c.gradient = Place::host;
+  });
+  std::vector<Schedule> list;
+  const auto add = [&] { list.push_back(fixed(s, wish_)); };
+  add();
+  all([](UnitChoice& c) { c.boundary = Place::host; });
+  add();
+  all([](UnitChoice& c) { c.accumulator = Place::host; });
+  add();
+  all([](UnitChoice& c) { c.gradient = Place::nvme; });
+  add();
+  all([](UnitChoice& c) { c.accumulator = Place::nvme; });
+  add();
+  all([](UnitChoice& c) { c.boundary = Place::nvme; });
+  add();
+  s.hold = false;
+  add();
+  s.tile_numel = tile_for(work_, 1u << 16, 4096);
+  s.tiles_in_flight = 2;
+  add();
+  s.lag = 0;
+  add();
+  s.prefetch = 0;
+  s.tiles_in_flight = 1;
+  add();
+  return list;
+}
+
+std::optional<Schedule> Cook::streamed(int group, bool update_ahead) const {
+  for (const Schedule& rung : ladder(group, update_ahead))
+    if (Schedule base = relieve_drive(rung); fits(base)) return base;
+  return std::nullopt;
+}
+
+/// Move things from the drive to host memory, least first and of as few units as it takes, until the drive has room
+/// for the rest (or there is none).
+Schedule Cook::relieve_drive(Schedule s) const {
+  const std::uint64_t space = work_.budget_bytes[static_cast<std::size_t>(Tier::nvme)];
+  const auto off_drive = [](Place& p) {
+    if (p == Place::nvme) p = Place::host;
+  };
+  const std::vector<Turn> moves = {
+      [&](UnitChoice& c) { off_drive(c.boundary); },       [&](UnitChoice& c) { off_drive(c.accumulator); },
+      [&](UnitChoice& c) { off_drive(c.gradient); },       [&](UnitChoice& c) { off_drive(c.state_home); },
+      [&](UnitChoice& c) { off_drive(c.parameter_home); },
+  };
+  if (space == 0) return s;
+  std::uint64_t takes = needs(s).nvme;
+  for (const Turn& move : moves) {
+    if (takes <= space) break;
+    const auto moved = [&](std::size_t count) {
+      Schedule t = s;
+      for (std::size_t u = 0; u < count; ++u) move(t.units[u]);
+      return fixed(std::move(t), wish_);
+    };
+    std::size_t few = 0, enough = s.units.size();
+    std::uint64_t too_much = takes, little = needs(moved(enough)).nvme;
+    // Units are nearly alike, so a straight line comes close at once.
+    for (int guess = 0; guess < 3 && little <= space && enough - few > 1; ++guess) {
+      const double share = static_cast<double>(too_much - space) / static_cast<double>(too_much - little);
+      const auto ahead = static_cast<std::size_t>(std::ceil(share * static_cast<double>(enough - few)));
+      const std::size_t middle = few + std::clamp<std::size_t>(ahead, 1, enough - few - 1);
+      const std::uint64_t then = needs(moved(middle)).nvme;
+      std::tie(then <= space ? enough : few, then <= space ? little : too_much) = std::tuple(middle, then);
+    }
+    s = moved(enough);
+    takes = little;
+  }
+  return s;
+}
+
+namespace {
+
+/// The part of the way from `low` to `high`, which is too much, at which a straight line meets the first budget.
+double share_that_fits(const TierBytes& low, const TierBytes& high, const std::array<std::uint64_t, 3>& budgets,
+                       double margin) {
+  double share = 1;
+  for (const Tier t : {Tier::device, Tier::host, Tier::nvme}) {
+    const double budget = static_cast<double>(budgets[static_cast<std::size_t>(t)]) / margin;
+    const auto from = static_cast<double>(low.of(t)), to = static_cast<double>(high.of(t));
+    if (budget > 0 && to > budget && to > from) share = std::min(share, std::max(0.0, (budget - from) / (to - from)));
+  }
+  return share;
+}
+
+}  // namespace
+
+/// Turn a knob for as many units as the budgets allow: a prefix. Units are nearly alike, so it is looked for where a
+/// straight line has it, and by halves every third time, for where it misses.
+void Cook::turn(Schedule& s, const Turn& change) const {
+  const auto turned = [&](std::size_t count) {
+    Schedule t = s;
+    for (std::size_t u = 0; u < count; ++u) change(t.units[u]);
+    return t;
+  };
+  std::size_t low = 0, high = s.units.size();
+  if (turned(high) == s) return;
+  TierBytes at_high = needs(turned(high));
+  if (fits(at_high)) {
+    s = turned(high);
+    return;
+  }
+  TierBytes at_low = needs(s);
+  for (int guess = 1; low + 1 < high; ++guess) {
+    const double share = guess % 3 == 0 ? 0.5 : share_that_fits(at_low, at_high, work_.budget_bytes, margin_);
+    const auto ahead = static_cast<std::size_t>(share * static_cast<double>(high - low));
+    const std::size_t middle = low + std::clamp<std::size_t>(ahead, 1, high - low - 1);
+    const TierBytes there = needs(turned(middle));
+    std::tie(fits(there) ? low : high, fits(there) ? at_low : at_high) = std::tuple(middle, there);
+  }
+  s = turned(low);
+}
+
+void Cook::fill_homes(Schedule& s) const {
+  if (wish_.states) return;
+  if (!work_.inference) {
+    turn(s, [](UnitChoice& c) { c.gradient = Place::host; });
+    turn(s, [](UnitChoice& c) { c.state_home = Place::host; });
+  }
+  turn(s, [](UnitChoice& c) { c.parameter_home = Place::host; });
+}
+
+void Cook::fill_device(Schedule& s, bool activations_first) const {
+  const auto keep = [&] {
+    if (!wish_.recompute && !work_.inference) turn(s, [](UnitChoice& c) { c.saved = Saved::keep; });
+  };
+  const auto resident = [&] {
+    if (!wish_.resident) turn(s, [](UnitChoice& c) { c.resident = true; });
+  };
+  if (activations_first) keep();
+  resident();
+  if (!activations_first) keep();
+  if (wish_.prefetch || s.prefetch != 1) return;
+  Schedule deeper = s;
+  deeper.prefetch = 2;
+  if (fits(deeper)) s = std::move(deeper);
+}
+
+}  // namespace sluice

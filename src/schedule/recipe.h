@@ -1,0 +1,59 @@
+// From a few decisions to a whole schedule that uses the budgets: what the search chooses between.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "src/schedule/needs.h"
+#include "src/schedule/wish.h"
+
+namespace sluice {
+
+struct Recipe {
+  int group = 1;
+  bool update_ahead = true;
+  bool activations_first = true;     ///< room on the device goes to saved activations, then to parameters; or in turn
+  Saved spilled = Saved::recompute;  ///< what becomes of saved activations that the device has no room for
+};
+
+/// Follows recipes within the budgets of the workload: streamed schedules from a ladder, each rung with less memory
+/// than the one before, and on the first rung that fits what saves most time or traffic per byte, for as many units as
+/// there is room.
+class Cook {
+ public:
+  /// Both outlive it. Live bytes times `margin` are to keep the budgets, since arenas are a little larger; with one the
+  /// plans beside the main one are looked at too.
+  Cook(const Workload& workload, const ScheduleWish& wish, double margin = 1)
+      : work_(workload), wish_(wish), margin_(margin) {}
+
+  /// The schedules of all recipes with this group and order of updates: none where nothing fits. On any thread.
+  struct Dish {
+    Recipe recipe;
+    Schedule schedule;
+  };
+  std::vector<Dish> dishes(int group, bool update_ahead) const;
+  std::optional<Schedule> follow(const Recipe& recipe) const;
+
+  bool fits(const Schedule& s) const { return fits(needs(s)); }
+  /// The saved activations of a share of the sublayers that recompute go to `place` instead. False, and nothing
+  /// changed, where there are none or no room.
+  bool spill(Schedule& s, Saved place, double share) const;
+
+ private:
+  using Turn = std::function<void(UnitChoice&)>;
+  TierBytes needs(const Schedule& s) const { return live_needs(work_, s, margin_ > 1 ? Plans::all : Plans::main); }
+  bool fits(const TierBytes& needs) const { return within(needs, work_.budget_bytes, margin_); }
+  std::vector<Schedule> ladder(int group, bool update_ahead) const;
+  Schedule relieve_drive(Schedule s) const;
+  std::optional<Schedule> streamed(int group, bool update_ahead) const;
+  void turn(Schedule& s, const Turn& change) const;
+  void fill_homes(Schedule& s) const;
+  void fill_device(Schedule& s, bool activations_first) const;
+
+  const Workload& work_;
+  const ScheduleWish& wish_;
+  double margin_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,183 @@
+#include "src/schedule/smallest.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+namespace sluice {
+namespace {
+
+/// Steps along a chain from where live bytes say that a budget is kept to where the packed arena keeps it.
+constexpr std::size_t packing_steps_max = 16;
+
+/// Things that leave the drive, least traffic first.
+constexpr std::array<Place UnitChoice::*, 5> leaving{&UnitChoice::boundary, &UnitChoice::accumulator,
+                                                     &UnitChoice::gradient, &UnitChoice::state_home,
+                                                     &UnitChoice::parameter_home};
+
+/// The first of [0, count] for which `holds`, which then holds for all behind it; count + 1 if it never does.
+std::size_t first_of(std::size_t count, const std::function<bool(std::size_t)>& holds) {
+  std::size_t low = 0, high = count + 1;
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    if (holds(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+std::optional<std::uint64_t> lesser(const std::optional<std::uint64_t>& a, const std::optional<std::uint64_t>& b) {
+  return a && b ? std::min(*a, *b) : a ? a : b;
+}
+
+}  // namespace
+
+FrugalFamily::FrugalFamily(const Workload& workload, const ScheduleWish& wish) : work_(workload), wish_(wish) {
+  std::set<std::tuple<bool, int, std::uint64_t>> kinds;
+  for (const int group : {wish.group.value_or(workload.micro_batches), wish.group.value_or(1)})
+    for (const bool ahead : open_updates(workload, wish))
+      for (const std::uint64_t tile : {tile_for(workload, 1u << 16, 4096), tile_for(workload, 1u << 12, 4096)}) {
+        if (!kinds.emplace(ahead, group, tile).second) continue;
+        Schedule s = frugal_schedule(workload);
+        s.group = group;
+        s.update_ahead = ahead;
+        s.tile_numel = tile;
+        bases_.push_back(fixed(std::move(s), wish));
+      }
+}
+
+Schedule FrugalFamily::schedule(const Member& m) const {
+  Schedule s = bases_[m.base];
+  const std::size_t units = s.units.size();
+  for (std::size_t u = 0; u < units; ++u) {
+    if (u < m.on_device) s.units[u].boundary = Place::device;
+    if (u + units < m.on_device) s.units[u].accumulator = Place::device;
+  }
+  for (std::size_t kind = 0; kind < leaving.size(); ++kind)
+    for (std::size_t u = 0; u < units && kind * units + u < m.to_host; ++u)
+      if (Place& place = s.units[u].*leaving[kind]; place == Place::nvme) place = Place::host;
+  return fixed(std::move(s), wish_);
+}
+
+const TierBytes& FrugalFamily::packed(const Member& m) const {
+  const auto at = packed_.find(m);
+  return at != packed_.end() ? at->second : packed_[m] = run_needs(work_, schedule(m));
+}
+
+const TierBytes& FrugalFamily::live(const Member& m) const {
+  const auto at = live_.find(m);
+  return at != live_.end() ? at->second : live_[m] = live_needs(work_, schedule(m), Plans::main);
+}
+
+/// As little as possible moved to host memory so that the drive keeps its budget.
+std::optional<FrugalFamily::Member> FrugalFamily::relieved(Member m, std::uint64_t nvme) const {
+  const std::size_t moves = leaving.size() * bases_[m.base].units.size();
+  m.to_host = first_of(moves, [&](std::size_t k) { return live({m.base, m.on_device, k}).nvme <= nvme; });
+  for (std::size_t step = 0; step <= packing_steps_max && m.to_host <= moves; ++step, ++m.to_host)
+    if (packed(m).nvme <= nvme) return m;
+  return std::nullopt;
+}
+
+std::size_t FrugalFamily::most_on_device(std::size_t base, std::uint64_t device) const {
+  const std::size_t all = 2 * bases_[base].units.size();
+  std::size_t most = first_of(all, [&](std::size_t j) { return live({base, j, 0}).device > device; });
+  most = most > 0 ? most - 1 : 0;
+  for (std::size_t step = 0; step < packing_steps_max && most > 0 && packed({base, most, 0}).device > device; ++step)
+    --most;
+  return most;
+}
+
+std::optional<FrugalFamily::Member> FrugalFamily::with_least_host(std::size_t base, std::uint64_t device,
+                                                                  std::uint64_t nvme) const {
+  Member m{base};
+  if (live(m).device > device || packed(m).device > device) return std::nullopt;
+  if (packed(m).nvme <= nvme) return m;
+  m.on_device = most_on_device(base, device);
+  for (std::size_t step = 0; step <= packing_steps_max; ++step) {
+    const std::optional<Member> found = relieved(m, nvme);
+    if (!found || packed(*found).device <= device) return found;
+    if (m.on_device-- == 0) break;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> FrugalFamily::device_of(std::size_t base, std::uint64_t host, std::uint64_t nvme) const {
+  Member m{base};
+  if (packed(m).nvme <= nvme) return packed(m).host <= host ? std::optional(packed(m).device) : std::nullopt;
+  const std::size_t all = 2 * bases_[base].units.size();
+  const auto keeps = [&](std::size_t j) {
+    const std::optional<Member> found = relieved({base, j}, nvme);
+    return found && packed(*found).host <= host;
+  };
+  m.on_device = first_of(all, keeps);
+  if (m.on_device > all) return std::nullopt;
+  return packed(*relieved(m, nvme)).device;
+}
+
+std::optional<std::uint64_t> FrugalFamily::nvme_of(std::size_t base, std::uint64_t device, std::uint64_t host) const {
+  Member m{base};
+  if (packed(m).device > device) return std::nullopt;
+  std::optional<std::uint64_t> least;
+  if (packed(m).host <= host) least = packed(m).nvme;
+  m.on_device = most_on_device(base, device);
+  const std::size_t moves = leaving.size() * bases_[base].units.size();
+  std::size_t most = first_of(moves, [&](std::size_t k) { return live({base, m.on_device, k}).host > host; });
+  if (most == 0) return least;
+  m.to_host = most - 1;
+  for (std::size_t step = 0; step < packing_steps_max && m.to_host > 0 && packed(m).host > host; ++step) --m.to_host;
+  const TierBytes& n = packed(m);
+  return n.host <= host && n.device <= device ? lesser(least, n.nvme) : least;
+}
+
+std::optional<Schedule> FrugalFamily::fit(const TierBytes& budgets) const {
+  for (std::size_t base = 0; base < bases_.size(); ++base)
+    if (const std::optional<Member> m = with_least_host(base, budgets.device, budgets.nvme);
+        m && packed(*m).host <= budgets.host)
+      return schedule(*m);
+  return std::nullopt;
+}
+
+// Packing is what takes time: a base whose live bytes are more than what another one packs into is not packed. What
+// moves to the device adds to what the start of the chain has there.
+
+std::optional<std::uint64_t> FrugalFamily::least_device(std::uint64_t host, std::uint64_t nvme) const {
+  std::optional<std::uint64_t> least;
+  for (std::size_t base = 0; base < bases_.size(); ++base)
+    if (!least || live({base}).device < *least) least = lesser(least, device_of(base, host, nvme));
+  return least;
+}
+
+std::optional<std::uint64_t> FrugalFamily::least_host(std::uint64_t device, std::uint64_t nvme) const {
+  std::optional<std::uint64_t> least;
+  for (std::size_t base = 0; base < bases_.size(); ++base) {
+    const TierBytes& start = live({base});
+    const bool is_roomy = start.nvme <= nvme - nvme / 8;  // nothing moves to host memory, however it packs
+    if (least && is_roomy && start.host >= *least) continue;
+    if (const auto m = with_least_host(base, device, nvme)) least = lesser(least, packed(*m).host);
+  }
+  return least;
+}
+
+std::optional<std::uint64_t> FrugalFamily::least_nvme(std::uint64_t device, std::uint64_t host) const {
+  std::optional<std::uint64_t> least;
+  for (std::size_t base = 0; base < bases_.size(); ++base)
+    if (live({base}).device <= device) least = lesser(least, nvme_of(base, device, host));
+  return least;
+}
+
+LeastBytes FrugalFamily::least(const TierBytes& budgets) const {
+  return {least_device(budgets.host, budgets.nvme), least_host(budgets.device, budgets.nvme),
+          least_nvme(budgets.device, budgets.host)};
+}
+
+TierBytes FrugalFamily::corner(std::uint64_t nvme_limit) const {
+  TierBytes c;
+  c.device = least_device(unlimited, nvme_limit).value_or(0);
+  c.host = least_host(c.device, nvme_limit).value_or(0);
+  c.nvme = nvme_limit == 0 ? 0 : least_nvme(c.device, c.host).value_or(0);
+  return c;
+}
+
+}  // namespace sluice

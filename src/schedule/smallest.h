@@ -1,0 +1,71 @@
+// The smallest budgets that a run can do with.
+//
+// There is a family of schedules that take little memory: one for each order of updates, for all micro-batches in one
+// group and for one by one, for two sizes of tiles; and of each of these a chain that begins with everything on the
+// drive. Where the drive is too small, activations and accumulators move to the device as far as that has room, and
+// then, kind by kind and unit by unit, things move to host memory until the rest fits the drive. So a device and a
+// drive decide how much host memory the family needs, and a run is possible where there is as much. The smallest
+// budgets are the borders of that, and hold to the page: at them a run fits, with a page less of any it is refused.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "src/schedule/needs.h"
+#include "src/schedule/wish.h"
+
+namespace sluice {
+
+/// Of a tier's least bytes: none where the other two are too small for any amount.
+struct LeastBytes {
+  std::optional<std::uint64_t> device, host, nvme;
+};
+
+class FrugalFamily {
+ public:
+  /// Both outlive it. The budgets of the workload are not looked at. A budget here is bytes; `unlimited` for none.
+  static constexpr std::uint64_t unlimited = ~0ull;
+  FrugalFamily(const Workload& workload, const ScheduleWish& wish);
+
+  /// A member that keeps the budgets; none: no run does.
+  std::optional<Schedule> fit(const TierBytes& budgets) const;
+  /// What each tier needs at least with the other two as given.
+  LeastBytes least(const TierBytes& budgets) const;
+  /// The least device with as much of the others as one likes, then the least host memory, then the least drive. With
+  /// a limit on the drive (0: none), that is kept.
+  TierBytes corner(std::uint64_t nvme_limit = unlimited) const;
+
+ private:
+  /// A base, and where on its chain: units whose activations or accumulators are on the device, moves to host memory.
+  struct Member {
+    std::size_t base;
+    std::size_t on_device = 0, to_host = 0;
+    bool operator<(const Member& o) const {
+      return std::tie(base, on_device, to_host) < std::tie(o.base, o.on_device, o.to_host);
+    }
+  };
+  Schedule schedule(const Member& m) const;
+  const TierBytes& packed(const Member& m) const;
+  const TierBytes& live(const Member& m) const;
+  // of one base
+  std::optional<Member> with_least_host(std::size_t base, std::uint64_t device, std::uint64_t nvme) const;
+  std::optional<Member> relieved(Member m, std::uint64_t nvme) const;
+  std::size_t most_on_device(std::size_t base, std::uint64_t device) const;
+  std::optional<std::uint64_t> device_of(std::size_t base, std::uint64_t host, std::uint64_t nvme) const;
+  std::optional<std::uint64_t> nvme_of(std::size_t base, std::uint64_t device, std::uint64_t host) const;
+  // of all
+  std::optional<std::uint64_t> least_device(std::uint64_t host, std::uint64_t nvme) const;
+  std::optional<std::uint64_t> least_host(std::uint64_t device, std::uint64_t nvme) const;
+  std::optional<std::uint64_t> least_nvme(std::uint64_t device, std::uint64_t host) const;
+
+  const Workload& work_;
+  const ScheduleWish& wish_;
+  std::vector<Schedule> bases_;
+  mutable std::map<Member, TierBytes> packed_, live_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,29 @@
+#include "src/schedule/wish.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+Schedule fixed(Schedule s, const ScheduleWish& wish) {
+  if (wish.group) s.group = *wish.group;
+  if (wish.update_ahead) s.update_ahead = *wish.update_ahead;
+  if (wish.prefetch) {
+    s.prefetch = *wish.prefetch;
+    s.lag = std::min(s.prefetch, s.lag);
+  }
+  for (UnitChoice& c : s.units) {
+    if (wish.recompute) c.saved = *wish.recompute ? Saved::recompute : Saved::keep;
+    if (wish.activations) c.boundary = *wish.activations;
+    if (wish.states) c.parameter_home = c.state_home = c.gradient = *wish.states;
+    if (wish.resident) c.resident = *wish.resident;
+    if (wish.update_on_device) c.update_on_device = *wish.update_on_device;
+  }
+  return s;
+}
+
+std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wish) {
+  if (wish.update_ahead) return {*wish.update_ahead};
+  return workload.inference ? std::vector<bool>{true} : std::vector<bool>{true, false};
+}
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+// What of a schedule the user fixed.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "src/schedule/schedule.h"
+
+namespace sluice {
+
+/// Everything unset is searched.
+struct ScheduleWish {
+  std::optional<int> group;  ///< 1 = horizontal, all micro-batches = vertical
+  std::optional<bool> update_ahead;
+  std::optional<bool> recompute;     ///< all sublayers recompute, or none does
+  std::optional<Place> activations;  ///< where boundary activations wait
+  std::optional<int> prefetch;
+  std::optional<Place> states;           ///< home of parameters and optimizer states: host or nvme
+  std::optional<bool> resident;          ///< parameters stay on the device, or none does
+  std::optional<bool> update_on_device;  ///< of all units, or of none
+};
+
+/// The schedule with the user's choices put over it.
+Schedule fixed(Schedule schedule, const ScheduleWish& wish);
+
+/// The orders of optimizer and backward pass (Schedule::update_ahead) that are open: both where nothing needs the
+/// global norm first.
+std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wish);
+
+}  // namespace sluice

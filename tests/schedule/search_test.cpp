@@ -1,0 +1,100 @@
+// What the search prefers, and what it compares with.
+#include "src/schedule/search.h"
+
+#include <gtest/gtest.h>
+
+#include "src/schedule/estimate.h"
+
+namespace sluice::test {
+namespace {
+
+HardwareProfile with_gpu() {
+  HardwareProfile hw;
+  hw.cores = 16;
+  hw.memory_bytes_per_second = 1e11;
+  hw.drive.read_bytes_per_second = hw.drive.write_bytes_per_second = hw.drive.mixed_bytes_per_second = 5e9;
+  hw.device.emplace().optimizer_threads = 8;
+  hw.device->h2d_bytes_per_second = hw.device->d2h_bytes_per_second = 2.4e10;
+  hw.device->both_bytes_per_second = 4e10;
+  return hw;
+}
+
+Workload workload(const ModelSpec& model, std::int64_t sequence, int micro_batches) {
+  Workload w;
+  w.model = &model;
+  w.shape = {1, sequence};
+  w.micro_batches = micro_batches;
+  return w;
+}
+
+ModelSpec preset_model(const char* name) {
+  auto config = preset_config(name);
+  EXPECT_TRUE(config.ok()) << config.error().message;
+  return build_model(*config);
+}
+
+// As it was met: a run that host memory has room for wrote 114 GB a step to the drive, and was no faster for it.
+TEST(Search, WearsNoDriveWhereThatGainsNothing) {
+  const ModelSpec model = preset_model("gpt2-124m");
+  Workload w = workload(model, 1024, 8);
+  w.budget_bytes = {std::uint64_t{1} << 30, std::uint64_t{64} << 30, std::uint64_t{500} << 30};
+  ScheduleWish wish;
+  wish.update_ahead = true;
+  const SearchResult found = search_schedule(w, wish, with_gpu());
+  ASSERT_TRUE(found.fits);
+  EXPECT_EQ(found.drive_write_bytes, 0u);
+  EXPECT_EQ(found.needs.nvme, 0u);
+  // Without a drive nothing is faster.
+  w.budget_bytes[static_cast<std::size_t>(Tier::nvme)] = 1;
+  const SearchResult without = search_schedule(w, wish, with_gpu());
+  ASSERT_TRUE(without.fits);
+  EXPECT_LE(found.predicted_seconds, 1.006 * without.predicted_seconds);
+}
+
+TEST(Search, SendsSavedActivationsToHostMemoryBeforeTheDrive) {
+  const ModelSpec model = preset_model("llama-25m");
+  Workload w = workload(model, 512, 8);
+  w.budget_bytes = {std::uint64_t{256} << 20, std::uint64_t{16} << 30, std::uint64_t{500} << 30};
+  HardwareProfile hw = with_gpu();
+  hw.device->gemm_flops_bf16 = 1e12;  // computing again takes longer than the way to the host and back
+  const SearchResult found = search_schedule(w, {}, hw);
+  ASSERT_TRUE(found.fits);
+  EXPECT_EQ(std::ranges::count(found.schedule.units, Saved::nvme, &UnitChoice::saved), 0);
+  EXPECT_EQ(found.drive_write_bytes, 0u);
+}
+
+// A few layers stand for all of them.
+TEST(Search, EstimatesComeCloseToWhatAllLayersTake) {
+  const ModelSpec model = preset_model("llama-7b");
+  const Workload w = workload(model, 1024, 4);
+  for (const bool gpu : {false, true}) {
+    const HardwareProfile hw = gpu ? with_gpu() : HardwareProfile{};
+    const Estimator estimator(w, hw);
+    ASSERT_FALSE(estimator.is_exact());
+    Schedule s = frugal_schedule(w);
+    s.group = 4;
+    s.hold = true;
+    s.prefetch = s.lag = 1;
+    s.tiles_in_flight = 4;
+    s.tile_numel = tile_for(w, 1u << 18, 2048);
+    for (UnitChoice& c : s.units) {
+      c.boundary = c.accumulator = Place::device;
+      c.gradient = Place::host;
+    }
+    const double all = estimator.exact(s).step_seconds, few = estimator.estimate(s).step_seconds;
+    EXPECT_NEAR(few / all, 1, 0.05) << (gpu ? "gpu" : "cpu");
+  }
+}
+
+TEST(Search, IsDeterministic) {
+  const ModelSpec model = preset_model("llama-tiny");
+  Workload w = workload(model, 128, 8);
+  w.budget_bytes = {std::uint64_t{8} << 20, std::uint64_t{3} << 20, std::uint64_t{1} << 30};
+  const SearchResult first = search_schedule(w, {}, with_gpu()), second = search_schedule(w, {}, with_gpu());
+  ASSERT_TRUE(first.fits);
+  EXPECT_EQ(first.schedule, second.schedule);
+  EXPECT_EQ(first.predicted_seconds, second.predicted_seconds);
+}
+
+}  // namespace
+}  // namespace sluice::test

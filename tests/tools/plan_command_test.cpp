@@ -1,0 +1,110 @@
+// sluice plan takes what train takes, checks it as train does, and writes nothing.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "run_command.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+class PlanCommand : public RunCommandTest {
+ protected:
+  std::string tiny() const { return "plan --model llama-tiny --seq 32 --batch 4 "; }
+
+  /// "--steps INT" of each option in a command's help: the names, and what is written behind them.
+  static std::vector<std::pair<std::string, std::string>> options_in(const std::string& help) {
+    std::vector<std::pair<std::string, std::string>> found;
+    const std::regex line("\n *(?:-h,)?(--[a-z0-9-]+)([^\n]*)");
+    for (std::sregex_iterator at(help.begin(), help.end(), line), end; at != end; ++at)
+      if ((*at)[1] != "--help") found.emplace_back((*at)[1], (*at)[2]);
+    return found;
+  }
+  /// A value of the kind; a space in front.
+  static std::string value_of(const std::string& kind) {
+    std::smatch choice;
+    if (std::regex_search(kind, choice, std::regex("\\{([^,}]+)"))) return " " + choice[1].str();
+    if (kind.rfind(" SIZE", 0) == 0) return " 1TiB";
+    if (kind.rfind(" INT", 0) == 0 || kind.rfind(" UINT", 0) == 0) return " 1";
+    if (kind.rfind(" FLOAT", 0) == 0) return " 0.5";
+    return kind.rfind(" TEXT", 0) == 0 || kind.rfind(" DIR", 0) == 0 ? " x" : "";
+  }
+};
+
+TEST_F(PlanCommand, TakesEveryOptionOfTrain) {
+  const auto options = options_in(sluice("train --help").out);
+  ASSERT_GT(options.size(), 50u);
+  for (const auto& [name, kind] : options) {
+    const Finished f = sluice("plan " + name + value_of(kind));
+    EXPECT_EQ(f.err.find("is not an option"), std::string::npos) << name << kind << "\n" << f.err;
+  }
+}
+
+TEST_F(PlanCommand, TheCommandOfTrainIsAPlanAndLeavesNothing) {
+  const std::string command = "plan" + options().substr(5) + drive() + run("run") +
+                              "--steps 40 --eval-every 5 --hash 3 --max-skipped 2 --metrics " + path("m.jsonl") +
+                              " --json";
+  ASSERT_EQ(sluice(command).status, 0) << "the profile may be added to";
+  const auto before = everything();
+  const Finished f = sluice(command);
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(json::parse(f.out)["durable"]["on"], true);
+  EXPECT_TRUE(before == everything()) << "something was touched";
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+TEST_F(PlanCommand, DataThatIsGivenIsLookedAt) {
+  EXPECT_EQ(sluice(tiny() + "--data " + path("text")).status, 0);
+  expect_refused(tiny() + "--data " + path("nowhere"), "nowhere");
+  expect_refused(tiny() + "--data " + path("nvme"), "nvme");
+  write("short", std::string(64, 'a'));
+  expect_refused(tiny() + "--data " + path("short"), "64 tokens are too few for sequences of 32");
+  write("bad.jsonl", "{\"body\": \"" + std::string(100, 'a') + "\"}\n");
+  expect_refused(tiny() + "--data " + path("bad.jsonl"), "bad.jsonl line 1");
+  ASSERT_EQ(sluice("data tokenize --pack 16 --input " + path("text") + " --output " + path("packed.tokens") +
+                   " --too-long cut")
+                .status,
+            0);
+  expect_refused(tiny() + "--data " + path("packed.tokens"), "give --seq 16");
+  const std::string config = path("config.json");
+  ASSERT_EQ(sluice(options() + "--steps 1 " + run("run")).status, 0);
+  json small = json::parse(read(path("run/config.json")));
+  small["vocab_size"] = 100;
+  write("config.json", small.dump());
+  for (const std::string& command : {"plan --data " + path("text"), "train --data " + path("text")})
+    expect_refused(command + " --seq 32 --batch 4 --model " + config, "bytes need a vocabulary of 256");
+}
+
+TEST_F(PlanCommand, ARunThatIsThereIsPlannedAsItGoesOn) {
+  stop_a_run();
+  const auto before = everything();
+  const Finished plan = sluice("plan --json " + run("run"));
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  const json stored = json::parse(read(path("run/run.json")))["plan"]["schedule"];
+  EXPECT_EQ(json::parse(plan.out)["schedule"]["tile_numel"], stored["tile_numel"]);
+  EXPECT_EQ(json::parse(plan.out)["durable"]["on"], true);
+  expect_refused("plan --batch 8 " + run("run"), "contradicts the run");
+  expect_refused("plan --resume " + run("none"), "holds no run");
+  EXPECT_TRUE(before == everything()) << "something was touched";
+  copy("run", "copy");
+  expect_refused("plan " + run("copy"), "both would write to one swap file");
+  ASSERT_EQ(sluice("train --resume " + run("run")).status, 0);
+  EXPECT_EQ(sluice("plan " + run("run")).status, 0);
+  expect_refused("plan --resume --steps 90 " + run("run"), "is complete after 40");
+}
+
+TEST_F(PlanCommand, ARunThatIsUnderWayIsPlannedToo) {
+  const std::string script = "XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + options() + drive() +
+                             run("run") + "--steps 1000000 >/dev/null 2>&1 & echo $! >" + path(".pid") +
+                             "; until [ -s " + path("run") +
+                             "/metrics.jsonl ]; do kill -0 $! || exit 1; sleep 0.02; done";
+  ASSERT_EQ(std::system(script.c_str()), 0);
+  const Finished f = sluice("plan " + run("run"));
+  EXPECT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(std::system(("kill -9 $(cat " + path(".pid") + ")").c_str()), 0);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,232 @@
+// sluice train --resume: what was moved, and what may be another from here on.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "run_command.h"
+#include "src/train/run_config.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+class ResumeChanges : public RunCommandTest {
+ protected:
+  std::string go_on() const { return "train --resume " + run("run"); }
+  std::int64_t done(const std::string& name = "run") const { return lines(name).back()["step"]; }
+  json run_json(const std::string& name) const { return json::parse(read(path(name + "/run.json"))); }
+  /// Lines of the run and of one that was never stopped.
+  void expect_as_whole() const {
+    ASSERT_EQ(sluice(options() + drive() + run("whole") + "--steps 40").status, 0);
+    EXPECT_EQ(lines("run"), lines("whole"));
+    EXPECT_EQ(result("run"), result("whole"));
+  }
+  std::size_t texts_as_tokens() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path("run/tokens")), {}));
+  }
+  static double rate(std::int64_t step, std::int64_t steps, double lr = 3e-4, double lr_end = 3e-5) {
+    OptimizerConfig o;
+    o.lr = lr, o.lr_end = lr_end, o.warmup_steps = 3;
+    return learning_rate(o, step, steps);
+  }
+};
+
+TEST_F(ResumeChanges, OptionsAreCheckedBesideThoseOfTheRun) {
+  stop_a_run();
+  const Finished f = sluice(go_on() + "--drive-tbw 600TB");
+  EXPECT_EQ(f.status, 0) << f.err;
+  EXPECT_NE(f.err.find("rated for 600 TB"), std::string::npos) << f.err;
+  ASSERT_EQ(signalled(options() + "--states host --steps 40 " + run("host"), "host", "TERM").status, 1);
+  expect_refused_untouched("train --resume --drive-tbw 600TB " + run("host"), "there are none");
+}
+
+TEST_F(ResumeChanges, DataThatWasMovedIsKnownByItsContent) {
+  stop_a_run();
+  std::filesystem::rename(path("text"), path("moved"));
+  expect_refused_untouched(go_on(), "--data PATH says where");
+  const std::size_t before = texts_as_tokens();
+  std::string other = read(path("moved"));
+  other[7000] = '#';
+  write("other", other);
+  expect_refused_untouched(go_on() + "--data " + path("other"), "is not the data that the run began with");
+  EXPECT_EQ(texts_as_tokens(), before) << "tokens of the other text were left behind";
+  const Finished f = sluice(go_on() + "--data " + path("moved"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(run_json("run")["config"]["data"], path("moved"));
+  std::filesystem::rename(path("moved"), path("text"));
+  expect_as_whole();
+}
+
+TEST_F(ResumeChanges, ATokenFileThatWasMovedTooAndAnotherIsRefused) {
+  ASSERT_EQ(sluice("data tokenize --input " + path("text") + " --output " + path("a.tokens")).status, 0);
+  const std::string begin = "train --model llama-tiny --seq 32 --batch 4 --steps 40 --data " + path("a.tokens") + " ";
+  ASSERT_EQ(signalled(begin + drive() + run("run"), "run", "TERM").status, 1);
+  std::filesystem::rename(path("a.tokens"), path("b.tokens"));
+  expect_refused_untouched(go_on(), path("a.tokens"));
+  write("short", read(path("text")).substr(0, 9000));
+  ASSERT_EQ(sluice("data tokenize --input " + path("short") + " --output " + path("a.tokens")).status, 0);
+  expect_refused_untouched(go_on(), "is not the data that the run began with; put it back");
+  const Finished f = sluice(go_on() + "--data " + path("b.tokens"));
+  EXPECT_EQ(f.status, 0) << f.err;
+}
+
+TEST_F(ResumeChanges, ASwapFileThatWasMovedIsFoundWhereItIsSaidToBe) {
+  stop_a_run();
+  const std::string name = std::filesystem::path(swap()).filename();
+  std::filesystem::create_directory(path("drive2"));
+  std::filesystem::rename(path("nvme/" + name), path("drive2/" + name));
+  for (const std::string& what : {name + ", which is not in " + path("nvme"), std::string("--nvme DIR")})
+    expect_refused_untouched(go_on(), what);
+  expect_refused_untouched(go_on() + "--nvme " + path("run"), name + ", which is not in " + path("run"));
+  expect_refused_untouched(go_on() + "--nvme " + path("nvme") + "," + path("drive2"), "is striped over 1");
+  const Finished f = signalled(go_on() + "--nvme " + path("drive2"), "run", "TERM", static_cast<int>(done()) + 2);
+  ASSERT_EQ(f.status, 1) << f.err;
+  EXPECT_EQ(sluice(go_on()).status, 0) << "it is remembered";
+  EXPECT_TRUE(std::filesystem::is_empty(path("drive2")));
+  expect_as_whole();
+}
+
+TEST_F(ResumeChanges, ADriveWhoseDirectoryIsGoneIsNamed) {
+  stop_a_run();
+  const std::string name = std::filesystem::path(swap()).filename();
+  std::filesystem::rename(path("nvme"), path("elsewhere"));
+  expect_refused_untouched(go_on(), name + ", which is not in " + path("nvme"));
+  EXPECT_EQ(sluice(go_on() + "--nvme " + path("elsewhere")).status, 0);
+  // What is not durable has nothing there.
+  const std::string command = options() + "--nvme " + path("elsewhere") + " --durable off --steps 40 " + run("off");
+  ASSERT_EQ(signalled(command, "off", "TERM").status, 1);
+  std::filesystem::rename(path("elsewhere"), path("nvme"));
+  expect_refused_untouched("train --resume " + run("off"), "--nvme " + path("elsewhere") + ": No such file");
+  EXPECT_EQ(sluice("train --resume --nvme " + path("nvme") + " " + run("off")).status, 0);
+}
+
+TEST_F(ResumeChanges, MoreSteps) {
+  for (const std::string& where : {drive(), std::string("--states host ")}) {
+    ASSERT_EQ(signalled(options() + where + run("run") + "--steps 40", "run", "TERM").status, 1);
+    const std::int64_t stood = done();
+    const Finished f = sluice(go_on() + "--steps 50");
+    ASSERT_EQ(f.status, 0) << f.err;
+    const std::string from = "from step " + std::to_string(stood + 1) + " on with --steps 50 (40 before); the learning";
+    EXPECT_NE(f.err.find(from), std::string::npos) << f.err;
+    const std::vector<json> all = lines("run");
+    ASSERT_EQ(all.size(), 50u);
+    for (const json& line : all) {
+      const std::int64_t step = line["step"];
+      EXPECT_DOUBLE_EQ(line["lr"].get<double>(), rate(step, step <= stood ? 40 : 50)) << step;
+    }
+    const json change{{"from", stood + 1}, {"was", {{"steps", 40}}}, {"is", {{"steps", 50}}}};
+    EXPECT_EQ(run_json("run")["changes"], json::array({change}));
+    expect_refused_untouched(go_on() + "--steps 60", "is complete after 50");
+    std::filesystem::remove_all(path("run"));
+  }
+}
+
+TEST_F(ResumeChanges, FewerStepsButNotBelowWhereTheRunStands) {
+  stop_a_run();
+  const std::int64_t stood = done();
+  expect_refused_untouched(go_on() + "--steps 1", "the run stands at step " + std::to_string(stood));
+  const Finished f = sluice(go_on() + "--steps " + std::to_string(stood));
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(done(), stood);
+  EXPECT_EQ(result("run")["steps"], stood);
+  EXPECT_TRUE(std::filesystem::exists(path("run/model.safetensors")));
+  expect_refused_untouched(go_on() + "--lr 1e-3", "is complete after " + std::to_string(stood));
+}
+
+TEST_F(ResumeChanges, RateAndOptimizerAreRememberedWithTheStepFromWhichTheyHold) {
+  const std::string command = options() + drive() + "--durable off --steps 40 ";
+  ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+  const std::int64_t stood = done();
+  copy("run", "copy");
+  const std::string otherwise =
+      " --lr 1e-3 --lr-schedule linear --warmup 2 --weight-decay 0 --beta1 0.8 --beta2 0.9 --eps 1e-6 --clip 0.5";
+  const std::string further = "train --resume " + run("copy") + otherwise;
+  ASSERT_EQ(signalled(further, "copy", "TERM", static_cast<int>(stood) + 3).status, 1);
+  ASSERT_EQ(sluice("train --resume " + run("copy")).status, 0) << "as it went on last";
+  ASSERT_EQ(sluice(go_on() + otherwise).status, 0);
+  EXPECT_EQ(lines("run"), lines("copy"));
+  EXPECT_EQ(result("run"), result("copy"));
+  const json changes = run_json("run")["changes"];
+  EXPECT_EQ(changes, run_json("copy")["changes"]);
+  ASSERT_EQ(changes.size(), 1u) << changes;
+  EXPECT_EQ(changes[0]["from"], stood + 1);
+  for (const char* key :
+       {"lr", "lr_end", "lr_schedule", "warmup_steps", "weight_decay", "beta1", "beta2", "eps", "clip_norm"})
+    EXPECT_TRUE(changes[0]["was"].contains(key) && changes[0]["is"].contains(key)) << key;
+  EXPECT_DOUBLE_EQ(changes[0]["is"]["lr_end"].get<double>(), 1e-4) << "a tenth of --lr, as it was";
+  EXPECT_DOUBLE_EQ(lines("run")[0]["lr"].get<double>(), rate(1, 40));
+  EXPECT_NE(result("run")["state_hash"], json());
+}
+
+// Lines of steps before a change are made again with the rate that these steps had.
+TEST_F(ResumeChanges, DamagedLinesAreMadeAgainAsTheirStepsWere) {
+  stop_a_run();
+  const std::int64_t stood = done();
+  const Finished f = signalled(go_on() + "--lr 1e-3", "run", "TERM", static_cast<int>(stood) + 2);
+  ASSERT_EQ(f.status, 1) << f.err;
+  const std::vector<json> before = lines("run");
+  std::string text = read(path("run/metrics.jsonl"));
+  text[text.find('\n') + 15] = '\n';
+  write("run/metrics.jsonl", text);
+  ASSERT_EQ(sluice(go_on()).status, 0);
+  const std::vector<json> after = lines("run");
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i], before[i]) << i;
+}
+
+TEST_F(ResumeChanges, WhatChangesStepsNeedsTheWordResume) {
+  stop_a_run();
+  const std::string same = options() + drive() + run("run");
+  expect_refused_untouched(same + "--steps 60", "add --resume to go on with it from here on");
+  expect_refused_untouched(same + "--steps 40 --lr 1e-3", "add --resume to go on with it from here on");
+  const Finished f = sluice(same + "--steps 60 --lr 1e-3 --resume");
+  EXPECT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(done(), 60);
+}
+
+TEST_F(ResumeChanges, ThreadsMayChangeAndItIsSaidWhetherBitsDo) {
+  stop_a_run();
+  const int before = run_json("run")["config"]["threads"];
+  const Finished f = sluice(go_on() + "--threads " + std::to_string(before + 1) +
+                            " --optimizer-threads 2 --io threads" + " --queue-depth 4");
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_NE(f.err.find("--threads " + std::to_string(before + 1) + " (" + std::to_string(before) + " before)"),
+            std::string::npos)
+      << f.err;
+  EXPECT_NE(f.err.find("the number of threads"), std::string::npos) << f.err;
+}
+
+TEST_F(ResumeChanges, WhatMayNotIsRefusedWithTheReason) {
+  stop_a_run();
+  const std::string data = "which tokens a step takes", states = "its states are kept so",
+                    plan = "it keeps the plan that it began with";
+  for (const auto& [option, why] : std::vector<std::pair<std::string, std::string>>{
+           {"--batch 8", data},
+           {"--micro-batch 2", data},
+           {"--seq 64", data},
+           {"--ranks 2", data},
+           {"--seed 2", data},
+           {"--dtype fp32", states},
+           {"--moments int8", states},
+           {"--durable off", states},
+           {"--model llama-25m", "its states are that model's"},
+           {"--init " + path("nvme"), "it began from those weights"},
+           {"--device-memory 16MiB", plan},
+           {"--host-memory 16MiB", plan},
+           {"--nvme-space 1GiB", plan},
+           {"--group 1", plan},
+           {"--recompute full", plan},
+           {"--metrics " + path("m.jsonl"), "the lines of its steps are there"}})
+    expect_refused_untouched(go_on() + option, why);
+}
+
+// With clipping a step's norm has to be known before its first update.
+TEST_F(ResumeChanges, AnUpdateInTheBackwardPassCanNotBeginToClip) {
+  const std::string command = options() + drive() + run("run") + "--clip 0 --update backward --steps 40 ";
+  ASSERT_EQ(signalled(command, "run", "TERM").status, 1);
+  expect_refused_untouched(go_on() + "--clip 1", "--clip 0");
+  EXPECT_EQ(sluice(go_on()).status, 0);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,86 @@
+#include "tools/described_run.h"
+
+#include <nlohmann/json.hpp>
+
+#include "src/train/machine_limits.h"
+#include "tools/run_home.h"
+
+namespace sluice::tools {
+namespace {
+
+/// The batch of a run that goes on decides what --schedule means.
+RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::set<std::string>& given) {
+  if (!given.contains("--batch")) options.config.batch = run.batch;
+  if (!given.contains("--micro-batch")) options.config.micro_batch = run.micro_batch;
+  if (!given.contains("--ranks")) options.config.ranks = run.ranks;
+  return options;
+}
+
+/// Nothing of a complete run can go on, and so nothing of it can change.
+Status check_complete(const RunConfig& config, const RunDirectory& directory, std::int64_t steps) {
+  const std::string change = change_text(directory.run()->config, config);
+  if (change.empty()) return success();
+  return bad_request(change + ": the run in " + config.run + " is complete after " + std::to_string(steps) +
+                     ", its states are gone; start another from its model with --init " + config.run);
+}
+
+/// Whether what was stored and what was given go together, where that is soon known.
+Status check_goes_on(const RunConfig& config, const RunDirectory& directory) {
+  SLUICE_ASSIGN(const auto result, directory.result());
+  if (result) return check_complete(config, directory, (*result)["steps"].get<std::int64_t>());
+  SLUICE_TRY(directory.check_place());
+  SLUICE_TRY(directory.check_swap_files(config.nvme));
+  if (config.optimizer.clip_norm == 0 || directory.run()->schedule.update_ahead) return success();
+  return bad_request(
+      "--clip: the run's plan updates within the backward pass, before the norm is known: it can go on "
+      "with --clip 0 alone");
+}
+
+Status check_parts(const RunConfig& config, bool data_needed) {
+  if (config.model.empty()) return bad_request("--model is missing: give a preset, a config.json or a directory");
+  if (config.data.empty() && data_needed) return bad_request("--data is missing: give text or a token file");
+  return success();
+}
+
+}  // namespace
+
+Status check_named(const RunOptions& options, bool data_needed) {
+  const std::string& run = options.config.run;
+  if (options.resume && (run.empty() || run == keep_nothing)) {
+    const std::string newest = newest_unfinished_run();
+    return bad_request("--resume needs the directory of the run: add --run " +
+                       (newest.empty() ? "DIR" : newest + ", the newest run here, or another one"));
+  }
+  return run.empty() ? check_parts(options.config, data_needed) : success();
+}
+
+Result<RunConfig> described_config(const RunOptions& options, const std::set<std::string>& given,
+                                   const RunDirectory& directory, bool data_needed) {
+  const bool has_run = directory.run().has_value();
+  if (options.resume && !has_run)
+    return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
+  if (!has_run) {
+    SLUICE_TRY(check_parts(options.config, data_needed));
+    return resolve(options);
+  }
+  const RunConfig& stored = directory.run()->config;
+  SLUICE_ASSIGN(const RunConfig config, resolve(with_batch_of(stored, options, given)));
+  SLUICE_ASSIGN(const RunConfig merged, continued(stored, config, given, options.resume));
+  SLUICE_TRY(check_goes_on(merged, directory));
+  return merged;
+}
+
+Result<std::unique_ptr<Prepared>> prepare_described(const RunConfig& config, const RunDirectory& directory,
+                                                    const Progress& progress) {
+  if (!directory.run()) return prepare(config, Purpose::train, progress);
+  const RunDescription& run = *directory.run();
+  const DriveLayout layout{run.block_bytes, run.stripe_weights};
+  SLUICE_ASSIGN(auto prepared, prepare_with(config, Purpose::train, run.schedule, &layout, progress));
+  SLUICE_TRY(check_arenas(*prepared));
+  if (prepared->search.fits || config.threads == run.config.threads) return prepared;
+  return bad_request("--threads " + std::to_string(config.threads) +
+                     ": what they need beside each other does not fit the budgets of the run, which had " +
+                     std::to_string(run.config.threads) + "; give fewer");
+}
+
+}  // namespace sluice::tools

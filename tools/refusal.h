@@ -1,0 +1,12 @@
+// What a command line that can not be understood is answered.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace sluice::tools {
+
+/// One line: which command, what is wrong with which word, what may have been meant, and where help is.
+std::string refusal(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace sluice::tools
