@@ -137,8 +137,24 @@ std::string new_temporary_path(const std::string& directory) {
   return fmt::format("{}/{}{}.{}", directory, temporary_prefix, getpid(), counter++);
 }
 
+/// A new file without a name, gone however the program ends. Where the file system has no such files, a named one that
+/// loses its name at once.
+Result<IoFile> create_anonymous_file(const std::string& directory) {
+  IoFile file;
+  file.path = new_temporary_path(directory);
+  file.fd = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  // Kernels without O_TMPFILE see a directory opened for writing.
+  if (file.fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+    file.fd = open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file.fd >= 0) unlink(file.path.c_str());
+  }
+  if (file.fd < 0) return os_error(fmt::format("can not create swap file {}", file.path), errno);
+  return file;
+}
+
 /// A new locked file. A temporary that another run's clean-up took before the lock was there is made anew.
 Result<IoFile> create_file(const SwapOptions& options, const std::string& directory) {
+  if (options.anonymous) return create_anonymous_file(directory);
   for (;;) {
     IoFile file;
     file.path = options.name.empty() ? new_temporary_path(directory) : directory + "/" + options.name;
@@ -201,16 +217,12 @@ Result<SwapFile> SwapFile::open_files(const SwapOptions& options, bool create) {
   swap.bytes_ = round_up(options.bytes, swap_alignment_bytes);
   swap.stripe_ends_ = stripe_ends(options);
   const std::vector<std::uint64_t> bytes = file_bytes(options);
-  swap.remove_on_close_ = create;  // also when a later directory fails
+  swap.remove_on_close_ = create && !options.anonymous;  // also when a later directory fails
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const std::string& directory = options.directories[i];
     SLUICE_ASSIGN(IoFile file, create ? create_file(options, directory) : open_file(options, directory, bytes[i]));
     swap.files_.push_back(std::move(file));
     if (create) SLUICE_TRY(preallocate(swap.files_.back(), bytes[i]));
-    if (create && options.anonymous) {
-      unlink(swap.files_.back().path.c_str());
-      swap.remove_on_close_ = false;
-    }
     const std::string how = set_direct(swap.files_.back(), options.direct);
     swap.description_ +=
         fmt::format("{}{}: {} {}", swap.description_.empty() ? "" : ", ", directory, mib(bytes[i]), how);
