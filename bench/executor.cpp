@@ -113,13 +113,13 @@ StepPlan handover(int ops) {
 bool measure(const char* name, StepPlan plan, double work, int iterations) {
   finish(plan);
   std::vector<ArenaSpec> specs;
-  for (const Arena& arena : plan.arenas) specs.push_back({arena.tier, arena.rank, arena.arena_bytes});
+  for (const Arena& arena : plan.arenas) specs.push_back({arena.tier, arena.arena_bytes});
   HostDevice device;
   Result<Memory> memory = Memory::create(specs, device);
   if (!memory.ok()) return false;
-  std::memset(memory->at(Tier::device, 0, 0), 0, buffer_bytes);
+  std::memset(memory->at(Tier::device, 0), 0, buffer_bytes);
   Idle idle(work);
-  Executor executor({&*memory, nullptr, {&idle}, nullptr, nullptr, nullptr, {}}, {.record_timeline = true});
+  Executor executor({&*memory, nullptr, &idle, nullptr, nullptr, nullptr, {}}, {.record_timeline = true});
   if (!executor.begin(plan).ok()) return false;
   double computes = 0, waits = 0;
   for (const Op& op : plan.ops) {

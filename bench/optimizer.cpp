@@ -54,18 +54,18 @@ Result<std::unique_ptr<Prepared>> prepared(const std::string& directory, MomentF
 }
 
 /// Bytes a second of an update of everything.
-Result<double> update_all(Engine& engine, const StepPlan& flush, std::uint64_t& step) {
-  Executor& executor = engine.executor();
-  const MovedBytes before = executor.moved();
+Result<double> update_all(Engine& engine, std::uint64_t& step) {
+  RankTeam& team = engine.team();
+  const MovedBytes before = team.moved();
   StepParams p;
   p.step = p.update_step = ++step;
   p.lr = 1e-4f;
-  SLUICE_TRY(executor.begin(flush));
+  SLUICE_TRY(engine.begin(PlanKind::flush));
   const Clock::time_point start = Clock::now();
-  SLUICE_TRY(executor.release(p));
-  SLUICE_TRY(executor.end());
+  SLUICE_TRY(team.release(p));
+  SLUICE_TRY(team.end());
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  const MovedBytes after = executor.moved();
+  const MovedBytes after = team.moved();
   return static_cast<double>(after.nvme_read + after.nvme_write - before.nvme_read - before.nvme_write) / seconds;
 }
 
@@ -90,11 +90,11 @@ Status measure(const std::string& directory, MomentFormat moments, bool smoke) {
     return r.bytes_per_second();
   };
   std::uint64_t step = 0;
-  SLUICE_ASSIGN([[maybe_unused]] const double warm, update_all(*engine, run->flush, step));
+  SLUICE_ASSIGN([[maybe_unused]] const double warm, update_all(*engine, step));
   std::vector<double> rates, bounds, ratios;
   SLUICE_ASSIGN(double before, stream());
   for (int round = 0; round < (smoke ? 1 : 15); ++round) {
-    SLUICE_ASSIGN(const double rate, update_all(*engine, run->flush, step));
+    SLUICE_ASSIGN(const double rate, update_all(*engine, step));
     SLUICE_ASSIGN(const double after, stream());
     rates.push_back(rate);
     bounds.push_back((before + after) / 2);

@@ -199,11 +199,11 @@ void report_json(Generator& generator, const std::vector<std::int32_t>& prompt, 
   j["prompt_tokens"] = prompt.size();
   j["prompt_seconds"] = g.prompt_seconds;
   j["seconds"] = g.seconds;
-  const Executor& executor = generator.engine().executor();
-  const MovedBytes moved = executor.moved();
-  j["device_peak_bytes"] = executor.peak_bytes(Tier::device, 0);
-  j["host_peak_bytes"] = executor.peak_bytes(Tier::host, 0);
-  j["nvme_peak_bytes"] = executor.peak_bytes(Tier::nvme, 0);
+  RankTeam& team = generator.engine().team();
+  const MovedBytes moved = team.moved();
+  j["device_peak_bytes"] = team.peak_bytes(Tier::device, 0);
+  j["host_peak_bytes"] = team.peak_bytes(Tier::host, 0);
+  j["nvme_peak_bytes"] = team.peak_bytes(Tier::nvme, 0);
   j["nvme_read_bytes"] = moved.nvme_read;
   j["h2d_bytes"] = moved.h2d;
   // Bytes need not be UTF-8; "tokens" has them exactly.

@@ -1,4 +1,6 @@
 // sluice plan: what a run would do, without doing it.
+#include <tbb/parallel_invoke.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -22,18 +24,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json arena_json(const StepPlan& plan, Tier tier, std::uint64_t planned) {
+/// Device memory is each rank's; host memory and drive are shared by the ranks of a machine.
+Json arena_json(const Prepared& run, Tier tier, std::uint64_t planned) {
+  const std::uint64_t shares = tier == Tier::device ? 1 : run.workload.ranks();
   Json j;
-  std::uint64_t arena = 0, live = 0;
-  for (const Arena& a : plan.arenas) {
-    if (a.tier != tier) continue;
-    // Device memory is per rank; host memory and drive are shared by the ranks of a node.
-    arena = tier == Tier::device ? std::max(arena, a.arena_bytes) : arena + a.arena_bytes;
-    live = tier == Tier::device ? std::max(live, a.max_live_bytes) : live + a.max_live_bytes;
-  }
-  j["arena_bytes"] = arena;
-  j["max_live_bytes"] = live;
-  j["reserved_bytes"] = planned;
+  j["arena_bytes"] = run.arena(tier).arena_bytes * shares;
+  j["max_live_bytes"] = run.arena(tier).max_live_bytes * shares;
+  j["reserved_bytes"] = planned * shares;
   return j;
 }
 
@@ -44,7 +41,7 @@ std::uint64_t state_bytes(const Prepared& run) {
     const bool copy = b.name.ends_with(".durable") || b.tier == Tier::device;
     if (b.unit >= 0 && b.life == Life::persistent && b.state != StateKind::gradient && !copy) bytes += b.bytes;
   }
-  return bytes;
+  return bytes * run.workload.ranks();
 }
 
 /// Null where no amount does.
@@ -61,20 +58,33 @@ double tokens_per_second(const Prepared& run) {
 }
 double run_seconds(const Prepared& run) { return static_cast<double>(run.config.steps) * run.predicted.step_seconds; }
 
-Json to_json(const Prepared& run) {
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
+/// What takes seconds of large models to find out beside the plan, and is asked for once.
+struct Findings {
+  SmallestBudgets smallest;
+  Advice advice;  ///< where the run fits
+};
+Findings find_out(const Prepared& run) {
+  Findings f;
+  tbb::parallel_invoke([&] { f.smallest = smallest_budgets(run); },
+                       [&] {
+                         if (run.search.fits) f.advice = advise(run);
+                       });
+  return f;
+}
+
+Json to_json(const Prepared& run, const Findings& findings) {
   Json j;
   j["fits"] = run.search.fits;
   j["parameters"] = run.model.parameters;
-  const SmallestBudgets smallest = smallest_budgets(run);
+  const SmallestBudgets& smallest = findings.smallest;
   j["init"] = run.config.init.empty() ? Json() : Json(run.config.init);
   if (!run.search.fits) {
     add_smallest(j, smallest);
     return j;
   }
-  j["device"] = arena_json(run.main, Tier::device, run.search.needs.device);
-  j["host"] = arena_json(run.main, Tier::host, run.search.needs.host * ranks);
-  j["nvme"] = arena_json(run.main, Tier::nvme, run.search.needs.nvme * ranks);
+  j["device"] = arena_json(run, Tier::device, run.search.needs.device);
+  j["host"] = arena_json(run, Tier::host, run.search.needs.host);
+  j["nvme"] = arena_json(run, Tier::nvme, run.search.needs.nvme);
   const Simulation& p = run.predicted;
   j["predicted"] = {{"step_seconds", p.step_seconds},
                     {"bound_seconds", p.bound_seconds},
@@ -83,13 +93,13 @@ Json to_json(const Prepared& run) {
                     {"tokens_per_second", tokens_per_second(run)},
                     {"steps", run.config.steps},
                     {"run_seconds", run_seconds(run)}};
-  const Advice advice = advise(run);
+  const Advice& advice = findings.advice;
   j["advice"] = {{"limit", resource_names[static_cast<std::size_t>(advice.limit)]}, {"text", to_text(advice)}};
   if (advice.larger)
     j["advice"]["enlarge"] = {{"tier", tier_names[static_cast<std::size_t>(advice.larger->tier)]},
                               {"bytes", advice.larger->bytes},
                               {"gain", advice.larger->gain}};
-  const LinkBytes b = plan_link_bytes(run.main);
+  const LinkBytes b = plan_link_bytes(run.main) * run.workload.ranks();
   j["bytes"] = {{"nvme_read", b.nvme_read},
                 {"nvme_write", b.nvme_write},
                 {"h2d", b.h2d},
@@ -103,8 +113,9 @@ Json to_json(const Prepared& run) {
                    {"prefetch", s.prefetch},
                    {"tile_numel", s.tile_numel}};
   add_smallest(j, smallest);
-  j["durable"] = {
-      {"on", run.workload.durable}, {"second_slots_bytes", durable_slot_bytes(run.main)}, {"why", run.durability}};
+  j["durable"] = {{"on", run.workload.durable},
+                  {"second_slots_bytes", durable_slot_bytes(run.main) * run.workload.ranks()},
+                  {"why", run.durability}};
   const double numel = static_cast<double>(run.model.parameters);
   j["state_bytes_per_parameter"] = static_cast<double>(state_bytes(run)) / numel;
   if (!run.config.nvme.empty()) j["wear"] = wear_json(predicted_wear(run));
@@ -125,9 +136,8 @@ std::string share(const Schedule& s, F holds) {
   return std::to_string(count) + " of " + std::to_string(s.units.size());
 }
 
-void print_memory(const Prepared& run) {
-  const SmallestBudgets smallest = smallest_budgets(run);
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
+void print_memory(const Prepared& run, const SmallestBudgets& smallest) {
+  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks());
   Table table({"tier", "budget", "arena", "most alive", "arena / alive", "least, others as given", "least corner"});
   const auto row = [&](Tier tier, const std::optional<std::uint64_t>& least, std::uint64_t corner) {
     const Arena& a = run.arena(tier);
@@ -178,12 +188,13 @@ void print_placement(const Prepared& run) {
       format_count(static_cast<double>(s.tile_numel)).c_str());
 }
 
-void print_time(const Prepared& run) {
+void print_time(const Prepared& run, const Advice& advice) {
   const Simulation& p = run.predicted;
-  const LinkBytes b = plan_link_bytes(run.main);
+  const LinkBytes b = plan_link_bytes(run.main) * run.workload.ranks();
   Table table({"resource", "work per step", "seconds alone", "share of the step"});
   double flop = 0;
   for (const Op& op : run.main.ops) flop += op.flop;
+  flop *= run.workload.ranks();
   const std::array<std::string, 6> work{
       format_count(flop) + "FLOP", "-", "-", format_bytes(b.nvme_read + b.nvme_write), format_bytes(b.h2d),
       format_bytes(b.d2h)};
@@ -199,12 +210,13 @@ void print_time(const Prepared& run) {
               format_efficiency(p.bound_seconds / p.step_seconds).c_str());
   std::printf("speed           %stokens/s; %lld steps take %s\n", format_count(tokens_per_second(run)).c_str(),
               static_cast<long long>(run.config.steps), format_seconds(run_seconds(run)).c_str());
-  std::printf("advice          %s\n", to_text(advise(run)).c_str());
+  std::printf("advice          %s\n", to_text(advice).c_str());
   std::printf("states          %.2f bytes a parameter\n",
               static_cast<double>(state_bytes(run)) / static_cast<double>(run.model.parameters));
   std::printf("durable         %s%s\n", run.durability.c_str(),
               run.workload.durable ? (": every step survives a crash; the second slots take " +
-                                      format_bytes(durable_slot_bytes(run.main)) + " of the drive and no other traffic")
+                                      format_bytes(durable_slot_bytes(run.main) * run.workload.ranks()) +
+                                      " of the drive and no other traffic")
                                          .c_str()
                                    : "");
   if (const std::size_t drives = run.config.nvme.size(); drives > 0)
@@ -240,27 +252,23 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   if (goes_on) line.note(directory.path() + " holds a run: this is its plan");
   SLUICE_ASSIGN(auto run, prepare_described(config, directory, [&](const std::string& text) { line.note(text); }));
   line.finish();
-  if (run->search.fits) {
-    const auto violations = check(run->main);
-    if (!violations.empty())
-      return fault("the plan is illegal, which is a bug in its builder: " + violations.front().message);
-    if (!config.trace.empty())
-      SLUICE_TRY(write_trace(config.trace, run->main, {{"predicted", run->predicted.timeline}}));
-  }
+  if (run->search.fits && !config.trace.empty())
+    SLUICE_TRY(write_trace(config.trace, run->main, {{"predicted", run->predicted.timeline}}));
+  const Findings findings = find_out(*run);
   if (config.json) {
-    Json j = to_json(*run);
+    Json j = to_json(*run, findings);
     if (!assumed.empty()) j["assumed"] = to_json(assumed);
     std::printf("%s\n", j.dump().c_str());
   }
-  if (!run->search.fits) return does_not_fit(*run);
+  if (!run->search.fits) return does_not_fit(*run, findings.smallest);
   if (config.json) return success();
   std::printf("%s: %s parameters, %s tokens a step\n%s\n\n", config.model.c_str(),
               format_count(static_cast<double>(run->model.parameters)).c_str(),
               format_count(static_cast<double>(config.batch * config.sequence)).c_str(), checked.weights.c_str());
   print_assumed(assumed);
-  print_memory(*run);
+  print_memory(*run, findings.smallest);
   print_placement(*run);
-  print_time(*run);
+  print_time(*run, findings.advice);
   if (!config.trace.empty()) std::printf("trace           %s (open in ui.perfetto.dev)\n", config.trace.c_str());
   return success();
 }

@@ -73,7 +73,7 @@ class Screen final : public TrainObserver {
 
 std::string summary(const Prepared& run) {
   const Schedule& s = run.search.schedule;
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
+  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks());
   return fmt::format(
       "{}: {} parameters; {} micro-batches in groups of {}; arenas: device {}, host {}, nvme {}; predicted {} a step "
       "(bound {}, {})",
@@ -174,8 +174,8 @@ std::string durability(const Prepared& run, const RunDirectory& directory) {
     const double seconds = 2 * run.predicted.step_seconds + 14e-9 * static_cast<double>(run.model.parameters);
     return seconds < 20 ? text : text + ", which may take " + format_seconds(seconds);
   }
-  return "durable: every step survives a crash; the second slots take " + format_bytes(durable_slot_bytes(run.main)) +
-         " of the drive";
+  return "durable: every step survives a crash; the second slots take " +
+         format_bytes(durable_slot_bytes(run.main) * run.workload.ranks()) + " of the drive";
 }
 
 /// With its kernels and its swap file, where it goes on.
@@ -185,7 +185,9 @@ Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const Run
   if (!directory.run()) return prepared;
   const RunDescription& run = *directory.run();
   if (!kernels_anew && run.device == prepared->workload.device) prepared->kernels = run.kernels;
-  if (prepared->workload.durable && directory.has_commits())
+  // For other ranks there is going to be another one.
+  const bool is_kept = !directory.has_snapshot() && prepared->config.ranks == run.config.ranks;
+  if (prepared->workload.durable && directory.has_commits() && is_kept)
     SLUICE_TRY(Engine::check_swap(*prepared, swap_name(run.id)));
   return prepared;
 }
@@ -256,15 +258,18 @@ void add_train(CLI::App& app, Outcome& outcome) {
       "      --device-memory 3GiB --host-memory 1GiB --nvme /nvme0,/nvme1 --seq 2048 --batch 4\n"
       "  sluice train --run out --resume     # go on after a crash, a kill or Ctrl-C\n"
       "  sluice train --run out --resume --steps 400 --lr 1e-4     # and from there on otherwise\n"
+      "  sluice train --model llama-25m --data book.txt --run out --ranks 4\n"
+      "  sluice train --run out --resume --ranks 2     # to the same bits\n"
       "  sluice train --model llama-tiny --data book.txt --steps 5 --run none     # a trial: nothing is kept\n"
       "\nWithout --run the run is kept in a new directory, like runs/llama-25m-2026-11-23T04-05-06.\n\n"
       "With --resume these may be others than before: --steps (not below where the run stands; the rate is\n"
       "then that of a run of so many steps), --lr, --lr-*, --warmup, --weight-decay, --beta*, --eps, --clip,\n"
-      "--threads; they change what is learned from there on, and run.json keeps them with the step. At any\n"
+      "--threads; they change what is learned from there on, and run.json keeps them with the step. --ranks\n"
+      "too, to --lots divided by 1, 2, 4, ..., or to 1: that changes no bit, and lays the states out anew. At any\n"
       "time: --eval-*, --hash, --max-skipped, --trace, --device, --profile, --io, --queue-depth,\n"
       "--optimizer-threads, --drive-tbw; --data and --nvme where the run's own files were moved.\n"
       "What may not: --model, --init, --dtype, --moments (the states are of them), --seq, --batch,\n"
-      "--micro-batch, --ranks, --seed, --document-mask (which tokens a step takes), budgets, --durable and\n"
+      "--micro-batch, --lots, --seed, --document-mask (which tokens a step takes), budgets, --durable and\n"
       "what places states (the run keeps its plan). For those start another run from the model:\n"
       "sluice checkpoint export out new, then train --model new.");
   auto options = std::make_shared<RunOptions>();

@@ -24,13 +24,23 @@ Status check_complete(const RunConfig& config, const RunDirectory& directory, st
                      ", its states are gone; start another from its model with --init " + config.run);
 }
 
+Status check_version(const RunDirectory& directory) {
+  SLUICE_ASSIGN(const auto result, directory.result());
+  if (result || directory.run()->version == run_version) return success();
+  return bad_request("--run " + directory.path() +
+                     " was begun by an early version of sluice, which added up its steps in another order: export it "
+                     "(sluice checkpoint export " +
+                     directory.path() + " DIR) and start a new run with --model DIR");
+}
+
 /// Whether what was stored and what was given go together, where that is soon known.
 Status check_goes_on(const RunConfig& config, const RunDirectory& directory) {
   SLUICE_ASSIGN(const auto result, directory.result());
   if (result) return check_complete(config, directory, (*result)["steps"].get<std::int64_t>());
   SLUICE_TRY(directory.check_place());
   SLUICE_TRY(directory.check_swap_files(config.nvme));
-  if (config.optimizer.clip_norm == 0 || directory.run()->schedule.update_ahead) return success();
+  const bool keeps_plan = config.ranks == directory.run()->config.ranks;
+  if (config.optimizer.clip_norm == 0 || !keeps_plan || directory.run()->schedule.update_ahead) return success();
   return bad_request(
       "--clip: the run's plan updates within the backward pass, before the norm is known: it can go on "
       "with --clip 0 alone");
@@ -63,6 +73,7 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
     SLUICE_TRY(check_parts(options.config, data_needed));
     return resolve(options);
   }
+  SLUICE_TRY(check_version(directory));
   const RunConfig& stored = directory.run()->config;
   SLUICE_ASSIGN(const RunConfig config, resolve(with_batch_of(stored, options, given)));
   SLUICE_ASSIGN(const RunConfig merged, continued(stored, config, given, options.resume));
@@ -74,6 +85,12 @@ Result<std::unique_ptr<Prepared>> prepare_described(const RunConfig& config, con
                                                     const Progress& progress) {
   if (!directory.run()) return prepare(config, Purpose::train, progress);
   const RunDescription& run = *directory.run();
+  // Shards of another size have another plan.
+  if (config.ranks != run.config.ranks) {
+    SLUICE_ASSIGN(auto anew, prepare(config, Purpose::train, progress));
+    SLUICE_TRY(check_arenas(*anew));
+    return anew;
+  }
   const DriveLayout layout{run.block_bytes, run.stripe_weights};
   SLUICE_ASSIGN(auto prepared, prepare_with(config, Purpose::train, run.schedule, &layout, progress));
   SLUICE_TRY(check_arenas(*prepared));

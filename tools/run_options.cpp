@@ -155,6 +155,10 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process")
       ->capture_default_str()
       ->group("Batch");
+  app->add_option("--lots", c.lots,
+                  "equal parts of a batch whose gradients add up as a tree: any number of ranks that divides it by a "
+                  "power of two trains to the same bits, and a run may change it (default: --ranks)")
+      ->group("Batch");
   add_size(app, "--drive-tbw", &c.drive_tbw,
            "what the drive is rated to have written to it in its life, like 600TB: TBW in its data sheet; for several "
            "directories in --nvme the sum over their drives (default: unknown, no life is predicted)")
@@ -284,7 +288,8 @@ Result<RunConfig> resolve(const RunOptions& o) {
                                                      : LrSchedule::constant;
   c.optimizer.lr_end = o.lr_end.value_or(c.optimizer.lr / 10);
   SLUICE_ASSIGN(c.nvme, split_list("--nvme", o.nvme));
-  const int micro_batches = c.micro_batch > 0 && c.ranks > 0 ? c.batch / (c.micro_batch * c.ranks) : 1;
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * c.ranks;
+  const int micro_batches = at_once > 0 ? static_cast<int>(c.batch / at_once) : 1;
   if (o.group > 0 && o.schedule != "auto") return bad_request("give either --group or --schedule, not both");
   if (o.group > 0) c.wish.group = o.group;
   if (o.schedule == "horizontal") c.wish.group = 1;

@@ -3,7 +3,8 @@
 namespace sluice::tools {
 
 Wear predicted_wear(const Prepared& run) {
-  return drive_wear(plan_link_bytes(run.main).nvme_write, run.predicted.step_seconds, run.config.drive_tbw);
+  return drive_wear(plan_link_bytes(run.main).nvme_write * run.workload.ranks(), run.predicted.step_seconds,
+                    run.config.drive_tbw);
 }
 
 nlohmann::ordered_json wear_json(const Wear& wear) {

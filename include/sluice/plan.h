@@ -10,15 +10,22 @@
 //     simulate(plan, hw)  predicts time, bottleneck and timeline
 //     Executor            (offload/run) runs it on real devices
 //
-// Memory: an arena is one (tier, rank). Persistent buffers lie at the bottom, one after the other in the order of
+// A plan is the program of one rank. Ranks meet in collectives, each named by its group and its number there; no plan
+// knows the ops of another rank.
+//
+// Memory: an arena is one tier. Persistent buffers lie at the bottom, one after the other in the order of
 // `buffers`, so that every kind of plan of one run (train, flush, evaluate, ...) finds them at the same offsets;
 // transient buffers are packed above them by lifetime.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "sluice/exact_sum.h"
+#include "sluice/topology.h"
 
 namespace sluice {
 
@@ -26,7 +33,6 @@ using OpId = std::uint32_t;
 using BufferId = std::uint32_t;
 using LaneId = std::uint16_t;
 using UnitId = std::int32_t;  ///< index in StepPlan::units, -1 for none
-using RankId = std::uint16_t;
 
 constexpr OpId no_op = 0xffffffffu;
 constexpr std::uint64_t buffer_alignment_bytes = 4096;
@@ -50,8 +56,8 @@ constexpr std::array<const char*, 9> lane_names{"compute",   "h2d",  "d2h",    "
 /// order their accesses.
 struct Lane {
   LaneKind kind;
-  RankId rank = 0;
   bool windowed = false;
+  std::int32_t group = -1;  ///< comm: every group has a lane of its own, so that none waits behind another's traffic
 };
 
 enum class OpKind : std::uint8_t {
@@ -70,17 +76,17 @@ enum class OpKind : std::uint8_t {
   // nvme lanes
   read,    ///< nvme src -> host dst
   write,   ///< host src -> nvme dst
-  sync,    ///< everything written so far on this rank's drive is durable
+  sync,    ///< everything written so far on the drive is durable
   commit,  ///< writes the commit record
   // optimizer lane
-  grad_norm,  ///< adds the squared norm of a gradient tile to the unit's partial sum
+  grad_norm,  ///< adds the squared norm of a gradient tile to the rank's sum
   update,     ///< AdamW on one tile; on the compute lane where the device does it
   verify,     ///< stops the run where parameters that the device has updated diverged
   control,    ///< global norm, clip factor, finiteness (across ranks)
   step_end,   ///< hands losses and norm of the finished step to the trainer
   // comm lane
   all_gather,      ///< own part of dst is filled; the others' parts arrive
-  reduce_scatter,  ///< full src on every rank -> own part, summed in rank order, in dst
+  reduce_scatter,  ///< full src on every rank -> own part, summed in the order of the group, in dst
 };
 constexpr std::array<const char*, 20> op_names{"forward",     "recompute", "backward",   "forward_backward",
                                                "loss",        "logits",    "accumulate", "copy",
@@ -142,7 +148,6 @@ constexpr std::uint32_t drive_block_bytes_max = 1u << 20;
 struct Buffer {
   std::string name;  ///< "L3.mlp.parameters", "x.L3.mlp.mb2": names the thing, not the place
   Tier tier = Tier::device;
-  RankId rank = 0;
   std::uint64_t bytes = 0;  ///< of one slot; its place is padded to buffer_alignment_bytes
   Life life = Life::brief;
   std::uint8_t slots = 1;                  ///< 2 for durable state on nvme
@@ -173,9 +178,9 @@ struct Op {
   UnitId unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t tile = -1;        ///< which tile of the unit's shard (copies, drive, optimizer)
-  std::int32_t collective = -1;  ///< equal on the ranks that meet in one collective; unique per plan
   std::int32_t group = -1;       ///< index in StepPlan::groups for collectives
-  bool accumulate = false;       ///< backward: add to the gradient instead of setting it
+  std::int32_t collective = -1;  ///< number of the collective among those of its group, in program order from 0
+  bool accumulate = false;       ///< backward, grad_norm: add to what is there instead of setting it
   std::uint64_t element = 0;     ///< first element of the tile within the rank's shard (optimizer ops)
   std::uint64_t numel = 0;       ///< elements of the tile (optimizer ops)
   std::uint64_t bytes = 0;       ///< moved by the op (copies, drive, collectives: received)
@@ -185,10 +190,9 @@ struct Op {
   std::vector<Wait> waits;  ///< set by derive_waits
 };
 
-/// One (tier, rank). Sizes are set by pack.
+/// Sizes are set by pack.
 struct Arena {
   Tier tier;
-  RankId rank = 0;
   std::uint64_t budget_bytes = 0;
   std::uint64_t arena_bytes = 0;     ///< highest end of any buffer
   std::uint64_t max_live_bytes = 0;  ///< the lower bound: most bytes alive at one point of program order
@@ -199,23 +203,23 @@ struct Arena {
 enum class PlanKind : std::uint8_t { train, flush, evaluate, decode };
 constexpr std::array<const char*, 4> plan_kind_names{"train", "flush", "evaluate", "decode"};
 
-constexpr std::uint32_t plan_schema_version = 1;
+constexpr std::uint32_t plan_schema_version = 2;
 
 struct StepPlan {
   PlanKind kind = PlanKind::train;
-  bool cyclic = false;  ///< iterations follow each other without a barrier
-  RankId ranks = 1;
-  std::vector<std::string> units;           ///< names, "embed", "L0.attention", "L0.mlp", ..., "head"
-  std::vector<std::vector<RankId>> groups;  ///< of collectives
+  bool cyclic = false;             ///< iterations follow each other without a barrier
+  Topology topology;               ///< whose program it is
+  std::vector<std::string> units;  ///< names, "embed", "L0.attention", "L0.mlp", ..., "head"
+  std::vector<AxisSet> groups;     ///< that this rank meets in; each is a channel of its own
   std::vector<std::string> cost_keys;
   std::vector<Lane> lanes;
   std::vector<Buffer> buffers;
   std::vector<Op> ops;  ///< in program order
   std::vector<Arena> arenas;
 
-  const Arena* arena(Tier tier, RankId rank) const {
+  const Arena* arena(Tier tier) const {
     for (const Arena& a : arenas)
-      if (a.tier == tier && a.rank == rank) return &a;
+      if (a.tier == tier) return &a;
     return nullptr;
   }
 };
@@ -240,13 +244,16 @@ constexpr std::uint64_t committed_step(const StepParams& params) {
   return params.update_step != 0 ? params.update_step : params.step - 1;
 }
 
-/// The step's control block (host, persistent, one per rank): written by control and grad_norm ops.
-/// Followed in memory by `double unit_norm_sq[units]` and `double loss[micro_batches]`.
+/// The step's control block (host, persistent): written by control and grad_norm ops. What all ranks know of the step,
+/// and what this one has added up for it. Followed in memory by `double loss[micro_batches]`.
 struct ControlBlock {
   double grad_norm_sq = 0;
   double clip_factor = 1;
   double loss_sum = 0;
   double reserved = 0;
+  ExactSum norm;  ///< squared norms of the gradients of this rank's shards
 };
+/// What updates read of it; they run beside the norms of the next step.
+constexpr std::uint64_t control_result_bytes = offsetof(ControlBlock, norm);
 
 }  // namespace sluice

@@ -55,6 +55,7 @@ struct DeviceProfile {
 struct HardwareProfile {
   std::uint32_t schema_version = profile_schema_version;
   std::string machine;  ///< CPU model and kernel, to notice that a profile is another machine's
+  int ranks = 1;        ///< that share cores, memory, drive and links: the run's, not the file's
   int cores = 1;
   int compute_threads = 1;
   int optimizer_threads = 1;

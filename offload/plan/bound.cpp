@@ -8,9 +8,8 @@
 namespace sluice {
 namespace planning {
 
-void Work::add(const OpCost& c, RankId rank) {
-  if (rank >= compute_seconds.size()) compute_seconds.resize(rank + 1u);
-  compute_seconds[rank] += c.best_seconds;
+void Work::add(const OpCost& c) {
+  compute_seconds += c.best_seconds;
   core_seconds += c.best_seconds > 0 ? c.core_seconds * (c.best_seconds / c.seconds) : c.core_seconds;
   memory_seconds += c.memory_seconds;
   link_down_seconds += c.link_down_seconds;
@@ -19,8 +18,6 @@ void Work::add(const OpCost& c, RankId rank) {
 }
 
 std::array<double, 6> Work::seconds(const HardwareProfile& hw) const {
-  double compute = 0;
-  for (const double s : compute_seconds) compute = std::max(compute, s);
   // Both directions at once may share what neither reaches alone.
   double down = link_down_seconds, up = link_up_seconds;
   if (hw.device) {
@@ -28,7 +25,9 @@ std::array<double, 6> Work::seconds(const HardwareProfile& hw) const {
         (down * hw.device->h2d_bytes_per_second + up * hw.device->d2h_bytes_per_second) / both_ways_rate(*hw.device);
     (down > up ? down : up) = std::max({down, up, together});
   }
-  return {compute, core_seconds / hw.cores, memory_seconds, drive_seconds(hw, read_bytes, write_bytes), down, up};
+  return {compute_seconds,           hw.ranks * core_seconds / hw.cores,
+          hw.ranks * memory_seconds, drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes),
+          hw.ranks * down,           hw.ranks * up};
 }
 
 double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
@@ -40,10 +39,8 @@ double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
     UnitId unit = -1;
     bool backward = false;
   };
-  std::vector<At> ranks(plan.ranks);
+  At at;
   for (const Op& op : plan.ops) {
-    const RankId rank = plan.lanes[op.lane].rank;
-    At& at = ranks[rank];
     if (is_compute(op.kind)) {
       const bool backward =
           op.kind == OpKind::recompute || op.kind == OpKind::backward || (op.kind == OpKind::accumulate && at.backward);
@@ -51,7 +48,7 @@ double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
       at = {at.pass, true, op.unit, backward};
       if (at.pass == passes.size()) passes.emplace_back();
     }
-    passes[at.pass].add(model.cost(op), rank);
+    passes[at.pass].add(model.cost(op));
   }
   double bound = 0;
   for (const Work& pass : passes) {
@@ -71,7 +68,7 @@ double time_bound(const StepPlan& plan, const HardwareProfile& hw, Resource* bot
                   std::array<double, 6>* seconds) {
   const planning::CostModel model(plan, hw);
   planning::Work work;
-  for (const Op& op : plan.ops) work.add(model.cost(op), plan.lanes[op.lane].rank);
+  for (const Op& op : plan.ops) work.add(model.cost(op));
   const std::array<double, 6> each = work.seconds(hw);
   const auto largest = std::max_element(each.begin(), each.end());
   if (bottleneck) *bottleneck = static_cast<Resource>(largest - each.begin());

@@ -17,9 +17,7 @@ namespace {
 
 constexpr BufferId no_buffer = 0xffffffffu;
 
-std::string arena_name(const Arena& a) {
-  return std::string(tier_names[static_cast<std::size_t>(a.tier)]) + " arena of rank " + std::to_string(a.rank);
-}
+std::string arena_name(const Arena& a) { return std::string(tier_names[static_cast<std::size_t>(a.tier)]) + " arena"; }
 
 void check_access_place(Findings& findings, OpId op, const Access& a) {
   const Buffer& b = findings.plan().buffers[a.buffer];
@@ -46,7 +44,7 @@ void check_places(Findings& findings) {
                        std::to_string(a.budget_bytes));
   for (BufferId id = 0; id < plan.buffers.size(); ++id) {
     const Buffer& b = plan.buffers[id];
-    const Arena* arena = plan.arena(b.tier, b.rank);
+    const Arena* arena = plan.arena(b.tier);
     if (b.slots != 1 && b.slots != 2)
       findings.add(Kind::bad_slot, no_op, no_op, id, b.name + " has " + std::to_string(b.slots) + " slots");
     else if (!arena || b.offset > arena->arena_bytes || footprint_bytes(b) > arena->arena_bytes - b.offset)
@@ -58,48 +56,29 @@ void check_places(Findings& findings) {
     for (const Access& a : plan.ops[i].accesses) check_access_place(findings, i, a);
 }
 
+/// What other ranks are told about the collectives of a group: that they come one after the other on one lane.
 void check_collectives(Findings& findings) {
   const StepPlan& plan = findings.plan();
-  std::map<std::int32_t, std::vector<OpId>> meetings;
-  std::map<std::tuple<std::int32_t, LaneKind, RankId>, std::vector<OpId>> sequences;
-  for (OpId i = 0; i < plan.ops.size(); ++i) {
+  std::vector<OpId> last(plan.groups.size(), no_op);
+  std::vector<std::int32_t> met(plan.groups.size());
+  for (OpId i = 0; i < plan.ops.size() && !findings.full(); ++i) {
     const Op& op = plan.ops[i];
     if (op.collective < 0) continue;
-    meetings[op.collective].push_back(i);
-    sequences[{op.group, plan.lanes[op.lane].kind, plan.lanes[op.lane].rank}].push_back(i);
-  }
-  for (const auto& [id, ops] : meetings) {
-    const Op& op = plan.ops[ops[0]];
-    const std::string name = "collective " + std::to_string(id) + " of " + describe(plan, ops[0]);
     if (op.group < 0 || static_cast<std::size_t>(op.group) >= plan.groups.size()) {
-      findings.add(Kind::collective_order, ops[0], no_op, no_buffer, name + " has no group");
+      findings.add(Kind::collective_order, i, no_op, no_buffer, describe(plan, i) + " has no group");
       continue;
     }
-    std::vector<RankId> here, expected = plan.groups[op.group];
-    for (const OpId i : ops) {
-      here.push_back(plan.lanes[plan.ops[i].lane].rank);
-      if (plan.ops[i].group != op.group || plan.ops[i].kind != op.kind)
-        findings.add(Kind::collective_order, ops[0], i, no_buffer,
-                     name + " differs from its partner " + describe(plan, i));
-    }
-    std::sort(here.begin(), here.end());
-    std::sort(expected.begin(), expected.end());
-    if (here != expected)
-      findings.add(Kind::deadlock, ops[0], no_op, no_buffer,
-                   name + " is met by " + std::to_string(here.size()) + " ops, its group has " +
-                       std::to_string(expected.size()) + " ranks");
-  }
-  for (const auto& [key, ops] : sequences) {
-    const auto& [group, lane, rank] = key;
-    const auto first = sequences.lower_bound({group, lane, 0});
-    const std::vector<OpId>& other = first->second;
-    for (std::size_t i = 0; i < std::min(ops.size(), other.size()); ++i)
-      if (plan.ops[ops[i]].collective != plan.ops[other[i]].collective) {
-        findings.add(Kind::collective_order, other[i], ops[i], no_buffer,
-                     describe(plan, other[i]) + " and " + describe(plan, ops[i]) +
-                         " are in the same turn of their group but not the same collective");
-        break;
-      }
+    const auto group = static_cast<std::size_t>(op.group);
+    if (op.collective != met[group]++)
+      findings.add(Kind::collective_order, i, last[group], no_buffer,
+                   describe(plan, i) + " is collective " + std::to_string(op.collective) + " of its group, in turn " +
+                       std::to_string(met[group] - 1));
+    if (last[group] != no_op && plan.ops[last[group]].lane != op.lane)
+      findings.add(Kind::collective_order, last[group], i, no_buffer,
+                   describe(plan, last[group]) + " and " + describe(plan, i) + " meet one group on two lanes");
+    last[group] = i;
+    if (plan.lanes[op.lane].windowed)
+      findings.add(Kind::collective_order, i, no_op, no_buffer, describe(plan, i) + " meets on a windowed lane");
   }
 }
 
@@ -111,8 +90,7 @@ void check_progress(Findings& findings, const Program& program, const HappensBef
       findings.add(Kind::deadlock, op, program.op(s.waits_for), no_buffer,
                    describe(plan, op) + " never starts: it waits for " + describe(plan, program.op(s.waits_for)));
     else
-      findings.add(Kind::deadlock, op, no_op, no_buffer,
-                   describe(plan, op) + " never finishes: the other ranks of its collective do not come to it");
+      findings.add(Kind::deadlock, op, no_op, no_buffer, describe(plan, op) + " never finishes");
   }
 }
 

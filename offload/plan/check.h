@@ -32,7 +32,7 @@ class Findings {
 
 /// Arenas against budgets, buffers against arenas, accesses against buffers and slots. Needs no order.
 void check_places(Findings& findings);
-/// Every group's collectives: all ranks present, once, in one order.
+/// Every group's collectives: numbered in turn, on one lane.
 void check_collectives(Findings& findings);
 /// Lanes that stop before the end.
 void check_progress(Findings& findings, const Program& program, const HappensBefore& order);

@@ -90,10 +90,9 @@ class BufferCheck {
     if (a.mode == Mode::write || a.role == Role::workspace) return {0, 0};
     const bool gathers = op.kind == OpKind::all_gather && a.mode == Mode::read_write && op.group >= 0;
     if (!gathers) return {a.offset, a.offset + a.bytes};
-    const std::vector<RankId>& group = plan.groups[static_cast<std::size_t>(op.group)];
-    const auto own = std::find(group.begin(), group.end(), plan.lanes[op.lane].rank) - group.begin();
-    const std::uint64_t part = a.bytes / std::max<std::uint64_t>(group.size(), 1);
-    const std::uint64_t from = a.offset + static_cast<std::uint64_t>(own) * part;
+    const AxisSet group = plan.groups[static_cast<std::size_t>(op.group)];
+    const std::uint64_t part = a.bytes / plan.topology.size(group);
+    const std::uint64_t from = a.offset + plan.topology.position(group) * part;
     return {from, from + part};
   }
 
@@ -104,8 +103,9 @@ class BufferCheck {
     const auto [first, end] = cells_of(a, iteration);
     const auto [read_from, read_to] = read_range(u);
     for (std::size_t cell = first; cell < end; ++cell) {
-      const std::uint64_t at = borders_[cell % borders_.size()];
-      if (!written_[cell] && at >= read_from && at < read_to) {
+      const std::size_t border = cell % borders_.size();
+      const std::uint64_t at = std::max(borders_[border], read_from);
+      if (!written_[cell] && at < std::min(borders_[border + 1], read_to)) {
         findings_.add(Kind::unwritten_read, u.op, no_op, a.buffer,
                       findings_.use(a, u.op) + " has no write before it of byte " + std::to_string(at));
         return;
@@ -164,10 +164,10 @@ class SharingCheck {
 
   void run() {
     const StepPlan& plan = program_.plan();
-    std::map<std::pair<Tier, RankId>, std::vector<BufferId>> transients, persistent;
+    std::map<Tier, std::vector<BufferId>> transients, persistent;
     for (BufferId id = 0; id < plan.buffers.size(); ++id) {
       const Buffer& b = plan.buffers[id];
-      if (b.bytes > 0) (b.life == Life::persistent ? persistent : transients)[{b.tier, b.rank}].push_back(id);
+      if (b.bytes > 0) (b.life == Life::persistent ? persistent : transients)[b.tier].push_back(id);
     }
     for (auto& [arena, buffers] : persistent) check_persistent(buffers, transients[arena]);
     for (const auto& [arena, buffers] : transients) check_transients(buffers);

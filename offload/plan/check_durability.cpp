@@ -8,7 +8,7 @@ namespace {
 
 using Kind = Violation::Kind;
 
-/// The op of each kind that was listed last on one rank, this iteration or the one before it.
+/// The op of each kind that was listed last, this iteration or the one before it.
 struct Latest {
   NodeId sync = no_node, commit = no_node, control = no_node;
 };
@@ -16,14 +16,12 @@ struct Latest {
 class DurabilityCheck {
  public:
   DurabilityCheck(Findings& findings, const Program& program, const HappensBefore& order)
-      : findings_(findings), plan_(program.plan()), program_(program), order_(order), latest_(plan_.ranks) {}
+      : findings_(findings), plan_(program.plan()), program_(program), order_(order) {}
 
   void run() {
     const std::uint32_t last = program_.iterations() - 1;
     for (std::uint32_t k = last == 0 ? 0 : last - 1; k <= last; ++k) {
       judge_ = k == last;
-      previous_commits_.clear();
-      for (const Latest& rank : latest_) previous_commits_.push_back(rank.commit);
       for (OpId i = 0; i < plan_.ops.size() && !findings_.full(); ++i) visit(program_.node(k, i));
     }
     check_committed(last);
@@ -32,7 +30,7 @@ class DurabilityCheck {
  private:
   void visit(NodeId n) {
     const Op& op = plan_.ops[program_.op(n)];
-    Latest& own = latest_[plan_.lanes[op.lane].rank];
+    Latest& own = latest_;
     if (op.kind == OpKind::commit) {
       if (judge_ && own.sync == no_node)
         findings_.add(Kind::durable_overwrite, program_.op(n), no_op, no_buffer,
@@ -50,24 +48,20 @@ class DurabilityCheck {
     } else if (op.kind == OpKind::reduce_scatter && op.collective >= 0) {
       require(own.commit, n, "");
     } else if (const Access* a = durable_write(op)) {
-      const std::string use = findings_.use(*a, program_.op(n));
-      require(own.commit, n, use, a->buffer);
-      for (const NodeId commit : previous_commits_) require(commit, n, use, a->buffer);
+      require(own.commit, n, findings_.use(*a, program_.op(n)), a->buffer);
     }
   }
 
   /// Every durable write comes before the sync that its iteration's last commit rests on.
   void check_committed(std::uint32_t k) {
-    std::vector<Latest> rests(plan_.ranks), now(plan_.ranks);
+    NodeId sync = no_node, now = no_node;
     for (OpId i = 0; i < plan_.ops.size(); ++i) {
-      const RankId rank = plan_.lanes[plan_.ops[i].lane].rank;
-      if (plan_.ops[i].kind == OpKind::sync) now[rank].sync = program_.node(k, i);
-      if (plan_.ops[i].kind == OpKind::commit) rests[rank] = now[rank];
+      if (plan_.ops[i].kind == OpKind::sync) now = program_.node(k, i);
+      if (plan_.ops[i].kind == OpKind::commit) sync = now;
     }
     for (OpId i = 0; i < plan_.ops.size() && !findings_.full(); ++i) {
       const Access* a = durable_write(plan_.ops[i]);
       if (!a) continue;
-      const NodeId sync = rests[plan_.lanes[plan_.ops[i].lane].rank].sync;
       if (sync == no_node)
         findings_.add(Kind::durable_overwrite, i, no_op, a->buffer,
                       findings_.use(*a, i) + " is never synced and committed");
@@ -96,8 +90,7 @@ class DurabilityCheck {
   const StepPlan& plan_;
   const Program& program_;
   const HappensBefore& order_;
-  std::vector<Latest> latest_;            ///< per rank
-  std::vector<NodeId> previous_commits_;  ///< per rank: last of the iteration before
+  Latest latest_;
   bool judge_ = false;
 };
 

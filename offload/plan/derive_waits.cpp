@@ -20,12 +20,12 @@ class HazardScan {
   explicit HazardScan(const Program& program)
       : program_(program),
         lanes_(program.lanes()),
-        owners_(tiers * program.plan().ranks),
+        owners_(tiers),
         uses_(program.plan().buffers.size() * lanes_),
         claims_(program.plan().buffers.size() * lanes_),
         claimed_in_(program.plan().buffers.size(), ~0u),
         need_(lanes_) {
-    for (std::size_t i = 0; i < (tiers + 1) * program.plan().ranks; ++i) maps_.emplace_back(program.lanes());
+    for (std::size_t i = 0; i < tiers + 1; ++i) maps_.emplace_back(program.lanes());
   }
 
   /// need[lane]: 1 + the last node of that lane that n has to wait for. Valid until the next call; call in node order.
@@ -39,7 +39,7 @@ class HazardScan {
   }
 
  private:
-  /// The rule of finish.h about sync and commit, as reading and writing one imaginary byte per rank: durable writes
+  /// The rule of finish.h about sync and commit, as reading and writing one imaginary byte: durable writes
   /// and votes share it, sync and commit take it alone, meetings come after who took it.
   enum class DriveOrder { none, after, shared, alone };
   static DriveOrder drive_order(const StepPlan& plan, const Op& op) {
@@ -56,7 +56,7 @@ class HazardScan {
     const StepPlan& plan = program_.plan();
     const auto node_lane = [this](NodeId i) { return program_.lane(i); };
     if (const DriveOrder drive = drive_order(plan, op); drive != DriveOrder::none)
-      order_map(op).collect(0, 1, drive == DriveOrder::alone, need_, node_lane);
+      maps_[tiers].collect(0, 1, drive == DriveOrder::alone, need_, node_lane);
     for (const Access& a : op.accesses) {
       if (plan.buffers[a.buffer].life != Life::persistent) {
         if (claimed_in_[a.buffer] != iteration) claim(a.buffer, iteration);
@@ -79,8 +79,8 @@ class HazardScan {
       if (const std::uint64_t at = address(plan, a, k); a.bytes > 0 && writes(a))
         maps_[arena_of(a.buffer)].write(at, at + a.bytes, n);
     const DriveOrder drive = drive_order(plan, op);
-    if (drive == DriveOrder::shared) order_map(op).read(0, 1, op.lane, n);
-    if (drive == DriveOrder::alone) order_map(op).write(0, 1, n);
+    if (drive == DriveOrder::shared) maps_[tiers].read(0, 1, op.lane, n);
+    if (drive == DriveOrder::alone) maps_[tiers].write(0, 1, n);
   }
 
   /// At a transient's first use in an iteration: its writes come after all uses of those that held its bytes.
@@ -95,21 +95,14 @@ class HazardScan {
     std::fill(uses.begin(), uses.end(), 0u);
   }
 
-  std::size_t arena_of(BufferId id) const {
-    const Buffer& b = program_.plan().buffers[id];
-    return b.rank * tiers + static_cast<std::size_t>(b.tier);
-  }
-  AddressMap& order_map(const Op& op) {
-    const StepPlan& plan = program_.plan();
-    return maps_[tiers * plan.ranks + plan.lanes[op.lane].rank];
-  }
+  std::size_t arena_of(BufferId id) const { return static_cast<std::size_t>(program_.plan().buffers[id].tier); }
   std::span<std::uint32_t> row(std::vector<std::uint32_t>& rows, BufferId id) const {
     return {&rows[id * lanes_], lanes_};
   }
 
   const Program& program_;
   std::size_t lanes_;
-  std::vector<AddressMap> maps_;  ///< per arena, then the imaginary byte per rank
+  std::vector<AddressMap> maps_;  ///< per arena, then the imaginary byte
   std::vector<Ownership> owners_;
   std::vector<std::uint32_t> uses_;    ///< per buffer and lane: 1 + last node of this iteration that used it
   std::vector<std::uint32_t> claims_;  ///< per buffer and lane: 1 + last node that used its bytes before
@@ -166,8 +159,7 @@ void derive_waits(StepPlan& plan) {
   {
     const Program program(plan, iterations);
     const HappensBefore order(program);
-    // Collectives that no order of starting can satisfy: leave every hazard in place, check() names the ops.
-    if (!order.complete()) return;
+    SLUICE_CHECK(order.complete(), "%zu lanes stop, though hazards follow program order", order.stuck().size());
     for (OpId i = 0; i < plan.ops.size(); ++i) kept[i] = reduce(program, order, program.node(iterations - 1, i));
   }
   for (std::size_t i = 0; i < plan.ops.size(); ++i) plan.ops[i].waits = std::move(kept[i]);

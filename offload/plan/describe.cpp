@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "offload/plan/finish.h"
+#include "offload/plan/world.h"
 
 namespace sluice {
 namespace {
@@ -58,25 +59,43 @@ void add_op(WordHash& h, const Op& op) {
 
 std::uint64_t plan_hash(const StepPlan& plan) {
   WordHash h;
-  add_all(h, plan_schema_version, plan.kind, plan.cyclic, plan.ranks);
+  add_all(h, plan_schema_version, plan.kind, plan.cyclic);
+  add_size(h, plan.topology.axes);
+  for (const Axis& axis : plan.topology.axes) add_all(h, axis.name, axis.size);
+  for (const RankId c : plan.topology.coordinates) h.add(c);
   add_size(h, plan.units);
   for (const std::string& name : plan.units) h.add(name);
   add_size(h, plan.groups);
-  for (const auto& group : plan.groups) {
-    add_size(h, group);
-    for (const RankId rank : group) h.add(rank);
-  }
+  for (const AxisSet group : plan.groups) h.add(group);
   add_size(h, plan.cost_keys);
   for (const std::string& key : plan.cost_keys) h.add(key);
   add_size(h, plan.lanes);
-  for (const Lane& l : plan.lanes) add_all(h, l.kind, l.rank, l.windowed);
+  for (const Lane& l : plan.lanes) add_all(h, l.kind, l.windowed, l.group);
   add_size(h, plan.buffers);
   for (const Buffer& b : plan.buffers)
-    add_all(h, b.name, b.tier, b.rank, b.bytes, b.life, b.slots, b.offset, b.state, b.unit, b.block_bytes);
+    add_all(h, b.name, b.tier, b.bytes, b.life, b.slots, b.offset, b.state, b.unit, b.block_bytes);
   add_size(h, plan.ops);
   for (const Op& op : plan.ops) add_op(h, op);
   add_size(h, plan.arenas);
-  for (const Arena& a : plan.arenas) add_all(h, a.tier, a.rank, a.budget_bytes, a.arena_bytes, a.max_live_bytes);
+  for (const Arena& a : plan.arenas) add_all(h, a.tier, a.budget_bytes, a.arena_bytes, a.max_live_bytes);
+  return h.finish();
+}
+
+std::uint64_t plan_signature(const StepPlan& plan) {
+  WordHash h;
+  add_all(h, plan_schema_version, plan.kind, plan.cyclic);
+  add_size(h, plan.topology.axes);
+  for (const Axis& axis : plan.topology.axes) add_all(h, axis.name, axis.size);
+  add_size(h, plan.groups);
+  for (const AxisSet group : plan.groups) h.add(group);
+  for (const Lane& l : plan.lanes) add_all(h, l.kind, l.windowed, l.group);
+  for (const Buffer& b : plan.buffers) add_all(h, b.tier, b.bytes, b.slots, b.offset);
+  for (const Op& op : plan.ops) {
+    add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.tile, op.collective, op.group, op.accumulate, op.element,
+            op.numel, op.bytes);
+    add_size(h, op.waits);
+    for (const Wait& w : op.waits) add_all(h, w.op, w.previous_iteration);
+  }
   return h.finish();
 }
 
@@ -85,7 +104,7 @@ std::string describe(const StepPlan& plan, OpId id) {
   const Op& op = plan.ops[id];
   const Lane& lane = plan.lanes[op.lane];
   std::string text = "#" + std::to_string(id) + " ";
-  if (plan.ranks > 1) text += "rank " + std::to_string(lane.rank) + " ";
+  if (plan.topology.ranks() > 1) text += "rank " + std::to_string(plan.topology.rank()) + " ";
   text += lane_names[static_cast<std::size_t>(lane.kind)];
   text += " ";
   text += op_names[static_cast<std::size_t>(op.kind)];

@@ -1,15 +1,14 @@
 // From emitted ops to a complete plan, and the proof that it is legal.
 //
 // Rules that a builder follows:
-// - Program order is a legal sequential execution of each rank. Collectives of several ranks may be listed next to each
-//   other or each in its rank's own run of ops.
+// - Program order is a legal sequential execution. The collectives of a group are numbered in it, on one lane.
 // - Every byte that an op touches is in its accesses. A transient buffer starts each iteration unwritten: bytes are
 //   written (Mode::write) before they are read or read_written. Role::workspace is scratch and needs no earlier write;
 //   an all_gather's read_write reads the rank's own part, an equal slice by its place in the group.
 // - Durable buffers (slots == 2) are read from Slot::current and written to Slot::next. In iteration k slot s lies at
 //   offset + ((k + s) & 1) * padded_bytes(bytes): what is `next` in one iteration is `current` in the following one.
 //   (Plans without a commit op do not write them.)
-// - Durability is ordered by kind, as no bytes of an arena show it. Per rank and as listed, also across iterations: a
+// - Durability is ordered by kind, as no bytes of an arena show it. As listed, also across iterations: a
 //   `sync` comes after the durable writes before it, a `commit` after the sync, the `verify` op (of the updates that
 //   the device did), the `control` op (the vote) and the `step_end` op (what the record tells of the step) before it,
 //   and durable writes, verify, control, step_end and sync after the commit before them. Every iteration with durable
@@ -17,8 +16,9 @@
 // - With several ranks a durable write also comes after every other rank's previous commit, because a rank that fell
 //   behind may still have to resume one step earlier. Waits do not cross ranks, so a meeting has to lie between:
 //   collective reduce_scatter and control ops come after their rank's commit before them, and what needs their result
-//   comes after all commits. With updates in the backward pass the reduce_scatter does it wherever the commit is
-//   listed; with updates ahead of the forward pass the commit belongs before the iteration's control op.
+//   comes after all commits (check_world, world.h, proves it). With updates in the backward pass the reduce_scatter
+//   does it wherever the commit is listed; with updates ahead of the forward pass the commit belongs before the
+//   iteration's control op.
 #pragma once
 
 #include <string>
@@ -52,8 +52,7 @@ void pack(std::vector<Buffer>& buffers, std::vector<Arena>& arenas, const Lives&
 
 /// Set every op's waits: the data hazards (read after write, write after read, write after write) on address ranges of
 /// the arenas and the durability rule above, between lanes and on windowed lanes, within an iteration and from the
-/// previous one, with everything implied by lane order, other waits and collectives removed. Collective ops of one
-/// `collective` id meet: what happens before any of them on its rank happens before the end of all. Needs pack.
+/// previous one, with everything implied by lane order and other waits removed. Needs pack.
 void derive_waits(StepPlan& plan);
 
 /// The waits of derive_waits with those that are implied: enough to simulate, and quicker to find.
@@ -86,7 +85,8 @@ struct Violation {
 /// (persistent buffers are written on entry); conflicting accesses are ordered; buffers share bytes only if all uses of
 /// one happen before all uses of the other; budgets hold; a durable buffer's current slot is never written, and its
 /// next slot is written only after the previous iteration's commit and before a sync and commit of its own; the
-/// collectives of each group come in one order on all its ranks; nothing can deadlock. Stops after `limit` findings.
+/// collectives of each group are numbered in turn on one lane; the rank itself can not deadlock (whether ranks can is
+/// the question of check_world). Stops after `limit` findings.
 std::vector<Violation> check(const StepPlan& plan, std::size_t limit = 8);
 
 /// Waits that the rest of the plan already implies (removing one alone changes no happens-before relation).

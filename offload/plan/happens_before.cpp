@@ -16,8 +16,7 @@ HappensBefore::HappensBefore(const Program& program)
       finish_order_(program.nodes()),
       started_(lanes_),
       finished_(lanes_),
-      blocked_on_(lanes_, no_node),
-      arrived_(std::size_t{program.meetings()} * program.iterations()) {
+      blocked_on_(lanes_, no_node) {
   for (std::size_t l = lanes_; l-- > 0;) ready_.push_back(static_cast<LaneId>(l));
   while (!ready_.empty()) {
     const LaneId lane = ready_.back();
@@ -50,22 +49,12 @@ bool HappensBefore::try_start(LaneId lane) {
   blocked_on_[lane] = no_node;
   set_start(lane, n);
   ++started_[lane];
-  if (const std::int32_t meeting = program_.meeting(program_.op(n)); meeting >= 0) {
-    const auto partners = program_.participants(meeting);
-    std::uint32_t& arrived = arrived_[std::size_t{program_.iteration(n)} * program_.meetings() + meeting];
-    if (++arrived == partners.size())
-      for (const OpId p : partners) ready_.push_back(program_.plan().ops[p].lane);
-  }
   return true;
 }
 
 bool HappensBefore::try_finish(LaneId lane) {
   if (finished_[lane] == started_[lane]) return false;
   const NodeId n = program_.at(lane, finished_[lane] + 1);
-  if (const std::int32_t meeting = program_.meeting(program_.op(n)); meeting >= 0) {
-    const std::size_t cell = std::size_t{program_.iteration(n)} * program_.meetings() + meeting;
-    if (arrived_[cell] != program_.participants(meeting).size()) return false;
-  }
   set_finish(lane, n);
   finish_order_[n] = order_++;
   ++finished_[lane];
@@ -89,9 +78,6 @@ void HappensBefore::set_finish(LaneId lane, NodeId n) {
   join(clock, start(n));
   if (finished_[lane] > 0) join(clock, finish(program_.at(lane, finished_[lane])));
   clock[lane] = std::max(clock[lane], program_.stamp(n));
-  const std::int32_t meeting = program_.meeting(program_.op(n));
-  if (meeting < 0) return;
-  for (const OpId p : program_.participants(meeting)) join(clock, start(program_.node(program_.iteration(n), p)));
 }
 
 std::vector<std::uint32_t> HappensBefore::lane_clock(NodeId n) const {

@@ -2,9 +2,10 @@
 //
 // With S the start clock, F the finish clock, and joins component-wise maxima of lane positions:
 //   S(j) = join of F(waits of j), S(op before j in its lane) and, unless the lane is windowed, F(op before j)
-//   F(j) = join of S(j), F(op before j in its lane) and j itself; ops that meet in a collective also join the S of all
-//          of them (not their partners themselves: those may still be busy with their part when j has finished)
-// i happens before j when S(j) holds i: it has finished before j starts.
+//   F(j) = join of S(j), F(op before j in its lane) and j itself
+// What other ranks do is not known here: a collective finishes when it has started. That is less order than there is,
+// and ranks share no memory, so what is proven with it holds. Whether collectives meet at all is the world's proof
+// (world.h). i happens before j when S(j) holds i: it has finished before j starts.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ class HappensBefore {
   bool complete() const { return stuck_.empty(); }
   struct Stuck {
     NodeId node;
-    NodeId waits_for;  ///< no_node: for the other participants of its collective, or for its turn in the lane
+    NodeId waits_for;  ///< no_node: for its turn in the lane
   };
   const std::vector<Stuck>& stuck() const { return stuck_; }
 
@@ -51,7 +52,6 @@ class HappensBefore {
   std::vector<std::uint32_t> starts_, finishes_, finish_order_;
   std::vector<std::uint32_t> started_, finished_;  ///< per lane
   std::vector<NodeId> blocked_on_;                 ///< per lane
-  std::vector<std::uint32_t> arrived_;             ///< per iteration and meeting
   std::vector<LaneId> ready_;
   std::uint32_t order_ = 0;
   std::vector<Stuck> stuck_;

@@ -1,3 +1,5 @@
+#include <tbb/parallel_for.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -50,8 +52,8 @@ Lives lives_of(const StepPlan& plan) {
 void pack(std::vector<Buffer>& buffers, std::vector<Arena>& arenas, const Lives& lives, PackEffort effort) {
   const auto index_of = [&](const Buffer& b) {
     for (std::size_t i = 0; i < arenas.size(); ++i)
-      if (arenas[i].tier == b.tier && arenas[i].rank == b.rank) return i;
-    arenas.push_back({b.tier, b.rank});
+      if (arenas[i].tier == b.tier) return i;
+    arenas.push_back({b.tier});
     return arenas.size() - 1;
   };
   std::vector<std::vector<BufferId>> members(arenas.size());
@@ -60,7 +62,9 @@ void pack(std::vector<Buffer>& buffers, std::vector<Arena>& arenas, const Lives&
     members.resize(std::max(members.size(), arena + 1));
     members[arena].push_back(id);
   }
-  for (std::size_t i = 0; i < members.size(); ++i) pack_arena(buffers, arenas[i], members[i], lives, effort);
+  // Each writes to its own buffers alone.
+  tbb::parallel_for(std::size_t{0}, members.size(),
+                    [&](std::size_t i) { pack_arena(buffers, arenas[i], members[i], lives, effort); });
 }
 
 void pack(StepPlan& plan, PackEffort effort) { pack(plan.buffers, plan.arenas, lives_of(plan), effort); }

@@ -45,18 +45,11 @@ class Program {
   /// The node that a wait of `node` means, or no_node for the iteration before the first.
   NodeId target(NodeId node, const Wait& wait) const;
 
-  /// Ops that meet in one collective, numbered densely in order of first appearance; -1: meets nobody.
-  std::int32_t meeting(OpId op) const { return meeting_[op]; }
-  std::span<const OpId> participants(std::int32_t meeting) const { return participants_[meeting]; }
-  std::uint32_t meetings() const { return static_cast<std::uint32_t>(participants_.size()); }
-
  private:
   const StepPlan& plan_;
   std::uint32_t iterations_, ops_;
   std::vector<std::vector<OpId>> lane_ops_;
   std::vector<std::uint32_t> place_;
-  std::vector<std::int32_t> meeting_;
-  std::vector<std::vector<OpId>> participants_;
 };
 
 /// Where an access lies in its arena in one iteration: the two slots of a durable buffer change places every iteration.

@@ -102,7 +102,6 @@ class Simulator {
         program_(plan, iterations),
         lanes_(program_.lanes()),
         iterations_(iterations),
-        arrived_(std::size_t{program_.meetings()} * iterations),
         cores_(hw.cores),
         both_ways_slowdown_(both_ways_slowdown(hw)),
         handoff_seconds_(host_rates(hw).handoff_seconds) {
@@ -116,7 +115,7 @@ class Simulator {
     Timeline spans;  ///< by op
     std::size_t left = 0;
     double end = 0;
-    std::array<double, lane_names.size()> busy{};  ///< seconds per lane kind of rank 0
+    std::array<double, lane_names.size()> busy{};  ///< seconds per lane kind
   };
   /// Goes on until every op of iteration `last` is done. What has run ahead of it is remembered.
   const Iteration& run_to(std::uint32_t last) {
@@ -154,14 +153,14 @@ class Simulator {
     std::uint32_t finished = 0;  ///< landed
     std::deque<Flight> flying;   ///< between their transfer and their landing, in order
     bool occupied = false;       ///< its op has started
-    bool running = false;        ///< and makes progress: not waiting for the other ranks of its collective
+    bool running = false;        ///< and makes progress
     bool woken = false;          ///< it slept until what it waited for had happened
     double start = 0, progress_start = 0;
     double left = 0;  ///< seconds of work at full speed
     double slowdown = 1;
     NodeId blocked_on = no_node;
-    const OpCost* cost = nullptr;  ///< of the running op
-    std::size_t core = 0;          ///< where it runs
+    const OpCost* cost = nullptr;    ///< of the running op
+    std::vector<std::size_t> cores;  ///< where it runs, in every rank of the machine
   };
 
   void record(NodeId n, const Flight& flight) {
@@ -173,7 +172,7 @@ class Simulator {
     --of.left;
     const Lane& lane = plan_.lanes[plan_.ops[op].lane];
     const double transferred = flight.lands - costs_[op].latency_seconds;
-    if (lane.rank == 0) of.busy[static_cast<std::size_t>(lane.kind)] += transferred - flight.progress_start;
+    of.busy[static_cast<std::size_t>(lane.kind)] += transferred - flight.progress_start;
   }
 
   bool finished(NodeId n) const { return lanes_[program_.lane(n)].finished >= program_.stamp(n); }
@@ -193,18 +192,8 @@ class Simulator {
       if (s.blocked_on != no_node) continue;
       s.occupied = true;
       s.start = now_;
-      meet(n, l);
+      begin(l, n);
     }
-  }
-
-  /// Progress begins when all ranks of a collective have come to it; other ops begin at once.
-  void meet(NodeId n, LaneId lane) {
-    const std::int32_t meeting = program_.meeting(program_.op(n));
-    if (meeting < 0) return begin(lane, n);
-    const auto partners = program_.participants(meeting);
-    std::uint32_t& arrived = arrived_[std::size_t{program_.iteration(n)} * program_.meetings() + meeting];
-    if (++arrived < partners.size()) return;
-    for (const OpId p : partners) begin(plan_.ops[p].lane, program_.node(program_.iteration(n), p));
   }
 
   void begin(LaneId lane, NodeId n) {
@@ -239,6 +228,14 @@ class Simulator {
   /// Of a core, by each of an op's threads.
   static double core_use(const OpCost& c) { return c.core_seconds / c.seconds / c.threads; }
 
+  /// Ranks keep in step, so that an op is as slow as it is where the cores are most crowded.
+  double core_level(const Server& s) const {
+    double least = 1;
+    for (const std::size_t place : s.cores)
+      least = std::min(least, cores_.level(place, static_cast<std::size_t>(s.cost->threads)));
+    return least;
+  }
+
   void set_slowdowns() {
     SharedResource memory, down, up;
     int reads = 0, writes = 0;
@@ -246,20 +243,23 @@ class Simulator {
     cores_.clear();
     for (const bool teams : {true, false})
       for (Server& s : lanes_)
-        if (s.running && s.cost->seconds > 0 && (s.cost->threads > 1) == teams)
-          s.core = cores_.add(static_cast<std::size_t>(s.cost->threads), core_use(*s.cost));
+        if (s.running && s.cost->seconds > 0 && (s.cost->threads > 1) == teams) {
+          s.cores.clear();
+          for (int rank = 0; rank < hw_.ranks; ++rank)
+            s.cores.push_back(cores_.add(static_cast<std::size_t>(s.cost->threads), core_use(*s.cost)));
+        }
     cores_.settle();
     for (Server& s : lanes_) {
       if (!s.running) continue;
       const OpCost& c = *s.cost;
-      reads += c.drive == DriveUse::read;
-      writes += c.drive == DriveUse::write;
+      reads += c.drive == DriveUse::read ? hw_.ranks : 0;
+      writes += c.drive == DriveUse::write ? hw_.ranks : 0;
       downs = downs || c.link_down_seconds > 0;
       ups = ups || c.link_up_seconds > 0;
       if (c.seconds <= 0) continue;
-      memory.demand(1, c.memory_seconds / c.seconds);
-      down.demand(1, c.link_down_seconds / c.seconds);
-      up.demand(1, c.link_up_seconds / c.seconds);
+      memory.demand(hw_.ranks, c.memory_seconds / c.seconds);
+      down.demand(hw_.ranks, c.link_down_seconds / c.seconds);
+      up.demand(hw_.ranks, c.link_up_seconds / c.seconds);
     }
     const double memory_level = memory.level(1);
     const double down_level = down.level(1), up_level = up.level(1);
@@ -270,10 +270,11 @@ class Simulator {
       const OpCost& c = *s.cost;
       double slow = c.drive == DriveUse::read ? read_slow : c.drive == DriveUse::write ? write_slow : 1;
       if (c.seconds > 0)
-        slow = std::max({slow, core_use(c) / cores_.level(s.core, static_cast<std::size_t>(c.threads)),
-                         c.memory_seconds / c.seconds / memory_level, c.link_down_seconds / c.seconds / down_level,
-                         c.link_up_seconds / c.seconds / up_level});
-      if (downs && ups && c.link_down_seconds + c.link_up_seconds > 0) slow = std::max(slow, both_ways_slowdown_);
+        slow = std::max({slow, core_use(c) / core_level(s), c.memory_seconds / c.seconds / memory_level,
+                         c.link_down_seconds / c.seconds / down_level, c.link_up_seconds / c.seconds / up_level});
+      if (downs && ups && c.link_down_seconds + c.link_up_seconds > 0)
+        slow = std::max({slow, both_ways_slowdown_, both_ways_slowdown_ * c.link_down_seconds / c.seconds / down_level,
+                         both_ways_slowdown_ * c.link_up_seconds / c.seconds / up_level});
       s.slowdown = std::max(1.0, slow);
     }
   }
@@ -284,7 +285,6 @@ class Simulator {
   Program program_;
   std::vector<Server> lanes_;
   std::vector<Iteration> iterations_;
-  std::vector<std::uint32_t> arrived_;
   std::vector<OpCost> costs_;
   std::vector<bool> on_device_;  ///< by lane
   Cores cores_;
@@ -331,7 +331,7 @@ Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterati
   sim.step_seconds = steady_seconds(ends, ends.size() == most, sim.bound_seconds);
   sim.timeline = last.spans;
   std::array<int, lane_names.size()> lanes{};
-  for (const Lane& l : plan.lanes) lanes[static_cast<std::size_t>(l.kind)] += l.rank == 0;
+  for (const Lane& l : plan.lanes) ++lanes[static_cast<std::size_t>(l.kind)];
   for (std::size_t i = 0; i < lanes.size(); ++i)
     if (lanes[i] > 0 && sim.step_seconds > 0) sim.lane_busy[i] = last.busy[i] / sim.step_seconds / lanes[i];
   return sim;

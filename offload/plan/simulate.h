@@ -27,13 +27,13 @@ struct Simulation {
   double step_seconds = 0;   ///< steady state: time between the ends of consecutive iterations of a cyclic plan
   double end_seconds = 0;    ///< when the last simulated iteration ends, from the start of the first
   double bound_seconds = 0;  ///< the time law: largest over resources of the step's work / rate
-  /// Sum over passes of each pass's largest resource. A pass is a maximal run, in program order of a rank, of compute
+  /// Sum over passes of each pass's largest resource. A pass is a maximal run, in program order, of compute
   /// ops of one unit in one direction; other ops belong to the pass during which they are listed (the compute op before
-  /// them, or the first one). The n-th passes of all ranks count as one.
+  /// them, or the first one).
   double pass_bound_seconds = 0;
   Resource bottleneck = Resource::compute;
   std::array<double, 6> resource_seconds{};           ///< work / rate of each
-  std::array<double, lane_names.size()> lane_busy{};  ///< busy fraction of each lane kind (rank 0) in steady state
+  std::array<double, lane_names.size()> lane_busy{};  ///< busy fraction of each lane kind in steady state
   Timeline timeline;                                  ///< last simulated iteration, in program order
 };
 
@@ -44,9 +44,9 @@ double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw)
 /// Simulate `iterations` (cyclic plans: at least 3, a few more where step times have not settled, and those after them
 /// as far as they overlap) with lanes in order, waits and collectives. Never faster than the bound: work and rates are
 /// the same. A windowed drive lane is one server at the full rate; reading and writing at once share the
-/// mixed rate, and so do the two directions of a GPU's link. Cores, memory bandwidth and links are shared max-min
-/// fairly (cores: among threads); an op runs as slowly as the scarcest of what it uses. The plan must be free of
-/// deadlocks.
+/// mixed rate, and so do the two directions of a GPU's link. The other ranks of the machine (hw.ranks) do the same at
+/// the same time, and nobody waits in a collective. Cores, memory bandwidth and links are shared max-min fairly (cores:
+/// among threads); an op runs as slowly as the scarcest of what it uses. The plan must be free of deadlocks.
 Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterations = 3);
 
 /// The time bound alone, without simulating.

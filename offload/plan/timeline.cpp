@@ -34,10 +34,7 @@ class TraceWriter {
   explicit TraceWriter(const StepPlan& plan) : plan_(plan) {}
 
   void add(const NamedTimeline& timeline, int index) {
-    for (RankId r = 0; r < plan_.ranks; ++r) {
-      const std::string name = plan_.ranks > 1 ? timeline.name + " rank " + std::to_string(r) : timeline.name;
-      meta(process(index, r), -1, "process_name", name);
-    }
+    meta(process(index), -1, "process_name", timeline.name);
     std::vector<std::vector<const Span*>> lanes(plan_.lanes.size());
     for (const Span& s : timeline.spans) lanes[plan_.ops[s.op].lane].push_back(&s);
     for (LaneId l = 0; l < static_cast<LaneId>(lanes.size()); ++l) add_lane(l, std::move(lanes[l]), index);
@@ -47,7 +44,7 @@ class TraceWriter {
   std::string finish() { return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + events_ + "\n]}\n"; }
 
  private:
-  int process(int index, RankId rank) const { return index * plan_.ranks + rank + 1; }
+  static int process(int index) { return index + 1; }
 
   /// Slices of a track may nest or be apart: readers drop what overlaps. Ops of a windowed lane do overlap, so that it
   /// gets tracks until each op has one that is free.
@@ -56,7 +53,7 @@ class TraceWriter {
       return std::pair(nanoseconds(a->start), nanoseconds(a->end)) <
              std::pair(nanoseconds(b->start), nanoseconds(b->end));
     });
-    const int pid = process(index, plan_.lanes[lane].rank), first = tracks_;
+    const int pid = process(index), first = tracks_;
     std::vector<std::int64_t> busy_until;
     for (const Span* s : spans) {
       const std::int64_t start = nanoseconds(s->start), end = std::max(start, nanoseconds(s->end));
@@ -116,15 +113,15 @@ class TraceWriter {
         if (!fresh) it->second = {std::min(it->second.first, s.start), std::max(it->second.second, s.end)};
       }
     using Changes = std::map<double, std::int64_t>;
-    std::map<std::pair<Tier, RankId>, Changes> arenas;
-    for (const Arena& a : plan_.arenas) arenas[{a.tier, a.rank}];
+    std::map<Tier, Changes> arenas;
+    for (const Arena& a : plan_.arenas) arenas[a.tier];
     const double begin = first_start(spans);
     for (const Buffer& b : plan_.buffers)
       if (b.life == Life::persistent && !spans.empty())
-        arenas[{b.tier, b.rank}][begin] += static_cast<std::int64_t>(footprint_bytes(b));
+        arenas[b.tier][begin] += static_cast<std::int64_t>(footprint_bytes(b));
     for (const auto& [key, life] : lives) {
       const Buffer& b = plan_.buffers[key.first];
-      Changes& changes = arenas[{b.tier, b.rank}];
+      Changes& changes = arenas[b.tier];
       changes[life.first] += static_cast<std::int64_t>(footprint_bytes(b));
       changes[life.second] -= static_cast<std::int64_t>(footprint_bytes(b));
     }
@@ -133,8 +130,7 @@ class TraceWriter {
       for (const auto& [time, change] : changes)
         if (change != 0)
           event(fmt::format(R"({{"ph":"C","pid":{},"ts":{:.3f},"name":"{} bytes","args":{{"live":{}}}}})",
-                            process(index, arena.second), time * 1e6, tier_names[static_cast<std::size_t>(arena.first)],
-                            live += change));
+                            process(index), time * 1e6, tier_names[static_cast<std::size_t>(arena)], live += change));
     }
   }
 

@@ -9,12 +9,12 @@
 namespace sluice::planning {
 
 struct Work {
-  std::vector<double> compute_seconds;  ///< per rank: each rank's compute lane works alone
-  double core_seconds = 0, memory_seconds = 0, read_bytes = 0, write_bytes = 0;
+  double compute_seconds = 0, core_seconds = 0, memory_seconds = 0, read_bytes = 0, write_bytes = 0;
   double link_down_seconds = 0, link_up_seconds = 0;
 
-  void add(const OpCost& cost, RankId rank);
-  /// Per Resource: seconds at the full rate. Cores, memory, drive and links are shared by the ranks of the machine.
+  void add(const OpCost& cost);
+  /// Per Resource: seconds at the full rate. Cores, memory, drive and links are shared by the ranks of the machine,
+  /// which all have as much to do.
   std::array<double, 6> seconds(const HardwareProfile& hw) const;
 };
 

@@ -46,10 +46,11 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, const BindPa
     fits = holds(Role::parameters, op.numel * dtype_bytes(parts.dtype)) && holds(Role::remainder, op.numel * 2) &&
            holds(Role::exp_avg, parts.moments.bytes(op.numel)) &&
            holds(Role::exp_avg_sq, parts.moments.bytes(op.numel)) && holds(Role::gradient, op.numel * 4) &&
-           holds(Role::control, sizeof(ControlBlock)) && holds(Role::diverged, sizeof(std::uint64_t));
+           holds(Role::control, control_result_bytes) && holds(Role::diverged, sizeof(std::uint64_t));
   if (op.kind == OpKind::verify)
     fits = std::ranges::all_of(op.accesses, [](const Access& a) { return a.bytes == sizeof(std::uint64_t); });
-  if (op.kind == OpKind::grad_norm) fits = holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(double));
+  if (op.kind == OpKind::grad_norm)
+    fits = holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(ExactSum));
   if (op.kind == OpKind::accumulate)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes;
   if (op.kind == OpKind::all_gather) fits = !operands.empty() && gathered(operands).size() % members == 0;
@@ -60,7 +61,7 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, const BindPa
 }
 
 std::size_t members_of(const StepPlan& plan, const Op& op) {
-  return op.group < 0 ? plan.ranks : plan.groups[static_cast<std::size_t>(op.group)].size();
+  return op.group < 0 ? 1 : plan.topology.size(plan.groups[static_cast<std::size_t>(op.group)]);
 }
 
 }  // namespace
@@ -81,13 +82,13 @@ BoundPlan::Extent BoundPlan::extent() const {
 Status BoundPlan::check_arenas(const StepPlan& plan, const BindParts& parts) const {
   for (const Buffer& buffer : plan.buffers) {
     const std::uint64_t end = buffer.offset + footprint_bytes(buffer);
-    const std::uint64_t have = buffer.tier != Tier::nvme ? parts.memory.bytes(buffer.tier, buffer.rank)
-                               : parts.store != nullptr  ? parts.store->arena_bytes(buffer.rank)
+    const std::uint64_t have = buffer.tier != Tier::nvme ? parts.memory.bytes(buffer.tier)
+                               : parts.store != nullptr  ? parts.store->arena_bytes()
                                                          : 0;
     if (end > have)
       return bad_request("buffer " + buffer.name + " ends at " + std::to_string(end) + " in the " +
-                         tier_names[static_cast<std::size_t>(buffer.tier)] + " arena of rank " +
-                         std::to_string(buffer.rank) + ", which has " + std::to_string(have) + " bytes");
+                         tier_names[static_cast<std::size_t>(buffer.tier)] + " arena, which has " +
+                         std::to_string(have) + " bytes");
     if (buffer.tier != Tier::nvme && buffer.slots != 1)
       return bad_request("buffer " + buffer.name + " has two slots but does not lie on nvme");
   }
@@ -143,7 +144,7 @@ Status BoundPlan::bind_op(const StepPlan& plan, OpId id, const BindParts& parts)
     if (access.offset + access.bytes > buffer.bytes) return bad_request("reaches beyond buffer " + buffer.name);
     std::byte* data = nullptr;
     if (buffer.tier != Tier::nvme)
-      data = parts.memory.at(buffer.tier, buffer.rank, buffer.offset + access.offset);
+      data = parts.memory.at(buffer.tier, buffer.offset + access.offset);
     else if (!drives)
       return bad_request("touches nvme buffer " + buffer.name + ", which only read and write can");
     operands_.push_back({access.role, access.mode, data, access.bytes});
@@ -212,18 +213,15 @@ Status BoundPlan::bind_optimizer(const StepPlan& plan, const Op& op, const BindP
   if (op.kind == OpKind::grad_norm) max_tile_numel = std::max(max_tile_numel, op.numel);
   if (op.kind == OpKind::control || op.kind == OpKind::step_end) {
     const std::uint64_t bytes = find_role(from(operands_, first_operand), Role::control)->bytes;
-    const std::uint64_t fixed = sizeof(ControlBlock) + sizeof(double) * plan.units.size();
-    if (bytes < fixed) return bad_request("needs the whole control block");
-    micro_batches = std::max(micro_batches, (bytes - fixed) / sizeof(double));
+    if (bytes < sizeof(ControlBlock)) return bad_request("needs the whole control block");
+    micro_batches = std::max(micro_batches, (bytes - sizeof(ControlBlock)) / sizeof(double));
   }
   if (op.kind != OpKind::update && op.kind != OpKind::grad_norm) return success();
   if (op.unit < 0 || op.unit >= static_cast<UnitId>(plan.units.size())) return bad_request("has no unit");
   if (op.kind == OpKind::grad_norm) return success();
-  const RankId rank = plan.lanes[op.lane].rank;
   const auto unit = static_cast<std::size_t>(op.unit);
-  if (unit >= parts.units.size() || rank >= parts.units[unit].shard_begin.size())
-    return bad_request("updates a unit whose tensors are not known");
-  append_chunks(parts.units[unit], parts.units[unit].shard_begin[rank] + op.element, op.numel, chunks_);
+  if (unit >= parts.units.size()) return bad_request("updates a unit whose tensors are not known");
+  append_chunks(parts.units[unit], parts.units[unit].shard_begin + op.element, op.numel, chunks_);
   return success();
 }
 

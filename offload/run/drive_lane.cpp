@@ -14,9 +14,8 @@ constexpr std::size_t requests_a_call = 8;
 
 IoOp io_op_of(LaneKind lane) { return lane == LaneKind::nvme_read ? IoOp::read : IoOp::write; }
 
-bool rank_commits(const StepPlan& plan, RankId rank) {
-  return std::any_of(plan.ops.begin(), plan.ops.end(),
-                     [&](const Op& op) { return op.kind == OpKind::commit && plan.lanes[op.lane].rank == rank; });
+bool commits(const StepPlan& plan) {
+  return std::ranges::any_of(plan.ops, [](const Op& op) { return op.kind == OpKind::commit; });
 }
 
 }  // namespace
@@ -24,12 +23,11 @@ bool rank_commits(const StepPlan& plan, RankId rank) {
 DriveLane::DriveLane(RunState& run, LaneId lane, SwapStore& store)
     : run_(run),
       lane_(lane),
-      rank_(run.plan().lanes[lane].rank),
       store_(store),
-      queue_(store.queue(rank_, io_op_of(run.plan().lanes[lane].kind))),
+      queue_(store.queue(io_op_of(run.plan().lanes[lane].kind))),
       ops_(run.bound().lanes[lane].ops),
-      first_parity_(store.parity(rank_)),
-      flips_(rank_commits(run.plan(), rank_)),
+      first_parity_(store.parity()),
+      flips_(commits(run.plan())),
       requests_(queue_.capacity()),
       finished_(queue_.capacity()),
       blocks_(2 * queue_.capacity()),  // as many again may wait to be verified

@@ -59,7 +59,6 @@ class DriveLane {
 
   RunState& run_;
   LaneId lane_;
-  RankId rank_;
   SwapStore& store_;
   IoQueue& queue_;
   const std::vector<BoundOp>& ops_;

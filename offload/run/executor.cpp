@@ -65,7 +65,7 @@ struct Executor::Impl {
   std::vector<std::thread> threads;
   // Of the plan that ended last.
   std::uint64_t errors = 0;
-  std::vector<std::array<std::uint64_t, 3>> peaks;  ///< [rank][tier]
+  std::array<std::uint64_t, 3> peaks{};  ///< [tier]
   Timeline timeline;
   std::uint64_t nvme_read_before = 0, nvme_write_before = 0, nvme_read = 0, nvme_write = 0;
 };
@@ -82,15 +82,15 @@ Executor::~Executor() {
 Status Executor::Impl::check_parts(const StepPlan& plan) const {
   if (parts.memory == nullptr) return bad_request("an executor needs a memory");
   if (options.dtype != Dtype::f32 && options.dtype != Dtype::bf16) return bad_request("parameters must be f32 or bf16");
-  if (plan.ranks > 1 && (parts.communicator == nullptr || parts.communicator->ranks() != plan.ranks))
-    return bad_request("the plan is for " + std::to_string(plan.ranks) + " ranks, the communicator is not");
+  if (!plan.groups.empty() && parts.communicator == nullptr)
+    return bad_request("the plan meets " + std::to_string(plan.topology.ranks()) +
+                       " ranks, and there is no communicator");
   for (OpId id = 0; id < plan.ops.size(); ++id) {
     const Op& op = plan.ops[id];
     const bool updates = op.kind == OpKind::update && plan.lanes[op.lane].kind == LaneKind::compute;
     const bool computes = op.kind <= OpKind::logits || updates;
     const bool asks_source = op.kind == OpKind::load_tokens || op.kind == OpKind::step_end;
-    if (computes && plan.lanes[op.lane].rank >= parts.backends.size())
-      return bad_request("no compute backend").in(describe(plan, id));
+    if (computes && parts.backend == nullptr) return bad_request("no compute backend").in(describe(plan, id));
     const bool commits = op.kind == OpKind::sync || op.kind == OpKind::commit;
     if (commits && parts.store == nullptr) return bad_request("no store to commit").in(describe(plan, id));
     if (asks_source && parts.source == nullptr) return bad_request("no step source").in(describe(plan, id));
@@ -104,10 +104,11 @@ Status Executor::Impl::check_parts(const StepPlan& plan) const {
 Status Executor::begin(const StepPlan& plan) {
   Impl& impl = *impl_;
   if (impl.run) return bad_request("a plan is bound already; end it first");
+  // First of all: ranks that meet prepare as often as each other, also where one of them is refused.
+  if (impl.parts.communicator != nullptr) SLUICE_TRY(impl.parts.communicator->prepare(plan.topology, plan.groups));
   SLUICE_TRY(impl.check_parts(plan));
   SLUICE_ASSIGN(BoundPlan bound, BoundPlan::make(plan, {*impl.parts.memory, impl.parts.store, impl.parts.units,
                                                         impl.options.dtype, impl.options.moments}));
-  if (impl.parts.communicator != nullptr) SLUICE_TRY(impl.parts.communicator->prepare(plan.groups));
   impl.ops.prepare(plan, bound);
   if (impl.parts.store != nullptr) {
     impl.bound_before = impl.parts.store->bound_plan();
@@ -135,8 +136,7 @@ Status Executor::begin(const StepPlan& plan) {
 void Executor::Impl::find_queues(const StepPlan& plan) {
   queues.assign(plan.lanes.size(), nullptr);
   for (std::size_t i = 0; i < plan.lanes.size(); ++i)
-    if (const Lane& lane = plan.lanes[i]; lane.rank < parts.backends.size())
-      queues[i] = parts.backends[lane.rank]->queue(lane.kind);
+    if (parts.backend != nullptr) queues[i] = parts.backend->queue(plan.lanes[i].kind);
 }
 
 void Executor::Impl::start_lanes() {
@@ -164,7 +164,7 @@ void Executor::Impl::start_lanes() {
 void Executor::Impl::run_lane(LaneId lane) {
   const Lane& what = run->plan().lanes[lane];
   const std::string name =
-      std::string(lane_names[static_cast<std::size_t>(what.kind)]) + "." + std::to_string(what.rank);
+      std::string(lane_names[static_cast<std::size_t>(what.kind)]) + "." + std::to_string(run->plan().topology.rank());
   pthread_setname_np(pthread_self(), name.c_str());
   if (what.kind != LaneKind::compute) ask_for_short_turns();
   if (drive_lanes[lane])
@@ -179,8 +179,7 @@ void Executor::Impl::run_plain_lane(LaneId lane) {
   RunState& state = *run;
   Progress& progress = state.progress();
   const BoundLane& bound = state.bound().lanes[lane];
-  const RankId rank = bound.lane.rank;
-  if (bound.lane.kind == LaneKind::compute && rank < parts.backends.size()) parts.backends[rank]->thread_started();
+  if (bound.lane.kind == LaneKind::compute && parts.backend != nullptr) parts.backend->thread_started();
   for (std::uint64_t iteration = 0;; ++iteration) {
     if (!progress.await(lane, state.release_source(), iteration + 1)) return;
     for (std::uint32_t other = 0; other < state.barrier_lanes(); ++other)
@@ -191,7 +190,7 @@ void Executor::Impl::run_plain_lane(LaneId lane) {
         if (!progress.await(lane, wait.source, state.threshold(wait, iteration))) return;
       if (progress.halted()) return;
       const double started = state.start_op(lane, op, iteration);
-      if (Status done = ops.run(rank, op, params); !done.ok()) {
+      if (Status done = ops.run(op, params); !done.ok()) {
         state.stop(done.error().in(describe(state.plan(), op.id)));
         return;
       }
@@ -214,10 +213,8 @@ void Executor::Impl::join() {
   queue_lanes.clear();
   errors = run->errors();
   timeline = run->timeline();
-  peaks.assign(run->plan().ranks, {});
-  for (RankId rank = 0; rank < run->plan().ranks; ++rank)
-    for (const Tier tier : {Tier::device, Tier::host, Tier::nvme})
-      peaks[rank][static_cast<std::size_t>(tier)] = run->peak_bytes(tier, rank);
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme})
+    peaks[static_cast<std::size_t>(tier)] = run->peak_bytes(tier);
   if (parts.store != nullptr) {
     nvme_read += parts.store->read_bytes() - nvme_read_before;
     nvme_write += parts.store->written_bytes() - nvme_write_before;
@@ -276,9 +273,8 @@ MovedBytes Executor::moved(std::uint64_t iteration) const {
   return impl_->run ? impl_->run->moved(iteration) : MovedBytes{};
 }
 
-std::uint64_t Executor::peak_bytes(Tier tier, RankId rank) const {
-  if (impl_->run) return impl_->run->peak_bytes(tier, rank);
-  return rank < impl_->peaks.size() ? impl_->peaks[rank][static_cast<std::size_t>(tier)] : 0;
+std::uint64_t Executor::peak_bytes(Tier tier) const {
+  return impl_->run ? impl_->run->peak_bytes(tier) : impl_->peaks[static_cast<std::size_t>(tier)];
 }
 
 Timeline Executor::timeline() const { return impl_->run ? impl_->run->timeline() : impl_->timeline; }

@@ -3,8 +3,8 @@
 //   Executor executor({...});                 // memory, store, backends, communicator, units
 //   SLUICE_TRY(executor.begin(plan));         // resolves every operand; the plan must outlive end()
 //   for (k = 0; k < steps; ++k) {
-//     SLUICE_TRY(executor.release(params));   // every lane may run one more iteration; k+1 may be released before k is
-//     done SLUICE_TRY(executor.wait(k));
+//     SLUICE_TRY(executor.release(params));   // every lane may run one more iteration,
+//     SLUICE_TRY(executor.wait(k));           // and k + 1 may be released before k is waited for
 //   }
 //   SLUICE_TRY(executor.end());               // all released iterations are done; ready for another plan
 //
@@ -41,8 +41,8 @@ struct DeviceUpdate {
   bool first = false;                 ///< of the unit's tiles: sets the count, others add to it
 };
 
-/// Runs the compute ops of one rank, except accumulate and update where the device is the host: the executor does those
-/// itself. Called on the rank's compute lane thread only.
+/// Runs the compute ops of the plan, except accumulate and update where the device is the host: the executor does those
+/// itself. Called on the compute lane's thread only.
 class ComputeBackend {
  public:
   virtual ~ComputeBackend() = default;
@@ -65,10 +65,9 @@ class StepSource {
   /// On the input lane, into host memory.
   virtual Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                              std::span<std::int32_t> dst) = 0;
-  /// On the optimizer lane, after `control`. unit_norm_sq and losses are the rank's own; `control` is of all ranks.
-  /// Plans of decoding have no such op.
-  virtual Status step_end(RankId, const StepParams&, const ControlBlock&, std::span<const double> /*unit_norm_sq*/,
-                          std::span<const double> /*losses*/) {
+  /// On the optimizer lane, after `control`. losses are the rank's own; norm, loss and clip factor of `control` are of
+  /// all ranks. Plans of decoding have no such op.
+  virtual Status step_end(RankId, const StepParams&, const ControlBlock&, std::span<const double> /*losses*/) {
     return success();
   }
   /// The loss or a gradient of params.step is NaN or infinite: the run stops with ErrorCode::not_finite.
@@ -85,8 +84,8 @@ class CommitSink {
 };
 
 struct ExecutorOptions {
-  int optimizer_threads = 1;  ///< per rank
-  Dtype dtype = Dtype::f32;   ///< of parameters: f32 or bf16 (+ remainder)
+  int optimizer_threads = 1;
+  Dtype dtype = Dtype::f32;  ///< of parameters: f32 or bf16 (+ remainder)
   MomentLayout moments = {};
   bool record_timeline = false;
   std::uint64_t delay_seed = 0;  ///< tests: not 0 = random lane delays from this seed
@@ -95,15 +94,15 @@ struct ExecutorOptions {
 /// What an executor works on. All must outlive it.
 struct ExecutorParts {
   Memory* memory = nullptr;
-  SwapStore* store = nullptr;             ///< may be null for plans without nvme buffers
-  std::vector<ComputeBackend*> backends;  ///< [rank]
-  Communicator* communicator = nullptr;   ///< may be null for plans of one rank
-  StepSource* source = nullptr;           ///< may be null for plans without load_tokens and step_end
-  CommitSink* commit_sink = nullptr;      ///< may be null: commit ops then only flip the slots
-  std::vector<OptimizerUnit> units;       ///< [unit of the plan]; may be empty for plans without update ops
+  SwapStore* store = nullptr;            ///< may be null for plans without nvme buffers
+  ComputeBackend* backend = nullptr;     ///< may be null for plans that compute nothing
+  Communicator* communicator = nullptr;  ///< may be null for plans of one rank
+  StepSource* source = nullptr;          ///< may be null for plans without load_tokens and step_end
+  CommitSink* commit_sink = nullptr;     ///< may be null: commit ops then only flip the slots
+  std::vector<OptimizerUnit> units;      ///< [unit of the plan]; may be empty for plans without update ops
 };
 
-/// One thread per lane, for the lanes of all ranks of the plan. Public functions are for one controlling thread, but
+/// One rank: a thread per lane of its plan. Public functions are for one controlling thread, but
 /// stop() may come from any.
 class Executor {
  public:
@@ -133,7 +132,7 @@ class Executor {
   /// Of one iteration since begin, after wait(iteration) and before two more were released.
   MovedBytes moved(std::uint64_t iteration) const;
   /// Highest end of any buffer that was alive since begin.
-  std::uint64_t peak_bytes(Tier tier, RankId rank) const;
+  std::uint64_t peak_bytes(Tier tier) const;
   /// Spans of the last finished iteration, in seconds since begin. Valid after wait or end; empty unless
   /// record_timeline.
   Timeline timeline() const;
@@ -143,16 +142,12 @@ class Executor {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The control block in memory: ControlBlock, double unit_norm_sq[units], double loss[micro_batches]. Role::control
-/// operands of control, update and step_end start at the block's first byte (control and step_end: the whole of it);
-/// that of grad_norm is the unit's double alone or the whole block. Role::loss operands of compute ops are the
-/// micro-batch's double.
-constexpr std::uint64_t control_unit_offset(std::size_t unit) { return sizeof(ControlBlock) + sizeof(double) * unit; }
-constexpr std::uint64_t control_loss_offset(std::size_t units, std::size_t micro_batch) {
-  return sizeof(ControlBlock) + sizeof(double) * (units + micro_batch);
+/// The control block in memory: ControlBlock, double loss[micro_batches]. Role::control operands of control, update and
+/// step_end start at the block's first byte (control and step_end: the whole of it); that of grad_norm is the sum
+/// alone. Role::loss operands of compute ops are the micro-batch's double.
+constexpr std::uint64_t control_loss_offset(std::size_t micro_batch) {
+  return sizeof(ControlBlock) + sizeof(double) * micro_batch;
 }
-constexpr std::uint64_t control_block_bytes(std::size_t units, std::size_t micro_batches) {
-  return control_loss_offset(units, micro_batches);
-}
+constexpr std::uint64_t control_block_bytes(std::size_t micro_batches) { return control_loss_offset(micro_batches); }
 
 }  // namespace sluice

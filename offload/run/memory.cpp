@@ -102,9 +102,8 @@ Result<Memory> Memory::create(std::span<const ArenaSpec> specs, DeviceMemory& de
   Memory memory(device);
   for (const ArenaSpec& spec : specs) {
     if (spec.tier == Tier::nvme || spec.bytes == 0) continue;
-    const std::string where =
-        std::string(tier_names[static_cast<std::size_t>(spec.tier)]) + " arena of rank " + std::to_string(spec.rank);
-    if (memory.find(spec.tier, spec.rank) != nullptr) return bad_request(where + " is given twice");
+    const std::string where = std::string(tier_names[static_cast<std::size_t>(spec.tier)]) + " arena";
+    if (memory.find(spec.tier) != nullptr) return bad_request(where + " is given twice");
     Result<std::byte*> base = spec.tier == Tier::device ? device.allocate(spec.bytes) : map_pages(spec.bytes);
     if (!base.ok())
       return bad_request(where + ": " + base.error().message + "; give a smaller --" +
@@ -149,21 +148,21 @@ void Memory::release() {
   arenas_.clear();
 }
 
-const Memory::Arena* Memory::find(Tier tier, RankId rank) const {
+const Memory::Arena* Memory::find(Tier tier) const {
   for (const Arena& arena : arenas_)
-    if (arena.spec.tier == tier && arena.spec.rank == rank) return &arena;
+    if (arena.spec.tier == tier) return &arena;
   return nullptr;
 }
 
-std::byte* Memory::at(Tier tier, RankId rank, std::uint64_t offset) const {
-  const Arena* const arena = find(tier, rank);
-  SLUICE_CHECK(arena != nullptr && offset <= arena->spec.bytes, "(tier %d rank %d offset %llu)", static_cast<int>(tier),
-               static_cast<int>(rank), static_cast<unsigned long long>(offset));
+std::byte* Memory::at(Tier tier, std::uint64_t offset) const {
+  const Arena* const arena = find(tier);
+  SLUICE_CHECK(arena != nullptr && offset <= arena->spec.bytes, "(tier %d offset %llu)", static_cast<int>(tier),
+               static_cast<unsigned long long>(offset));
   return arena->base + offset;
 }
 
-std::uint64_t Memory::bytes(Tier tier, RankId rank) const {
-  const Arena* const arena = find(tier, rank);
+std::uint64_t Memory::bytes(Tier tier) const {
+  const Arena* const arena = find(tier);
   return arena == nullptr ? 0 : arena->spec.bytes;
 }
 

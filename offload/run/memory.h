@@ -1,7 +1,7 @@
 // The frozen arenas of device and host memory: reserved and populated once, before the first step.
 //
-//   auto memory = Memory::create({{Tier::device, 0, device_bytes}, {Tier::host, 0, host_bytes}}, device);
-//   std::byte* p = memory->at(Tier::host, 0, buffer.offset);
+//   auto memory = Memory::create({{Tier::device, device_bytes}, {Tier::host, host_bytes}}, device);
+//   std::byte* p = memory->at(Tier::host, buffer.offset);
 #pragma once
 
 #include <cstddef>
@@ -65,11 +65,10 @@ class Pages {
 
 struct ArenaSpec {
   Tier tier = Tier::host;
-  RankId rank = 0;
   std::uint64_t bytes = 0;  ///< 0: no arena
 };
 
-/// Every device and host arena of this process. Move-only; frees on destruction. Reads are thread-safe.
+/// The device and host arenas of one rank. Move-only; frees on destruction. Reads are thread-safe.
 class Memory {
  public:
   /// Specs of nvme arenas are ignored (SwapStore has them). `device` must outlive the Memory. Host arenas are locked in
@@ -83,8 +82,8 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   ~Memory();
 
-  std::byte* at(Tier tier, RankId rank, std::uint64_t offset) const;
-  std::uint64_t bytes(Tier tier, RankId rank) const;  ///< 0 where there is no such arena
+  std::byte* at(Tier tier, std::uint64_t offset) const;
+  std::uint64_t bytes(Tier tier) const;  ///< 0 where there is no such arena
   DeviceMemory& device() const { return *device_; }
   std::uint64_t locked_bytes() const { return locked_bytes_; }  ///< of host arenas
 
@@ -95,7 +94,7 @@ class Memory {
     bool pinned = false;
   };
   explicit Memory(DeviceMemory& device) : device_(&device) {}
-  const Arena* find(Tier tier, RankId rank) const;
+  const Arena* find(Tier tier) const;
   void unpin_and_unmap(const Arena& arena);
   void release();
 

@@ -29,8 +29,7 @@ void Poisoner::cut(const StepPlan& plan, BufferId buffer, const std::vector<OpId
   borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
   const Buffer& b = plan.buffers[buffer];
   for (std::size_t i = 0; i + 1 < borders.size(); ++i) {
-    Piece piece{memory.at(b.tier, b.rank, b.offset + borders[i]), borders[i + 1] - borders[i], 0,
-                b.tier == Tier::device};
+    Piece piece{memory.at(b.tier, b.offset + borders[i]), borders[i + 1] - borders[i], 0, b.tier == Tier::device};
     bool written_first = false;
     std::vector<OpId> touching;
     for (const OpId op : users)

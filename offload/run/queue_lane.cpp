@@ -12,10 +12,8 @@ bool QueueLane::fail(const BoundOp& op, const Error& error) {
   return false;
 }
 
-/// Ranks have devices of their own.
 bool QueueLane::shares_device(std::uint32_t source) const {
-  return source < queues_.size() && queues_[source] != nullptr &&
-         run_.bound().lanes[source].lane.rank == bound_.lane.rank;
+  return source < queues_.size() && queues_[source] != nullptr;
 }
 
 /// Waits that the device does not do itself, and then those that it does.
@@ -53,7 +51,7 @@ void QueueLane::put_in_until_halt() {
       ++mark;
       if (!ready(op, iteration, mark) || progress.halted()) return;
       run_.start_op(lane_, op, iteration);
-      Status done = ops_.put_in(bound_.lane.rank, op, run_.params(iteration), queue_);
+      Status done = ops_.put_in(op, run_.params(iteration), queue_);
       // Also behind a failure: some of the op may be in the queue, and must have ended before memory goes.
       const Status marked = queue_.mark(mark);
       if (done.ok()) done = marked;

@@ -90,14 +90,13 @@ Timeline RunState::timeline() const {
   return spans;
 }
 
-std::uint64_t RunState::peak_bytes(Tier tier, RankId rank) const {
+std::uint64_t RunState::peak_bytes(Tier tier) const {
   std::uint64_t peak = 0;
   for (const Buffer& buffer : plan_.buffers)
-    if (buffer.tier == tier && buffer.rank == rank && buffer.life == Life::persistent)
+    if (buffer.tier == tier && buffer.life == Life::persistent)
       peak = std::max(peak, buffer.offset + footprint_bytes(buffer));
-  for (std::size_t lane = 0; lane < records_.size(); ++lane)
-    if (plan_.lanes[lane].rank == rank)
-      peak = std::max(peak, records_[lane].alive_end[static_cast<std::size_t>(tier)].load(std::memory_order_relaxed));
+  for (const LaneRecord& record : records_)
+    peak = std::max(peak, record.alive_end[static_cast<std::size_t>(tier)].load(std::memory_order_relaxed));
   return peak;
 }
 

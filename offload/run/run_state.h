@@ -43,7 +43,7 @@ class RunState {
   Status wait(std::uint64_t iteration);
   std::uint64_t released() const { return released_; }
   Timeline timeline() const;
-  std::uint64_t peak_bytes(Tier tier, RankId rank) const;
+  std::uint64_t peak_bytes(Tier tier) const;
   MovedBytes moved(std::uint64_t iteration) const;
 
   // ---- any thread

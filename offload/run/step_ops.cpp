@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <span>
 #include <string>
 
@@ -20,30 +19,31 @@ T* as(const Operand* operand) {
   return reinterpret_cast<T*>(operand->data);
 }
 
+/// Of a whole control block.
+std::span<const double> losses_of(const Operand& block) {
+  return {reinterpret_cast<const double*>(block.data + sizeof(ControlBlock)),
+          (block.bytes - sizeof(ControlBlock)) / sizeof(double)};
+}
+
 }  // namespace
 
 void StepOps::prepare(const StepPlan& plan, const BoundPlan& bound) {
   plan_ = &plan;
   has_norms_ = bound.max_tile_numel > 0;
-  everyone_.resize(plan.ranks);
-  std::iota(everyone_.begin(), everyone_.end(), RankId{0});
-  scratch_.resize(std::max<std::size_t>(scratch_.size(), plan.ranks));
-  for (RankScratch& each : scratch_) {
-    if (!each.team) each.team = std::make_unique<WorkerTeam>(options_.optimizer_threads);
-    each.partial.resize((bound.max_tile_numel + norm_block_numel - 1) / norm_block_numel);
-    each.all.resize(plan.ranks * (plan.units.size() + bound.micro_batches));
-  }
+  rank_ = plan.topology.rank();
+  if (!team_) team_ = std::make_unique<WorkerTeam>(options_.optimizer_threads);
+  partial_.resize((bound.max_tile_numel + norm_block_numel - 1) / norm_block_numel);
+  bad_step_ = 0;
   for (const BoundLane& lane : bound.lanes) {
-    if (lane.lane.kind != LaneKind::compute || works_in_queue(lane.lane.rank, LaneKind::compute)) continue;
-    std::unique_ptr<WorkerTeam>& team = scratch_[lane.lane.rank].device_team;
+    if (lane.lane.kind != LaneKind::compute || works_in_queue(LaneKind::compute)) continue;
     const bool updates = std::ranges::any_of(lane.ops, [](const BoundOp& o) { return o.op->kind == OpKind::update; });
-    if (updates && !team) team = std::make_unique<WorkerTeam>(options_.optimizer_threads);
+    if (updates && !device_team_) device_team_ = std::make_unique<WorkerTeam>(options_.optimizer_threads);
   }
 }
 
 /// Beside the host, which can not touch its memory.
-bool StepOps::works_in_queue(RankId rank, LaneKind lane) const {
-  return rank < parts_.backends.size() && parts_.backends[rank]->queue(lane) != nullptr;
+bool StepOps::works_in_queue(LaneKind lane) const {
+  return parts_.backend != nullptr && parts_.backend->queue(lane) != nullptr;
 }
 
 MovedBytes StepOps::moved() const {
@@ -55,43 +55,43 @@ MovedBytes StepOps::moved() const {
   return moved;
 }
 
-Status StepOps::run(RankId rank, const BoundOp& op, const StepParams& params) {
+Status StepOps::run(const BoundOp& op, const StepParams& params) {
   switch (op.op->kind) {
     case OpKind::copy: return copy(op);
     case OpKind::load_tokens: {
       const Operand& dst = op.operands.front();
-      return parts_.source->load_tokens(rank, op.op->micro_batch, params,
+      return parts_.source->load_tokens(rank_, op.op->micro_batch, params,
                                         {as<std::int32_t>(&dst), dst.bytes / sizeof(std::int32_t)});
     }
     case OpKind::accumulate:
       kernels::add_f32(as<const float>(op.find(Role::src)), as<float>(op.find(Role::dst)),
                        static_cast<std::int64_t>(op.find(Role::dst)->bytes / sizeof(float)));
       return success();
-    case OpKind::grad_norm: return grad_norm(rank, op, params);
-    case OpKind::update: return update(rank, op, params);
+    case OpKind::grad_norm: return grad_norm(op, params);
+    case OpKind::update: return update(op, params);
     case OpKind::verify: return verify(op, params);
-    case OpKind::control: return control(rank, op, params);
-    case OpKind::step_end: return step_end(rank, op, params);
-    case OpKind::all_gather: return all_gather(rank, op);
-    case OpKind::reduce_scatter: return reduce_scatter(rank, op);
+    case OpKind::control: return control(op, params);
+    case OpKind::step_end: return step_end(op, params);
+    case OpKind::all_gather: return all_gather(op);
+    case OpKind::reduce_scatter: return reduce_scatter(op);
     case OpKind::read:
     case OpKind::write: break;  // the drive's; bound plans have them on its lanes only
-    case OpKind::sync: return parts_.store->sync(rank);
-    case OpKind::commit: return commit(rank, params);
+    case OpKind::sync: return parts_.store->sync();
+    case OpKind::commit: return commit(params);
     case OpKind::forward:
     case OpKind::recompute:
     case OpKind::backward:
     case OpKind::forward_backward:
     case OpKind::loss:
-    case OpKind::logits: return parts_.backends[rank]->run(*plan_, *op.op, op.operands, params);
+    case OpKind::logits: return parts_.backend->run(*plan_, *op.op, op.operands, params);
   }
   SLUICE_CHECK(false, "(op #%u of kind %d)", op.id, static_cast<int>(op.op->kind));
 }
 
-Status StepOps::put_in(RankId rank, const BoundOp& op, const StepParams& params, DeviceQueue& queue) {
+Status StepOps::put_in(const BoundOp& op, const StepParams& params, DeviceQueue& queue) {
   if (op.op->kind == OpKind::update)
-    return params.update_step == 0 ? success() : parts_.backends[rank]->update(bind_update(op, params), params);
-  if (op.op->kind != OpKind::copy) return parts_.backends[rank]->run(*plan_, *op.op, op.operands, params);
+    return params.update_step == 0 ? success() : parts_.backend->update(bind_update(op, params), params);
+  if (op.op->kind != OpKind::copy) return parts_.backend->run(*plan_, *op.op, op.operands, params);
   for (const BoundCopy& each : op.copies) {
     SLUICE_TRY(queue.copy(each.dst, each.src, each.bytes));
     count(each);
@@ -100,10 +100,10 @@ Status StepOps::put_in(RankId rank, const BoundOp& op, const StepParams& params,
 }
 
 /// Every iteration of a plan that commits does it once: slots change places.
-Status StepOps::commit(RankId rank, const StepParams& params) {
-  const auto parity = static_cast<std::uint8_t>(1 - parts_.store->parity(rank));
-  if (parts_.commit_sink != nullptr) SLUICE_TRY(parts_.commit_sink->commit(rank, params, parity));
-  parts_.store->set_parity(rank, parity);
+Status StepOps::commit(const StepParams& params) {
+  const auto parity = static_cast<std::uint8_t>(1 - parts_.store->parity());
+  if (parts_.commit_sink != nullptr) SLUICE_TRY(parts_.commit_sink->commit(rank_, params, parity));
+  parts_.store->set_parity(parity);
   return success();
 }
 
@@ -119,19 +119,12 @@ void StepOps::count(const BoundCopy& copy) {
   add(copy.direction == Direction::h2d ? h2d_ : copy.direction == Direction::d2h ? d2h_ : within_, copy.bytes);
 }
 
-Status StepOps::grad_norm(RankId rank, const BoundOp& op, const StepParams& params) {
-  const Operand* const block = op.find(Role::control);
-  const auto unit = static_cast<std::size_t>(op.op->unit);
-  auto* const sum =
-      reinterpret_cast<double*>(block->data + (block->bytes == sizeof(double) ? 0 : control_unit_offset(unit)));
-  if (op.op->element == 0) *sum = 0;
-  RankScratch& scratch = scratch_[rank];
-  add_tile_norm({as<const float>(op.find(Role::gradient)), op.op->numel}, *scratch.team, scratch.partial, sum);
-  if (std::isfinite(*sum)) return success();
-  if (parts_.source != nullptr) parts_.source->step_not_finite(rank, params);
-  return Error{ErrorCode::not_finite, "step " + std::to_string(params.step) + ": the gradient of " +
-                                          plan_->units[unit] +
-                                          " is not finite; lower the learning rate or look at the data of this step"};
+Status StepOps::grad_norm(const BoundOp& op, const StepParams& params) {
+  auto* const sum = as<ExactSum>(op.find(Role::control));
+  if (!op.op->accumulate) *sum = ExactSum{};
+  add_tile_norm({as<const float>(op.find(Role::gradient)), op.op->numel}, *team_, partial_, sum);
+  if (sum->above + sum->below + sum->nan > 0) bad_step_ = params.step;
+  return success();
 }
 
 /// Also for a device's queue: the control block has been written when an op is put in.
@@ -155,11 +148,11 @@ DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) c
   return update;
 }
 
-Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params) {
-  if (params.update_step == 0) return success();
+Status StepOps::update(const BoundOp& op, const StepParams& params) {
+  if (params.update_step == 0 || params.update_step == bad_step_) return success();
   const DeviceUpdate u = bind_update(op, params);
   const bool on_device = u.diverged != nullptr;  // that is the host
-  WorkerTeam& team = on_device ? *scratch_[rank].device_team : *scratch_[rank].team;
+  WorkerTeam& team = on_device ? *device_team_ : *team_;
   const std::uint64_t count = update_tile(u.tile, u.chunks, params, u.clip_factor, team);
   if (on_device) *u.diverged = (u.first ? 0 : *u.diverged) + count;
   if (on_device || count == 0) return success();
@@ -168,7 +161,7 @@ Status StepOps::update(RankId rank, const BoundOp& op, const StepParams& params)
 
 /// The counts of units lie one after the other.
 Status StepOps::verify(const BoundOp& op, const StepParams& params) const {
-  if (params.update_step == 0) return success();
+  if (params.update_step == 0 || params.update_step == bad_step_) return success();
   for (std::size_t i = 0; i < op.operands.size(); ++i)
     if (const std::uint64_t count = *as<const std::uint64_t>(&op.operands[i]); count > 0)
       return diverged(count, op.op->accesses[i].offset / sizeof count, params);
@@ -180,54 +173,44 @@ Error StepOps::diverged(std::uint64_t count, std::size_t unit, const StepParams&
                plan_->units[unit] + " diverged (not finite, or too large for bf16); lower the learning rate");
 }
 
-Status StepOps::control(RankId rank, const BoundOp& op, const StepParams& params) {
+Status StepOps::control(const BoundOp& op, const StepParams& params) {
   const Operand* const block = op.find(Role::control);
-  const std::size_t count = (block->bytes - sizeof(ControlBlock)) / sizeof(double);
-  const std::span<const double> mine{reinterpret_cast<const double*>(block->data + sizeof(ControlBlock)), count};
-  auto* const result = as<ControlBlock>(block);
-  std::span<const double> all = mine;
-  std::size_t members = 1;
-  if (plan_->ranks > 1) {
-    const Meeting where = meeting(rank, *op.op);
-    members = where.members.size();
-    const std::span<double> room = std::span(scratch_[rank].all).first(count * members);
-    SLUICE_TRY(parts_.communicator->exchange(where, mine, room));
-    all = room;
+  auto* const own = as<ControlBlock>(block);
+  // A plan without gradients has the norm of an earlier one there.
+  norm_ = has_norms_ ? own->norm : ExactSum{};
+  loss_ = ExactSum{};
+  for (const double loss : losses_of(*block)) loss_.add(loss);
+  if (members(*op.op) > 1) {
+    SLUICE_TRY(parts_.communicator->sum(op.op->group, norm_.words()));
+    SLUICE_TRY(parts_.communicator->sum(op.op->group, loss_.words()));
   }
-  // A plan without gradients has the norms of an earlier one there.
-  const std::size_t first = has_norms_ ? 0 : plan_->units.size();
-  Status filled = fill_control(all, members, {first, plan_->units.size()}, params, result);
-  if (!filled.ok() && parts_.source != nullptr) parts_.source->step_not_finite(rank, params);
+  Status filled = fill_control(norm_.value(), loss_.value(), params, own);
+  if (!filled.ok() && parts_.source != nullptr) parts_.source->step_not_finite(rank_, params);
   return filled;
 }
 
-Status StepOps::step_end(RankId rank, const BoundOp& op, const StepParams& params) {
+Status StepOps::step_end(const BoundOp& op, const StepParams& params) {
   const Operand* const block = op.find(Role::control);
-  const auto* const values = reinterpret_cast<const double*>(block->data + sizeof(ControlBlock));
-  const std::size_t units = plan_->units.size(), count = (block->bytes - sizeof(ControlBlock)) / sizeof(double);
-  return parts_.source->step_end(rank, params, *as<const ControlBlock>(block), {values, units},
-                                 {values + units, count - units});
+  return parts_.source->step_end(rank_, params, *as<const ControlBlock>(block), losses_of(*block));
 }
 
-Meeting StepOps::meeting(RankId rank, const Op& op) const {
-  if (op.group < 0) return {control_channel, everyone_, rank};
-  return {op.group, plan_->groups[static_cast<std::size_t>(op.group)], rank};
+std::size_t StepOps::members(const Op& op) const {
+  return op.group < 0 ? 1 : plan_->topology.size(plan_->groups[static_cast<std::size_t>(op.group)]);
 }
 
-Status StepOps::all_gather(RankId rank, const BoundOp& op) {
+Status StepOps::all_gather(const BoundOp& op) {
   const std::span<std::byte> full = gathered(op.operands);
-  const Meeting where = meeting(rank, *op.op);
-  SLUICE_TRY(parts_.communicator->all_gather(where, full));
-  add(collective_, full.size() / where.members.size() * (where.members.size() - 1));
+  SLUICE_TRY(parts_.communicator->all_gather(op.op->group, full));
+  const std::size_t ranks = members(*op.op);
+  add(collective_, full.size() / ranks * (ranks - 1));
   return success();
 }
 
-Status StepOps::reduce_scatter(RankId rank, const BoundOp& op) {
+Status StepOps::reduce_scatter(const BoundOp& op) {
   const Operand *const src = op.find(Role::src), *const dst = op.find(Role::dst);
-  const Meeting where = meeting(rank, *op.op);
-  SLUICE_TRY(parts_.communicator->reduce_scatter(where, {as<const float>(src), src->bytes / sizeof(float)},
+  SLUICE_TRY(parts_.communicator->reduce_scatter(op.op->group, {as<const float>(src), src->bytes / sizeof(float)},
                                                  {as<float>(dst), dst->bytes / sizeof(float)}));
-  add(collective_, dst->bytes * (where.members.size() - 1));
+  add(collective_, dst->bytes * (members(*op.op) - 1));
   return success();
 }
 

@@ -18,65 +18,31 @@ BufferSums make_sums(const Buffer& buffer) {
 
 }  // namespace
 
-std::uint64_t SwapStore::file_bytes(std::span<const ArenaSpec> arenas) {
-  std::uint64_t total = 0;
-  for (const ArenaSpec& spec : arenas)
-    if (spec.tier == Tier::nvme) total += padded_bytes(spec.bytes);
-  return total;
-}
-
-Result<std::unique_ptr<SwapStore>> SwapStore::create(SwapFile& file, std::span<const ArenaSpec> arenas,
+Result<std::unique_ptr<SwapStore>> SwapStore::create(SwapFile& file, std::uint64_t base, std::uint64_t bytes,
                                                      const Memory& memory, QueueOptions queue) {
-  if (file.bytes() < file_bytes(arenas))
+  if (file.bytes() < base + bytes)
     return bad_request("the swap file has " + std::to_string(file.bytes()) + " bytes, the plan needs " +
-                       std::to_string(file_bytes(arenas)));
-  std::unique_ptr<SwapStore> store(new SwapStore(file));
-  std::uint64_t base = 0;
-  for (const ArenaSpec& spec : arenas) {
-    if (spec.tier != Tier::nvme) continue;
-    auto rank = std::make_unique<RankStore>();
-    rank->spec = spec;
-    rank->base = base;
-    base += padded_bytes(spec.bytes);
-    queue.files = file.files();
-    queue.buffers.clear();
-    if (const std::uint64_t bytes = memory.bytes(Tier::host, spec.rank); bytes > 0)
-      queue.buffers.emplace_back(memory.at(Tier::host, spec.rank, 0), bytes);
-    SLUICE_ASSIGN(rank->reads, make_queue(queue));
-    SLUICE_ASSIGN(rank->writes, make_queue(queue));
-    QueueOptions syncs = queue;
-    syncs.depth = 1;
-    syncs.buffers.clear();
-    syncs.sqpoll = syncs.iopoll = false;
-    SLUICE_ASSIGN(rank->syncs, make_queue(syncs));
-    rank->sync_requests.resize(queue.files.size());
-    store->ranks_.push_back(std::move(rank));
-  }
+                       std::to_string(base + bytes));
+  std::unique_ptr<SwapStore> store(new SwapStore(file, base, bytes));
+  queue.files = file.files();
+  queue.buffers.clear();
+  if (const std::uint64_t host = memory.bytes(Tier::host); host > 0)
+    queue.buffers.emplace_back(memory.at(Tier::host, 0), host);
+  SLUICE_ASSIGN(store->reads_, make_queue(queue));
+  SLUICE_ASSIGN(store->writes_, make_queue(queue));
+  QueueOptions syncs = queue;
+  syncs.depth = 1;
+  syncs.buffers.clear();
+  syncs.sqpoll = syncs.iopoll = false;
+  SLUICE_ASSIGN(store->syncs_, make_queue(syncs));
+  store->sync_requests_.resize(queue.files.size());
   return store;
 }
 
-SwapStore::RankStore* SwapStore::find(RankId rank) const {
-  for (const auto& each : ranks_)
-    if (each->spec.rank == rank) return each.get();
-  return nullptr;
-}
-
-SwapStore::RankStore& SwapStore::rank_at(RankId rank) const {
-  RankStore* const found = find(rank);
-  SLUICE_CHECK(found != nullptr, "(rank %d has no nvme arena)", static_cast<int>(rank));
-  return *found;
-}
-
-std::uint64_t SwapStore::arena_bytes(RankId rank) const {
-  const RankStore* const found = find(rank);
-  return found == nullptr ? 0 : found->spec.bytes;
-}
-
 Status SwapStore::learn(const Buffer& buffer, BufferSums** sums) {
-  RankStore* const rank = find(buffer.rank);
-  if (rank == nullptr || buffer.offset + footprint_bytes(buffer) > rank->spec.bytes)
+  if (buffer.offset + footprint_bytes(buffer) > bytes_)
     return bad_request("buffer " + buffer.name + " ends at " + std::to_string(buffer.offset + footprint_bytes(buffer)) +
-                       " in an nvme arena of " + std::to_string(rank == nullptr ? 0 : rank->spec.bytes) + " bytes");
+                       " in an nvme arena of " + std::to_string(bytes_) + " bytes");
   if (buffer.block_bytes == 0 || buffer.block_bytes % buffer_alignment_bytes != 0)
     return bad_request("buffer " + buffer.name + " has blocks of " + std::to_string(buffer.block_bytes) +
                        " bytes; they must be multiples of 4096");
@@ -85,7 +51,7 @@ Status SwapStore::learn(const Buffer& buffer, BufferSums** sums) {
     *sums = transient_.back().get();
     return success();
   }
-  auto [place, is_new] = rank->persistent.try_emplace(buffer.offset);
+  auto [place, is_new] = persistent_.try_emplace(buffer.offset);
   if (is_new) place->second = make_sums(buffer);
   BufferSums& known = place->second;
   if (known.bytes != buffer.bytes || known.block_bytes != buffer.block_bytes || known.slots.size() != buffer.slots)
@@ -110,22 +76,22 @@ BufferSums& SwapStore::sums(BufferId buffer) {
   return *bound_[buffer];
 }
 
-std::vector<BufferSums*> SwapStore::durable_sums(RankId rank) {
+std::vector<BufferSums*> SwapStore::durable_sums() {
   std::vector<BufferSums*> tables;
-  for (auto& [offset, sums] : rank_at(rank).persistent)
+  for (auto& [offset, sums] : persistent_)
     if (sums.slots.size() == 2) tables.push_back(&sums);
   return tables;
 }
 
 std::uint64_t SwapStore::file_offset(BufferId buffer, std::uint8_t physical_slot, std::uint64_t offset_bytes) const {
   const Buffer& b = plan_->buffers[buffer];
-  return rank_at(b.rank).base + b.offset + physical_slot * padded_bytes(b.bytes) + offset_bytes;
+  return base_ + b.offset + physical_slot * padded_bytes(b.bytes) + offset_bytes;
 }
 
 std::uint8_t SwapStore::physical_slot(BufferId buffer, Slot slot) const {
   const Buffer& b = plan_->buffers[buffer];
   if (b.slots == 1) return 0;
-  return slot == Slot::current ? parity(b.rank) : static_cast<std::uint8_t>(1 - parity(b.rank));
+  return slot == Slot::current ? parity() : static_cast<std::uint8_t>(1 - parity());
 }
 
 Status SwapStore::read(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::span<std::byte> data) {
@@ -173,17 +139,17 @@ Status SwapStore::start(IoOp op, BufferId buffer, Slot slot, std::uint64_t offse
     table.slots[t.physical_slot_].set((offset_bytes + at) / b.block_bytes,
                                       data.subspan(at, std::min<std::uint64_t>(b.block_bytes, data.size() - at)));
   for (IoRequest& request : t.requests_) {
-    while (!queue(b.rank, op).submit(&request)) SLUICE_TRY(reap(queue(b.rank, op)));
+    while (!queue(op).submit(&request)) SLUICE_TRY(reap(queue(op)));
     ++t.in_flight_;
   }
-  queue(b.rank, op).flush();
+  queue(op).flush();
   return success();
 }
 
 Status SwapStore::finish(SwapTransfer& t) {
   if (t.data_.empty()) return success();
   const Buffer& b = plan_->buffers[t.buffer_];
-  while (t.in_flight_ > 0) SLUICE_TRY(reap(queue(b.rank, t.op_)));
+  while (t.in_flight_ > 0) SLUICE_TRY(reap(queue(t.op_)));
   const std::span<std::byte> data = std::exchange(t.data_, {});
   SLUICE_TRY(t.status_);
   const BlockChecksums& checks = sums(t.buffer_).slots[t.physical_slot_];
@@ -207,8 +173,7 @@ Status SwapStore::reap(IoQueue& queue) {
 
 void SwapStore::drain() {
   // Nobody wants what is dropped here, nor its failures.
-  for (const auto& rank : ranks_)
-    for (IoQueue* each : {rank->reads.get(), rank->writes.get(), rank->syncs.get()}) static_cast<void>(each->drain());
+  for (IoQueue* each : {reads_.get(), writes_.get(), syncs_.get()}) static_cast<void>(each->drain());
 }
 
 void SwapStore::assume_zero(BufferId buffer, Slot slot) {
@@ -235,35 +200,26 @@ Status SwapStore::clear(BufferId buffer) {
 }
 
 // All files at once: drives of a stripe flush their caches beside each other.
-Status SwapStore::sync(RankId id) {
-  RankStore& rank = rank_at(id);
-  for (std::size_t i = 0; i < rank.sync_requests.size(); ++i) {
-    IoRequest& request = rank.sync_requests[i] = IoRequest{};
+Status SwapStore::sync() {
+  for (std::size_t i = 0; i < sync_requests_.size(); ++i) {
+    IoRequest& request = sync_requests_[i] = IoRequest{};
     request.op = IoOp::sync;
     request.file = static_cast<std::uint32_t>(i);
-    SLUICE_CHECK(rank.syncs->submit(&request), "a sync of file %zu was refused", i);
+    SLUICE_CHECK(syncs_->submit(&request), "a sync of file %zu was refused", i);
   }
   Status status;
-  for (std::size_t left = rank.sync_requests.size(); left > 0;) {
+  for (std::size_t left = sync_requests_.size(); left > 0;) {
     std::array<IoRequest*, 16> done;
-    SLUICE_ASSIGN(const std::size_t count, rank.syncs->wait(1, done));
+    SLUICE_ASSIGN(const std::size_t count, syncs_->wait(1, done));
     for (IoRequest* request : std::span(done).first(count))
-      if (status.ok()) status = rank.syncs->status(*request);
+      if (status.ok()) status = syncs_->status(*request);
     left -= count;
   }
   return status;
 }
 
-std::uint64_t SwapStore::read_bytes() const {
-  std::uint64_t total = 0;
-  for (const auto& rank : ranks_) total += rank->reads->counters().read_bytes;
-  return total;
-}
+std::uint64_t SwapStore::read_bytes() const { return reads_->counters().read_bytes; }
 
-std::uint64_t SwapStore::written_bytes() const {
-  std::uint64_t total = 0;
-  for (const auto& rank : ranks_) total += rank->writes->counters().write_bytes;
-  return total;
-}
+std::uint64_t SwapStore::written_bytes() const { return writes_->counters().write_bytes; }
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// The nvme arenas of a run: places in one swap file, a checksum per block, and which of the two durable slots is
+// The nvme arena of a rank: a place in the swap file, a checksum per block, and which of the two durable slots is
 // current.
 //
 // Persistent buffers lie at the same arena offsets in every plan of a run, so their checksums are kept by offset and
@@ -53,13 +53,10 @@ class SwapTransfer {
 /// drive lanes use sums and queues as the plan's waits order them.
 class SwapStore {
  public:
-  /// Bytes of swap file that the nvme specs need (others are ignored).
-  static std::uint64_t file_bytes(std::span<const ArenaSpec> arenas);
-
-  /// `file` has at least file_bytes(arenas) and outlives the store, as does `memory`, whose host arenas are registered
-  /// with the queues. One queue each for reads, writes and syncs per rank, made from `queue`, whose files and buffers
-  /// are filled in here.
-  static Result<std::unique_ptr<SwapStore>> create(SwapFile& file, std::span<const ArenaSpec> arenas,
+  /// The rank's nvme arena is [base, base + bytes) of `file`, which is as large and outlives the store, as does
+  /// `memory`, whose host arena is registered with the queues: one each for reads, writes and syncs, made from `queue`,
+  /// whose files and buffers are filled in here.
+  static Result<std::unique_ptr<SwapStore>> create(SwapFile& file, std::uint64_t base, std::uint64_t bytes,
                                                    const Memory& memory, QueueOptions queue);
 
   /// Learn the plan's nvme buffers: keeps the checksums of persistent buffers that are known, forgets transient ones.
@@ -85,48 +82,40 @@ class SwapStore {
   void assume_zero(BufferId buffer, Slot slot);
   /// The same after whatever was there, for nvme buffers that are not durable: makes the file read as zeros.
   Status clear(BufferId buffer);
-  /// fdatasync of every file, through a queue of the rank's own: makes durable what has come back to any queue before.
-  /// The rank's commit lane may call it while others transfer.
-  Status sync(RankId rank);
-  /// The same, whichever rank's. Does nothing where there is no nvme arena.
-  Status sync() { return ranks_.empty() ? success() : sync(ranks_.front()->spec.rank); }
+  /// fdatasync of every file, through a queue of its own: makes durable what has come back to any queue before. The
+  /// commit lane may call it while others transfer.
+  Status sync();
 
   /// Which physical slot is `current` for the next iteration: flipped by commit ops.
-  std::uint8_t parity(RankId rank) const { return rank_at(rank).parity.load(std::memory_order_acquire); }
-  void set_parity(RankId rank, std::uint8_t parity) { rank_at(rank).parity.store(parity, std::memory_order_release); }
+  std::uint8_t parity() const { return parity_.load(std::memory_order_acquire); }
+  void set_parity(std::uint8_t parity) { parity_.store(parity, std::memory_order_release); }
 
   /// Of the bound plan's buffers: for drive lanes.
   BufferSums& sums(BufferId buffer);
-  /// Of the rank's durable buffers by arena offset: for commit records. They stay where they are.
-  std::vector<BufferSums*> durable_sums(RankId rank);
+  /// Of durable buffers by arena offset: for commit records. They stay where they are.
+  std::vector<BufferSums*> durable_sums();
   /// Place in the swap file of a byte of one physical slot of a buffer of the bound plan.
   std::uint64_t file_offset(BufferId buffer, std::uint8_t physical_slot, std::uint64_t offset_bytes) const;
-  IoQueue& queue(RankId rank, IoOp op) { return op == IoOp::read ? *rank_at(rank).reads : *rank_at(rank).writes; }
+  IoQueue& queue(IoOp op) { return op == IoOp::read ? *reads_ : *writes_; }
   const SwapFile& file() const { return file_; }
-  std::uint64_t arena_bytes(RankId rank) const;  ///< 0 where the rank has none
+  std::uint64_t arena_bytes() const { return bytes_; }
 
   /// Moved by the kernel, as the queues counted them.
   std::uint64_t read_bytes() const;
   std::uint64_t written_bytes() const;
 
  private:
-  struct RankStore {
-    ArenaSpec spec;
-    std::uint64_t base = 0;  ///< of the arena in the swap file
-    std::unique_ptr<IoQueue> reads, writes, syncs;
-    std::vector<IoRequest> sync_requests;            ///< one for each file
-    std::map<std::uint64_t, BufferSums> persistent;  ///< by arena offset
-    std::atomic<std::uint8_t> parity{0};
-  };
-  explicit SwapStore(SwapFile& file) : file_(file) {}
-  RankStore& rank_at(RankId rank) const;
-  RankStore* find(RankId rank) const;
+  SwapStore(SwapFile& file, std::uint64_t base, std::uint64_t bytes) : file_(file), base_(base), bytes_(bytes) {}
   std::uint8_t physical_slot(BufferId buffer, Slot slot) const;
   Status reap(IoQueue& queue);  ///< waits for a completion
   Status learn(const Buffer& buffer, BufferSums** sums);
 
   SwapFile& file_;
-  std::vector<std::unique_ptr<RankStore>> ranks_;
+  std::uint64_t base_, bytes_;  ///< of the arena in the swap file
+  std::unique_ptr<IoQueue> reads_, writes_, syncs_;
+  std::vector<IoRequest> sync_requests_;            ///< one for each file
+  std::map<std::uint64_t, BufferSums> persistent_;  ///< by arena offset
+  std::atomic<std::uint8_t> parity_{0};
   const StepPlan* plan_ = nullptr;
   std::vector<BufferSums*> bound_;                      ///< [buffer], null where not on nvme
   std::vector<std::unique_ptr<BufferSums>> transient_;  ///< of the bound plan

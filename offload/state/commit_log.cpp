@@ -64,6 +64,7 @@ Result<std::unique_ptr<CommitLog>> CommitLog::open(const std::string& path, cons
                                                    QueueOptions queue, bool create) {
   std::unique_ptr<CommitLog> log(new CommitLog(identity, create ? path + ".new" : path));
   const auto refuse = [&](const std::string& why) { return bad_request("commit record " + path + " " + why); };
+  if (!log->memory_) return refuse(fmt::format("needs {} bytes of memory, which are not there", log->place_bytes_));
   const std::uint64_t bytes = 2 * log->place_bytes_;
   const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | (create ? O_CREAT : 0);
   log->file_.fd = ::open(log->file_.path.c_str(), flags, 0600);

@@ -86,12 +86,7 @@ std::uint64_t update_tile(const UpdateTile& tile, std::span<const UpdateChunk> c
   return diverged.load(std::memory_order_relaxed);
 }
 
-void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<double> partial, double* sum) {
-  if (team.threads() == 1) {
-    add_squared_norm(gradient.data(), static_cast<std::int64_t>(gradient.size()), sum);
-    return;
-  }
-  // Block by block, then added in order: what one call over the whole tile does.
+void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<double> partial, ExactSum* sum) {
   constexpr std::uint64_t blocks_per_chunk = chunk_numel / norm_block_numel;
   const std::uint64_t blocks = (gradient.size() + norm_block_numel - 1) / norm_block_numel;
   const std::uint64_t chunks = (blocks + blocks_per_chunk - 1) / blocks_per_chunk;
@@ -104,17 +99,10 @@ void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<
                        static_cast<std::int64_t>(std::min(norm_block_numel, gradient.size() - at)), &partial[block]);
     }
   });
-  for (std::uint64_t block = 0; block < blocks; ++block) *sum += partial[block];
+  for (std::uint64_t block = 0; block < blocks; ++block) sum->add(partial[block]);
 }
 
-Status fill_control(std::span<const double> all, std::size_t ranks, NormRange norms, const StepParams& params,
-                    ControlBlock* control) {
-  const std::size_t per_rank = all.size() / ranks, units = norms.end;
-  double norm_sq = 0, loss = 0;
-  for (std::size_t u = norms.begin; u < units; ++u)
-    for (std::size_t r = 0; r < ranks; ++r) norm_sq += all[r * per_rank + u];
-  for (std::size_t m = units; m < per_rank; ++m)
-    for (std::size_t r = 0; r < ranks; ++r) loss += all[r * per_rank + m];
+Status fill_control(double norm_sq, double loss, const StepParams& params, ControlBlock* control) {
   control->grad_norm_sq = norm_sq;
   control->loss_sum = loss;
   control->clip_factor = params.clip_norm > 0 ? std::min(1.0, params.clip_norm / (std::sqrt(norm_sq) + 1e-6)) : 1.0;

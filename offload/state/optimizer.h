@@ -27,7 +27,7 @@ struct TensorSegment {
 };
 struct OptimizerUnit {
   std::vector<TensorSegment> segments;
-  std::vector<std::uint64_t> shard_begin;  ///< [rank]: first element of the rank's shard in the flat buffer
+  std::uint64_t shard_begin = 0;  ///< first element of this rank's shard in the flat buffer
 };
 
 /// Part of one segment within a tile, small enough to share between threads.
@@ -68,18 +68,13 @@ UpdateChunk take_long_chunk(std::span<const UpdateChunk>& chunks, const MomentLa
 std::uint64_t update_tile(const UpdateTile& tile, std::span<const UpdateChunk> chunks, const StepParams& params,
                           double clip_factor, WorkerTeam& team);
 
-/// *sum += squared norm of a tile, the same bits for any team. `partial` has a double per 4096 elements.
-void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<double> partial, double* sum);
+/// Adds the squared norm of a tile, by blocks of 4096 elements, each in double precision and added without rounding:
+/// how shards and tiles cut a gradient at such borders changes no bit. `partial` has a double per block.
+void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<double> partial, ExactSum* sum);
 constexpr std::uint64_t norm_block_numel = 4096;
 
-/// Units whose norms count; those before `begin` are not looked at, the losses stand after `end`.
-struct NormRange {
-  std::size_t begin = 0, end = 0;
-};
-/// Sum what the ranks measured into the control block: all[rank] holds unit_norm_sq[units], then loss[micro-batches].
-/// Norms in unit order, losses in micro-batch order, within each the ranks in order; clip factor as torch has it.
-/// not_finite if the loss or the norm is not.
-Status fill_control(std::span<const double> all, std::size_t ranks, NormRange norms, const StepParams& params,
-                    ControlBlock* control);
+/// What all ranks have added up, into the control block; clip factor as torch has it. not_finite if the loss or the
+/// norm is not.
+Status fill_control(double norm_sq, double loss_sum, const StepParams& params, ControlBlock* control);
 
 }  // namespace sluice

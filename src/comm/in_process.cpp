@@ -4,17 +4,22 @@
 #include <array>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <vector>
+#include <tuple>
+#include <utility>
+
+#include "src/schedule/lots.h"
 
 namespace sluice {
+namespace {
 
 /// A barrier with a published pointer per member. Every collective meets twice: once when all have published, once when
 /// all have finished reading, so that no one touches its buffer while another still reads from it.
-class InProcessCommunicator::Channel {
+class Channel {
  public:
-  Channel(std::int32_t id, std::size_t members) : id_(id), published_(members, nullptr) {}
+  explicit Channel(std::size_t members) : published_(members, nullptr) {}
 
   void publish(std::size_t position, const void* data) { published_[position] = data; }
   template <class T>
@@ -23,7 +28,7 @@ class InProcessCommunicator::Channel {
   }
   std::size_t members() const { return published_.size(); }
 
-  Status meet(std::chrono::seconds deadline, const Meeting& meeting) {
+  Status meet(std::chrono::seconds deadline, RankId rank, std::int32_t group) {
     std::unique_lock lock(mutex_);
     if (cancelled_) return Error{ErrorCode::cancelled, *cancelled_};
     const std::uint64_t round = round_;
@@ -37,9 +42,8 @@ class InProcessCommunicator::Channel {
     changed_.wait_for(lock, deadline, [&] { return round_ != round || cancelled_; });
     if (round_ != round) return success();
     if (cancelled_) return Error{ErrorCode::cancelled, *cancelled_};
-    return fault("rank " + std::to_string(meeting.rank) + " waited " + std::to_string(deadline.count()) +
-                 " s for the other ranks in " +
-                 (id_ == control_channel ? std::string("the step's control") : "group " + std::to_string(id_)));
+    return fault("rank " + std::to_string(rank) + " waited " + std::to_string(deadline.count()) +
+                 " s for the other ranks in group " + std::to_string(group));
   }
 
   void cancel(const std::string& reason) {
@@ -51,7 +55,6 @@ class InProcessCommunicator::Channel {
   }
 
  private:
-  std::int32_t id_;
   std::vector<const void*> published_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -60,90 +63,169 @@ class InProcessCommunicator::Channel {
   std::optional<std::string> cancelled_;
 };
 
-namespace {
+/// What the ranks have between one prepare() and the next.
+class Session {
+ public:
+  /// The same for all members of a group.
+  std::shared_ptr<Channel> channel(std::size_t group, const std::vector<RankId>& members) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Channel>& found = channels_[{group, members}];
+    if (!found) found = std::make_shared<Channel>(members.size());
+    if (cancelled_) found->cancel(*cancelled_);
+    return found;
+  }
+  void cancel(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (!cancelled_) cancelled_ = reason;
+    for (const auto& [key, channel] : channels_) channel->cancel(*cancelled_);
+  }
 
-std::size_t position_of(const Meeting& meeting) {
-  const auto it = std::find(meeting.members.begin(), meeting.members.end(), meeting.rank);
-  SLUICE_CHECK(it != meeting.members.end(), "(rank %d is not of the group)", static_cast<int>(meeting.rank));
-  return static_cast<std::size_t>(it - meeting.members.begin());
-}
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::size_t, std::vector<RankId>>, std::shared_ptr<Channel>> channels_;
+  std::optional<std::string> cancelled_;
+};
+
+/// Sessions by number: ranks that have prepared as often share one.
+class Sessions {
+ public:
+  explicit Sessions(RankId ranks) : ranks_(ranks) {}
+  std::shared_ptr<Session> get(std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    Open& open = open_[number];
+    if (!open.session) open.session = std::make_shared<Session>();
+    const std::shared_ptr<Session> found = open.session;
+    if (++open.taken == ranks_) open_.erase(number);
+    return found;
+  }
+
+ private:
+  struct Open {
+    std::shared_ptr<Session> session;
+    RankId taken = 0;
+  };
+  RankId ranks_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, Open> open_;
+};
+
+class InProcessCommunicator final : public Communicator {
+ public:
+  InProcessCommunicator(std::shared_ptr<Sessions> sessions, RankId rank, RankId ranks, std::chrono::seconds deadline)
+      : sessions_(std::move(sessions)), rank_(rank), ranks_(ranks), deadline_(deadline) {}
+
+  RankId rank() const override { return rank_; }
+  RankId ranks() const override { return ranks_; }
+
+  Status prepare(const Topology& topology, std::span<const AxisSet> groups) override {
+    if (topology.ranks() != ranks_ || topology.rank() != rank_)
+      return bad_request("the plan is of rank " + std::to_string(topology.rank()) + " of " +
+                         std::to_string(topology.ranks()) + ", the communicator of rank " + std::to_string(rank_) +
+                         " of " + std::to_string(ranks_));
+    const std::shared_ptr<Session> fresh = sessions_->get(++prepared_);
+    std::vector<Place> places;
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      places.push_back({fresh->channel(g, topology.members(groups[g])), topology.position(groups[g])});
+    const std::lock_guard lock(mutex_);
+    session_ = fresh;
+    places_ = std::move(places);
+    return success();
+  }
+
+  Status all_gather(std::int32_t group, std::span<std::byte> full) override {
+    auto& [shared, own] = place(group);
+    const std::size_t members = shared->members();
+    SLUICE_CHECK(full.size() % members == 0, "(%zu bytes, %zu members)", full.size(), members);
+    const std::size_t part = full.size() / members;
+    shared->publish(own, full.data());
+    SLUICE_TRY(shared->meet(deadline_, rank_, group));
+    for (std::size_t step = 1; step < members; ++step) {
+      const std::size_t other = (own + step) % members;  // each rank starts at another's part, so that they spread
+      std::memcpy(full.data() + other * part, shared->of<std::byte>(other) + other * part, part);
+    }
+    return shared->meet(deadline_, rank_, group);
+  }
+
+  Status reduce_scatter(std::int32_t group, std::span<const float> full, std::span<float> part) override {
+    auto& [shared, own] = place(group);
+    const std::size_t members = shared->members(), numel = part.size();
+    SLUICE_CHECK(full.size() == numel * members, "(%zu elements, %zu in %zu parts)", full.size(), numel, members);
+    shared->publish(own, full.data());
+    SLUICE_TRY(shared->meet(deadline_, rank_, group));
+    // Blocks are summed aside first: part may lie inside full.
+    for (std::size_t begin = 0; begin < numel; begin += block_numel) {
+      const std::size_t count = std::min(block_numel, numel - begin);
+      add_up(members, count, [&](std::size_t m) { return shared->of<float>(m) + own * numel + begin; });
+      std::memcpy(part.data() + begin, sums_.front().data(), count * sizeof(float));
+    }
+    return shared->meet(deadline_, rank_, group);
+  }
+
+  Status sum(std::int32_t group, std::span<std::int64_t> values) override {
+    auto& [shared, own] = place(group);
+    scratch_.resize(std::max(scratch_.size(), values.size()));  // the same for every step of a plan
+    shared->publish(own, values.data());
+    SLUICE_TRY(shared->meet(deadline_, rank_, group));
+    std::fill_n(scratch_.begin(), values.size(), std::int64_t{0});
+    for (std::size_t m = 0; m < shared->members(); ++m)
+      for (std::size_t i = 0; i < values.size(); ++i) scratch_[i] += shared->of<std::int64_t>(m)[i];
+    SLUICE_TRY(shared->meet(deadline_, rank_, group));
+    std::copy_n(scratch_.begin(), values.size(), values.begin());
+    return success();
+  }
+
+  void cancel(const std::string& reason) override {
+    std::shared_ptr<Session> session;
+    {
+      const std::lock_guard lock(mutex_);
+      session = session_;
+    }
+    if (session) session->cancel(reason);
+  }
+
+ private:
+  /// sums_[0] = the members' terms, in the order of lots.h: their tree goes on over the ranks.
+  template <class Term>
+  void add_up(std::size_t members, std::size_t count, Term term) {
+    const LotSums lots(static_cast<int>(members), 1);
+    std::size_t depth = 0;
+    for (std::size_t m = 0; m < members; ++m) {
+      std::memcpy(sums_[depth++].data(), term(m), count * sizeof(float));
+      for (int left = lots.additions_after(static_cast<int>(m)); left > 0; --left, --depth)
+        for (std::size_t i = 0; i < count; ++i) sums_[depth - 2][i] += sums_[depth - 1][i];
+    }
+  }
+
+  static constexpr std::size_t block_numel = 1024;
+  struct Place {
+    std::shared_ptr<Channel> channel;
+    std::size_t position = 0;
+  };
+  Place& place(std::int32_t group) {
+    SLUICE_CHECK(group >= 0 && static_cast<std::size_t>(group) < places_.size(), "(group %d of %zu)", group,
+                 places_.size());
+    return places_[static_cast<std::size_t>(group)];
+  }
+
+  std::shared_ptr<Sessions> sessions_;
+  RankId rank_, ranks_;
+  std::chrono::seconds deadline_;
+  std::uint64_t prepared_ = 0;
+  std::mutex mutex_;  ///< guards the session against cancel from other threads
+  std::shared_ptr<Session> session_;
+  std::vector<Place> places_;
+  std::array<std::array<float, block_numel>, 18> sums_;  ///< of reduce_scatter, which one thread calls
+  std::vector<std::int64_t> scratch_;                    ///< of sum, which one thread calls
+};
 
 }  // namespace
 
-InProcessCommunicator::InProcessCommunicator(RankId ranks, std::chrono::seconds deadline)
-    : ranks_(ranks), deadline_(deadline) {}
-InProcessCommunicator::~InProcessCommunicator() = default;
-
-Status InProcessCommunicator::prepare(const std::vector<std::vector<RankId>>& groups) {
-  channels_.clear();
-  channels_.push_back(std::make_unique<Channel>(control_channel, ranks_));
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (const RankId rank : groups[g])
-      if (rank >= ranks_)
-        return bad_request("group " + std::to_string(g) + " has rank " + std::to_string(rank) + " of " +
-                           std::to_string(ranks_));
-    channels_.push_back(std::make_unique<Channel>(static_cast<std::int32_t>(g), groups[g].size()));
-  }
-  return success();
+InProcessWorld::InProcessWorld(RankId ranks, std::chrono::seconds deadline) {
+  const auto sessions = std::make_shared<Sessions>(ranks);
+  for (RankId r = 0; r < ranks; ++r)
+    ends_.push_back(std::make_unique<InProcessCommunicator>(sessions, r, ranks, deadline));
 }
 
-InProcessCommunicator::Channel& InProcessCommunicator::channel(const Meeting& meeting) {
-  const auto index = static_cast<std::size_t>(std::int64_t{meeting.channel} + 1);
-  SLUICE_CHECK(index < channels_.size(), "(channel %d of %zu)", meeting.channel, channels_.size());
-  Channel& found = *channels_[index];
-  SLUICE_CHECK(found.members() == meeting.members.size(), "(%zu, %zu members)", found.members(),
-               meeting.members.size());
-  return found;
-}
-
-Status InProcessCommunicator::all_gather(const Meeting& meeting, std::span<std::byte> full) {
-  Channel& shared = channel(meeting);
-  const std::size_t own = position_of(meeting), members = meeting.members.size();
-  SLUICE_CHECK(full.size() % members == 0, "(%zu bytes, %zu members)", full.size(), members);
-  const std::size_t part = full.size() / members;
-  shared.publish(own, full.data());
-  SLUICE_TRY(shared.meet(deadline_, meeting));
-  for (std::size_t step = 1; step < members; ++step) {
-    const std::size_t other = (own + step) % members;  // each rank starts at another's part, so that they spread
-    std::memcpy(full.data() + other * part, shared.of<std::byte>(other) + other * part, part);
-  }
-  return shared.meet(deadline_, meeting);
-}
-
-Status InProcessCommunicator::reduce_scatter(const Meeting& meeting, std::span<const float> full,
-                                             std::span<float> part) {
-  Channel& shared = channel(meeting);
-  const std::size_t own = position_of(meeting), members = meeting.members.size(), numel = part.size();
-  SLUICE_CHECK(full.size() == numel * members, "(%zu elements, %zu in %zu parts)", full.size(), numel, members);
-  shared.publish(own, full.data());
-  SLUICE_TRY(shared.meet(deadline_, meeting));
-  // Blocks are summed aside first: part may lie inside full.
-  std::array<float, 1024> sum;
-  for (std::size_t begin = 0; begin < numel; begin += sum.size()) {
-    const std::size_t count = std::min(sum.size(), numel - begin);
-    std::memcpy(sum.data(), shared.of<float>(0) + own * numel + begin, count * sizeof(float));
-    for (std::size_t m = 1; m < members; ++m) {
-      const float* const x = shared.of<float>(m) + own * numel + begin;
-      for (std::size_t i = 0; i < count; ++i) sum[i] += x[i];
-    }
-    std::memcpy(part.data() + begin, sum.data(), count * sizeof(float));
-  }
-  return shared.meet(deadline_, meeting);
-}
-
-Status InProcessCommunicator::exchange(const Meeting& meeting, std::span<const double> mine, std::span<double> all) {
-  Channel& shared = channel(meeting);
-  const std::size_t members = meeting.members.size();
-  SLUICE_CHECK(all.size() == mine.size() * members, "(%zu, %zu of %zu)", all.size(), mine.size(), members);
-  shared.publish(position_of(meeting), mine.data());
-  SLUICE_TRY(shared.meet(deadline_, meeting));
-  for (std::size_t m = 0; m < members; ++m)
-    std::memcpy(all.data() + m * mine.size(), shared.of<double>(m), mine.size_bytes());
-  return shared.meet(deadline_, meeting);
-}
-
-void InProcessCommunicator::cancel(const std::string& reason) {
-  for (const auto& each : channels_) each->cancel(reason);
-}
+InProcessWorld::~InProcessWorld() = default;
 
 }  // namespace sluice

@@ -43,7 +43,7 @@ StepPlan copies(std::uint64_t bytes, int ring, int rounds, bool one_lane) {
 /// Seconds per op of every run of the plan within the time, shortest first; at least two runs.
 Result<std::vector<double>> time_ops(const StepPlan& plan, double seconds) {
   std::vector<ArenaSpec> arenas;
-  for (const Arena& a : plan.arenas) arenas.push_back({a.tier, a.rank, a.arena_bytes});
+  for (const Arena& a : plan.arenas) arenas.push_back({a.tier, a.arena_bytes});
   HostDevice device;
   SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device));
   ExecutorParts parts;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "offload/plan/finish.h"
+#include "offload/plan/world.h"
 #include "sluice/status.h"
 #include "src/schedule/rank_builder.h"
 
@@ -27,13 +28,11 @@ using Task = std::function<void()>;
 /// far, so that copies behind them do not wait for the drive.
 class TileStream {
  public:
-  TileStream(std::vector<RankBuilder>& ranks, int depth)
-      : ranks_(ranks), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
+  TileStream(RankBuilder& rank, int depth) : rank_(rank), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
   void add(const std::vector<TileRef>& tiles) { tiles_.insert(tiles_.end(), tiles.begin(), tiles.end()); }
   void read_ahead() {
     while (read_ < std::min(done_ + depth_, tiles_.size())) {
-      for (RankBuilder& r : ranks_) r.read_tile(tiles_[read_]);
-      ++read_;
+      rank_.read_tile(tiles_[read_++]);
     }
   }
   /// Update and write the next tile, publishing it to the device if asked.
@@ -41,32 +40,31 @@ class TileStream {
     read_ahead();
     SLUICE_CHECK(done_ < tiles_.size(), "tile %zu", done_);
     const std::size_t to_load = std::min(read_, done_ + depth_ / 2 + 1);
-    for (; loaded_ < to_load && ranks_.front().can_load(tiles_[loaded_]); ++loaded_)
-      for (RankBuilder& r : ranks_) r.load_tile(tiles_[loaded_]);
-    for (RankBuilder& r : ranks_) {
-      r.update_tile(tiles_[done_]);
-      r.write_tile(tiles_[done_]);
-      if (publish) r.publish_tile(tiles_[done_]);
-    }
-    ++done_;
-    if (done())
-      for (RankBuilder& r : ranks_) r.verify();
+    for (; loaded_ < to_load && rank_.can_load(tiles_[loaded_]); ++loaded_) rank_.load_tile(tiles_[loaded_]);
+    rank_.update_tile(tiles_[done_]);
+    rank_.write_tile(tiles_[done_]);
+    if (publish) rank_.publish_tile(tiles_[done_]);
+    if (++done_ == tiles_.size()) rank_.verify();
   }
   bool done() const { return done_ == tiles_.size(); }
 
  private:
-  std::vector<RankBuilder>& ranks_;
+  RankBuilder& rank_;
   std::size_t depth_;
   std::vector<TileRef> tiles_;
   std::size_t read_ = 0, loaded_ = 0, done_ = 0;
 };
 
-/// Walks through one iteration and calls the ranks' builders in program order.
+/// Walks through one iteration and calls the builder in program order.
 class Driver {
  public:
-  Driver(StepPlan& plan, PlanKind kind, const Workload& w, const Schedule& s, Detail detail)
-      : emitter_(plan, detail), kind_(kind), work_(w), schedule_(s), stream_(ranks_, s.tiles_in_flight) {
-    for (RankId r = 0; r < w.ranks; ++r) ranks_.emplace_back(emitter_, w, s, kind, r);
+  Driver(StepPlan& plan, PlanKind kind, const Workload& w, const Schedule& s, Detail detail, Lives room = {})
+      : emitter_(plan, detail, std::move(room)),
+        kind_(kind),
+        work_(w),
+        schedule_(s),
+        rank_(emitter_, w, s, kind),
+        stream_(rank_, s.tiles_in_flight) {
     head_ = static_cast<UnitId>(w.model->units.size()) - 1;
   }
 
@@ -94,16 +92,6 @@ class Driver {
   }
   bool last_group(const Pass& p) const { return p.group == groups() - 1; }
   bool tied_head(const Pass& p) const { return p.phase == Phase::head && work_.model->config.tied; }
-  template <class F>
-  void each(F f) {
-    for (RankBuilder& r : ranks_) f(r);
-  }
-  void gather(UnitId u) {
-    if (work_.ranks == 1) return;
-    const int id = collectives_++;
-    each([&](RankBuilder& r) { r.gather(u, id); });
-  }
-
   void list_passes();
   void emit_pass(std::size_t p);
   void finish_step();
@@ -122,7 +110,7 @@ class Driver {
   PlanKind kind_;
   const Workload& work_;
   const Schedule& schedule_;
-  std::vector<RankBuilder> ranks_;
+  RankBuilder rank_;
   TileStream stream_;
   std::vector<Pass> passes_;
   std::vector<bool> prepared_;
@@ -130,7 +118,6 @@ class Driver {
   std::vector<Task> deferred_;       ///< parks of the previous slot
   std::vector<std::size_t> drains_;  ///< passes whose gradients are still to be drained
   UnitId head_ = 0;
-  int collectives_ = 0;
   bool committed_ = false;
 };
 
@@ -155,14 +142,14 @@ void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
   // Still open for an earlier pass (the turnaround from forward to backward): nothing travels.
   if (open_uses_[static_cast<std::size_t>(u)]++ > 0) {
-    if (retain) each([&](RankBuilder& r) { r.expect_no_retained_tiles(u); });
+    if (retain) rank_.expect_no_retained_tiles(u);
     return;
   }
-  out.push_back([this, u] { each([&](RankBuilder& r) { r.open_parameters(u); }); });
+  out.push_back([this, u] { rank_.open_parameters(u); });
   if (resident) return;
   for (const TileRef& t : unit_tiles(work_, schedule_, u))
-    out.push_back([this, t, retain] { each([&](RankBuilder& r) { r.fetch_tile(t, retain); }); });
-  out.push_back([this, u] { gather(u); });
+    out.push_back([this, t, retain] { rank_.fetch_tile(t, retain); });
+  out.push_back([this, u] { rank_.gather(u); });
 }
 
 /// What must be on the device before pass p can compute.
@@ -173,12 +160,12 @@ std::vector<Task> Driver::prepare(std::size_t p) {
   if (pass.phase == Phase::backward && u == 0) return tasks;  // the embedding's backward needs no parameters
   if (updated_in(pass)) {
     ++open_uses_[static_cast<std::size_t>(u)];
-    tasks.push_back([this, u] { each([&](RankBuilder& r) { r.open_parameters(u); }); });
+    tasks.push_back([this, u] { rank_.open_parameters(u); });
     for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i)
       tasks.push_back([this] { stream_.advance(true); });
     tasks.push_back([this, u] {
-      each([&](RankBuilder& r) { r.mark_updated(u); });
-      gather(u);
+      rank_.mark_updated(u);
+      rank_.gather(u);
     });
   } else {
     const bool retain = train() && !schedule_.update_ahead && last_group(pass) && pass.phase != Phase::forward;
@@ -196,59 +183,54 @@ std::vector<Task> Driver::drain(std::size_t p) {
   for (const TileRef& t : unit_tiles(work_, schedule_, u)) {
     tasks.push_back([this, t, resident] {
       if (!schedule_.update_ahead) stream_.read_ahead();
-      each([&](RankBuilder& r) { r.drain_tile(t); });
+      rank_.drain_tile(t);
       if (!schedule_.update_ahead) stream_.advance(resident);
     });
   }
   tasks.push_back([this, u, resident] {
-    each([&](RankBuilder& r) { r.close_gradient(u); });
-    if (!schedule_.update_ahead && resident) gather(u);
+    rank_.close_gradient(u);
+    if (!schedule_.update_ahead && resident) rank_.gather(u);
   });
   return tasks;
 }
 
 void Driver::emit_slot(const Pass& pass, int mb) {
-  const bool accumulate = mb > 0;
-  each([&](RankBuilder& r) {
-    switch (pass.phase) {
-      case Phase::forward:
-        if (pass.unit == 0) r.load_tokens(mb);
-        r.forward(pass.unit, mb);
-        break;
-      case Phase::head:
-        if (kind_ == PlanKind::decode) {
-          r.decode_head();
-        } else if (train()) {
-          r.head(mb, accumulate);
-        } else {
-          r.evaluate_head(mb);
-        }
-        break;
-      case Phase::backward:
-        r.recompute(pass.unit, mb);
-        r.backward(pass.unit, mb, accumulate);
-        break;
-    }
-  });
+  switch (pass.phase) {
+    case Phase::forward:
+      if (pass.unit == 0) rank_.load_tokens(mb);
+      rank_.forward(pass.unit, mb);
+      break;
+    case Phase::head:
+      if (kind_ == PlanKind::decode) {
+        rank_.decode_head();
+      } else if (train()) {
+        rank_.head(mb);
+      } else {
+        rank_.evaluate_head(mb);
+      }
+      break;
+    case Phase::backward:
+      rank_.recompute(pass.unit, mb);
+      rank_.backward(pass.unit, mb);
+      break;
+  }
 }
 
 void Driver::close_pass(const Pass& pass) {
   const bool tied = tied_head(pass);
   const auto close = [&](UnitId u) {
-    if (--open_uses_[static_cast<std::size_t>(u)] == 0) each([&](RankBuilder& r) { r.close_parameters(u); });
+    if (--open_uses_[static_cast<std::size_t>(u)] == 0) rank_.close_parameters(u);
   };
   if (pass.phase != Phase::backward || pass.unit != 0) close(pass.unit);
   if (tied) close(0);
   if (!train()) return;
-  if (tied) each([&](RankBuilder& r) { r.park_tied_gradient(); });
+  if (tied) rank_.park_tied_gradients();
   if (pass.phase == Phase::forward) return;
   if (!last_group(pass)) {
-    each([&](RankBuilder& r) { r.park_gradient(pass.unit); });
+    rank_.park_gradients(pass.unit);
     return;
   }
-  if (pass.unit == 0 && work_.model->config.tied) each([&](RankBuilder& r) { r.add_tied_gradient(); });
-  const int id = work_.ranks > 1 ? collectives_++ : -1;
-  each([&](RankBuilder& r) { r.reduce(pass.unit, id); });
+  rank_.reduce(pass.unit);
 }
 
 void Driver::emit_pass(std::size_t p) {
@@ -272,13 +254,12 @@ void Driver::emit_pass(std::size_t p) {
   }
   const std::vector<int> slots = micro_batches(pass.group);
   const bool back = pass.phase == Phase::backward;
-  if (train() && pass.phase != Phase::forward) each([&](RankBuilder& r) { r.open_gradient(pass.unit); });
-  if (train() && tied_head(pass)) each([&](RankBuilder& r) { r.open_tied_gradient(); });
+  if (train() && pass.phase != Phase::forward) rank_.bring_gradients(pass.unit);
   std::size_t fetched = 0, drained = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto share = [&](std::size_t total) { return total * (i + 1) / slots.size(); };
     if (i == 0 && (back || !schedule_.hold)) park_deferred();
-    each([&](RankBuilder& r) { r.bring_inputs(pass.unit, slots[i], back); });
+    rank_.bring_inputs(pass.unit, slots[i], back);
     while (fetched < share(spread.size())) spread[fetched++]();
     if (schedule_.prefetch > 0) bring_next(p, i);
     std::vector<Task> earlier = std::move(deferred_);
@@ -289,9 +270,7 @@ void Driver::emit_pass(std::size_t p) {
     while (drained < share(drains.size())) drains[drained++]();
     if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train())) continue;
     const int mb = slots[i];
-    deferred_.push_back([this, pass, mb] {
-      each([&](RankBuilder& r) { r.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
-    });
+    deferred_.push_back([this, pass, mb] { rank_.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
     if (schedule_.lag == 0) park_deferred();
   }
   close_pass(pass);
@@ -310,7 +289,7 @@ void Driver::emit_pass(std::size_t p) {
 /// that another one may still have to resume from.
 void Driver::commit() {
   if (!work_.durable || std::exchange(committed_, true)) return;
-  each([&](RankBuilder& r) { r.commit(); });
+  rank_.commit();
 }
 
 void Driver::finish_step() {
@@ -318,10 +297,9 @@ void Driver::finish_step() {
     for (Task& t : drain(p)) t();
   drains_.clear();
   if (kind_ == PlanKind::decode) return;
-  const int id = work_.ranks > 1 ? collectives_++ : -1;
-  each([&](RankBuilder& r) { r.collect_losses(); });
-  each([&](RankBuilder& r) { r.control(id); });
-  each([&](RankBuilder& r) { r.step_end(); });
+  rank_.collect_losses();
+  rank_.control();
+  rank_.step_end();
   if (train()) commit();
 }
 
@@ -329,9 +307,9 @@ void Driver::flush() {
   for (UnitId u = 0; u <= head_; ++u) stream_.add(unit_tiles(work_, schedule_, u));
   for (UnitId u = 0; u <= head_; ++u) {
     const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
-    if (resident) each([&](RankBuilder& r) { r.open_parameters(u); });
+    if (resident) rank_.open_parameters(u);
     for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i) stream_.advance(resident);
-    if (resident) gather(u);
+    if (resident) rank_.gather(u);
   }
   commit();
 }
@@ -345,31 +323,27 @@ void Driver::park_deferred() {
 void Driver::bring_next(std::size_t p, std::size_t slot) {
   const std::vector<int> slots = micro_batches(passes_[p].group);
   if (slot + 1 < slots.size()) {
-    each(
-        [&](RankBuilder& r) { r.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward); });
+    rank_.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward);
     return;
   }
   if (p + 1 >= passes_.size() || passes_[p + 1].phase != Phase::backward) return;
   park_deferred();
   const int first = micro_batches(passes_[p + 1].group).front();
-  each([&](RankBuilder& r) { r.bring_inputs(passes_[p + 1].unit, first, true); });
+  rank_.bring_inputs(passes_[p + 1].unit, first, true);
 }
 
 StepPlan frame(PlanKind kind, const Workload& w, Detail detail) {
   StepPlan plan;
   plan.kind = kind;
   // Iterations follow each other without a barrier, except where ranks that flush do not meet between two commits.
-  plan.cyclic = kind != PlanKind::flush || !w.durable || w.ranks == 1;
-  plan.ranks = w.ranks;
+  plan.cyclic = kind != PlanKind::flush || !w.durable || w.ranks() == 1;
+  plan.topology = w.topology;
   if (detail == Detail::whole)
     for (const UnitSpec& u : w.model->units) plan.units.push_back(u.name);
-  std::vector<RankId> all;
-  for (RankId r = 0; r < w.ranks; ++r) {
-    all.push_back(r);
-    for (Tier t : {Tier::device, Tier::host, Tier::nvme})
-      plan.arenas.push_back({t, r, w.budget_bytes[static_cast<std::size_t>(t)], 0, 0});
-  }
-  if (w.ranks > 1) plan.groups = {all, all};  // parameters and gradients; step control
+  for (Tier t : {Tier::device, Tier::host, Tier::nvme})
+    plan.arenas.push_back({t, w.budget_bytes[static_cast<std::size_t>(t)], 0, 0});
+  const AxisSet all = w.topology.all_axes();
+  if (w.ranks() > 1) plan.groups = {all, all};  // sharding_group, control_group
   return plan;
 }
 
@@ -387,6 +361,34 @@ StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& sch
   return plan;
 }
 
+StepPlan build_alike(const StepPlan& alike, const Workload& workload, const Schedule& schedule, RankId rank) {
+  Workload w = workload;
+  w.topology = workload.topology.at(rank);
+  StepPlan plan = emit(alike.kind, w, schedule);
+  SLUICE_CHECK(plan.buffers.size() == alike.buffers.size(), "rank %u has %zu buffers, another %zu", rank,
+               plan.buffers.size(), alike.buffers.size());
+  plan.buffers = alike.buffers;
+  plan.arenas = alike.arenas;
+  derive_waits(plan);
+  return plan;
+}
+
+std::vector<Violation> prove(const StepPlan& plan, const Workload& workload, const Schedule& schedule) {
+  std::vector<Violation> found = check(plan);
+  if (!found.empty() || workload.ranks() == 1) return found;
+  std::vector<StepPlan> world;
+  for (const Topology& member : small_world(plan.topology))
+    world.push_back(build_alike(plan, workload, schedule, member.rank()));
+  for (const StepPlan& member : world) {
+    if (found.empty()) found = check(member);
+    if (plan_signature(member) != plan_signature(plan) && found.empty())
+      found.push_back({Violation::Kind::collective_order, no_op, no_op, 0xffffffffu,
+                       "ranks " + std::to_string(plan.topology.rank()) + " and " +
+                           std::to_string(member.topology.rank()) + " do not run alike"});
+  }
+  return found.empty() ? check_world(world) : found;
+}
+
 StepPlan build_ops(PlanKind kind, const Workload& workload, const Schedule& schedule) {
   return emit(kind, workload, schedule);
 }
@@ -398,11 +400,19 @@ StepPlan build_sketch(PlanKind kind, const Workload& workload, const Schedule& s
   return plan;
 }
 
-BufferLives build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+void build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule, BufferLives& into) {
   StepPlan plan = frame(kind, workload, Detail::lives);
-  Driver driver(plan, kind, workload, schedule, Detail::lives);
+  plan.buffers = std::move(into.buffers);
+  plan.buffers.clear();
+  Driver driver(plan, kind, workload, schedule, Detail::lives, std::move(into.lives));
   driver.run();
-  return {std::move(plan.buffers), std::move(plan.arenas), driver.take_lives()};
+  into = {std::move(plan.buffers), std::move(plan.arenas), driver.take_lives()};
+}
+
+BufferLives build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+  BufferLives lives;
+  build_lives(kind, workload, schedule, lives);
+  return lives;
 }
 
 StepPlan build_layout(PlanKind kind, const Workload& workload, const Schedule& schedule) {

@@ -10,14 +10,21 @@ namespace sluice {
 /// Of the device's buffer with the rotary tables, in plans for devices apart from the host; filled before they run.
 constexpr const char* rope_buffer_name = "rope";
 
-/// Emit every op and buffer in program order, then finish() it (offsets, waits). The result is legal by construction;
-/// check() proves it. Persistent buffers are the same for every kind, at the same offsets.
+/// Of the workload's rank: emit every op and buffer in program order, then finish() it (offsets, waits). The result is
+/// legal by construction; check() proves it. Persistent buffers are the same for every kind, at the same offsets.
 ///   train     cyclic; forward and backward over all micro-batches in groups, updates as the schedule says
 ///   flush     applies the pending updates of update-ahead schedules
 ///   evaluate  forward only: losses of `micro_batches` micro-batches
 ///   decode    forward of one short sequence through the key-value caches to logits in host memory
 StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule,
                     PackEffort effort = PackEffort::full);
+
+/// The plan of another rank of the workload: its own ops, and buffers that lie as those of `alike` do.
+StepPlan build_alike(const StepPlan& alike, const Workload& workload, const Schedule& schedule, RankId rank);
+
+/// What is wrong with a plan of rank 0: by itself (check), and for ranks that run alike (check_world over a small
+/// world).
+std::vector<Violation> prove(const StepPlan& plan, const Workload& workload, const Schedule& schedule);
 
 /// The same without offsets and waits: enough to count what moves.
 StepPlan build_ops(PlanKind kind, const Workload& workload, const Schedule& schedule);
@@ -33,6 +40,8 @@ struct BufferLives {
   Lives lives;
 };
 BufferLives build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule);
+/// The same into memory that is there already: thousands are looked at in a search.
+void build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule, BufferLives& into);
 
 /// The same with offsets and without waits: enough to read arena sizes.
 StepPlan build_layout(PlanKind kind, const Workload& workload, const Schedule& schedule);

@@ -15,6 +15,7 @@ class Law {
         schedule_(s),
         head_(static_cast<int>(w.model->units.size()) - 1),
         groups_((w.micro_batches + group() - 1) / group()),
+        lots_(w.lot_sums()),
         element_(dtype_bytes(w.dtype)),
         remainder_(w.dtype == Dtype::bf16 ? 2 : 0) {}
 
@@ -30,8 +31,7 @@ class Law {
     if (work_.model->config.tied) tied_accumulator();
     if (std::ranges::any_of(schedule_.units, &UnitChoice::update_on_device))
       b_.d2h += 8u * schedule_.units.size();  // how many parameters of each unit diverged
-    const std::uint64_t ranks = work_.ranks;
-    return {b_.nvme_read * ranks, b_.nvme_write * ranks, b_.h2d * ranks, b_.d2h * ranks, b_.collective * ranks};
+    return b_;
   }
 
  private:
@@ -79,7 +79,7 @@ class Law {
     const std::uint64_t down = c.update_on_device ? (c.resident ? 0 : 1) : published;
     b_.h2d += (fetches + down) * bytes;
     if (c.update_on_device) b_.d2h += bytes;
-    b_.collective += (fetches + published) * bytes * (work_.ranks - 1u);
+    b_.collective += (fetches + published) * bytes * (work_.ranks() - 1u);
     if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
     const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open;
@@ -102,20 +102,26 @@ class Law {
   void gradient(UnitId u) {
     const std::uint64_t shard_bytes = work_.shard_numel(u) * 4;
     b_.d2h += shard_bytes;
-    b_.collective += shard_bytes * (work_.ranks - 1u);
+    b_.collective += shard_bytes * (work_.ranks() - 1u);
     if (schedule_.update_ahead && choice(u).gradient == Place::nvme) {
       b_.nvme_read += shard_bytes;
       b_.nvme_write += shard_bytes;
     }
-    const auto between = static_cast<std::uint64_t>(groups_ - 1);
+    std::uint64_t between = 0;
+    for (int g = 1; g < groups_; ++g) between += static_cast<std::uint64_t>(lots_.depth_after(g * group()));
     park(choice(u).accumulator, between, work_.full_numel(u) * 4, 1);
   }
 
-  /// The head's part of a tied matrix's gradient is put away after every group and added to the embedding's at the end.
+  /// The head's part of a tied matrix's gradient, by lot, is put away after every group and added to the embedding's.
   void tied_accumulator() {
     const ModelConfig& c = work_.model->config;
     const auto bytes = 4u * static_cast<std::uint64_t>(c.vocabulary * c.hidden);
-    park(choice(0).accumulator, static_cast<std::uint64_t>(groups_), bytes, 1);
+    std::uint64_t touched = 0;
+    for (int g = 0; g < groups_; ++g) {
+      const int last = std::min((g + 1) * group(), work_.micro_batches) - 1;
+      touched += static_cast<std::uint64_t>(lots_.lot_of(last) - lots_.lot_of(g * group()) + 1);
+    }
+    park(choice(0).accumulator, touched, bytes, 1);
   }
 
   void activations(UnitId u) {
@@ -146,6 +152,7 @@ class Law {
   const Workload& work_;
   const Schedule& schedule_;
   int head_, groups_;
+  LotSums lots_;
   std::uint64_t element_, remainder_;
   LinkBytes b_;
 };

@@ -1,14 +1,15 @@
 // The byte law: what one training step moves over each link, as a closed form of workload and schedule. It knows
 // nothing of ops and buffers, so that a plan can be held against it.
 //
-// Per unit and rank, S = elements of the shard, e = bytes of a parameter, r = bytes of a remainder, A = groups:
+// Per unit, S = elements of the shard, e = bytes of a parameter, r = bytes of a remainder, A = groups:
 //   fetches     one S*e for every pass that finds the unit's parameters gone; updates publish theirs instead
 //   optimizer   S*(e + r + 8) each way for states on the drive; fetched tiles that wait for their update are not read
 //               again
 //               on the device: these and S*e up, and down with S*4 of gradient where that is not there, and without S*e
 //               where a copy is resident
 //   gradient    S*4 up; and S*4 each way on the drive where it waits there for the global norm
-//   accumulator the whole unit's fp32 gradient each way between two groups, where it does not stay on the device
+//   accumulator the whole unit's fp32 gradient each way between two groups, where it does not stay on the device; as
+//               many as there are partial sums of lots
 //   activations what is parked, each way, and once more down where it leaves between forward passes too
 #pragma once
 
@@ -18,11 +19,14 @@
 
 namespace sluice {
 
-/// Bytes of one step on each kind of link, all ranks together.
+/// Bytes of one step on each kind of link of one rank.
 struct LinkBytes {
   std::uint64_t nvme_read = 0, nvme_write = 0, h2d = 0, d2h = 0;
   std::uint64_t collective = 0;  ///< received
   bool operator==(const LinkBytes&) const = default;
+  LinkBytes operator*(std::uint64_t ranks) const {
+    return {nvme_read * ranks, nvme_write * ranks, h2d * ranks, d2h * ranks, collective * ranks};
+  }
 };
 
 /// Of one iteration of a training plan.

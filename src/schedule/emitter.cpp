@@ -1,32 +1,45 @@
 #include "src/schedule/emitter.h"
 
+#include <algorithm>
+
 #include "sluice/status.h"
 
 namespace sluice {
 
-Part Emitter::buffer(std::string name, Tier tier, RankId rank, std::uint64_t bytes, Life life) {
+Part Emitter::buffer(std::string name, Tier tier, std::uint64_t bytes, Life life) {
   Buffer b;
   if (has_names()) b.name = std::move(name);
   b.tier = tier;
-  b.rank = rank;
   b.bytes = bytes;
   b.life = life;
   plan_.buffers.push_back(std::move(b));
   return {static_cast<BufferId>(plan_.buffers.size() - 1), 0, bytes, Slot::current};
 }
 
-LaneId Emitter::lane_of(LaneKind kind, RankId rank) {
-  const std::size_t at = rank * lane_names.size() + static_cast<std::size_t>(kind);
-  if (lanes_.size() <= at) lanes_.resize((rank + std::size_t{1}) * lane_names.size(), -1);
+/// Of comm each group has its own.
+LaneId Emitter::lane_of(LaneKind kind, std::int32_t group) {
+  const std::size_t at = static_cast<std::size_t>(kind) +
+                         (kind == LaneKind::comm ? static_cast<std::size_t>(group) : 0) * lane_names.size();
+  if (lanes_.size() <= at) lanes_.resize(at + 1, -1);
   if (lanes_[at] < 0) {
     lanes_[at] = static_cast<std::int32_t>(plan_.lanes.size());
-    plan_.lanes.push_back({kind, rank, kind == LaneKind::nvme_read || kind == LaneKind::nvme_write});
+    plan_.lanes.push_back(
+        {kind, kind == LaneKind::nvme_read || kind == LaneKind::nvme_write, kind == LaneKind::comm ? group : -1});
   }
   return static_cast<LaneId>(lanes_[at]);
 }
 
-Op& Emitter::op(OpKind kind, LaneKind lane, RankId rank, UnitId unit) {
-  const LaneId id = lane_of(lane, rank);
+Op& Emitter::op(OpKind kind, LaneKind lane, UnitId unit) { return append(kind, lane_of(lane, -1), unit); }
+
+Op& Emitter::collective(OpKind kind, std::int32_t group, UnitId unit, LaneKind lane) {
+  Op& op = append(kind, lane_of(lane, group), unit);
+  met_.resize(std::max<std::size_t>(met_.size(), static_cast<std::size_t>(group) + 1));
+  op.group = group;
+  op.collective = met_[static_cast<std::size_t>(group)]++;
+  return op;
+}
+
+Op& Emitter::append(OpKind kind, LaneId lane, UnitId unit) {
   Op* o = &scratch_;
   if (has_ops()) {
     o = &plan_.ops.emplace_back();
@@ -39,7 +52,7 @@ Op& Emitter::op(OpKind kind, LaneKind lane, RankId rank, UnitId unit) {
     ++lives_.ops;
   }
   o->kind = kind;
-  o->lane = id;
+  o->lane = lane;
   o->unit = unit;
   return *o;
 }
@@ -64,9 +77,9 @@ void Emitter::touch(Op& op, const Part& part, Role role, Mode mode) {
   op.accesses.push_back({part.buffer, part.offset, part.bytes, role, mode, part.slot});
 }
 
-Op& Emitter::move(OpKind kind, LaneKind lane, RankId rank, UnitId unit, const Part& src, const Part& dst, int tile,
+Op& Emitter::move(OpKind kind, LaneKind lane, UnitId unit, const Part& src, const Part& dst, int tile,
                   int micro_batch) {
-  Op& o = op(kind, lane, rank, unit);
+  Op& o = op(kind, lane, unit);
   o.tile = tile;
   o.micro_batch = micro_batch;
   move_also(o, src, dst);

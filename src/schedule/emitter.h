@@ -27,7 +27,13 @@ enum class Detail : std::uint8_t { whole, bare, lives };
 
 class Emitter {
  public:
-  explicit Emitter(StepPlan& plan, Detail detail = Detail::whole) : plan_(plan), detail_(detail) {}
+  /// `room`, of Detail::lives, is memory to fill.
+  explicit Emitter(StepPlan& plan, Detail detail = Detail::whole, Lives room = {})
+      : plan_(plan), detail_(detail), lives_(std::move(room)) {
+    lives_.first.clear();
+    lives_.last.clear();
+    lives_.ops = 0;
+  }
 
   bool has_names() const { return detail_ == Detail::whole; }
   bool has_ops() const { return detail_ != Detail::lives; }
@@ -35,16 +41,18 @@ class Emitter {
   Lives take_lives();
 
   /// The whole of a new buffer.
-  Part buffer(std::string name, Tier tier, RankId rank, std::uint64_t bytes, Life life);
+  Part buffer(std::string name, Tier tier, std::uint64_t bytes, Life life);
   Buffer& at(const Part& part) { return plan_.buffers[part.buffer]; }
 
-  /// Append an op to its rank's lane; complete it with `touch`, before the next one is appended.
-  Op& op(OpKind kind, LaneKind lane, RankId rank, UnitId unit = -1);
+  /// Append an op to its lane; complete it with `touch`, before the next one is appended.
+  Op& op(OpKind kind, LaneKind lane, UnitId unit = -1);
+  /// The next collective of a group of the plan, on the group's lane or, where another is named, there.
+  Op& collective(OpKind kind, std::int32_t group, UnitId unit = -1, LaneKind lane = LaneKind::comm);
 
   static void touch(Op& op, const Part& part, Role role, Mode mode);
 
   /// src -> dst on a copy or drive lane; bytes are those of src.
-  Op& move(OpKind kind, LaneKind lane, RankId rank, UnitId unit, const Part& src, const Part& dst, int tile = -1,
+  Op& move(OpKind kind, LaneKind lane, UnitId unit, const Part& src, const Part& dst, int tile = -1,
            int micro_batch = -1);
 
   /// One more piece for such an op, which begins as op() made it.
@@ -53,12 +61,14 @@ class Emitter {
   StepPlan& plan() { return plan_; }
 
  private:
-  LaneId lane_of(LaneKind kind, RankId rank);
+  Op& append(OpKind kind, LaneId lane, UnitId unit);
+  LaneId lane_of(LaneKind kind, std::int32_t group);
   void note_lives();
 
   StepPlan& plan_;
   Detail detail_;
-  std::vector<std::int32_t> lanes_;  ///< by rank and kind: index in the plan, -1 for none yet
+  std::vector<std::int32_t> lanes_;  ///< by kind, then by group: index in the plan, -1 for none yet
+  std::vector<std::int32_t> met_;    ///< by group: collectives so far
   Op scratch_{};                     ///< Detail::lives: the op that is being written
   Lives lives_;
 };

@@ -19,7 +19,7 @@ double expected_ops(const Workload& w) {
     shards += static_cast<double>(w.shard_numel(static_cast<UnitId>(u)));
   const double tiles = shards / static_cast<double>(tile_for(w, 1u << 18, 2048));
   const double passes = static_cast<double>(w.model->units.size()) * w.micro_batches;
-  return w.ranks * (6 * passes + 20 * tiles);
+  return 6 * passes + 20 * tiles;
 }
 
 }  // namespace

@@ -31,24 +31,21 @@ TierBytes packed(BufferLives b) {
 
 TierBytes most_alive(const BufferLives& b) {
   const std::size_t tiers = tier_names.size();
-  std::size_t ranks = 1;
-  for (const Arena& a : b.arenas) ranks = std::max<std::size_t>(ranks, a.rank + 1u);
-  // By arena: bytes that come and go behind each op.
-  std::vector<std::vector<std::int64_t>> change(ranks * tiers, std::vector<std::int64_t>(b.lives.ops + 1));
+  // By tier: bytes that come and go behind each op.
+  std::vector<std::vector<std::int64_t>> change(tiers, std::vector<std::int64_t>(b.lives.ops + 1));
   for (BufferId id = 0; id < b.buffers.size(); ++id) {
     const Buffer& buffer = b.buffers[id];
-    std::vector<std::int64_t>& at = change[buffer.rank * tiers + static_cast<std::size_t>(buffer.tier)];
+    std::vector<std::int64_t>& at = change[static_cast<std::size_t>(buffer.tier)];
     const auto bytes = static_cast<std::int64_t>(footprint_bytes(buffer));
     const bool lasts = buffer.life == Life::persistent;
     at[lasts ? 0 : b.lives.first[id]] += bytes;
     if (!lasts) at[b.lives.last[id] + 1] -= bytes;
   }
   TierBytes most;
-  for (std::size_t arena = 0; arena < change.size(); ++arena) {
+  for (std::size_t tier = 0; tier < tiers; ++tier) {
     std::int64_t live = 0, peak = 0;
-    for (const std::int64_t c : change[arena]) peak = std::max(peak, live += c);
-    std::uint64_t& slot = most.of(static_cast<Tier>(arena % tiers));
-    slot = std::max(slot, static_cast<std::uint64_t>(peak));
+    for (const std::int64_t c : change[tier]) peak = std::max(peak, live += c);
+    most.of(static_cast<Tier>(tier)) = static_cast<std::uint64_t>(peak);
   }
   return most;
 }
@@ -76,7 +73,9 @@ TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
 TierBytes live_needs(const Workload& workload, const Schedule& schedule, Plans plans) {
   TierBytes most;
   for (const PlanKind kind : kinds_of_plan(workload, schedule)) {
-    most = larger(most, most_alive(build_lives(kind, workload, schedule)));
+    thread_local BufferLives lives;
+    build_lives(kind, workload, schedule, lives);
+    most = larger(most, most_alive(lives));
     if (plans == Plans::main) break;
   }
   return most;

@@ -15,19 +15,19 @@ bool RankBuilder::travels(UnitId u) const {
 RankBuilder::Parked RankBuilder::park(const Part& from, Place place, const std::string& name, UnitId u, int mb) {
   const std::string parked_name = name + ".parked";
   if (place == Place::host) {
-    const Part host = emit_.buffer(parked_name, Tier::host, rank_, from.bytes, Life::lasting);
-    emit_.move(OpKind::copy, LaneKind::d2h, rank_, u, from, host, -1, mb);
+    const Part host = emit_.buffer(parked_name, Tier::host, from.bytes, Life::lasting);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, from, host, -1, mb);
     return {place, host};
   }
-  const Part drive = emit_.buffer(parked_name, Tier::nvme, rank_, from.bytes, Life::lasting);
+  const Part drive = emit_.buffer(parked_name, Tier::nvme, from.bytes, Life::lasting);
   const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
   emit_.at(drive).block_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, chunk_bytes));
   for (std::uint64_t at = 0; at < from.bytes; at += chunk_bytes) {
     const std::uint64_t bytes = std::min(chunk_bytes, from.bytes - at);
     const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
-    emit_.move(OpKind::copy, LaneKind::d2h, rank_, u, from.slice(at, bytes), host, -1, mb);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, from.slice(at, bytes), host, -1, mb);
     // The drive moves whole pages.
-    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, u, host, drive.slice(at, bytes), -1, mb).bytes =
+    emit_.move(OpKind::write, LaneKind::nvme_write, u, host, drive.slice(at, bytes), -1, mb).bytes =
         padded_bytes(bytes);
   }
   return {place, drive};
@@ -36,16 +36,16 @@ RankBuilder::Parked RankBuilder::park(const Part& from, Place place, const std::
 Part RankBuilder::bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life) {
   const Part to = device(name, parked.part.bytes, life);
   if (parked.place == Place::host) {
-    emit_.move(OpKind::copy, LaneKind::h2d, rank_, u, parked.part, to, -1, mb);
+    emit_.move(OpKind::copy, LaneKind::h2d, u, parked.part, to, -1, mb);
     return to;
   }
   const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
   for (std::uint64_t at = 0; at < to.bytes; at += chunk_bytes) {
     const std::uint64_t bytes = std::min(chunk_bytes, to.bytes - at);
     const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
-    emit_.move(OpKind::read, LaneKind::nvme_read, rank_, u, parked.part.slice(at, bytes), host, -1, mb).bytes =
+    emit_.move(OpKind::read, LaneKind::nvme_read, u, parked.part.slice(at, bytes), host, -1, mb).bytes =
         padded_bytes(bytes);
-    emit_.move(OpKind::copy, LaneKind::h2d, rank_, u, host, to.slice(at, bytes), -1, mb);
+    emit_.move(OpKind::copy, LaneKind::h2d, u, host, to.slice(at, bytes), -1, mb);
   }
   return to;
 }
@@ -55,11 +55,11 @@ void RankBuilder::load_tokens(int mb) {
   const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
   tokens_[static_cast<std::size_t>(mb)] = to;
   const Part loaded = stage(name, to.bytes);
-  Op& op = emit_.op(OpKind::load_tokens, LaneKind::input, rank_, 0);
+  Op& op = emit_.op(OpKind::load_tokens, LaneKind::input, 0);
   op.micro_batch = mb;
   op.bytes = to.bytes;
   Emitter::touch(op, loaded, Role::dst, Mode::write);
-  emit_.move(OpKind::copy, LaneKind::h2d, rank_, 0, loaded, to, -1, mb);
+  emit_.move(OpKind::copy, LaneKind::h2d, 0, loaded, to, -1, mb);
 }
 
 void RankBuilder::bring_inputs(UnitId u, int mb, bool backward) {
@@ -98,7 +98,7 @@ std::int32_t RankBuilder::cost_of(Sublayer sublayer, OpKind kind) {
 }
 
 Op& RankBuilder::compute(OpKind kind, UnitId u, int mb) {
-  Op& op = emit_.op(kind, LaneKind::compute, rank_, u);
+  Op& op = emit_.op(kind, LaneKind::compute, u);
   op.micro_batch = mb;
   op.flop = op_flop(costs_[static_cast<std::size_t>(u)], kind);
   op.cost = cost_of(spec(u).kind, kind);
@@ -155,47 +155,51 @@ void RankBuilder::recompute(UnitId u, int mb) {
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
 }
 
-void RankBuilder::backward(UnitId u, int mb, bool accumulate) {
+void RankBuilder::backward(UnitId u, int mb) {
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   PerMicroBatch& above = micro(u + 1, mb);
   Part workspace;
   touch_workspace(OpKind::backward, u, workspace);
   if (u > 0) m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
+  const Mode mode = open_lot(u, mb);
   Op& op = compute(OpKind::backward, u, mb);
-  op.accumulate = accumulate;
+  op.accumulate = mode == Mode::read_write;
   if (u > 0) touch_parameters(op, u);
   touch_tokens(op, u, mb);
   if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
   if (m.saved.valid()) Emitter::touch(op, m.saved, Role::saved, Mode::read);
   Emitter::touch(op, above.d, Role::d_out, Mode::read);
   if (u > 0) Emitter::touch(op, m.d, Role::d_in, Mode::write);
-  Emitter::touch(op, unit(u).gradient, Role::gradient, accumulate ? Mode::read_write : Mode::write);
+  Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
   m.x = m.saved = above.d = Part{};
   m.parked_x = {};
+  close_lot(u, mb);
 }
 
-void RankBuilder::head(int mb, bool accumulate) {
+void RankBuilder::head(int mb) {
   const UnitId u = head_unit();
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   Part workspace;
   touch_workspace(OpKind::forward_backward, u, workspace);
   m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
+  const Mode mode = open_lot(u, mb);
+  const Part tied = has_tied_gradient() ? tied_gradient(lot_sums_.lot_of(mb)) : Part{};
   Op& op = compute(OpKind::forward_backward, u, mb);
-  op.accumulate = accumulate;
+  op.accumulate = mode == Mode::read_write;
   touch_parameters(op, u);
   touch_tokens(op, u, mb);
   Emitter::touch(op, m.x, Role::x_in, Mode::read);
   Emitter::touch(op, m.d, Role::d_in, Mode::write);
-  const Mode mode = accumulate ? Mode::read_write : Mode::write;
-  Emitter::touch(op, unit(u).gradient, Role::gradient, mode);
-  if (tied_gradient_.valid()) Emitter::touch(op, tied_gradient_, Role::tied_gradient, mode);
+  Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
+  if (tied.valid()) Emitter::touch(op, tied, Role::tied_gradient, mode);
   Emitter::touch(op, losses_.slice(8 * static_cast<std::uint64_t>(mb), 8), Role::loss, Mode::write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
   m.x = Part{};
   m.parked_x = {};
+  close_lot(u, mb);
 }
 
 void RankBuilder::evaluate_head(int mb) {
@@ -222,7 +226,7 @@ void RankBuilder::decode_head() {
   Emitter::touch(op, out, Role::logits, Mode::write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
   micro(u, 0).x = Part{};
-  emit_.move(OpKind::copy, LaneKind::d2h, rank_, u, out, logits_);
+  emit_.move(OpKind::copy, LaneKind::d2h, u, out, logits_);
 }
 
 void RankBuilder::park_outputs(UnitId u, int mb, bool backward) {

@@ -1,6 +1,7 @@
 #include "src/schedule/rank_builder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sluice/status.h"
 #include "src/model/sublayer.h"
@@ -22,14 +23,14 @@ std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedu
   return tiles;
 }
 
-RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind,
-                         RankId rank)
+RankBuilder::RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind)
     : emit_(emitter),
       work_(workload),
       schedule_(schedule),
       moments_(MomentLayout::of(workload.moments, schedule.tile_numel)),
       kind_(kind),
-      rank_(rank) {
+      lot_sums_(workload.lot_sums()),
+      tied_(static_cast<std::size_t>(workload.lots)) {
   for (auto& row : cost_index_) row.fill(-1);
   units_.resize(work_.model->units.size());
   tokens_.resize(static_cast<std::size_t>(work_.micro_batches));
@@ -73,8 +74,7 @@ void RankBuilder::declare_persistent() {
   if (const std::uint64_t numel = rope_table_numel(work_.model->config, work_.positions());
       work_.kernels->apart && numel > 0)
     device(rope_buffer_name, 2 * sizeof(float) * numel, Life::persistent);
-  control_ =
-      emit_.buffer("control", Tier::host, rank_, sizeof(ControlBlock) + 8 * (units + micro_batches), Life::persistent);
+  control_ = emit_.buffer("control", Tier::host, sizeof(ControlBlock) + 8 * micro_batches, Life::persistent);
   for (UnitId u = 0; u <= head_unit(); ++u) {
     if (choice(u).resident) {
       unit(u).resident =
@@ -89,14 +89,14 @@ void RankBuilder::declare_persistent() {
     const std::uint64_t bytes = kv_cache_bytes(*work_.model, spec(u), work_.kv_capacity, work_.dtype);
     if (bytes > 0) kv_[static_cast<std::size_t>(u)] = device(label(u, "kv_cache"), bytes, Life::persistent);
   }
-  logits_ = emit_.buffer("logits", Tier::host, rank_, 4 * static_cast<std::uint64_t>(work_.model->config.vocabulary),
+  logits_ = emit_.buffer("logits", Tier::host, 4 * static_cast<std::uint64_t>(work_.model->config.vocabulary),
                          Life::persistent);
 }
 
 Part RankBuilder::declare_state(UnitId u, StateKind k, Place place) {
   const Tier tier = place == Place::nvme ? Tier::nvme : Tier::host;
   const std::uint64_t bytes = state_bytes(k, work_.shard_numel(u)), tile = schedule_.tile_numel;
-  const Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, rank_, bytes, Life::persistent);
+  const Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, bytes, Life::persistent);
   Buffer& b = emit_.at(p);
   b.state = k;
   b.unit = u;
@@ -123,11 +123,11 @@ void RankBuilder::declare_home(UnitId u) {
 }
 
 Part RankBuilder::device(const std::string& name, std::uint64_t bytes, Life life) {
-  return emit_.buffer(name, Tier::device, rank_, bytes, life);
+  return emit_.buffer(name, Tier::device, bytes, life);
 }
 
 Part RankBuilder::stage(const std::string& name, std::uint64_t bytes) {
-  return emit_.buffer(name + ".stage", Tier::host, rank_, bytes, Life::brief);
+  return emit_.buffer(name + ".stage", Tier::host, bytes, Life::brief);
 }
 
 Part RankBuilder::tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const {
@@ -137,7 +137,7 @@ Part RankBuilder::tile_of(const Part& whole, const TileRef& t, std::uint64_t byt
 /// Of a unit's whole parameters on the device.
 Part RankBuilder::own_tile(const Part& parameters, const TileRef& t) const {
   const std::uint64_t shard_bytes = work_.shard_numel(t.unit) * element_bytes();
-  return tile_of(parameters.slice(rank_ * shard_bytes, shard_bytes), t, element_bytes());
+  return tile_of(parameters.slice(work_.topology.rank() * shard_bytes, shard_bytes), t, element_bytes());
 }
 
 std::string RankBuilder::tile_label(const TileRef& t, StateKind k) const {
@@ -170,8 +170,7 @@ Part RankBuilder::host_tile(const TileRef& t, StateKind k) {
 /// The tile of a state in host memory: in place if its home is there, else read into staging.
 Part RankBuilder::bring_home_tile(const TileRef& t, StateKind k) {
   const Part home = home_tile(t, k, false), host = host_tile(t, k);
-  if (emit_.at(home).tier == Tier::nvme)
-    emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, home, host, t.index);
+  if (emit_.at(home).tier == Tier::nvme) emit_.move(OpKind::read, LaneKind::nvme_read, t.unit, home, host, t.index);
   return host;
 }
 
@@ -180,8 +179,7 @@ void RankBuilder::save_home_tile(const TileRef& t, StateKind k, const Part& host
   const PerUnit& s = unit(t.unit);
   const Part& home = s.home[static_cast<std::size_t>(k)];
   const Part& kept = emit_.at(home).tier == Tier::nvme ? home : s.mirror[static_cast<std::size_t>(k)];
-  if (kept.valid())
-    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, t.unit, host, slot_tile(kept, t, k, true), t.index);
+  if (kept.valid()) emit_.move(OpKind::write, LaneKind::nvme_write, t.unit, host, slot_tile(kept, t, k, true), t.index);
 }
 
 // ---- parameters on the device
@@ -194,18 +192,18 @@ void RankBuilder::open_parameters(UnitId u) {
 void RankBuilder::fetch_tile(const TileRef& t, bool retain) {
   const Part host = bring_home_tile(t, StateKind::parameter);
   if (retain) tile(t)[StateKind::parameter] = host;
-  emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, host, own_tile(unit(t.unit).open, t), t.index);
+  emit_.move(OpKind::copy, LaneKind::h2d, t.unit, host, own_tile(unit(t.unit).open, t), t.index);
 }
 
-void RankBuilder::gather(UnitId u, int collective) {
+void RankBuilder::gather(UnitId u) {
+  const RankId ranks = work_.ranks();
+  if (ranks == 1) return;
   // After an update in the backward pass only the resident copy is there.
   const Part& open = unit(u).open.valid() ? unit(u).open : unit(u).resident;
-  Op& op = emit_.op(OpKind::all_gather, LaneKind::comm, rank_, u);
-  op.collective = collective;
-  op.group = 0;
-  op.bytes = open.bytes / work_.ranks * (work_.ranks - 1u);
+  Op& op = emit_.collective(OpKind::all_gather, sharding_group, u);
   // The others' parts have no contents yet: they are written only.
-  const std::uint64_t part = open.bytes / work_.ranks, own = rank_ * part, after = own + part;
+  const std::uint64_t part = open.bytes / ranks, own = work_.topology.rank() * part, after = own + part;
+  op.bytes = part * (ranks - 1u);
   Emitter::touch(op, open.slice(own, part), Role::dst, Mode::read);
   if (own > 0) Emitter::touch(op, open.slice(0, own), Role::dst, Mode::write);
   if (after < open.bytes) Emitter::touch(op, open.slice(after, open.bytes - after), Role::dst, Mode::write);
@@ -235,7 +233,7 @@ void RankBuilder::read_tile(const TileRef& t) {
     return;
   }
   gradient = stage(tile_label(t, StateKind::gradient), wait.bytes);
-  emit_.move(OpKind::read, LaneKind::nvme_read, rank_, t.unit, wait, gradient, t.index);
+  emit_.move(OpKind::read, LaneKind::nvme_read, t.unit, wait, gradient, t.index);
 }
 
 bool RankBuilder::can_load(const TileRef& t) {
@@ -251,7 +249,7 @@ void RankBuilder::load_tile(const TileRef& t) {
   // In the backward pass open parameters are those of before the update.
   const Part& whole = s.resident.valid() || !schedule_.update_ahead ? s.resident : s.open;
   Tile &host = tile(t), &to = device_tile(t);
-  Op& op = emit_.op(OpKind::copy, LaneKind::h2d, rank_, t.unit);
+  Op& op = emit_.op(OpKind::copy, LaneKind::h2d, t.unit);
   op.tile = t.index;
   if (whole.valid()) to[StateKind::parameter] = own_tile(whole, t);
   for (std::size_t i = 0; i < state_names.size(); ++i) {
@@ -266,7 +264,7 @@ void RankBuilder::load_tile(const TileRef& t) {
 void RankBuilder::update_tile(const TileRef& t) {
   const bool on_device = choice(t.unit).update_on_device;
   Tile& w = on_device ? device_tile(t) : tile(t);
-  Op& op = emit_.op(OpKind::update, on_device ? LaneKind::compute : LaneKind::optimizer, rank_, t.unit);
+  Op& op = emit_.op(OpKind::update, on_device ? LaneKind::compute : LaneKind::optimizer, t.unit);
   op.tile = t.index;
   op.element = t.element;
   op.numel = t.numel;
@@ -275,11 +273,11 @@ void RankBuilder::update_tile(const TileRef& t) {
   Emitter::touch(op, w[StateKind::exp_avg], Role::exp_avg, Mode::read_write);
   Emitter::touch(op, w[StateKind::exp_avg_sq], Role::exp_avg_sq, Mode::read_write);
   Emitter::touch(op, w[StateKind::gradient], Role::gradient, Mode::read);
-  if (schedule_.update_ahead) Emitter::touch(op, control_.slice(0, sizeof(ControlBlock)), Role::control, Mode::read);
+  if (schedule_.update_ahead) Emitter::touch(op, control_.slice(0, control_result_bytes), Role::control, Mode::read);
   if (!on_device) return;
   Emitter::touch(op, diverged_.slice(8 * static_cast<std::uint64_t>(t.unit), 8), Role::diverged,
                  t.index == 0 ? Mode::write : Mode::read_write);
-  Op& up = emit_.op(OpKind::copy, LaneKind::d2h, rank_, t.unit);
+  Op& up = emit_.op(OpKind::copy, LaneKind::d2h, t.unit);
   up.tile = t.index;
   for (const StateKind k : home_states)
     if (has_state(k)) Emitter::move_also(up, w[k], tile(t)[k]);
@@ -293,15 +291,15 @@ void RankBuilder::write_tile(const TileRef& t) {
 void RankBuilder::publish_tile(const TileRef& t) {
   if (choice(t.unit).update_on_device) return;  // in place
   const PerUnit& s = unit(t.unit);
-  emit_.move(OpKind::copy, LaneKind::h2d, rank_, t.unit, tile(t)[StateKind::parameter],
+  emit_.move(OpKind::copy, LaneKind::h2d, t.unit, tile(t)[StateKind::parameter],
              own_tile(s.open.valid() ? s.open : s.resident, t), t.index);
 }
 
 void RankBuilder::verify() {
   if (!diverged_.valid()) return;  // the CPU updates all units
   const Part found = stage("diverged", diverged_.bytes);
-  emit_.move(OpKind::copy, LaneKind::d2h, rank_, -1, diverged_, found);
-  Op& op = emit_.op(OpKind::verify, LaneKind::optimizer, rank_);
+  emit_.move(OpKind::copy, LaneKind::d2h, -1, diverged_, found);
+  Op& op = emit_.op(OpKind::verify, LaneKind::optimizer);
   for (UnitId u = 0; u <= head_unit(); ++u)
     if (choice(u).update_on_device)
       Emitter::touch(op, found.slice(8 * static_cast<std::uint64_t>(u), 8), Role::diverged, Mode::read);
@@ -309,67 +307,100 @@ void RankBuilder::verify() {
 
 // ---- gradients
 
-void RankBuilder::open_gradient(UnitId u) {
+void RankBuilder::bring_gradients(UnitId u) {
   PerUnit& s = unit(u);
-  if (s.gradient.valid()) return;
-  if (s.parked_gradient.part.valid()) {
-    s.gradient = bring(s.parked_gradient, label(u, "gradient"), u, -1, Life::lasting);
-    s.parked_gradient = {};
-    return;
-  }
-  s.gradient = device(label(u, "gradient"), work_.full_numel(u) * 4, Life::lasting);
+  for (std::size_t i = 0; i < s.parked_gradients.size(); ++i)
+    s.gradients.push_back(
+        bring(s.parked_gradients[i], lot_label(u, "gradient", static_cast<int>(i)), u, -1, Life::lasting));
+  s.parked_gradients.clear();
 }
 
-void RankBuilder::park_gradient(UnitId u) {
+void RankBuilder::park_gradients(UnitId u) {
   PerUnit& s = unit(u);
   if (choice(u).accumulator == Place::device) return;
-  s.parked_gradient = park(s.gradient, choice(u).accumulator, label(u, "gradient"), u, -1);
-  s.gradient = Part{};
+  for (std::size_t i = 0; i < s.gradients.size(); ++i)
+    s.parked_gradients.push_back(
+        park(s.gradients[i], choice(u).accumulator, lot_label(u, "gradient", static_cast<int>(i)), u, -1));
+  s.gradients.clear();
 }
 
-void RankBuilder::open_tied_gradient() {
-  if (tied_gradient_.valid()) return;
-  if (parked_tied_.part.valid()) {
-    tied_gradient_ = bring(parked_tied_, "embed.tied_gradient", 0, -1, Life::lasting);
-    parked_tied_ = {};
-    return;
+std::string RankBuilder::lot_label(UnitId u, const char* what, int lot) const {
+  std::string name = label(u, what);
+  if (!name.empty() && work_.lots > 1) name += ".lot" + std::to_string(lot);
+  return name;
+}
+
+/// The gradient of the micro-batch's lot is at the end of the unit's partial sums. How a backward op meets it.
+Mode RankBuilder::open_lot(UnitId u, int mb) {
+  if (!lot_sums_.begins_lot(mb)) return Mode::read_write;
+  unit(u).gradients.push_back(
+      device(lot_label(u, "gradient", lot_sums_.lot_of(mb)), work_.full_numel(u) * 4, Life::lasting));
+  return Mode::write;
+}
+
+/// Behind a lot's last micro-batch. The two gradients of a tied matrix are accumulated apart and added once a lot, so
+/// that the order of additions does not depend on how micro-batches are grouped.
+void RankBuilder::close_lot(UnitId u, int mb) {
+  if (!lot_sums_.ends_lot(mb)) return;
+  const int lot = lot_sums_.lot_of(mb);
+  std::vector<Part>& sums = unit(u).gradients;
+  if (u == 0 && has_tied_gradient()) {
+    Part& tied = tied_gradient(lot);
+    add(tied, sums.back().slice(spec(0).tensors.front().offset * 4, tied.bytes), 0);
+    tied = Part{};
+  }
+  for (int left = lot_sums_.additions_after(lot); left > 0; --left) {
+    const Part top = sums.back();
+    sums.pop_back();
+    add(top, sums.back(), u);
+  }
+}
+
+void RankBuilder::add(const Part& from, const Part& to, UnitId u) {
+  Op& op = emit_.op(OpKind::accumulate, LaneKind::compute, u);
+  op.bytes = from.bytes;
+  Emitter::touch(op, from, Role::src, Mode::read);
+  Emitter::touch(op, to, Role::dst, Mode::read_write);
+}
+
+/// On the device, wherever it was.
+Part& RankBuilder::tied_gradient(int lot) {
+  Tied& tied = tied_[static_cast<std::size_t>(lot)];
+  if (tied.open.valid()) return tied.open;
+  const std::string name = lot_label(0, "tied_gradient", lot);
+  if (tied.parked.part.valid()) {
+    tied.open = bring(tied.parked, name, 0, -1, Life::lasting);
+    tied.parked = {};
+    return tied.open;
   }
   const ModelConfig& c = work_.model->config;
-  tied_gradient_ =
-      device("embed.tied_gradient", 4 * static_cast<std::uint64_t>(c.vocabulary * c.hidden), Life::lasting);
+  tied.open = device(name, 4 * static_cast<std::uint64_t>(c.vocabulary * c.hidden), Life::lasting);
+  return tied.open;
 }
 
-void RankBuilder::park_tied_gradient() {
+void RankBuilder::park_tied_gradients() {
   if (choice(0).accumulator == Place::device) return;
-  parked_tied_ = park(tied_gradient_, choice(0).accumulator, "embed.tied_gradient", 0, -1);
-  tied_gradient_ = Part{};
+  for (std::size_t lot = 0; lot < tied_.size(); ++lot) {
+    Tied& tied = tied_[lot];
+    if (!tied.open.valid()) continue;
+    tied.parked = park(tied.open, choice(0).accumulator, lot_label(0, "tied_gradient", static_cast<int>(lot)), 0, -1);
+    tied.open = Part{};
+  }
 }
 
-// The two gradients of a tied matrix are accumulated apart and added once, so that the order of additions does not
-// depend on how micro-batches are grouped.
-void RankBuilder::add_tied_gradient() {
-  open_tied_gradient();
-  Op& op = emit_.op(OpKind::accumulate, LaneKind::compute, rank_, 0);
-  op.bytes = tied_gradient_.bytes;
-  Emitter::touch(op, tied_gradient_, Role::src, Mode::read);
-  Emitter::touch(op, unit(0).gradient.slice(spec(0).tensors.front().offset * 4, tied_gradient_.bytes), Role::dst,
-                 Mode::read_write);
-  tied_gradient_ = Part{};
-}
-
-void RankBuilder::reduce(UnitId u, int collective) {
+void RankBuilder::reduce(UnitId u) {
   PerUnit& s = unit(u);
-  s.shard_gradient = s.gradient;
-  if (work_.ranks > 1) {
+  SLUICE_CHECK(s.gradients.size() == 1, "unit %d has %zu partial sums", u, s.gradients.size());
+  const Part gradient = s.gradients.front();
+  s.gradients.clear();
+  s.shard_gradient = gradient;
+  if (work_.ranks() > 1) {
     s.shard_gradient = device(label(u, "gradient.shard"), work_.shard_numel(u) * 4);
-    Op& op = emit_.op(OpKind::reduce_scatter, LaneKind::comm, rank_, u);
-    op.collective = collective;
-    op.group = 0;
-    op.bytes = s.shard_gradient.bytes * (work_.ranks - 1u);
-    Emitter::touch(op, s.gradient, Role::src, Mode::read);
+    Op& op = emit_.collective(OpKind::reduce_scatter, sharding_group, u);
+    op.bytes = s.shard_gradient.bytes * (work_.ranks() - 1u);
+    Emitter::touch(op, gradient, Role::src, Mode::read);
     Emitter::touch(op, s.shard_gradient, Role::dst, Mode::write);
   }
-  s.gradient = Part{};
 }
 
 void RankBuilder::drain_tile(const TileRef& t) {
@@ -377,21 +408,22 @@ void RankBuilder::drain_tile(const TileRef& t) {
   const bool waits_in_host = schedule_.update_ahead && choice(t.unit).gradient == Place::host;
   const Part host =
       waits_in_host ? tile_of(unit(t.unit).gradient_wait, t, 4) : stage(tile_label(t, StateKind::gradient), from.bytes);
-  emit_.move(OpKind::copy, LaneKind::d2h, rank_, t.unit, from, host, t.index);
-  Op& norm = emit_.op(OpKind::grad_norm, LaneKind::optimizer, rank_, t.unit);
+  emit_.move(OpKind::copy, LaneKind::d2h, t.unit, from, host, t.index);
+  Op& norm = emit_.op(OpKind::grad_norm, LaneKind::optimizer, t.unit);
   norm.tile = t.index;
   norm.element = t.element;
   norm.numel = t.numel;
   norm.bytes = host.bytes;
   Emitter::touch(norm, host, Role::gradient, Mode::read);
-  Emitter::touch(norm, control_.slice(sizeof(ControlBlock) + 8 * static_cast<std::uint64_t>(t.unit), 8), Role::control,
-                 t.index == 0 ? Mode::write : Mode::read_write);
+  norm.accumulate = std::exchange(has_norm_, true);
+  Emitter::touch(norm, control_.slice(control_result_bytes, sizeof(ExactSum)), Role::control,
+                 norm.accumulate ? Mode::read_write : Mode::write);
   if (!schedule_.update_ahead) {
     const bool on_device = choice(t.unit).update_on_device;
     (on_device ? device_tile(t) : tile(t))[StateKind::gradient] = on_device ? from : host;
   } else if (!waits_in_host) {
     const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
-    emit_.move(OpKind::write, LaneKind::nvme_write, rank_, t.unit, host, wait, t.index);
+    emit_.move(OpKind::write, LaneKind::nvme_write, t.unit, host, wait, t.index);
   }
 }
 
@@ -400,27 +432,23 @@ void RankBuilder::close_gradient(UnitId u) { unit(u).shard_gradient = Part{}; }
 // ---- step control
 
 void RankBuilder::collect_losses() {
-  const std::uint64_t at = sizeof(ControlBlock) + 8 * static_cast<std::uint64_t>(units_.size());
-  emit_.move(OpKind::copy, LaneKind::d2h, rank_, head_unit(), losses_, control_.slice(at, losses_.bytes));
+  emit_.move(OpKind::copy, LaneKind::d2h, head_unit(), losses_, control_.slice(sizeof(ControlBlock), losses_.bytes));
 }
 
-void RankBuilder::control(int collective) {
-  Op& op = emit_.op(OpKind::control, LaneKind::optimizer, rank_);
-  if (work_.ranks > 1) {
-    op.collective = collective;
-    op.group = 1;
-  }
+void RankBuilder::control() {
+  Op& op = work_.ranks() > 1 ? emit_.collective(OpKind::control, control_group, -1, LaneKind::optimizer)
+                             : emit_.op(OpKind::control, LaneKind::optimizer);
   Emitter::touch(op, control_, Role::control, Mode::read_write);
 }
 
 void RankBuilder::step_end() {
-  Op& op = emit_.op(OpKind::step_end, LaneKind::optimizer, rank_);
+  Op& op = emit_.op(OpKind::step_end, LaneKind::optimizer);
   Emitter::touch(op, control_, Role::control, Mode::read);
 }
 
 void RankBuilder::commit() {
-  emit_.op(OpKind::sync, LaneKind::commit, rank_);
-  emit_.op(OpKind::commit, LaneKind::commit, rank_);
+  emit_.op(OpKind::sync, LaneKind::commit);
+  emit_.op(OpKind::commit, LaneKind::commit);
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// One rank's part of a plan: the moves that a schedule is composed of. Each method appends ops in program order; the
-// driver (build.cpp) calls the same method for every rank in turn, so that collectives lie side by side.
+// The moves that a schedule is composed of. Each method appends ops in program order; the driver (build.cpp) calls
+// them.
 //
 // Where things are while the plan is written down:
 //   home       parameters and optimizer states between steps, persistent on host or nvme
@@ -16,7 +16,10 @@
 
 namespace sluice {
 
-/// One transfer and optimizer tile: elements [element, element + numel) of every rank's shard of the unit.
+/// Of StepPlan::groups: who shares parameters and gradients, and who votes on a step.
+constexpr std::int32_t sharding_group = 0, control_group = 1;
+
+/// One transfer and optimizer tile: elements [element, element + numel) of the rank's shard of the unit.
 struct TileRef {
   UnitId unit;
   int index;
@@ -26,14 +29,14 @@ std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedu
 
 class RankBuilder {
  public:
-  RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind, RankId rank);
+  RankBuilder(Emitter& emitter, const Workload& workload, const Schedule& schedule, PlanKind kind);
 
   // parameters on the device
   void open_parameters(UnitId u);
   /// home -> the rank's part of the open parameters; `retain` keeps the tile in host memory for its update.
   void fetch_tile(const TileRef& t, bool retain);
   void expect_no_retained_tiles(UnitId u) { unit(u).fetched_before = true; }
-  void gather(UnitId u, int collective);
+  void gather(UnitId u);
   void close_parameters(UnitId u);
 
   // optimizer tiles
@@ -56,26 +59,24 @@ class RankBuilder {
   void bring_inputs(UnitId u, int mb, bool backward);
   void forward(UnitId u, int mb);
   void recompute(UnitId u, int mb);
-  void backward(UnitId u, int mb, bool accumulate);
-  void head(int mb, bool accumulate);
+  void backward(UnitId u, int mb);
+  void head(int mb);
   void evaluate_head(int mb);
   void decode_head();
   void park_outputs(UnitId u, int mb, bool backward);
 
   // gradients
-  void open_gradient(UnitId u);
-  void park_gradient(UnitId u);
-  void open_tied_gradient();
-  void park_tied_gradient();
-  void add_tied_gradient();
-  void reduce(UnitId u, int collective);
+  void bring_gradients(UnitId u);
+  void park_gradients(UnitId u);
+  void park_tied_gradients();
+  void reduce(UnitId u);
   /// gradient tile -> host (and its norm) -> where it waits, or the staging of its update
   void drain_tile(const TileRef& t);
   void close_gradient(UnitId u);
 
   // step control
   void collect_losses();
-  void control(int collective);
+  void control();
   void step_end();
   void commit();
 
@@ -95,11 +96,12 @@ class RankBuilder {
     Part& operator[](StateKind k) { return parts[static_cast<std::size_t>(k)]; }
   };
   struct PerUnit {
-    Part resident, open, gradient, shard_gradient;
-    std::array<Part, 4> home;    ///< by StateKind, one shard each
-    std::array<Part, 4> mirror;  ///< the durable copy on nvme of a home in host memory
+    Part resident, open, shard_gradient;
+    std::vector<Part> gradients;  ///< partial sums on the device, that of the current lot last
+    std::array<Part, 4> home;     ///< by StateKind, one shard each
+    std::array<Part, 4> mirror;   ///< the durable copy on nvme of a home in host memory
     Part gradient_wait;
-    Parked parked_gradient;
+    std::vector<Parked> parked_gradients;
     bool updated = false;         ///< in this iteration
     bool fetched_before = false;  ///< its last backward pass fetches nothing: the update reads the parameters itself
     std::vector<PerMicroBatch> mb;
@@ -141,21 +143,33 @@ class RankBuilder {
   std::int32_t cost_of(Sublayer sublayer, OpKind kind);
   void touch_parameters(Op& op, UnitId u);
   void touch_workspace(OpKind kind, UnitId u, Part& out);
+  bool has_tied_gradient() const { return kind_ == PlanKind::train && work_.model->config.tied; }
+  std::string lot_label(UnitId u, const char* what, int lot) const;
+  Mode open_lot(UnitId u, int mb);
+  void close_lot(UnitId u, int mb);
+  Part& tied_gradient(int lot);
+  void add(const Part& from, const Part& to, UnitId u);
 
   Emitter& emit_;
   const Workload& work_;
   const Schedule& schedule_;
   MomentLayout moments_;
   PlanKind kind_;
-  RankId rank_;
   std::vector<PerUnit> units_;
   std::vector<Part> tokens_;
   std::vector<SublayerCost> costs_;
   std::array<std::array<std::int32_t, op_names.size()>, 4> cost_index_;  ///< in the plan's cost keys, -1 not asked yet
   std::vector<Part> kv_;
-  Part losses_, control_, logits_, tied_gradient_;
+  Part losses_, control_, logits_;
   Part diverged_;  ///< per unit, counted on the device
-  Parked parked_tied_;
+  LotSums lot_sums_;
+  /// The head's part of a tied matrix's gradient, by lot: on the device, or parked.
+  struct Tied {
+    Part open;
+    Parked parked;
+  };
+  std::vector<Tied> tied_;
+  bool has_norm_ = false;  ///< the step's norm has been begun
 };
 
 }  // namespace sluice

@@ -1,7 +1,10 @@
 #include "src/schedule/recipe.h"
 
+#include <tbb/parallel_invoke.h>
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <tuple>
 
 namespace sluice {
@@ -11,15 +14,21 @@ std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
   std::optional<Schedule> base = streamed(group, update_ahead);
   if (!base) return list;
   fill_homes(*base);
-  for (const bool activations_first : {true, false}) {
+  const auto serve = [&](bool activations_first, std::vector<Dish>& to) {
     Schedule s = *base;
     fill_device(s, activations_first);
-    list.push_back({{group, update_ahead, activations_first, Saved::recompute}, s});
+    to.push_back({{group, update_ahead, activations_first, Saved::recompute}, s});
     for (const Saved place : {Saved::host, Saved::nvme})
       if (Schedule t = s; spill(t, place, 1))
-        list.push_back({{group, update_ahead, activations_first, place}, std::move(t)});
-    if (work_.inference) break;
+        to.push_back({{group, update_ahead, activations_first, place}, std::move(t)});
+  };
+  if (work_.inference) {
+    serve(true, list);
+    return list;
   }
+  std::vector<Dish> others;
+  tbb::parallel_invoke([&] { serve(true, list); }, [&] { serve(false, others); });
+  list.insert(list.end(), std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
   return list;
 }
 

@@ -10,15 +10,21 @@
 #include "sluice/plan.h"
 #include "src/model/kernel_sizes.h"
 #include "src/model/model.h"
+#include "src/model/shard_map.h"
+#include "src/schedule/lots.h"
 
 namespace sluice {
+
+/// Ranks that each have a part of every batch, and this one of them.
+inline Topology data_parallel(RankId ranks, RankId rank = 0) { return Topology::of({{"dp", ranks}}, rank); }
 
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
   const ModelSpec* model = nullptr;
   BatchShape shape;                                ///< of one micro-batch
   int micro_batches = 1;                           ///< per rank and step
-  RankId ranks = 1;                                ///< ZeRO-3 data parallel
+  int lots = 1;                                    ///< of the rank's part of the batch: in which order it is added up
+  Topology topology;                               ///< whose plan it is; ZeRO-3 data parallel over all ranks
   Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
   MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
   std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives
@@ -30,7 +36,7 @@ struct Workload {
   bool documents = false;                          ///< of packed rows are kept apart: attention reads positions
   std::int64_t document_length = 1;                ///< of equal ones that cost attention as much: part of its cost key
   std::int64_t kv_capacity = 0;                    ///< decode: positions in the cache; 0 for everything else
-  std::array<std::uint64_t, 3> budget_bytes{};  ///< per tier: device per rank, host and nvme per rank's share; 0 = none
+  std::array<std::uint64_t, 3> budget_bytes{};     ///< per tier, of this rank; 0 = none
 
   /// The plan that this workload is mainly for.
   PlanKind main_kind() const {
@@ -38,11 +44,11 @@ struct Workload {
   }
   /// That rotary tables are made for.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.sequence; }
-  std::uint64_t shard_numel(UnitId u) const {
-    const std::uint64_t grain = 4096ull * ranks;
-    return (model->units[static_cast<std::size_t>(u)].numel + grain - 1) / grain * 4096ull;
-  }
-  std::uint64_t full_numel(UnitId u) const { return shard_numel(u) * ranks; }
+  RankId ranks() const { return topology.ranks(); }
+  LotSums lot_sums() const { return {lots, micro_batches / lots}; }
+  ShardMap shard_map() const { return {*model, ranks()}; }
+  std::uint64_t shard_numel(UnitId u) const { return shard_map().shard_numel(u); }
+  std::uint64_t full_numel(UnitId u) const { return shard_map().full_numel(u); }
 };
 
 /// Where a thing lies while it is not being worked on.

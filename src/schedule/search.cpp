@@ -89,7 +89,7 @@ class Search {
     c.seconds = e.step_seconds;
     c.bound_seconds = e.bound_seconds;
     c.ops = e.ops;
-    c.written = work_.inference ? 0 : byte_law(work_, c.schedule).nvme_write;
+    c.written = work_.inference ? 0 : byte_law(work_, c.schedule).nvme_write * work_.ranks();
     return c;
   }
   /// All of them, on all cores.

@@ -116,19 +116,25 @@ std::optional<std::uint64_t> FrugalFamily::device_of(std::size_t base, std::uint
   return packed(*relieved(m, nvme)).device;
 }
 
-std::optional<std::uint64_t> FrugalFamily::nvme_of(std::size_t base, std::uint64_t device, std::uint64_t host) const {
-  Member m{base};
-  if (packed(m).device > device) return std::nullopt;
-  std::optional<std::uint64_t> least;
-  if (packed(m).host <= host) least = packed(m).nvme;
+std::optional<std::uint64_t> FrugalFamily::nvme_of(std::size_t base, std::uint64_t device, std::uint64_t host,
+                                                   std::uint64_t below) const {
+  const Member start{base};
+  Member m = start;
   m.on_device = most_on_device(base, device);
   const std::size_t moves = leaving.size() * bases_[base].units.size();
   std::size_t most = first_of(moves, [&](std::size_t k) { return live({base, m.on_device, k}).host > host; });
-  if (most == 0) return least;
-  m.to_host = most - 1;
-  for (std::size_t step = 0; step < packing_steps_max && m.to_host > 0 && packed(m).host > host; ++step) --m.to_host;
-  const TierBytes& n = packed(m);
-  return n.host <= host && n.device <= device ? lesser(least, n.nvme) : least;
+  m.to_host = most > 0 ? most - 1 : 0;
+  // Arenas are no smaller than what is alive in them.
+  const bool is_promising = live(start).nvme < below || (most > 0 && live(m).nvme < below);
+  if (!is_promising || packed(start).device > device) return std::nullopt;
+  std::optional<std::uint64_t> least;
+  if (most > 0 && live(m).nvme < below) {
+    for (std::size_t step = 0; step < packing_steps_max && m.to_host > 0 && packed(m).host > host; ++step) --m.to_host;
+    const TierBytes& n = packed(m);
+    if (n.host <= host && n.device <= device) least = n.nvme;
+  }
+  const bool is_less = live(start).nvme < std::min(below, least.value_or(below));
+  return is_less && packed(start).host <= host ? lesser(least, packed(start).nvme) : least;
 }
 
 std::optional<Schedule> FrugalFamily::fit(const TierBytes& budgets) const {
@@ -163,7 +169,7 @@ std::optional<std::uint64_t> FrugalFamily::least_host(std::uint64_t device, std:
 std::optional<std::uint64_t> FrugalFamily::least_nvme(std::uint64_t device, std::uint64_t host) const {
   std::optional<std::uint64_t> least;
   for (std::size_t base = 0; base < bases_.size(); ++base)
-    if (live({base}).device <= device) least = lesser(least, nvme_of(base, device, host));
+    if (live({base}).device <= device) least = lesser(least, nvme_of(base, device, host, least.value_or(unlimited)));
   return least;
 }
 

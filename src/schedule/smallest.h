@@ -56,7 +56,9 @@ class FrugalFamily {
   std::optional<Member> relieved(Member m, std::uint64_t nvme) const;
   std::size_t most_on_device(std::size_t base, std::uint64_t device) const;
   std::optional<std::uint64_t> device_of(std::size_t base, std::uint64_t host, std::uint64_t nvme) const;
-  std::optional<std::uint64_t> nvme_of(std::size_t base, std::uint64_t device, std::uint64_t host) const;
+  /// Not looked for where it is no less than `below`.
+  std::optional<std::uint64_t> nvme_of(std::size_t base, std::uint64_t device, std::uint64_t host,
+                                       std::uint64_t below) const;
   // of all
   std::optional<std::uint64_t> least_device(std::uint64_t host, std::uint64_t nvme) const;
   std::optional<std::uint64_t> least_host(std::uint64_t device, std::uint64_t nvme) const;

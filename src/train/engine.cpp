@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "offload/plan/world.h"
 #include "sluice/adamw.h"
 #include "src/comm/in_process.h"
 #include "src/model/init.h"
@@ -15,34 +16,26 @@ namespace {
 constexpr std::uint64_t piece_numel_max = 1u << 19;
 constexpr BufferId none = 0xffffffffu;
 
-std::vector<OptimizerUnit> optimizer_units(const Workload& w) {
+std::vector<OptimizerUnit> optimizer_units(const Workload& w, RankId rank) {
   std::vector<OptimizerUnit> units;
   for (std::size_t u = 0; u < w.model->units.size(); ++u) {
     OptimizerUnit o;
     for (const TensorSpec& t : w.model->units[u].tensors)
       o.segments.push_back({t.offset, t.numel, t.decay ? 1.0f : 0.0f, t.lr_scale, t.trainable, t.index});
-    for (RankId r = 0; r < w.ranks; ++r) o.shard_begin.push_back(r * w.shard_numel(static_cast<UnitId>(u)));
+    o.shard_begin = w.shard_map().begin(static_cast<UnitId>(u), rank);
     units.push_back(std::move(o));
   }
   return units;
 }
 
-std::vector<ArenaSpec> arena_specs(const Prepared& run) {
-  const TierBytes& needs = run.search.needs;
-  std::vector<ArenaSpec> arenas;
-  for (RankId r = 0; r < run.workload.ranks; ++r) {
-    arenas.push_back({Tier::device, r, needs.device});
-    arenas.push_back({Tier::host, r, needs.host});
-    arenas.push_back({Tier::nvme, r, needs.nvme});
-  }
-  return arenas;
-}
+/// Ranks have a part of the swap file each, one after the other.
+std::uint64_t swap_part_bytes(const Prepared& run) { return padded_bytes(run.search.needs.nvme); }
 
 SwapOptions swap_options(const Prepared& run, const std::string& name) {
   SwapOptions swap;
   swap.directories = run.config.nvme;
   swap.weights = run.profile.drive.stripe_weights;
-  swap.bytes = SwapStore::file_bytes(arena_specs(run));
+  swap.bytes = swap_part_bytes(run) * run.workload.ranks();
   swap.name = name;
   return swap;
 }
@@ -56,7 +49,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
   const auto make = [&]() -> Status {
     SLUICE_TRY(engine->reserve(options));
     engine->index_buffers();
-    return engine->build_executor(source, options);
+    engine->build_other_ranks();
+    return engine->build_executors(source, options);
   };
   if (const Status made = make(); !made.ok()) {
     if (!options.swap_exists) engine->discard_swap();
@@ -72,9 +66,12 @@ Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, const s
     SLUICE_ASSIGN(engine->swap_, SwapFile::open_existing(swap_options(run, swap_name)));
   }
   SLUICE_ASSIGN(engine->device_, Device::open("cpu"));
-  SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_->memory()));
-  engine->memory_ = std::make_unique<Memory>(std::move(memory));
-  SLUICE_TRY(engine->open_store(arena_specs(run)));
+  engine->ranks_.resize(run.workload.ranks());
+  for (Rank& rank : engine->ranks_) {
+    SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_->memory()));
+    rank.memory = std::make_unique<Memory>(std::move(memory));
+  }
+  SLUICE_TRY(engine->open_stores());
   engine->index_buffers();
   return engine;
 }
@@ -85,7 +82,6 @@ Status Engine::check_swap(const Prepared& run, const std::string& swap_name) {
 }
 
 Status Engine::reserve(const Options& options) {
-  const std::vector<ArenaSpec> arenas = arena_specs(run_);
   const TierBytes& needs = run_.search.needs;
   // The swap file first: it says no before any memory is taken.
   if (needs.nvme > 0) {
@@ -96,12 +92,17 @@ Status Engine::reserve(const Options& options) {
     storage_ = swap_.description();
   }
   SLUICE_ASSIGN(device_, Device::open(run_.config.device));
-  SLUICE_ASSIGN(Memory memory, Memory::create(arenas, device_->memory()));
-  memory_ = std::make_unique<Memory>(std::move(memory));
-  return open_store(arenas);
+  ranks_.resize(run_.workload.ranks());
+  for (RankId r = 0; r < ranks_.size(); ++r) {
+    const std::array arenas{ArenaSpec{Tier::device, needs.device}, ArenaSpec{Tier::host, needs.host}};
+    Result<Memory> memory = Memory::create(arenas, device_->memory());
+    if (!memory.ok()) return ranks_.size() > 1 ? memory.error().in("rank " + std::to_string(r)) : memory.error();
+    ranks_[r].memory = std::make_unique<Memory>(*std::move(memory));
+  }
+  return open_stores();
 }
 
-Status Engine::open_store(std::span<const ArenaSpec> arenas) {
+Status Engine::open_stores() {
   if (!swap_.files().empty()) {
     const DriveProfile& drive = run_.profile.drive;
     const RunConfig& c = run_.config;
@@ -109,9 +110,12 @@ Status Engine::open_store(std::span<const ArenaSpec> arenas) {
     SLUICE_ASSIGN(queue.backend, parse_io_backend(c.io_backend.empty() ? drive.backend : c.io_backend));
     queue.depth = c.queue_depth > 0 ? static_cast<std::size_t>(c.queue_depth) : drive.depth;
     queue.faults = c.faults;
-    SLUICE_ASSIGN(store_, SwapStore::create(swap_, arenas, *memory_, queue));
-    SLUICE_TRY(store_->bind(run_.main));
-    storage_ += "; " + store_->queue(0, IoOp::read).description();
+    for (RankId r = 0; r < ranks_.size(); ++r) {
+      const std::uint64_t bytes = swap_part_bytes(run_);
+      SLUICE_ASSIGN(ranks_[r].store, SwapStore::create(swap_, r * bytes, bytes, *ranks_[r].memory, queue));
+      SLUICE_TRY(ranks_[r].store->bind(run_.main));
+    }
+    storage_ += "; " + ranks_.front().store->queue(IoOp::read).description();
   }
   moments_ = MomentLayout::of(run_.workload.moments, run_.search.schedule.tile_numel);
   piece_numel_ = std::min(run_.search.schedule.tile_numel, piece_numel_max);
@@ -119,31 +123,29 @@ Status Engine::open_store(std::span<const ArenaSpec> arenas) {
 }
 
 void Engine::index_buffers() {
-  const Workload& w = run_.workload;
-  homes_.assign(w.model->units.size() * state_names.size() * w.ranks, none);
+  const std::size_t units = run_.model.units.size();
+  homes_.assign(units * state_names.size(), none);
   mirrors_ = homes_;
-  residents_.assign(w.model->units.size() * w.ranks, none);
+  residents_.assign(units, none);
   for (BufferId id = 0; id < run_.main.buffers.size(); ++id) {
     const Buffer& b = run_.main.buffers[id];
     if (b.unit < 0 || b.life != Life::persistent) continue;
     if (b.tier == Tier::device) {
-      residents_[static_cast<std::size_t>(b.unit) * w.ranks + b.rank] = id;
+      residents_[static_cast<std::size_t>(b.unit)] = id;
     } else {
       // A durable copy comes after the home that it is of.
-      BufferId& place = home(b.unit, b.state, b.rank);
+      BufferId& place = home(b.unit, b.state);
       (place == none ? place : mirrors_[static_cast<std::size_t>(&place - homes_.data())]) = id;
     }
   }
 }
 
-BufferId& Engine::home(UnitId unit, StateKind kind, RankId rank) {
-  return homes_[(static_cast<std::size_t>(unit) * state_names.size() + static_cast<std::size_t>(kind)) *
-                    run_.workload.ranks +
-                rank];
+BufferId& Engine::home(UnitId unit, StateKind kind) {
+  return homes_[static_cast<std::size_t>(unit) * state_names.size() + static_cast<std::size_t>(kind)];
 }
 
-BufferId Engine::kept(UnitId unit, StateKind kind, RankId rank) {
-  const BufferId& place = home(unit, kind, rank);
+BufferId Engine::kept(UnitId unit, StateKind kind) {
+  const BufferId& place = home(unit, kind);
   if (place == none || run_.main.buffers[place].tier == Tier::nvme) return place;
   return mirrors_[static_cast<std::size_t>(&place - homes_.data())];
 }
@@ -153,8 +155,8 @@ Result<RopeView> Engine::put_rope(RankId rank) {
   RopeView view = view_of(rope_);
   const std::span cos(std::as_bytes(std::span(rope_.cos))), sin(std::as_bytes(std::span(rope_.sin)));
   for (const Buffer& b : run_.main.buffers) {
-    if (b.tier != Tier::device || b.rank != rank || b.name != rope_buffer_name) continue;
-    std::byte* const at = memory_->at(Tier::device, rank, b.offset);
+    if (b.tier != Tier::device || b.name != rope_buffer_name) continue;
+    std::byte* const at = ranks_[rank].memory->at(Tier::device, b.offset);
     SLUICE_TRY(device_->memory().copy(at, cos.data(), cos.size()));
     SLUICE_TRY(device_->memory().copy(at + cos.size(), sin.data(), sin.size()));
     view.cos = reinterpret_cast<const float*>(at);
@@ -163,28 +165,26 @@ Result<RopeView> Engine::put_rope(RankId rank) {
   return view;
 }
 
-Status Engine::build_executor(StepSource& source, const Options& engine_options) {
+/// The plans of all ranks, which differ in where a rank's own parts lie.
+void Engine::build_other_ranks() {
+  const Schedule& schedule = run_.search.schedule;
+  for (const StepPlan* plan : {&run_.main, &run_.flush, &run_.evaluate}) {
+    if (plan->ops.empty()) continue;
+    std::vector<StepPlan>& of_ranks = plans_[static_cast<std::size_t>(plan->kind)];
+    of_ranks.push_back(*plan);
+    for (RankId r = 1; r < ranks_.size(); ++r) {
+      of_ranks.push_back(build_alike(*plan, run_.workload, schedule, r));
+      SLUICE_CHECK(plan_signature(of_ranks.back()) == plan_signature(*plan), "rank %u does not run alike", r);
+    }
+  }
+}
+
+Status Engine::begin(PlanKind kind) { return team_->begin(plans_[static_cast<std::size_t>(kind)]); }
+
+Status Engine::build_executors(StepSource& source, const Options& engine_options) {
   const Workload& w = run_.workload;
   const RunConfig& c = run_.config;
   rope_ = make_rope_table(w.model->config, w.positions());
-  ExecutorParts parts;
-  parts.memory = memory_.get();
-  parts.store = store_.get();
-  for (RankId r = 0; r < w.ranks; ++r) {
-    SLUICE_ASSIGN(const RopeView rope, put_rope(r));
-    SLUICE_ASSIGN(
-        std::unique_ptr<ComputeBackend> backend,
-        device_->make_backend(*w.model, rope, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
-    backends_.push_back(std::move(backend));
-    parts.backends.push_back(backends_.back().get());
-  }
-  if (w.ranks > 1) {
-    communicator_ = std::make_unique<InProcessCommunicator>(w.ranks);
-    parts.communicator = communicator_.get();
-  }
-  parts.source = &source;
-  parts.commit_sink = engine_options.commit_sink;
-  parts.units = optimizer_units(w);
   ExecutorOptions options;
   options.optimizer_threads =
       c.optimizer_threads > 0
@@ -194,7 +194,24 @@ Status Engine::build_executor(StepSource& source, const Options& engine_options)
   options.moments = moments_;
   options.record_timeline = engine_options.record_timeline;
   options.delay_seed = c.delay_seed;
-  executor_ = std::make_unique<Executor>(std::move(parts), options);
+  if (w.ranks() > 1) world_ = std::make_unique<InProcessWorld>(w.ranks());
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (RankId r = 0; r < ranks_.size(); ++r) {
+    SLUICE_ASSIGN(const RopeView rope, put_rope(r));
+    SLUICE_ASSIGN(
+        ranks_[r].backend,
+        device_->make_backend(*w.model, rope, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
+    ExecutorParts parts;
+    parts.memory = ranks_[r].memory.get();
+    parts.store = ranks_[r].store.get();
+    parts.backend = ranks_[r].backend.get();
+    parts.communicator = world_ ? &world_->communicator(r) : nullptr;
+    parts.source = &source;
+    parts.commit_sink = engine_options.commit_sink;
+    parts.units = optimizer_units(w, r);
+    executors.push_back(std::make_unique<Executor>(std::move(parts), options));
+  }
+  team_ = std::make_unique<RankTeam>(std::move(executors));
   return success();
 }
 
@@ -217,13 +234,13 @@ std::uint64_t Engine::stream_bytes(StateKind kind, std::uint64_t numel) const {
 
 Status Engine::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                            SwapWindow::Piece& piece, SwapWindow& window) {
-  const BufferId id = home(unit, kind, rank);
+  const BufferId id = home(unit, kind);
   if (id == none) return success();
   const std::uint64_t at = state_bytes(kind, first), bytes = state_bytes(kind, first + numel) - at;
   const Buffer& b = run_.main.buffers[id];
   if (b.tier == Tier::host) std::memcpy(host(rank, b) + at, piece.data(), bytes);
-  const BufferId drive = kept(unit, kind, rank);
-  return drive == none ? success() : window.write(piece, drive, Slot::current, at, bytes);
+  const BufferId drive = kept(unit, kind);
+  return drive == none ? success() : window.write(piece, *store(rank), drive, Slot::current, at, bytes);
 }
 
 /// The moments, and the gradient that would wait for its update: the first step reads it, though nothing is pending.
@@ -235,18 +252,20 @@ Status Engine::clear_states(bool gradients_only) {
       const Buffer& b = run_.main.buffers[id];
       const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
       if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
-      if (b.tier == Tier::nvme && !gradients_only) store_->assume_zero(id, Slot::current);
-      if (b.tier == Tier::nvme && gradients_only) SLUICE_TRY(store_->clear(id));
-      if (b.tier == Tier::host && gradients_only) std::memset(host(b.rank, b), 0, b.bytes);
+      for (RankId r = 0; r < ranks_.size(); ++r) {
+        if (b.tier == Tier::nvme && !gradients_only) store(r)->assume_zero(id, Slot::current);
+        if (b.tier == Tier::nvme && gradients_only) SLUICE_TRY(store(r)->clear(id));
+        if (b.tier == Tier::host && gradients_only) std::memset(host(r, b), 0, b.bytes);
+      }
     }
   return success();
 }
 
 Status Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
-  for (RankId r = 0; r < run_.workload.ranks; ++r) {
-    const BufferId id = residents_[static_cast<std::size_t>(unit) * run_.workload.ranks + r];
-    if (id == none) continue;
-    std::byte* to = memory_->at(Tier::device, r, run_.main.buffers[id].offset);
+  const BufferId id = residents_[static_cast<std::size_t>(unit)];
+  if (id == none) return success();
+  for (const Rank& rank : ranks_) {
+    std::byte* to = rank.memory->at(Tier::device, run_.main.buffers[id].offset);
     SLUICE_TRY(
         device_->memory().copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
   }
@@ -255,8 +274,8 @@ Status Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<con
 
 /// Where elements of a shard's state can be written at once: its home in memory, if nothing of it goes to the drive.
 std::byte* Engine::only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first) {
-  const BufferId id = home(unit, kind, rank);
-  const bool in_memory = id != none && run_.main.buffers[id].tier == Tier::host && kept(unit, kind, rank) == none;
+  const BufferId id = home(unit, kind);
+  const bool in_memory = id != none && run_.main.buffers[id].tier == Tier::host && kept(unit, kind) == none;
   return in_memory ? host(rank, run_.main.buffers[id]) + state_bytes(kind, first) : nullptr;
 }
 
@@ -293,15 +312,12 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, cons
   } else {
     std::memcpy(parameter.data, weights.bytes().data(), weights.bytes().size());
   }
-  SLUICE_TRY(copy_to_residents(unit, rank * w.shard_numel(unit) + first,
+  SLUICE_TRY(copy_to_residents(unit, w.shard_map().begin(unit, rank) + first,
                                {parameter.data, state_bytes(StateKind::parameter, n)}));
   return put(StateKind::parameter, parameter);
 }
 
-WeightPieces Engine::pieces() const {
-  const Workload& w = run_.workload;
-  return {*w.model, w.ranks, [&w](UnitId unit) { return w.shard_numel(unit); }, piece_numel_};
-}
+WeightPieces Engine::pieces() const { return {run_.model, run_.workload.shard_map(), piece_numel_}; }
 
 Status Engine::initialize(const std::string& init, std::uint64_t seed, const Watch& watch) {
   const Workload& w = run_.workload;
@@ -312,7 +328,7 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
     SLUICE_ASSIGN(stream, WeightStream::open(source, pieces(), w.dtype));
   }
   SLUICE_TRY(clear_states(false));
-  SwapWindow window(store_.get(), piece_numel_ * 4);
+  SwapWindow window(piece_numel_ * 4);
   std::vector<float> random;
   std::uint64_t done = 0, total = 0;
   for (const UnitSpec& spec : w.model->units) total += spec.numel;

@@ -1,6 +1,7 @@
 // A run with its memory, swap file and lanes: what the trainer drives.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -9,9 +10,10 @@
 #include <vector>
 
 #include "io/swap_file.h"
-#include "offload/run/executor.h"
+#include "offload/run/rank_team.h"
 #include "offload/run/swap_window.h"
 #include "offload/state/commit_log.h"
+#include "src/comm/in_process.h"
 #include "src/device/device.h"
 #include "src/train/prepare.h"
 #include "src/train/weight_pieces.h"
@@ -30,7 +32,8 @@ class Engine {
   };
   static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, const Options& options);
   /// Only to read what a run has left: no arenas, no lanes, and of the drive the kept swap file, opened, where it has a
-  /// name. Of this interface restore, take_slots, scan_states and what tells sizes serve; nothing is written.
+  /// name. Of this interface restore, take_slots, scan_states, save_states and what tells sizes serve; nothing is
+  /// written.
   static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, const std::string& swap_name);
   ~Engine();
 
@@ -72,9 +75,11 @@ class Engine {
   using VisitPiece = std::function<Status(const StatePiece& piece, std::span<const std::byte> data)>;
   Status scan_states(std::span<const StateKind> kinds, const VisitPiece& visit);
 
-  Executor& executor() { return *executor_; }
-  SwapStore* store() { return store_.get(); }
-  std::byte* host(RankId rank, const Buffer& b) const { return memory_->at(Tier::host, rank, b.offset); }
+  /// Bind the plans of this kind to the executors of all ranks.
+  Status begin(PlanKind kind);
+  RankTeam& team() { return *team_; }
+  SwapStore* store(RankId rank) { return ranks_[rank].store.get(); }
+  std::byte* host(RankId rank, const Buffer& b) const { return ranks_[rank].memory->at(Tier::host, b.offset); }
   const RopeTable& rope() const { return rope_; }
 
   /// Calls `visit` with consecutive pieces of each unit's flat states of these kinds in their storage types, padding of
@@ -82,7 +87,8 @@ class Engine {
   /// meanwhile.
   using Visit = std::function<Status(UnitId unit, std::uint64_t first_element, std::span<const std::byte> data)>;
   Status visit_states(std::span<const StateKind> kinds, const Visit& visit);
-  /// XXH3 over every parameter and optimizer state in logical order: the same wherever they lie.
+  /// Of every parameter and optimizer state: the sum of what blocks of 4096 elements of each unit's flat states hash
+  /// to, each with its place, so that it is the same wherever they lie and however many ranks have parts of them.
   Result<std::uint64_t> state_hash();
 
   /// What visits states ends early, with ErrorCode::cancelled, when `stop`, which may be null, is true.
@@ -96,14 +102,15 @@ class Engine {
  private:
   explicit Engine(const Prepared& run) : run_(run) {}
   Status reserve(const Options& options);
-  Status open_store(std::span<const ArenaSpec> arenas);
+  Status open_stores();
   Result<RopeView> put_rope(RankId rank);
-  Status build_executor(StepSource& source, const Options& options);
+  void build_other_ranks();
+  Status build_executors(StepSource& source, const Options& options);
   void index_buffers();
   bool grouped(StateKind kind) const;                                     ///< 8-bit moments: not element after element
   std::uint64_t state_bytes(StateKind kind, std::uint64_t numel) const;   ///< of the first elements of a shard
   std::uint64_t stream_bytes(StateKind kind, std::uint64_t numel) const;  ///< of the same as `visit` gets them
-  BufferId& home(UnitId unit, StateKind kind, RankId rank);
+  BufferId& home(UnitId unit, StateKind kind);
   Status visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window);
   Status write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                      SwapWindow::Piece& piece, SwapWindow& window);
@@ -111,8 +118,7 @@ class Engine {
   Status store_weights(UnitId unit, RankId rank, std::uint64_t first, const WeightValues& weights, SwapWindow& window);
   Status clear_states(bool gradients_only);
   Status load_slots(RankId rank, bool verify_all, const Watch& watch);
-  BufferId kept(UnitId unit, StateKind kind, RankId rank);            ///< the state's buffer on the drive, or none
-  std::uint64_t shard_content_numel(UnitId unit, RankId rank) const;  ///< without the padding
+  BufferId kept(UnitId unit, StateKind kind);  ///< the state's buffer on the drive, or none
   Status copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;
@@ -121,15 +127,20 @@ class Engine {
   std::uint64_t piece_numel_ = 0;  ///< elements moved at a time outside steps: whole blocks of every state
   RopeTable rope_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<InProcessWorld> world_;
   SwapFile swap_;
-  std::unique_ptr<SwapStore> store_;
-  std::vector<std::unique_ptr<ComputeBackend>> backends_;
-  std::unique_ptr<Executor> executor_;
-  std::vector<BufferId> homes_;      ///< [(unit * 5 + kind) * ranks + rank]
+  struct Rank {
+    std::unique_ptr<Memory> memory;
+    std::unique_ptr<SwapStore> store;  ///< null where the plan has nothing on the drive
+    std::unique_ptr<ComputeBackend> backend;
+  };
+  std::vector<Rank> ranks_;
+  std::array<std::vector<StepPlan>, plan_kind_names.size()> plans_;  ///< [kind][rank]
+  std::unique_ptr<RankTeam> team_;
+  // Buffers are the same in the plans of all ranks.
+  std::vector<BufferId> homes_;      ///< [unit * 5 + kind]
   std::vector<BufferId> mirrors_;    ///< the durable copies of homes in host memory, indexed likewise
-  std::vector<BufferId> residents_;  ///< [unit * ranks + rank]
+  std::vector<BufferId> residents_;  ///< [unit]
   std::string storage_;
   const std::atomic<bool>* stop_ = nullptr;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/checksum.h"
+#include "sluice/random.h"
 #include "src/train/engine.h"
 
 namespace sluice {
@@ -19,7 +20,7 @@ constexpr std::array saved_kinds{StateKind::parameter, StateKind::remainder, Sta
 }  // namespace
 
 Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit) {
-  SwapWindow window(store_.get(), piece_numel_ * 4);
+  SwapWindow window(piece_numel_ * 4);
   return each_shard([&](UnitId u, StateKind kind, RankId r) {
     if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) return success();
     return visit_shard(u, kind, r, visit, window);
@@ -30,15 +31,9 @@ Status Engine::each_shard(const std::function<Status(UnitId, StateKind, RankId)>
   const Workload& w = run_.workload;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
     for (const StateKind kind : saved_kinds)
-      for (RankId r = 0; r < w.ranks; ++r)
-        if (home(u, kind, r) != none) SLUICE_TRY(visit(u, kind, r));
+      for (RankId r = 0; r < ranks_.size(); ++r)
+        if (home(u, kind) != none) SLUICE_TRY(visit(u, kind, r));
   return success();
-}
-
-std::uint64_t Engine::shard_content_numel(UnitId unit, RankId rank) const {
-  const std::uint64_t shard = run_.workload.shard_numel(unit), first = rank * shard;
-  const std::uint64_t numel = run_.workload.model->units[static_cast<std::size_t>(unit)].numel;
-  return first < numel ? std::min(shard, numel - first) : 0;
 }
 
 Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit_piece, SwapWindow& window) {
@@ -46,10 +41,11 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
     if (stop_ != nullptr && stop_->load()) return Error{ErrorCode::cancelled, "stopped by a signal"};
     return visit_piece(u, at, data);
   };
-  const Workload& w = run_.workload;
-  const BufferId id = home(unit, kind, rank);
+  const ShardMap map = run_.workload.shard_map();
+  const BufferId id = states_only_ ? kept(unit, kind) : home(unit, kind);
   const Buffer& b = run_.main.buffers[id];
-  const std::uint64_t shard = w.shard_numel(unit), first = rank * shard, content = shard_content_numel(unit, rank);
+  const std::uint64_t shard = map.shard_numel(unit), first = map.begin(unit, rank),
+                      content = map.content_numel(unit, rank);
   const auto plain = [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
     const std::uint64_t bytes = state_bytes(kind, content);
     if (offset >= bytes) return success();
@@ -72,9 +68,10 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
     return grouped(kind) ? by_groups(offset, data) : plain(offset, data);
   };
   if (b.tier == Tier::host) return each_piece(0, {host(rank, b), b.bytes});
-  return window.scan(std::span(&id, 1), [&](const SwapWindow::Part& part, std::span<const std::byte> data) {
-    return each_piece(part.offset_bytes, data);
-  });
+  return window.scan(*store(rank), std::span(&id, 1),
+                     [&](const SwapWindow::Part& part, std::span<const std::byte> data) {
+                       return each_piece(part.offset_bytes, data);
+                     });
 }
 
 Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
@@ -90,33 +87,35 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
   std::uint64_t done = 0, total = 0;
   SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
     if (r != rank) return success();
-    const BufferId drive = kept(u, kind, rank);
-    const Buffer& place = run_.main.buffers[home(u, kind, rank)];
+    const BufferId drive = kept(u, kind);
+    const Buffer& place = run_.main.buffers[home(u, kind)];
     std::byte* const to = place.tier == Tier::host && !states_only_ ? host(rank, place) : nullptr;
-    const bool resident = !states_only_ && kind == StateKind::parameter &&
-                          residents_[static_cast<std::size_t>(u) * run_.workload.ranks + rank] != none;
+    const bool resident =
+        !states_only_ && kind == StateKind::parameter && residents_[static_cast<std::size_t>(u)] != none;
     if (!verify_all && to == nullptr && !resident) return success();
     buffers.push_back(drive);
     targets[drive] = {u, kind, to, resident};
     total += run_.main.buffers[drive].bytes;
     return success();
   }));
-  SwapWindow window(store_.get(), piece_numel_ * 4);
-  return window.scan(buffers, [&](const SwapWindow::Part& part, std::span<const std::byte> data) -> Status {
-    const Target& target = targets.at(part.buffer);
-    if (target.host != nullptr) std::memcpy(target.host + part.offset_bytes, data.data(), data.size());
-    if (target.resident)
-      SLUICE_TRY(copy_to_residents(
-          target.unit, rank * run_.workload.shard_numel(target.unit) + part.offset_bytes / state_bytes(target.kind, 1),
-          data));
-    return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
-  });
+  SwapWindow window(piece_numel_ * 4);
+  return window.scan(
+      *store(rank), buffers, [&](const SwapWindow::Part& part, std::span<const std::byte> data) -> Status {
+        const Target& target = targets.at(part.buffer);
+        if (target.host != nullptr) std::memcpy(target.host + part.offset_bytes, data.data(), data.size());
+        if (target.resident)
+          SLUICE_TRY(copy_to_residents(
+              target.unit,
+              run_.workload.shard_map().begin(target.unit, rank) + part.offset_bytes / state_bytes(target.kind, 1),
+              data));
+        return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
+      });
 }
 
 void Engine::take_slots(RankId rank, const CommitRecord& record) {
-  store_->set_parity(rank, record.parity);
+  store(rank)->set_parity(record.parity);
   std::span<const std::uint64_t> sums(record.sums);
-  for (BufferSums* table : store_->durable_sums(rank)) {
+  for (BufferSums* table : store(rank)->durable_sums()) {
     const std::span<std::uint64_t> values = table->slots[record.parity].values();
     std::copy_n(sums.begin(), values.size(), values.begin());
     sums = sums.subspan(values.size());
@@ -126,7 +125,7 @@ void Engine::take_slots(RankId rank, const CommitRecord& record) {
 Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
   take_slots(rank, record);
   SLUICE_TRY(load_slots(rank, true, watch));
-  return rank + 1 == run_.workload.ranks && !states_only_ ? clear_states(true) : success();
+  return rank + std::size_t{1} == ranks_.size() && !states_only_ ? clear_states(true) : success();
 }
 
 Result<Engine::Changed> Engine::count_changed(RankId rank, const CommitRecord& record) {
@@ -134,10 +133,10 @@ Result<Engine::Changed> Engine::count_changed(RankId rank, const CommitRecord& r
   Changed changed;
   SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
     if (r != rank) return success();
-    const BufferId drive = kept(u, kind, rank);
-    SwapWindow window(store_.get(), piece_numel_ * 4);
+    const BufferId drive = kept(u, kind);
+    SwapWindow window(piece_numel_ * 4);
     const auto verify = [](const SwapWindow::Part&, std::span<const std::byte>) { return success(); };
-    const Status read = window.scan(std::span(&drive, 1), verify);
+    const Status read = window.scan(*store(rank), std::span(&drive, 1), verify);
     if (!read.ok() && read.error().code != ErrorCode::damaged) return read.error();
     ++changed.all;
     changed.states += read.ok() ? 0 : 1;
@@ -147,7 +146,7 @@ Result<Engine::Changed> Engine::count_changed(RankId rank, const CommitRecord& r
 }
 
 Status Engine::scan_states(std::span<const StateKind> kinds, const VisitPiece& visit) {
-  SwapWindow window(store_.get(), piece_numel_ * 4);
+  SwapWindow window(piece_numel_ * 4);
   // The same order twice: of what is to be read, and of what has been.
   StatePieces ahead(pieces(), kinds), behind = ahead;
   const auto next = [&]() -> std::optional<SwapWindow::Part> {
@@ -155,7 +154,7 @@ Status Engine::scan_states(std::span<const StateKind> kinds, const VisitPiece& v
     if (!piece) return std::nullopt;
     const auto& [weights, kind] = *piece;
     const std::uint64_t begin = state_bytes(kind, weights.at);
-    return SwapWindow::Part{kept(weights.unit, kind, weights.rank), begin,
+    return SwapWindow::Part{store(weights.rank), kept(weights.unit, kind), begin,
                             state_bytes(kind, weights.at + weights.numel) - begin};
   };
   return window.scan(
@@ -163,7 +162,7 @@ Status Engine::scan_states(std::span<const StateKind> kinds, const VisitPiece& v
 }
 
 Status Engine::roll_back() {
-  for (RankId r = 0; r < run_.workload.ranks; ++r) SLUICE_TRY(load_slots(r, false, {}));
+  for (RankId r = 0; r < ranks_.size(); ++r) SLUICE_TRY(load_slots(r, false, {}));
   return clear_states(true);
 }
 
@@ -173,10 +172,11 @@ Status Engine::save_states(const Sink& sink) {
 
 Status Engine::load_states(const Source& source) {
   SLUICE_TRY(clear_states(false));
-  SwapWindow window(store_.get(), piece_numel_ * 4);
+  SwapWindow window(piece_numel_ * 4);
   std::vector<std::byte> stream;
   const auto fill = [&](UnitId u, StateKind kind, RankId r) -> Status {
-    const std::uint64_t shard = run_.workload.shard_numel(u), content = shard_content_numel(u, r);
+    const ShardMap map = run_.workload.shard_map();
+    const std::uint64_t shard = map.shard_numel(u), content = map.content_numel(u, r);
     for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
       const std::uint64_t n = std::min(piece_numel_, shard - at);
       const std::uint64_t meant = at < content ? std::min(n, content - at) : 0;
@@ -189,7 +189,7 @@ Status Engine::load_states(const Source& source) {
       else
         std::copy(stream.begin(), stream.end(), piece->data());
       if (kind == StateKind::parameter)
-        SLUICE_TRY(copy_to_residents(u, r * shard + at, {piece->data(), state_bytes(kind, n)}));
+        SLUICE_TRY(copy_to_residents(u, map.begin(u, r) + at, {piece->data(), state_bytes(kind, n)}));
       SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
     }
     return success();
@@ -199,7 +199,7 @@ Status Engine::load_states(const Source& source) {
 }
 
 std::uint64_t Engine::shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const {
-  return stream_bytes(kind, shard_content_numel(unit, rank));
+  return stream_bytes(kind, run_.workload.shard_map().content_numel(unit, rank));
 }
 
 std::uint64_t Engine::state_stream_bytes() {
@@ -213,12 +213,25 @@ std::uint64_t Engine::state_stream_bytes() {
 }
 
 Result<std::uint64_t> Engine::state_hash() {
-  StreamingChecksum sum;
-  SLUICE_TRY(visit_states(saved_kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
-    sum.add(data);
+  SwapWindow window(piece_numel_ * 4);
+  std::uint64_t hash = 0;
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
+    BlockSums blocks(stream_bytes(kind, shard_grain_numel));
+    const auto add = [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
+      blocks.add(data);
+      return success();
+    };
+    if (Status visited = visit_shard(u, kind, r, add, window); !visited.ok()) return visited;
+    const std::uint64_t first = run_.workload.shard_map().begin(u, r) / shard_grain_numel;
+    const std::vector<std::uint64_t>& values = blocks.close();
+    const std::array place{static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(kind)};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto mixed = philox(values[i], first + i, std::uint64_t{place[0]} << 8 | place[1]);
+      hash += std::uint64_t{mixed[0]} << 32 | mixed[1];
+    }
     return success();
   }));
-  return sum.value();
+  return hash;
 }
 
 }  // namespace sluice

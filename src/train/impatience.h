@@ -7,22 +7,22 @@
 #include <mutex>
 #include <thread>
 
-#include "offload/run/executor.h"
+#include "offload/run/rank_team.h"
 
 namespace sluice {
 
-/// Ends what the executor runs so many seconds after a stop was asked for, while it lives. All must outlive it.
+/// Ends what the team runs so many seconds after a stop was asked for, while it lives. All must outlive it.
 class Impatience {
  public:
-  Impatience(const std::atomic<bool>& stop, Executor& executor, double seconds)
-      : thread_([this, &stop, &executor, seconds] {
+  Impatience(const std::atomic<bool>& stop, RankTeam& team, double seconds)
+      : thread_([this, &stop, &team, seconds] {
           std::unique_lock lock(mutex_);
           const auto until_left = [](double wait) { return std::chrono::duration<double>(wait); };
           while (!left_ && !stop.load()) changed_.wait_for(lock, until_left(0.02), [this] { return left_; });
           if (!left_) changed_.wait_for(lock, until_left(seconds), [this] { return left_; });
           // Again and again: between two plans nothing is bound that could be stopped.
           while (!left_) {
-            executor.stop({ErrorCode::cancelled, "stopped by a signal"});
+            team.stop({ErrorCode::cancelled, "stopped by a signal"});
             changed_.wait_for(lock, until_left(0.02), [this] { return left_; });
           }
         }) {}

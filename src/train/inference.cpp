@@ -45,7 +45,7 @@ Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run, const 
   SLUICE_ASSIGN(g->engine_, Engine::create(run, *g, {}));
   SLUICE_TRY(g->engine_->initialize(run.config.init, run.config.seed, watch));
   g->logits_ = logits_of(run, *g->engine_);
-  SLUICE_TRY(g->engine_->executor().begin(run.main));
+  SLUICE_TRY(g->engine_->begin(PlanKind::decode));
   return g;
 }
 
@@ -72,8 +72,8 @@ Result<std::span<const float>> Generator::append(std::span<const std::int32_t> t
     p.step = passes_ + 1;
     p.position = position_;
     p.tokens = static_cast<std::int64_t>(tokens_.size());
-    SLUICE_TRY(engine_->executor().release(p));
-    SLUICE_TRY(engine_->executor().wait(passes_++));
+    SLUICE_TRY(engine_->team().release(p));
+    SLUICE_TRY(engine_->team().wait(passes_++));
     position_ += p.tokens;
     tokens = tokens.subspan(tokens_.size());
   }
@@ -103,7 +103,7 @@ Result<EvaluateResult> Evaluator::evaluate(const Windows& windows, const std::at
                                            const WindowLoss::Watch& watch) {
   WindowLoss evaluation(windows, run_.workload);
   evaluation_.store(&evaluation, std::memory_order_release);
-  const Result<EvaluateResult> result = evaluation.run(engine_->executor(), run_.main, {&stop, 0}, watch);
+  const Result<EvaluateResult> result = evaluation.run(*engine_, PlanKind::evaluate, {&stop, 0}, watch);
   evaluation_.store(nullptr, std::memory_order_release);
   if (result.ok() && result->tokens == 0)
     return bad_request(windows.tokens().path() + ": none of its tokens counts in the loss");
@@ -115,8 +115,7 @@ Status Evaluator::load_tokens(RankId rank, std::int32_t micro_batch, const StepP
   return evaluation_.load(std::memory_order_acquire)->load(rank, micro_batch, params, dst);
 }
 
-Status Evaluator::step_end(RankId rank, const StepParams& params, const ControlBlock&, std::span<const double>,
-                           std::span<const double> losses) {
+Status Evaluator::step_end(RankId rank, const StepParams& params, const ControlBlock&, std::span<const double> losses) {
   evaluation_.load(std::memory_order_acquire)->collect(rank, params, losses);
   return success();
 }

@@ -34,7 +34,7 @@ class Generator final : public StepSource {
   /// Errors: bad_request when the cache is full, or a token is not in the vocabulary.
   Result<std::span<const float>> append(std::span<const std::int32_t> tokens);
   std::int64_t position() const { return position_; }  ///< tokens in the cache
-  Status finish() { return engine_->executor().end(); }
+  Status finish() { return engine_->team().end(); }
   Engine& engine() { return *engine_; }
 
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
@@ -71,7 +71,7 @@ class Evaluator final : public StepSource {
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                      std::span<std::int32_t> dst) override;
   Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
-                  std::span<const double> unit_norm_sq, std::span<const double> losses) override;
+                  std::span<const double> losses) override;
 
  private:
   explicit Evaluator(const Prepared& run) : run_(run) {}

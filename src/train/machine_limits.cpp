@@ -183,7 +183,7 @@ Status check_machine(const RunConfig& config) {
 Status check_arenas(const Prepared& run) {
   const Workload& w = run.workload;
   const TierBytes& needs = run.search.needs;
-  const int ranks = static_cast<int>(w.ranks);
+  const int ranks = static_cast<int>(w.ranks());
   const std::uint64_t device = w.device.empty() ? times(needs.device, ranks) : 0;
   const std::uint64_t asked = plus(device, times(needs.host, ranks)), memory = machine_memory_bytes();
   if (asked <= memory) return success();

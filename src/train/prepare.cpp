@@ -2,10 +2,13 @@
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <tbb/parallel_for.h>
 #include <tbb/parallel_invoke.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <filesystem>
 #include <map>
 #include <thread>
@@ -28,6 +31,23 @@ namespace {
 
 /// Units times micro-batches of a step: each is some ops of a plan.
 constexpr std::int64_t passes_max = 1 << 18;
+
+int lots_of(const RunConfig& c) { return c.lots > 0 ? c.lots : c.ranks; }
+
+/// Of a batch that divides among the ranks.
+Status check_lots(const RunConfig& c) {
+  const std::string given = "--lots " + std::to_string(lots_of(c));
+  const int batches = c.batch / c.micro_batch;
+  if (c.lots < 0 || batches % lots_of(c) != 0)
+    return bad_request(given + ": a batch has " + std::to_string(batches) +
+                       " micro-batches, and lots of it are of equal size; give what divides that");
+  const int share = lots_of(c) / c.ranks;
+  const bool is_node = lots_of(c) % c.ranks == 0 && (c.ranks == 1 || std::has_single_bit(static_cast<unsigned>(share)));
+  if (is_node) return success();
+  return bad_request(given + " on " + std::to_string(c.ranks) +
+                     " ranks: each rank has 1, 2, 4, 8, ... of them, so that its part is one of their tree's; give " +
+                     std::to_string(c.ranks) + " times a power of two");
+}
 
 Status validate(const RunConfig& c, Purpose purpose) {
   const auto refuse = [](const std::string& text) { return Status(bad_request(text)); };
@@ -56,6 +76,7 @@ Status validate(const RunConfig& c, Purpose purpose) {
     return refuse("--batch " + std::to_string(c.batch) +
                   " is not a multiple of --micro-batch x --ranks = " + std::to_string(at_once));
   const auto micro_batches = static_cast<int>(c.batch / at_once);
+  SLUICE_TRY(check_lots(c));
   if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
     return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
                   " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
@@ -212,7 +233,8 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.model = &run->model;
   w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
   w.inference = purpose != Purpose::train;
-  w.ranks = static_cast<RankId>(config.ranks);
+  w.topology = data_parallel(static_cast<RankId>(config.ranks));
+  if (purpose == Purpose::train) w.lots = lots_of(config) / config.ranks;
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * config.ranks)
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
                                                    : 1;
@@ -245,24 +267,44 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
   run->workload.device = device->kind();
   SLUICE_TRY(set_budgets(config, *device, run->workload));
   SLUICE_TRY(get_profile(*run, *device, progress));
+  run->profile.ranks = config.ranks;
   run->model_flop_per_token = flop_per_token(run->model, config.sequence);
   return run;
 }
 
-void build_plans(Prepared& run) {
+/// Every plan that the run will run, before anything of it is touched.
+Status prove_plans(const Prepared& run) {
+  const std::array plans{&run.main, &run.flush, &run.evaluate};
+  std::array<std::vector<Violation>, plans.size()> found;
+  tbb::parallel_for(std::size_t{0}, plans.size(), [&](std::size_t i) {
+    if (!plans[i]->ops.empty()) found[i] = prove(*plans[i], run.workload, run.search.schedule);
+  });
+  for (const std::vector<Violation>& violations : found)
+    if (!violations.empty())
+      return fault("the plan is illegal, which is a bug in its builder: " + violations.front().message);
+  return success();
+}
+
+Status build_plans(Prepared& run) {
   const Workload& w = run.workload;
-  run.main = build_plan(w.main_kind(), w, run.search.schedule);
-  if (!w.inference) run.evaluate = build_plan(PlanKind::evaluate, w, run.search.schedule);
-  if (run.needs_flush()) run.flush = build_plan(PlanKind::flush, w, run.search.schedule);
-  run.predicted = simulate(run.main, run.profile);
+  tbb::parallel_invoke(
+      [&] {
+        run.main = build_plan(w.main_kind(), w, run.search.schedule);
+        run.predicted = simulate(run.main, run.profile);
+      },
+      [&] {
+        if (!w.inference) run.evaluate = build_plan(PlanKind::evaluate, w, run.search.schedule);
+        if (run.needs_flush()) run.flush = build_plan(PlanKind::flush, w, run.search.schedule);
+      });
   run.kernels = chosen_kernels(run.profile, run.main.cost_keys);
   run.kernels.merge(chosen_kernels(run.profile, run.evaluate.cost_keys));
+  return prove_plans(run);
 }
 
 }  // namespace
 
 SmallestBudgets smallest_budgets(const Prepared& run) {
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
+  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks());
   const auto of_all = [&](TierBytes b) { return TierBytes{b.device, b.host * ranks, b.nvme * ranks}; };
   if (run.is_given) {
     const TierBytes needs = of_all(run.search.needs);
@@ -284,10 +326,9 @@ SmallestBudgets smallest_budgets(const Prepared& run) {
   return smallest;
 }
 
-Error does_not_fit(const Prepared& run) {
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks);
+Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest) {
+  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks());
   const bool has_drive = !run.config.nvme.empty();
-  const SmallestBudgets smallest = smallest_budgets(run);
   const auto option = [](const char* name, std::uint64_t bytes) {
     return std::string(name) + " " + std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
   };
@@ -363,7 +404,7 @@ void search(Prepared& run, const ScheduleWish& wish, const Progress& progress) {
   const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;
   run.search = search_schedule(w, wish, run.profile, told(progress));
-  run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * w.ranks) +
+  run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * w.ranks()) +
                    " on the drive; give that as --nvme-space";
 }
 
@@ -377,7 +418,7 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
   if (progress) progress("searching a schedule");
   search(*run, wish, progress);
-  if (run->search.fits) build_plans(*run);
+  if (run->search.fits) SLUICE_TRY(build_plans(*run));
   return run;
 }
 
@@ -425,7 +466,7 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   found.needs = run_needs(run->workload, schedule);
   found.fits = within(found.needs, run->workload.budget_bytes);
   if (!found.fits) return run;
-  build_plans(*run);
+  SLUICE_TRY(build_plans(*run));
   found.predicted_seconds = run->predicted.step_seconds;
   return run;
 }

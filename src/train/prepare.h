@@ -20,6 +20,7 @@ struct Prepared {
   Workload workload;
   HardwareProfile profile;
   SearchResult search;
+  // Of rank 0: the others' differ in which parts of buffers are their own.
   StepPlan main;      ///< train, evaluate or decode
   StepPlan flush;     ///< update-ahead training only
   StepPlan evaluate;  ///< training only
@@ -31,7 +32,7 @@ struct Prepared {
   std::string durability;           ///< why steps are, or are not, durable: for people
 
   bool needs_flush() const { return !workload.inference && search.schedule.update_ahead; }
-  const Arena& arena(Tier tier) const { return *main.arena(tier, 0); }
+  const Arena& arena(Tier tier) const { return *main.arena(tier); }
 };
 
 using Progress = std::function<void(const std::string&)>;
@@ -63,7 +64,7 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
 Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const Schedule& schedule,
                                                  const DriveLayout& layout);
 
-/// Bytes of swap file that the second slots take, all ranks; 0 where the run is not durable.
+/// Bytes of swap file that the second slots take, of one rank; 0 where the run is not durable.
 std::uint64_t durable_slot_bytes(const StepPlan& plan);
 
 /// The smallest budgets of a run, as --device-memory (of a rank), --host-memory and --nvme-space (of all ranks) take
@@ -76,9 +77,10 @@ struct SmallestBudgets {
 SmallestBudgets smallest_budgets(const Prepared& run);
 
 /// One line for a run that does not fit, with budgets that would do.
-Error does_not_fit(const Prepared& run);
+Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest);
+inline Error does_not_fit(const Prepared& run) { return does_not_fit(run, smallest_budgets(run)); }
 
-/// Sum over the plan's ops of the bytes on each link, all ranks.
+/// Sum over the plan's ops of the bytes on each link: of one rank.
 LinkBytes plan_link_bytes(const StepPlan& plan);
 
 }  // namespace sluice

@@ -84,11 +84,17 @@ std::uint64_t model_hash(const Prepared& prepared) {
   return checksum(std::as_bytes(std::span(text)));
 }
 
-Status check_same_states(const RunDirectory& directory, const Prepared& prepared) {
+Status check_same_model(const RunDirectory& directory, const Prepared& prepared) {
   const RunDescription& run = *directory.run();
   if (run.model_hash != model_hash(prepared))
     return bad_request(directory.path() + ": " + prepared.config.model +
                        " is not the model that the run began with; put its configuration back, or start a new run");
+  return success();
+}
+
+Status check_same_states(const RunDirectory& directory, const Prepared& prepared) {
+  SLUICE_TRY(check_same_model(directory, prepared));
+  const RunDescription& run = *directory.run();
   if (run.layout != durable_layout(prepared.main))
     return bad_request(directory.path() +
                        " was laid out by another version of sluice; go on with that one, or start a new run");
@@ -96,16 +102,17 @@ Status check_same_states(const RunDirectory& directory, const Prepared& prepared
 }
 
 Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory, const Prepared& prepared,
-                                                  SwapStore& store, bool create, const RestoreListener& listener) {
+                                                  Engine& engine, bool create, const RestoreListener& listener) {
   const std::string& backend = prepared.config.io_backend;
   StepJournal::Options options;
   options.run_id = directory.run()->id;
   options.layout = durable_layout(prepared.main);
-  options.ranks = prepared.workload.ranks;
   SLUICE_ASSIGN(options.queue.backend, parse_io_backend(backend.empty() ? prepared.profile.drive.backend : backend));
   options.queue.faults = prepared.config.faults;
   options.create = create;
-  SLUICE_ASSIGN(auto journal, StepJournal::open(directory, store, options));
+  std::vector<SwapStore*> stores;
+  for (RankId r = 0; r < prepared.workload.ranks(); ++r) stores.push_back(engine.store(r));
+  SLUICE_ASSIGN(auto journal, StepJournal::open(directory, stores, options));
   for (const std::string& line : journal->damage()) listener.note(line);
   return journal;
 }

@@ -20,11 +20,12 @@ struct RestoreListener {
 /// What the model's configuration is, as one number.
 std::uint64_t model_hash(const Prepared& prepared);
 /// The run is of this model, and its states lie as the plan says: else bad_request with the directory's name.
+Status check_same_model(const RunDirectory& directory, const Prepared& prepared);
 Status check_same_states(const RunDirectory& directory, const Prepared& prepared);
 
 /// The records of the directory's run; those that are damaged are noted. `store`, with its plan bound, outlives them.
 Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory, const Prepared& prepared,
-                                                  SwapStore& store, bool create, const RestoreListener& listener);
+                                                  Engine& engine, bool create, const RestoreListener& listener);
 
 /// Takes the slots of the newest step that all ranks have a record of, unread. Returns the step; bad_request with the
 /// directory's name when there is none.

@@ -1,6 +1,7 @@
 #include "src/train/run_changes.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -38,7 +39,8 @@ std::string shown(const std::string& option, const Json& value) {
 bool left_open(const std::string& option, const Json& value) {
   if (value.is_null()) return true;
   if (option == "--durable") return value == static_cast<int>(Durable::automatic);
-  const bool sized = option == "--threads" || option.ends_with("-memory") || option == "--nvme-space";
+  const bool sized =
+      option == "--threads" || option == "--lots" || option.ends_with("-memory") || option == "--nvme-space";
   return sized && value == 0;
 }
 
@@ -54,7 +56,7 @@ std::string reason(const std::string& option) {
       {"--seq", data},
       {"--micro-batch", data},
       {"--batch", data},
-      {"--ranks", data},
+      {"--lots", data},
       {"--seed", data},
       {"--eval-split", data},
       {"--dtype", states},
@@ -85,12 +87,33 @@ std::vector<ConfigField> changed_fields(const Json& before, const Json& now) {
   return changed;
 }
 
+/// Numbers of ranks that add up the lots of a run in its tree.
+std::string ranks_of(int lots) {
+  std::string text = "1";
+  int least = std::max(lots, 1);
+  while (least % 2 == 0) least /= 2;
+  for (int ranks = least; ranks <= lots; ranks *= 2)
+    if (ranks > 1) text += (ranks == lots ? " or " : ", ") + std::to_string(ranks);
+  return text;
+}
+
+/// The batch is cut as it was when the run began.
+Status check_ranks(const RunConfig& run, int ranks) {
+  const int share = ranks > 0 && run.lots % ranks == 0 ? run.lots / ranks : 0;
+  if (ranks == run.ranks || ranks == 1 || std::has_single_bit(static_cast<unsigned>(share))) return success();
+  return bad_request("--ranks " + std::to_string(ranks) + " contradicts the run, whose gradients add up in --lots " +
+                     std::to_string(run.lots) + ": it can go on with " + ranks_of(run.lots) +
+                     "; leave the option out to go on with " + std::to_string(run.ranks) +
+                     ", or give another --run DIR");
+}
+
 bool same_steps(const RunConfig& a, const RunConfig& b) { return changed_fields(to_json(a), to_json(b)).empty(); }
 
 }  // namespace
 
 Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options,
                             bool resume) {
+  if (options.contains("--ranks")) SLUICE_TRY(check_ranks(stored, given.ranks));
   const Json before = to_json(stored), now = to_json(given);
   Json merged = before;
   // With a constant rate a longer run begins as the shorter one did.
@@ -118,6 +141,10 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
                        " directories, and the swap file of the run is striped over " +
                        std::to_string(stored.nvme.size()) + "; name where each of them is now, in their order");
   SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
+  // More ranks have fewer micro-batches each, and their plan is made anew.
+  const int micro_batches = config.batch / (config.micro_batch * config.ranks);
+  if (config.ranks != stored.ranks && config.wish.group)
+    config.wish.group = std::clamp(*config.wish.group, 1, std::max(1, micro_batches));
   config.run = given.run;
   config.json = given.json;
   config.faults = given.faults;

@@ -49,6 +49,7 @@ struct RunConfig {
   int micro_batch = 1;  ///< sequences per micro-batch
   int batch = 8;        ///< sequences per step, all ranks
   int ranks = 1;        ///< ZeRO-3 ranks in this process
+  int lots = 0;         ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks
   Dtype dtype = Dtype::bf16;
   MomentFormat moments = MomentFormat::f32;
   OptimizerConfig optimizer;

@@ -29,7 +29,8 @@ void each_field(Config& c, F f) {
   f("--seq", "sequence", c.sequence, Change::never);
   f("--micro-batch", "micro_batch", c.micro_batch, Change::never);
   f("--batch", "batch", c.batch, Change::never);
-  f("--ranks", "ranks", c.ranks, Change::never);
+  f("--ranks", "ranks", c.ranks, Change::recorded);
+  f("--lots", "lots", c.lots, Change::never);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
   f("--lr", "lr", a.lr, Change::recorded);
@@ -151,8 +152,8 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 7> later_keys{"document_mask", "document_length", "device",   "update_on_device",
-                                                     "eval_split",    "eval_data",       "tokenizer"};
+constexpr std::array<std::string_view, 8> later_keys{
+    "document_mask", "document_length", "device", "update_on_device", "eval_split", "eval_data", "tokenizer", "lots"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

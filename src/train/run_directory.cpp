@@ -21,7 +21,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int run_schema_version = 1;
 constexpr const char* run_format = "sluice-run";
 
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
@@ -50,7 +49,7 @@ std::string seal_of(Json j) {
 Json to_json(const RunDescription& run) {
   Json j;
   j["format"] = run_format;
-  j["version"] = run_schema_version;
+  j["version"] = run.version;
   j["id"] = hex(run.id);
   j["machine"] = run.machine;
   j["config"] = to_json(run.config);
@@ -81,8 +80,8 @@ bool read_place(const Json& j, std::optional<RunPlace>& place) {
 Result<RunDescription> description_from_json(const Json& j) {
   if (!j.is_object() || !j.contains("format") || j["format"] != run_format)
     return bad_request("is not the description of a run");
-  if (!j.contains("version") || !j["version"].is_number_integer() || j["version"].get<int>() != run_schema_version)
-    return bad_request(fmt::format("is of another version of sluice; this one reads version {}", run_schema_version));
+  if (!j.contains("version") || !j["version"].is_number_integer() || j["version"] < 1 || j["version"] > run_version)
+    return bad_request(fmt::format("is of a later version of sluice; this one reads version {}", run_version));
   const Error damaged = bad_request("is damaged: put it back as it was, or start a new run in another directory");
   if (!j.contains("seal") || j["seal"] != seal_of(j)) return damaged;
   RunDescription run;
@@ -91,6 +90,7 @@ Result<RunDescription> description_from_json(const Json& j) {
                      j["data"].contains("tokens") && j["data"]["tokens"].is_number_unsigned() && j.contains("config") &&
                      j.contains("plan") && j["plan"].is_object();
   if (!named) return damaged;
+  run.version = j["version"].get<int>();
   run.machine = j["machine"].get<std::string>();
   run.data_tokens = j["data"]["tokens"].get<std::uint64_t>();
   SLUICE_ASSIGN(run.config, run_config_from_json(j["config"]));
@@ -282,8 +282,44 @@ Status RunDirectory::update(const RunConfig& config, std::int64_t done, const st
   return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
 }
 
+Status RunDirectory::lay_out(const RunDescription& laid_out, std::int64_t done) {
+  RunDescription run = *run_;
+  run.changes = with_change(run.changes, run.config, laid_out.config, done);
+  run.config = laid_out.config;
+  run.schedule = laid_out.schedule;
+  run.block_bytes = laid_out.block_bytes;
+  run.stripe_weights = laid_out.stripe_weights;
+  run.layout = laid_out.layout;
+  run_ = run;
+  return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
+}
+
+/// For good: it would be taken for newer than what is committed from here on.
+Status RunDirectory::remove_snapshot() const {
+  SLUICE_TRY(remove_file(snapshot_path()));
+  return sync_directory(path_);
+}
+
+Status RunDirectory::remove_commits(RankId from) const {
+  constexpr std::string_view prefix = "commit.";
+  std::vector<std::string> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path_, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    char* rest = nullptr;
+    const unsigned long rank = std::strtoul(name.c_str() + prefix.size(), &rest, 10);
+    const bool is_log = rest != name.c_str() + prefix.size() && (*rest == 0 || std::string_view(rest) == ".new");
+    if (is_log && rank >= from) found.push_back(path_ + "/" + name);
+  }
+  // That of rank 0 says whether there are any.
+  std::sort(found.rbegin(), found.rend());
+  for (const std::string& log : found) SLUICE_TRY(remove_file(log));
+  return success();
+}
+
 Status RunDirectory::check_swap_files(const std::vector<std::string>& directories) const {
-  if (!run_ || run_->config.durable != Durable::on || !has_commits()) return success();
+  if (!run_ || run_->config.durable != Durable::on || !has_commits() || has_snapshot()) return success();
   const std::string name = swap_name(run_->id);
   for (const std::string& directory : directories)
     if (!exists(directory + "/" + name))
@@ -295,7 +331,7 @@ Status RunDirectory::check_swap_files(const std::vector<std::string>& directorie
 }
 
 Status RunDirectory::forget() {
-  SLUICE_TRY(remove_state());  // of as many ranks as the run has
+  SLUICE_TRY(remove_state());
   std::error_code error;
   std::filesystem::remove_all(companions(), error);
   if (error) return fault(companions() + ": can not be removed: " + error.message());
@@ -325,13 +361,7 @@ bool RunDirectory::has_snapshot() const { return exists(snapshot_path()); }
 
 Status RunDirectory::remove_state() const {
   SLUICE_TRY(remove_file(snapshot_path()));
-  const int ranks = run_ ? run_->config.ranks : 1;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::string commit = commit_path(static_cast<RankId>(rank));
-    SLUICE_TRY(remove_file(commit));
-    SLUICE_TRY(remove_file(commit + ".new"));
-  }
-  return success();
+  return remove_commits(0);
 }
 
 }  // namespace sluice

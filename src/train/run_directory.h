@@ -3,7 +3,8 @@
 //     run.json          configuration, identity of model and data, schedule: written before the first step, and again
 //                       when the run goes on otherwise
 //     commit.R          the commit records of rank R (offload/state/commit_log.h), where the run is durable
-//     state.snapshot    all states of a run that is not durable, written when it was asked to stop
+//     state.snapshot    all states of a run that is not durable, written when it was asked to stop; of a durable one
+//                       while it is laid out for another number of ranks
 //     metrics.jsonl     a line per step
 //     result.json       written when the run is complete
 //     began_from/       tokenizer and settings of the model that it began from, which may be gone at the end
@@ -34,11 +35,15 @@ struct RunPlace {
   bool operator==(const RunPlace&) const = default;
 };
 
+/// What steps add up, and in which order, is a version's: a run of an early one can be exported, and not go on.
+constexpr int run_version = 2;
+
 /// What run.json holds.
 struct RunDescription {
-  std::uint64_t id = 0;  ///< random: in the names of swap files and in commit records
-  std::string machine;   ///< the same bits are promised on this one
-  RunConfig config;      ///< nothing left open
+  int version = run_version;  ///< whose sums its steps have
+  std::uint64_t id = 0;       ///< random: in the names of swap files and in commit records
+  std::string machine;        ///< the same bits are promised on this one
+  RunConfig config;           ///< nothing left open
   std::uint64_t model_hash = 0;
   std::uint64_t data_tokens = 0, data_hash = 0;
   Schedule schedule;
@@ -77,6 +82,9 @@ class RunDirectory {
   std::string moved() const;
   /// What may change while a run goes on has changed behind step `done`; and it is remembered where it does.
   Status update(const RunConfig& config, std::int64_t done, const std::string& device, const KernelChoices& kernels);
+  /// The run goes on with another number of ranks: its schedule, and where its states lie, are those of `laid_out` from
+  /// now on.
+  Status lay_out(const RunDescription& laid_out, std::int64_t done);
   /// Whether the swap file of a run that is to go on lies in these directories: bad_request, naming what was looked
   /// for.
   Status check_swap_files(const std::vector<std::string>& directories) const;
@@ -93,7 +101,9 @@ class RunDirectory {
   std::string companions() const { return path_ + "/" + began_from; }
   bool has_commits() const;
   bool has_snapshot() const;
-  Status remove_state() const;  ///< commit records and snapshot
+  Status remove_state() const;               ///< commit records and snapshot
+  Status remove_commits(RankId from) const;  ///< of this rank and those behind it
+  Status remove_snapshot() const;
 
  private:
   Status open_fd();

@@ -1,4 +1,5 @@
-// All states of a run in one file: how a run that is not durable goes on after it was asked to stop, or had to.
+// All states of a run in one file: how a run that is not durable goes on after it was asked to stop, or had to, and how
+// any run goes on with another number of ranks.
 //
 // Header (64 bytes, little endian): magic "SLUICSNP", u32 version, u32 zero, u64 run id, u64 step, u64 bytes of states,
 // 24 bytes zero. Then the states in logical order, and u64 XXH3 of everything before. Then what the metrics tell of the

@@ -8,21 +8,22 @@ namespace sluice {
 
 std::uint64_t durable_layout(const StepPlan& plan) {
   StreamingChecksum sum;
-  for (const Buffer& b : plan.buffers) {
-    if (b.slots != 2) continue;
-    const std::array<std::uint64_t, 4> numbers{b.rank, b.bytes, b.offset, b.block_bytes};
-    sum.add(std::as_bytes(std::span(b.name)));
-    sum.add(std::as_bytes(std::span(numbers)));
-  }
+  for (RankId r = 0; r < plan.topology.ranks(); ++r)
+    for (const Buffer& b : plan.buffers) {
+      if (b.slots != 2) continue;
+      const std::array<std::uint64_t, 4> numbers{r, b.bytes, b.offset, b.block_bytes};
+      sum.add(std::as_bytes(std::span(b.name)));
+      sum.add(std::as_bytes(std::span(numbers)));
+    }
   return sum.value();
 }
 
-Result<std::unique_ptr<StepJournal>> StepJournal::open(const RunDirectory& directory, SwapStore& store,
-                                                       const Options& options) {
+Result<std::unique_ptr<StepJournal>> StepJournal::open(const RunDirectory& directory,
+                                                       std::span<SwapStore* const> stores, const Options& options) {
   auto journal = std::make_unique<StepJournal>();
-  for (RankId r = 0; r < options.ranks; ++r) {
+  for (RankId r = 0; r < stores.size(); ++r) {
     auto rank = std::make_unique<Rank>();
-    rank->tables = store.durable_sums(r);
+    rank->tables = stores[r]->durable_sums();
     CommitLog::Identity identity;
     identity.run_id = options.run_id;
     identity.layout = options.layout;

@@ -18,12 +18,11 @@ class StepJournal {
  public:
   struct Options {
     std::uint64_t run_id = 0, layout = 0;
-    RankId ranks = 1;
     QueueOptions queue;   ///< backend and faults
     bool create = false;  ///< new records instead of those that are there
   };
-  /// `store`, with a plan bound, outlives the journal.
-  static Result<std::unique_ptr<StepJournal>> open(const RunDirectory& directory, SwapStore& store,
+  /// `stores`, one for each rank, with a plan bound, outlive the journal.
+  static Result<std::unique_ptr<StepJournal>> open(const RunDirectory& directory, std::span<SwapStore* const> stores,
                                                    const Options& options);
 
   /// New logs take their names, rank 0's last: where that one is, all are.
@@ -64,7 +63,7 @@ class StepJournal {
   std::array<StepResult, CommitLog::results_max> recent_{};  ///< ring by step; step 0 is none
 };
 
-/// What the durable slots of a plan are and where they lie, as one number.
+/// What the durable slots of all ranks are and where they lie, as one number.
 std::uint64_t durable_layout(const StepPlan& plan);
 
 }  // namespace sluice

@@ -38,12 +38,11 @@ class ModelWeights final : public StoredWeights {
   Place place() const override { return Place::model; }
 
   Status visit(bool masters, const Visit& visit_piece) override {
-    const auto shard_numel = [this](UnitId unit) { return model_.units[static_cast<std::size_t>(unit)].numel; };
-    WeightPieces pieces(model_, 1, shard_numel, model_piece_numel);
+    WeightPieces pieces(model_, ShardMap(model_, 1), model_piece_numel);
     SLUICE_ASSIGN(const auto stream, WeightStream::open(weights_, pieces, masters ? Dtype::f32 : dtype()));
     while (const std::optional<WeightPiece> piece = pieces.next()) {
       SLUICE_ASSIGN(const WeightValues values, stream->next());
-      SLUICE_TRY(visit_piece(piece->unit, piece->first, values));
+      SLUICE_TRY(visit_piece(piece->unit, piece->first, values.first(piece->content_numel)));
     }
     return success();
   }
@@ -109,13 +108,13 @@ class SlotWeights final : public StateWeights {
   Status open(const RestoreListener& listener) {
     SLUICE_TRY(prepare_states());
     SLUICE_TRY(open_engine(swap_name(run().id)));
-    SLUICE_ASSIGN(journal_, open_journal(directory_, *prepared_, *engine_->store(), false, listener));
-    SLUICE_ASSIGN(step_, take_newest(directory_, *engine_, *journal_, prepared_->workload.ranks));
+    SLUICE_ASSIGN(journal_, open_journal(directory_, *prepared_, *engine_, false, listener));
+    SLUICE_ASSIGN(step_, take_newest(directory_, *engine_, *journal_, prepared_->workload.ranks()));
     return success();
   }
   Place place() const override { return Place::slots; }
   Status verify(const RestoreListener& listener) override {
-    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal_, prepared_->workload.ranks, listener));
+    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal_, prepared_->workload.ranks(), listener));
     verified_ = true;
     return success();
   }
@@ -137,7 +136,7 @@ class SlotWeights final : public StateWeights {
   bool verified_ = false;
 };
 
-/// The snapshot of a run that is not durable.
+/// The snapshot of a run.
 class SnapshotWeights final : public StateWeights {
  public:
   explicit SnapshotWeights(const RunDirectory& directory) : StateWeights(directory) {}
@@ -163,7 +162,7 @@ class SnapshotWeights final : public StateWeights {
 
  protected:
   Status scan(std::span<const StateKind> kinds, const Engine::VisitPiece& visit) override {
-    StatePieces ahead(engine_->pieces(), kinds), behind = ahead;
+    StatePieces ahead(engine_->pieces(), kinds), behind(engine_->pieces(), kinds);
     const auto next = [&]() -> std::optional<ReadAhead::Range> {
       const std::optional<StatePiece> piece = ahead.next();
       if (!piece) return std::nullopt;
@@ -205,10 +204,10 @@ Result<std::unique_ptr<StoredWeights>> StoredWeights::open(const RunDirectory& d
   if (!directory.run()) return bad_request(directory.path() + " holds no run: there is no run.json in it");
   SLUICE_ASSIGN(const auto result, directory.result());
   if (result) return opened<ModelWeights>(directory, (*result)["steps"].get<std::uint64_t>());
+  // Of a durable run too, while it is laid out for another number of ranks.
+  if (directory.has_snapshot()) return opened<SnapshotWeights>(directory, listener);
   if (directory.run()->config.durable == Durable::on && directory.has_commits())
     return opened<SlotWeights>(directory, listener);
-  if (directory.run()->config.durable == Durable::off && directory.has_snapshot())
-    return opened<SnapshotWeights>(directory, listener);
   return bad_request(directory.path() +
                      ": the run was cut short before anything of it was kept; go on with it (sluice train --run " +
                      directory.path() + " --resume)");

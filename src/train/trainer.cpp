@@ -44,7 +44,7 @@ void compare_with_profile(const Prepared& run, const std::vector<StepRecord>& st
 
 double Trainer::batch_tokens() const {
   const Workload& w = run_.workload;
-  return static_cast<double>(w.shape.tokens()) * w.micro_batches * w.ranks;
+  return static_cast<double>(w.shape.tokens()) * w.micro_batches * w.ranks();
 }
 
 Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
@@ -55,7 +55,7 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
   const auto micro_batches = static_cast<std::uint64_t>(w.micro_batches);
   const std::uint64_t first =
-      (((params.step - 1) * w.ranks + rank) * micro_batches + static_cast<std::uint64_t>(micro_batch)) * rows;
+      (((params.step - 1) * w.ranks() + rank) * micro_batches + static_cast<std::uint64_t>(micro_batch)) * rows;
   for (std::uint64_t row = 0; row < rows; ++row)
     SLUICE_TRY(read_sample(first + row, BatchRow::of(dst, row, rows, static_cast<std::uint64_t>(w.shape.sequence))));
   return success();
@@ -85,7 +85,7 @@ double Trainer::mean_loss(std::uint64_t step) const {
   return ended_[step % ended_.size()].control.loss_sum / std::max(targets_[step % targets_.size()], 1.0);
 }
 
-Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlock& control, std::span<const double>,
+Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlock& control,
                          std::span<const double> losses) {
   if (WindowLoss* evaluation = evaluation_.load(std::memory_order_acquire)) {
     evaluation->collect(rank, params, losses);
@@ -139,7 +139,7 @@ Status Trainer::release(std::int64_t step) {
   SLUICE_ASSIGN(const double targets, count_targets(static_cast<std::uint64_t>(step)));
   if (targets == 0) observer_.note("step " + std::to_string(step) + ": none of its tokens counts in the loss");
   targets_[static_cast<std::uint64_t>(step) % targets_.size()] = targets;
-  SLUICE_TRY(engine_->executor().release(step_params(step, targets)));
+  SLUICE_TRY(engine_->team().release(step_params(step, targets)));
   pending_ = run_.search.schedule.update_ahead;
   released_ = step;
   return success();
@@ -148,7 +148,7 @@ Status Trainer::release(std::int64_t step) {
 Status Trainer::begin_training(std::int64_t first) {
   first_ = first;
   released_ = first - 1;
-  SLUICE_TRY(engine_->executor().begin(run_.main));
+  SLUICE_TRY(engine_->begin(PlanKind::train));
   training_ = true;
   previous_end_ = previous_report_ = Clock::now();
   return success();
@@ -161,16 +161,16 @@ Status Trainer::end_training() {
 }
 
 Status Trainer::drain() {
-  Executor& executor = engine_->executor();
-  if (training_) timeline_ = executor.timeline();
+  RankTeam& team = engine_->team();
+  if (training_) timeline_ = team.timeline();
   training_ = false;
-  SLUICE_TRY(executor.end());
+  SLUICE_TRY(team.end());
   if (!pending_) return success();
   StepParams p = step_params(released_ + 1, batch_tokens());
   p.step = p.update_step;
-  SLUICE_TRY(executor.begin(run_.flush));
-  SLUICE_TRY(executor.release(p));
-  SLUICE_TRY(executor.end());
+  SLUICE_TRY(engine_->begin(PlanKind::flush));
+  SLUICE_TRY(team.release(p));
+  SLUICE_TRY(team.end());
   pending_ = false;
   return success();
 }
@@ -181,7 +181,7 @@ Result<std::vector<SetLoss>> Trainer::evaluate() {
     WindowLoss evaluation(set.windows, run_.workload);
     evaluation_.store(&evaluation, std::memory_order_release);
     const Result<EvaluateResult> result =
-        evaluation.run(engine_->executor(), run_.evaluate, {stop_, stop_patience_seconds}, {});
+        evaluation.run(*engine_, PlanKind::evaluate, {stop_, stop_patience_seconds}, {});
     evaluation_.store(nullptr, std::memory_order_release);
     if (!result.ok() && result.error().code == ErrorCode::not_finite)
       return fault("evaluation of " + set.name + ": " + result.error().message);
@@ -192,9 +192,9 @@ Result<std::vector<SetLoss>> Trainer::evaluate() {
 }
 
 Result<StepRecord> Trainer::collect(std::int64_t step) {
-  Executor& executor = engine_->executor();
+  RankTeam& team = engine_->team();
   const auto iteration = static_cast<std::uint64_t>(step - first_);
-  SLUICE_TRY(executor.wait(iteration));
+  SLUICE_TRY(team.wait(iteration));
   const Ended& e = ended_[static_cast<std::uint64_t>(step) % ended_.size()];
   StepRecord r;
   r.step = step;
@@ -202,12 +202,12 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   r.grad_norm = std::sqrt(e.control.grad_norm_sq);
   r.step_seconds = std::chrono::duration<double>(e.at - previous_end_).count();
   previous_end_ = e.at;
-  for (RankId rank = 0; rank < run_.workload.ranks; ++rank) {
-    r.device_peak_bytes = std::max(r.device_peak_bytes, executor.peak_bytes(Tier::device, rank));
-    r.host_peak_bytes += executor.peak_bytes(Tier::host, rank);
-    r.nvme_peak_bytes += executor.peak_bytes(Tier::nvme, rank);
+  for (RankId rank = 0; rank < run_.workload.ranks(); ++rank) {
+    r.device_peak_bytes = std::max(r.device_peak_bytes, team.peak_bytes(Tier::device, rank));
+    r.host_peak_bytes += team.peak_bytes(Tier::host, rank);
+    r.nvme_peak_bytes += team.peak_bytes(Tier::nvme, rank);
   }
-  r.moved = executor.moved(iteration);
+  r.moved = team.moved(iteration);
   fill_rates(r);
   collected_ = step;
   if (!journal_)
@@ -244,12 +244,11 @@ StepRecord Trainer::restored(const StepResult& result) const {
   r.grad_norm = result.grad_norm;
   r.step_seconds = result.seconds;
   r.skipped = result.skipped != 0;
-  for (const Arena& a : run_.main.arenas) {
-    if (a.tier == Tier::device) r.device_peak_bytes = std::max(r.device_peak_bytes, a.arena_bytes);
-    if (a.tier == Tier::host) r.host_peak_bytes += a.arena_bytes;
-    if (a.tier == Tier::nvme) r.nvme_peak_bytes += a.arena_bytes;
-  }
-  const LinkBytes bytes = plan_link_bytes(run_.main);
+  const std::uint64_t ranks = run_.workload.ranks();
+  r.device_peak_bytes = run_.arena(Tier::device).arena_bytes;
+  r.host_peak_bytes = run_.arena(Tier::host).arena_bytes * ranks;
+  r.nvme_peak_bytes = run_.arena(Tier::nvme).arena_bytes * ranks;
+  const LinkBytes bytes = plan_link_bytes(run_.main) * ranks;
   r.moved.h2d = bytes.h2d;
   r.moved.d2h = bytes.d2h;
   r.moved.nvme_read = bytes.nvme_read;
@@ -342,7 +341,7 @@ Result<StepRecord> Trainer::pass_over(std::int64_t step) {
 
 /// A step was not finite: go back to what is committed, and remember to leave it out.
 Status Trainer::skip_failed(const Error& reason) {
-  const Status echo = engine_->executor().end();
+  const Status echo = engine_->team().end();
   (void)echo;
   if (!journal_) return reason;
   const std::int64_t failed = failed_step_.load();
@@ -355,9 +354,9 @@ Status Trainer::skip_failed(const Error& reason) {
                  " were not finite one after another, and nothing of them is kept: the run stands at step " +
                  std::to_string(committed));
   observer_.note(reason.message + ": nothing of this step is kept, the run goes on with the next one");
-  for (RankId r = 0; r < run_.workload.ranks; ++r)
+  for (RankId r = 0; r < run_.workload.ranks(); ++r)
     if (journal_->step_back(r, journal_->committed()))
-      engine_->store()->set_parity(r, static_cast<std::uint8_t>(1 - engine_->store()->parity(r)));
+      engine_->store(r)->set_parity(static_cast<std::uint8_t>(1 - engine_->store(r)->parity()));
   SLUICE_TRY(engine_->roll_back());
   training_ = pending_ = false;
   done_ = committed;
@@ -400,7 +399,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   const bool long_steps = 3 * run_.predicted.step_seconds > stop_patience_seconds;
   std::optional<Impatience> impatience;
   if (journal_) engine_->set_stop(&stop);
-  if (journal_) impatience.emplace(stop, engine_->executor(), long_steps ? 0 : stop_patience_seconds);
+  if (journal_) impatience.emplace(stop, engine_->team(), long_steps ? 0 : stop_patience_seconds);
   Status ran = complete_metrics(result);
   if (ran.ok()) ran = steps(stop, result);
   while (!ran.ok() && ran.error().code == ErrorCode::not_finite) {
@@ -411,7 +410,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   }
   if (!ran.ok()) {
     if (ran.error().code != ErrorCode::cancelled || !stop.load()) return kept(ran.error());
-    const Status echo = engine_->executor().end();
+    const Status echo = engine_->team().end();
     (void)echo;
     return interrupted(result, "what was under way is given up: it would have taken too long");
   }

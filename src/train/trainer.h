@@ -96,7 +96,7 @@ class Trainer final : public StepSource, public CommitSink {
   Status load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
                      std::span<std::int32_t> dst) override;
   Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
-                  std::span<const double> unit_norm_sq, std::span<const double> losses) override;
+                  std::span<const double> losses) override;
   void step_not_finite(RankId rank, const StepParams& params) override;
   Status commit(RankId rank, const StepParams& params, std::uint8_t parity) override;
 
@@ -114,11 +114,15 @@ class Trainer final : public StepSource, public CommitSink {
   Engine::Watch watch(const std::string& what);
   Status pass_on(const std::string& what, double fraction);  ///< to the observer; cancelled once stop_ is true
   Status begin_run();
-  Status commit_initial();
+  Status commit_initial(std::uint64_t step, const std::vector<StepResult>& results);
   Status keep_beside();
   Status fill_new();
   Status continue_durable();
   Status continue_snapshot();
+  Status lay_out_anew();
+  Result<std::uint64_t> check_snapshot();
+  void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);
+  bool has_other_ranks() const { return directory_->run()->config.ranks != run_.config.ranks; }
   RunDescription describe() const;
   Status check_same(const RunDescription& run) const;
   Status open_metrics();

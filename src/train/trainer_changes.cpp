@@ -30,6 +30,9 @@ void Trainer::tell_changes() const {
   if (was != is) text += fmt::format("; the learning rate of that step is {:.4g}, and would have been {:.4g}", is, was);
   const Workload& w = run_.workload;
   const bool split = w.device.empty() && w.dtype == Dtype::bf16 && kernels::gemm_bf16_is_native();
+  if (before.ranks != now.ranks && before.threads == now.threads)
+    text += fmt::format("; no bit depends on that; each rank has {} compute thread{}, as before", now.threads,
+                        now.threads == 1 ? "" : "s");
   if (before.threads != now.threads)
     text += split ? "; where this CPU multiplies bf16 bits depend on the number of threads"
                   : "; no bit depends on the number of threads";

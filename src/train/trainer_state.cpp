@@ -13,6 +13,7 @@
 #include "src/train/metrics_file.h"
 #include "src/train/model_writer.h"
 #include "src/train/new_files.h"
+#include "src/train/other_ranks.h"
 #include "src/train/restore.h"
 #include "src/train/snapshot.h"
 #include "src/train/trainer.h"
@@ -78,17 +79,23 @@ Status Trainer::open_state() {
 
 /// From what it has left; nothing of that is touched yet.
 Status Trainer::continue_run() {
-  if (run_.workload.durable && directory_->has_commits()) return continue_durable();
-  if (!run_.workload.durable && directory_->has_snapshot()) return continue_snapshot();
+  const bool durable = run_.workload.durable;
+  const bool is_kept = directory_->has_snapshot() || (durable && directory_->has_commits());
+  if (is_kept) {
+    if (has_other_ranks()) SLUICE_TRY(lay_out_anew());
+    // A durable run has a snapshot while it is laid out for another number of ranks.
+    return directory_->has_snapshot() ? continue_snapshot() : continue_durable();
+  }
   // A step's line is written after the first commit: where there is one, there were records.
   std::error_code ignored;
-  if (run_.workload.durable && std::filesystem::is_regular_file(metrics_path_, ignored) &&
+  if (durable && std::filesystem::is_regular_file(metrics_path_, ignored) &&
       std::filesystem::file_size(metrics_path_, ignored) > 0)
     return bad_request("--run " + directory_->path() + " holds half a run: " + metrics_path_ + " has steps, and " +
                        directory_->commit_path(0) +
                        " is missing; put it back, or start a new run in another directory");
   observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
   SLUICE_TRY(directory_->remove_state());
+  if (has_other_ranks()) SLUICE_TRY(directory_->lay_out(describe(), 0));
   return begin_run();
 }
 
@@ -99,7 +106,7 @@ Status Trainer::open_engine(bool swap_exists) {
   options.commit_sink = this;
   if (run_.workload.durable) options.swap_name = swap_name(directory_->run()->id);
   options.swap_exists = swap_exists;
-  observer_.note("reserving " + std::to_string(run_.workload.ranks) + " x device and host arenas, and the swap file");
+  observer_.note("reserving " + std::to_string(run_.workload.ranks()) + " x device and host arenas, and the swap file");
   SLUICE_ASSIGN(engine_, Engine::create(run_, *this, options));
   if (!engine_->storage().empty()) observer_.note("drive tier: " + engine_->storage());
   return check_room();
@@ -115,7 +122,11 @@ Status Trainer::check_room() const {
   const std::uint64_t lasting =
       directory_->has_snapshot() ? std::max(model.data_bytes(), states) : model.data_bytes() + states;
   const std::uint64_t needed = lasting + companion_bytes(directory_->companions()) + small_files_bytes;
-  const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  // It goes before the first step.
+  std::error_code ignored;
+  if (run_.workload.durable && directory_->has_snapshot())
+    free += std::filesystem::file_size(directory_->snapshot_path(), ignored);
   if (needed <= free) return success();
   return bad_request("--run " + directory_->path() + ": " +
                      (states > 0 ? "the states of a run that is stopped, and the model, take "
@@ -178,7 +189,7 @@ Status Trainer::fill_new() {
   SLUICE_TRY(engine_->initialize(c.init, c.seed, watch(what)));
   observer_.note("the weights are in place after " +
                  format_seconds(std::chrono::duration<double>(Clock::now() - began).count()));
-  return run_.workload.durable ? commit_initial() : success();
+  return run_.workload.durable ? commit_initial(0, {}) : success();
 }
 
 RestoreListener Trainer::listener() {
@@ -186,41 +197,85 @@ RestoreListener Trainer::listener() {
           [this](const std::string& what) { return watch(what); }};
 }
 
-Status Trainer::commit_initial() {
-  SwapStore& store = *engine_->store();
-  SLUICE_TRY(store.sync());
-  SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, store, true, listener()));
-  for (RankId r = 0; r < run_.workload.ranks; ++r) SLUICE_TRY(journal_->commit(r, 0, store.parity(r)));
+/// The states as they are become the first commit of a layout.
+Status Trainer::commit_initial(std::uint64_t step, const std::vector<StepResult>& results) {
+  const RankId ranks = run_.workload.ranks();
+  for (RankId r = 0; r < ranks; ++r) SLUICE_TRY(engine_->store(r)->sync());
+  SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, true, listener()));
+  for (const StepResult& result : results) journal_->add(result);
+  for (RankId r = 0; r < ranks; ++r) SLUICE_TRY(journal_->commit(r, step, engine_->store(r)->parity()));
   return journal_->publish();
 }
 
 Status Trainer::continue_durable() {
   SLUICE_TRY(open_engine(true));
-  SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_->store(), false, listener()));
+  SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, false, listener()));
   if (!journal_->steps().empty()) SLUICE_TRY(check_not_done(journal_->steps().front()));
-  const auto restored = restore_newest(*directory_, *engine_, *journal_, run_.workload.ranks, listener());
+  const auto restored = restore_newest(*directory_, *engine_, *journal_, run_.workload.ranks(), listener());
   if (!restored.ok()) return in_order_of_drives(restored.error());
   const std::uint64_t step = *restored;
   done_ = static_cast<std::int64_t>(step);
-  // Of how many in a row have been skipped.
-  for (std::uint64_t s = step; s > 0 && journal_->find(s) && journal_->find(s)->skipped != 0; --s)
-    skip_.insert(static_cast<std::int64_t>(s));
+  std::vector<StepResult> results;
+  for (std::uint64_t s = step; s > 0 && journal_->find(s); --s) results.insert(results.begin(), *journal_->find(s));
+  remember_skipped(step, results);
   observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
                  std::to_string(run_.config.steps));
   return success();
 }
 
 Status Trainer::continue_snapshot() {
+  // The swap file that is going to be made takes the place of one whose states may be whole too.
+  if (run_.workload.durable) {
+    SLUICE_ASSIGN([[maybe_unused]] const std::uint64_t whole, check_snapshot());
+  }
   SLUICE_TRY(open_engine(false));
   SLUICE_ASSIGN(const std::uint64_t step, load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
                                                         watch("reading the states that were saved")));
   SLUICE_TRY(check_not_done(step));
   done_ = saved_ = static_cast<std::int64_t>(step);
-  for (const StepResult& result : snapshot_results(directory_->snapshot_path(), engine_->state_stream_bytes()))
-    recent_[result.step % recent_.size()] = result;
+  const std::vector<StepResult> results = snapshot_results(directory_->snapshot_path(), engine_->state_stream_bytes());
+  for (const StepResult& result : results) recent_[result.step % recent_.size()] = result;
+  if (run_.workload.durable) {
+    remember_skipped(step, results);
+    SLUICE_TRY(commit_initial(step, results));
+    SLUICE_TRY(directory_->remove_commits(run_.workload.ranks()));
+    SLUICE_TRY(directory_->remove_snapshot());
+  }
   observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
                  std::to_string(run_.config.steps));
   return success();
+}
+
+/// For this number of ranks, from what the run has left with another. Nothing is changed before its states are whole in
+/// the snapshot.
+Status Trainer::lay_out_anew() {
+  std::uint64_t step = 0;
+  if (directory_->has_snapshot()) {
+    SLUICE_ASSIGN(step, check_snapshot());
+  } else {
+    SLUICE_ASSIGN(step, save_for_other_ranks(*directory_, run_.config, listener()));
+  }
+  if (const Status sound = check_not_done(step); !sound.ok()) {
+    if (run_.workload.durable) SLUICE_TRY(directory_->remove_snapshot());
+    return sound;
+  }
+  done_ = static_cast<std::int64_t>(step);
+  tell_changes();
+  return directory_->lay_out(describe(), done_);
+}
+
+/// Reads it, ahead of anything that takes away what else there is.
+Result<std::uint64_t> Trainer::check_snapshot() {
+  SLUICE_ASSIGN(const auto on_paper, Engine::open_states(run_, ""));
+  return verify_snapshot(directory_->snapshot_path(), directory_->run()->id, on_paper->state_stream_bytes(),
+                         watch("verifying the states that were saved"));
+}
+
+/// How many in a row have been skipped up to this step, of the last results.
+void Trainer::remember_skipped(std::uint64_t step, const std::vector<StepResult>& results) {
+  for (auto result = results.rbegin(); result != results.rend() && result->step == step && result->skipped != 0;
+       ++result, --step)
+    skip_.insert(static_cast<std::int64_t>(step));
 }
 
 RunDescription Trainer::describe() const {
@@ -232,10 +287,11 @@ RunDescription Trainer::describe() const {
   // What was left open is decided now: another time it would be decided otherwise.
   d.config.durable = w.durable ? Durable::on : Durable::off;
   d.config.threads = w.threads;
+  d.config.lots = w.lots * w.ranks();
   const auto budget = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
   if (d.config.device_memory == 0) d.config.device_memory = budget(Tier::device);
-  if (d.config.host_memory == 0) d.config.host_memory = budget(Tier::host) * w.ranks;
-  if (d.config.nvme_space == 0 && !d.config.nvme.empty()) d.config.nvme_space = budget(Tier::nvme) * w.ranks;
+  if (d.config.host_memory == 0) d.config.host_memory = budget(Tier::host) * w.ranks();
+  if (d.config.nvme_space == 0 && !d.config.nvme.empty()) d.config.nvme_space = budget(Tier::nvme) * w.ranks();
   d.model_hash = model_hash(run_);
   d.data_tokens = tokens_.count();
   d.data_hash = data_hash_;
@@ -250,7 +306,7 @@ RunDescription Trainer::describe() const {
 
 Status Trainer::check_same(const RunDescription& run) const {
   const std::string where = directory_->path();
-  SLUICE_TRY(check_same_states(*directory_, run_));
+  SLUICE_TRY(has_other_ranks() ? check_same_model(*directory_, run_) : check_same_states(*directory_, run_));
   if (run.data_tokens != tokens_.count() || run.data_hash != data_hash_)
     return bad_request(where + ": " + run_.config.data + " is not the data that the run began with; " +
                        (run_.config.data == run.config.data ? "put it back"
@@ -330,7 +386,7 @@ Status Trainer::save_state() {
 
 /// Ends the steps that were released, after something else failed than they.
 Status Trainer::settle() {
-  if (journal_) return engine_->executor().end();
+  if (journal_) return engine_->team().end();
   while (training_ && collected_ < released_) {
     const Result<StepRecord> record = collect(std::max(collected_ + 1, first_));
     if (!record.ok()) break;  // ending says what it was

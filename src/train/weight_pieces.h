@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "sluice/dtype.h"
 #include "src/model/model.h"
+#include "src/model/shard_map.h"
 
 namespace sluice {
 
@@ -24,6 +24,10 @@ class WeightValues {
   std::size_t size() const { return f32_.size() + bf16_.size(); }
   std::span<const float> as_f32() const { return f32_; }
   std::span<const bf16> as_bf16() const { return bf16_; }
+  /// The first `numel` of them.
+  WeightValues first(std::size_t numel) const {
+    return bf16_.empty() ? WeightValues(f32_.first(numel)) : WeightValues(bf16_.first(numel));
+  }
   std::span<const std::byte> bytes() const { return bf16_.empty() ? std::as_bytes(f32_) : std::as_bytes(bf16_); }
 
  private:
@@ -43,21 +47,20 @@ struct WeightPiece {
 
 class WeightPieces {
  public:
-  using ShardNumel = std::function<std::uint64_t(UnitId unit)>;
   /// `model` outlives it.
-  WeightPieces(const ModelSpec& model, RankId ranks, ShardNumel shard_numel, std::uint64_t piece_numel)
-      : model_(&model), ranks_(ranks), shard_numel_(std::move(shard_numel)), piece_numel_(piece_numel) {}
+  WeightPieces(const ModelSpec& model, ShardMap map, std::uint64_t piece_numel)
+      : model_(&model), map_(map), piece_numel_(piece_numel) {}
 
   std::uint64_t piece_numel() const { return piece_numel_; }
   /// Empty after the last.
   std::optional<WeightPiece> next() {
     if (unit_ == static_cast<UnitId>(model_->units.size())) return std::nullopt;
-    const std::uint64_t shard = shard_numel_(unit_), whole = model_->units[static_cast<std::size_t>(unit_)].numel;
-    WeightPiece piece{unit_, rank_, at_, rank_ * shard + at_, std::min(piece_numel_, shard - at_), 0};
-    piece.content_numel = piece.first < whole ? std::min(piece.numel, whole - piece.first) : 0;
+    const std::uint64_t shard = map_.shard_numel(unit_), content = map_.content_numel(unit_, rank_);
+    WeightPiece piece{unit_, rank_, at_, map_.begin(unit_, rank_) + at_, std::min(piece_numel_, shard - at_), 0};
+    piece.content_numel = at_ < content ? std::min(piece.numel, content - at_) : 0;
     if ((at_ += piece.numel) < shard) return piece;
     at_ = 0;
-    if (++rank_ < ranks_) return piece;
+    if (++rank_ < map_.shards()) return piece;
     rank_ = 0;
     ++unit_;
     return piece;
@@ -65,8 +68,7 @@ class WeightPieces {
 
  private:
   const ModelSpec* model_;
-  RankId ranks_;
-  ShardNumel shard_numel_;
+  ShardMap map_;
   std::uint64_t piece_numel_;
   UnitId unit_ = 0;
   RankId rank_ = 0;

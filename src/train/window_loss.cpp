@@ -14,7 +14,7 @@ WindowLoss::WindowLoss(const Windows& windows, const Workload& workload)
       rows_(static_cast<std::uint64_t>(workload.shape.batch)),
       sequence_(static_cast<std::uint64_t>(workload.shape.sequence)),
       per_rank_(static_cast<std::uint64_t>(workload.micro_batches)),
-      per_pass_(per_rank_ * workload.ranks) {}
+      per_pass_(per_rank_ * workload.ranks()) {}
 
 /// The number of a rank's first micro-batch in a pass.
 std::uint64_t WindowLoss::micro_batch_of(RankId rank, std::uint64_t pass) const {
@@ -50,7 +50,7 @@ Result<std::uint64_t> WindowLoss::count_targets(std::uint64_t first, std::uint64
   return count;
 }
 
-Status WindowLoss::passes(Executor& executor, const Stop& stop, const Watch& watch, EvaluateResult& result) {
+Status WindowLoss::passes(RankTeam& team, const Stop& stop, const Watch& watch, EvaluateResult& result) {
   using Clock = std::chrono::steady_clock;
   const std::uint64_t windows_per_pass = per_pass_ * rows_,
                       passes = (windows_.count() + windows_per_pass - 1) / windows_per_pass;
@@ -62,9 +62,9 @@ Status WindowLoss::passes(Executor& executor, const Stop& stop, const Watch& wat
     for (; released < std::min(pass + 2, passes); ++released) {
       StepParams p;
       p.step = released + 1;
-      SLUICE_TRY(executor.release(p));
+      SLUICE_TRY(team.release(p));
     }
-    SLUICE_TRY(executor.wait(pass));
+    SLUICE_TRY(team.wait(pass));
     for (std::uint64_t m = pass * per_pass_; m < (pass + 1) * per_pass_; ++m) sum += losses_[m];
     const std::uint64_t windows = std::min((pass + 1) * windows_per_pass, windows_.count());
     SLUICE_ASSIGN(const std::uint64_t counted, count_targets(result.windows, windows));
@@ -82,11 +82,11 @@ Status WindowLoss::passes(Executor& executor, const Stop& stop, const Watch& wat
   return success();
 }
 
-Result<EvaluateResult> WindowLoss::run(Executor& executor, const StepPlan& plan, const Stop& stop, const Watch& watch) {
+Result<EvaluateResult> WindowLoss::run(Engine& engine, PlanKind kind, const Stop& stop, const Watch& watch) {
   EvaluateResult result;
-  Status status = executor.begin(plan);
-  if (status.ok()) status = passes(executor, stop, watch, result);
-  const Status ended = executor.end();
+  Status status = engine.begin(kind);
+  if (status.ok()) status = passes(engine.team(), stop, watch, result);
+  const Status ended = engine.team().end();
   if (status.ok()) status = ended;
   if (!status.ok()) return status.error();
   return result;

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "offload/run/executor.h"
 #include "src/schedule/schedule.h"
 #include "src/train/batches.h"
+#include "src/train/engine.h"
 
 namespace sluice {
 
@@ -37,12 +37,12 @@ class WindowLoss {
     double patience_seconds = 0;                   ///< that an evaluation may still take once it is
   };
   using Watch = std::function<void(double fraction, double loss)>;
-  /// Runs `plan`, which makes losses, as often as it takes; the executor is free before and after. `watch`, which may
+  /// Runs plans of `kind`, which make losses, as often as it takes; nothing runs before and after. `watch`, which may
   /// be empty, hears the loss so far after every pass. Errors: cancelled.
-  Result<EvaluateResult> run(Executor& executor, const StepPlan& plan, const Stop& stop, const Watch& watch);
+  Result<EvaluateResult> run(Engine& engine, PlanKind kind, const Stop& stop, const Watch& watch);
 
  private:
-  Status passes(Executor& executor, const Stop& stop, const Watch& watch, EvaluateResult& result);
+  Status passes(RankTeam& team, const Stop& stop, const Watch& watch, EvaluateResult& result);
   Result<std::uint64_t> count_targets(std::uint64_t first, std::uint64_t last);
   std::uint64_t micro_batch_of(RankId rank, std::uint64_t pass) const;
 

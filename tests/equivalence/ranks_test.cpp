@@ -39,9 +39,10 @@ TEST(Ranks, TrainAsOneDoes) {
         ASSERT_EQ(many.losses.size(), one.losses.size());
         for (std::size_t i = 0; i < one.losses.size(); ++i)
           EXPECT_NEAR(many.losses[i], one.losses[i], 1e-6 * one.losses[i]) << "step " << i + 1;
-        EXPECT_EQ(many.moved.collective, plan_link_bytes(prepared->main).collective * 20 +
-                                             plan_link_bytes(prepared->flush).collective +
-                                             plan_link_bytes(prepared->evaluate).collective);
+        EXPECT_EQ(many.moved.collective,
+                  static_cast<std::uint64_t>(ranks) *
+                      (plan_link_bytes(prepared->main).collective * 20 + plan_link_bytes(prepared->flush).collective +
+                       plan_link_bytes(prepared->evaluate).collective));
         if (!ahead) {
           EXPECT_EQ(many.state_hash, hash) << "one layout, two schedules";
         }
@@ -81,7 +82,7 @@ TEST(Counters, AgreeWithTheOperatingSystem) {
   const std::uint64_t read = io_of_process("read_bytes"), written = io_of_process("write_bytes");
   const std::atomic<bool> stop{false};
   ASSERT_TRUE((*trainer)->run(stop).ok());
-  const MovedBytes moved = (*trainer)->engine().executor().moved();
+  const MovedBytes moved = (*trainer)->engine().team().moved();
   // The zeros of a new file, which the first step reads, do not come from the drive; the text and a few pages of
   // metadata come on top.
   std::uint64_t zeros = 0;

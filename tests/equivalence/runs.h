@@ -145,7 +145,7 @@ inline Outcome run(const Prepared& prepared) {
   if (!hash.ok()) return out;
   out.state_hash = *hash;
   out.eval_loss = result->eval_loss().value_or(0);
-  out.moved = (*trainer)->engine().executor().moved();
+  out.moved = (*trainer)->engine().team().moved();
   return out;
 }
 

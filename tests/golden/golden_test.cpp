@@ -57,13 +57,13 @@ class Golden : public testing::TestWithParam<const char*> {
     const auto weights = HuggingFaceWeights::open(folder_, spec);
     EXPECT_TRUE(weights.ok()) << (weights.ok() ? "" : weights.error().message);
     if (!weights.ok()) return values;
-    const auto shard_numel = [&](UnitId u) { return spec.units[static_cast<std::size_t>(u)].numel; };
-    const auto stream = WeightStream::open(*weights, {spec, 1, shard_numel, std::uint64_t{1} << 20});
+    const auto stream = WeightStream::open(*weights, {spec, ShardMap(spec, 1), std::uint64_t{1} << 20});
     EXPECT_TRUE(stream.ok());
     for (std::size_t u = 0; u < spec.units.size(); ++u) {
       const auto unit = (*stream)->next();
       EXPECT_TRUE(unit.ok()) << (unit.ok() ? "" : unit.error().message);
-      values.emplace_back(unit->as_f32().begin(), unit->as_f32().end());
+      const std::span<const float> content = unit->as_f32().first(spec.units[u].numel);
+      values.emplace_back(content.begin(), content.end());
     }
     return values;
   }

@@ -49,7 +49,7 @@ Output generate(const Prepared& run, const std::string& prompt, int count, const
     fresh = {r.tokens.back()};
   }
   EXPECT_TRUE(generator->finish().ok());
-  r.nvme_read = generator->engine().executor().moved().nvme_read;
+  r.nvme_read = generator->engine().team().moved().nvme_read;
   return r;
 }
 

@@ -128,11 +128,8 @@ void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint6
   stored(model, dtype).write(folder / "model.safetensors", odd);
   const auto weights = HuggingFaceWeights::open(folder.path(), model);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
-  const auto shard_numel = [&](UnitId u) {
-    const std::uint64_t grain = 4096u * static_cast<std::uint64_t>(ranks);
-    return (model.units[static_cast<std::size_t>(u)].numel + grain - 1) / grain * 4096;
-  };
-  WeightPieces pieces(model, ranks, shard_numel, piece_numel);
+  const ShardMap map(model, ranks);
+  WeightPieces pieces(model, map, piece_numel);
   const auto stream = WeightStream::open(*weights, pieces, as_stored ? Dtype::bf16 : Dtype::f32);
   ASSERT_TRUE(stream.ok()) << stream.error().message;
   std::vector<std::vector<float>> got(model.units.size());
@@ -147,7 +144,7 @@ void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint6
     for (const bf16 value : values->as_bf16()) unit.push_back(to_float(value));
   }
   for (std::size_t u = 0; u < model.units.size(); ++u) {
-    std::vector<float> expected(shard_numel(static_cast<UnitId>(u)) * ranks, 0.0f);
+    std::vector<float> expected(map.full_numel(static_cast<UnitId>(u)), 0.0f);
     for (const TensorSpec& t : model.units[u].tensors)
       for (std::uint64_t i = 0; i < t.numel; ++i)
         expected[t.offset + i] = static_cast<float>((t.stored.first + i) % value_count);
@@ -172,8 +169,7 @@ TEST(HfWeights, a_stream_that_nobody_reads_to_its_end_ends) {
   stored(model, Dtype::bf16).write(folder / "model.safetensors", false);
   const auto weights = HuggingFaceWeights::open(folder.path(), model);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
-  const WeightPieces pieces(
-      model, 1, [&](UnitId u) { return model.units[static_cast<std::size_t>(u)].numel; }, 256);
+  const WeightPieces pieces(model, ShardMap(model, 1), 256);
   for (int taken = 0; taken < 9; ++taken) {
     const auto stream = WeightStream::open(*weights, pieces);
     ASSERT_TRUE(stream.ok()) << stream.error().message;

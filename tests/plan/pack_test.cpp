@@ -22,10 +22,10 @@ void expect_no_overlap(const StepPlan& plan) {
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& a = plan.buffers[i];
     ASSERT_EQ(a.offset % buffer_alignment_bytes, 0u);
-    ASSERT_LE(a.offset + footprint_bytes(a), plan.arena(a.tier, a.rank)->arena_bytes);
+    ASSERT_LE(a.offset + footprint_bytes(a), plan.arena(a.tier)->arena_bytes);
     for (std::size_t j = i + 1; j < plan.buffers.size(); ++j) {
       const Buffer& b = plan.buffers[j];
-      if (a.tier != b.tier || a.rank != b.rank) continue;
+      if (a.tier != b.tier) continue;
       const bool in_time = life[i].first <= life[j].second && life[j].first <= life[i].second;
       const bool in_space = a.offset < b.offset + footprint_bytes(b) && b.offset < a.offset + footprint_bytes(a);
       ASSERT_FALSE(in_time && in_space) << a.name << " and " << b.name;
@@ -35,7 +35,7 @@ void expect_no_overlap(const StepPlan& plan) {
 
 TEST(Pack, NoTwoLiveBuffersShareBytes) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    StepPlan plan = random_plan(seed, {40, 2, true, true});
+    StepPlan plan = random_plan(seed, {80, grid({2}).at(seed % 2), true, true});
     pack(plan, seed < 3 ? PackEffort::full : PackEffort::quick);
     expect_no_overlap(plan);
   }
@@ -55,7 +55,7 @@ TEST(Pack, TransformersComeWithinTwoPercentOfMaxLive) {
 }
 
 TEST(Pack, PersistentBuffersLieInOrderAtTheBottom) {
-  StepPlan plan = random_plan(5, {20, 1, true, true});
+  StepPlan plan = random_plan(5, {20, {}, true, true});
   pack(plan);
   for (const Arena& arena : plan.arenas) {
     std::uint64_t at = 0;
@@ -103,7 +103,7 @@ TEST(Pack, RandomPieces) {
 
 TEST(PackDeathTest, ATransientThatNothingTouchesIsABug) {
   StepPlan plan;
-  plan.buffers.push_back({"orphan", Tier::device, 0, 4096, Life::brief});
+  plan.buffers.push_back({"orphan", Tier::device, 4096, Life::brief});
   EXPECT_DEATH(pack(plan), "no op touches transient buffer 0 orphan");
 }
 

@@ -1,5 +1,6 @@
 #include "tests/plan/random_plan.h"
 
+#include <set>
 #include <string>
 
 #include "sluice/random.h"
@@ -11,45 +12,47 @@ class Generator {
  public:
   Generator(std::uint64_t seed, const RandomPlanOptions& options) : seed_(seed), options_(options) {
     plan_.cyclic = options.cyclic;
-    plan_.ranks = options.ranks;
+    plan_.topology = options.topology;
     plan_.units = {"a", "b", "c"};
-    plan_.groups.emplace_back();
-    for (RankId r = 0; r < options.ranks; ++r) {
-      plan_.groups[0].push_back(r);
-      for (const LaneKind k : {LaneKind::compute, LaneKind::h2d, LaneKind::nvme_read, LaneKind::nvme_write,
-                               LaneKind::optimizer, LaneKind::comm, LaneKind::commit})
-        plan_.lanes.push_back({k, r, k == LaneKind::nvme_read || k == LaneKind::nvme_write});
+    for (const LaneKind k : {LaneKind::compute, LaneKind::h2d, LaneKind::nvme_read, LaneKind::nvme_write,
+                             LaneKind::optimizer, LaneKind::commit})
+      plan_.lanes.push_back({k, k == LaneKind::nvme_read || k == LaneKind::nvme_write});
+    for (AxisSet set = 1; set <= plan_.topology.all_axes(); ++set) {
+      plan_.lanes.push_back({LaneKind::comm, false, static_cast<std::int32_t>(plan_.groups.size())});
+      plan_.groups.push_back(set);
     }
   }
 
   StepPlan run() {
-    for (RankId r = 0; r < options_.ranks; ++r) declare(r);
+    declare();
     for (int i = 0; i < options_.rounds; ++i) {
-      if (options_.ranks > 1 && below(5) == 0) meet(OpKind::all_gather);
-      for (RankId r = 0; r < options_.ranks; ++r) work(r);
+      if (meets() && below(4) == 0) open_gather();
+      if (!gathers_.empty() && below(3) == 0) gather();
+      if (meets() && below(8) == 0) scatter();
+      work();
     }
-    for (RankId r = 0; r < options_.ranks && options_.durable; ++r) {
-      at(OpKind::sync, LaneKind::commit, r);
-      at(OpKind::commit, LaneKind::commit, r);
+    while (!gathers_.empty()) gather();
+    if (options_.durable) {
+      at(OpKind::sync, LaneKind::commit);
+      at(OpKind::commit, LaneKind::commit);
     }
-    if (options_.ranks > 1) meet(OpKind::control);
+    if (meets()) control();
     return std::move(plan_);
   }
 
  private:
-  struct RankState {
-    std::vector<BufferId> persistent, durable, open;
-    BufferId control = 0;
+  struct Gather {
+    BufferId buffer;
+    std::int32_t group;
   };
 
+  bool meets() const { return !plan_.topology.axes.empty(); }
   std::uint64_t below(std::uint64_t n) { return philox(seed_, draw_++, 7)[0] % n; }
 
-  BufferId buffer(const std::string& name, Tier tier, RankId r, std::uint64_t bytes, Life life,
-                  std::uint8_t slots = 1) {
+  BufferId buffer(const std::string& name, Tier tier, std::uint64_t bytes, Life life, std::uint8_t slots = 1) {
     Buffer b;
     b.name = name + std::to_string(plan_.buffers.size());
     b.tier = tier;
-    b.rank = r;
     b.bytes = bytes;
     b.life = life;
     b.slots = slots;
@@ -57,20 +60,23 @@ class Generator {
     return static_cast<BufferId>(plan_.buffers.size() - 1);
   }
 
-  void declare(RankId r) {
-    RankState s;
+  void declare() {
     for (int i = 0; i < 2; ++i)
-      s.persistent.push_back(buffer("state", i ? Tier::host : Tier::device, r, 8192, Life::persistent));
-    s.control = buffer("control", Tier::host, r, 512, Life::persistent);
-    if (options_.durable) s.durable.push_back(buffer("durable", Tier::nvme, r, 16384, Life::persistent, 2));
-    ranks_.push_back(s);
+      persistent_.push_back(buffer("state", i ? Tier::host : Tier::device, 8192, Life::persistent));
+    control_ = buffer("control", Tier::host, 512, Life::persistent);
+    if (options_.durable) durable_.push_back(buffer("durable", Tier::nvme, 16384, Life::persistent, 2));
   }
 
-  Op& at(OpKind kind, LaneKind lane, RankId r) {
+  Op& at(OpKind kind, LaneKind lane, std::int32_t group = -1) {
     Op op;
     op.kind = kind;
+    op.group = group;
     for (LaneId l = 0; l < plan_.lanes.size(); ++l)
-      if (plan_.lanes[l].kind == lane && plan_.lanes[l].rank == r) op.lane = l;
+      if (plan_.lanes[l].kind == lane && (lane != LaneKind::comm || plan_.lanes[l].group == group)) op.lane = l;
+    if (group >= 0) {
+      met_.resize(plan_.groups.size());
+      op.collective = met_[static_cast<std::size_t>(group)]++;
+    }
     op.unit = static_cast<UnitId>(below(3));
     plan_.ops.push_back(op);
     return plan_.ops.back();
@@ -82,59 +88,112 @@ class Generator {
   }
 
   /// Some op on some lane: reads what was written, writes something new or again.
-  void work(RankId r) {
-    RankState& s = ranks_[r];
+  void work() {
     constexpr LaneKind kinds[] = {LaneKind::compute, LaneKind::h2d, LaneKind::nvme_read, LaneKind::nvme_write,
                                   LaneKind::optimizer};
     const LaneKind lane = kinds[below(5)];
-    Op& op = at(lane == LaneKind::nvme_write ? OpKind::write : OpKind::copy, lane, r);
-    for (std::uint64_t i = 0, reads = below(3); i < reads && !s.open.empty(); ++i) {
-      const BufferId b = s.open[below(s.open.size())];
-      const std::uint64_t bytes = plan_.buffers[b].bytes, from = below(bytes);
-      touch(op, b, from, 1 + below(bytes - from), below(4) ? Mode::read : Mode::read_write);
+    Op& op = at(lane == LaneKind::nvme_write ? OpKind::write : OpKind::copy, lane);
+    for (std::uint64_t i = 0, reads = below(3); i < reads && !open_.empty(); ++i) {
+      const BufferId b = open_[below(open_.size())];
+      const std::uint64_t bytes = plan_.buffers[b].bytes, some = below(bytes), from = whole_.contains(b) ? 0 : some;
+      touch(op, b, from, whole_.contains(b) ? bytes : 1 + below(bytes - from),
+            below(4) ? Mode::read : Mode::read_write);
     }
     if (below(4) == 0)
-      touch(op, s.persistent[below(2)], 4096 * below(2), 4096, below(2) ? Mode::read : Mode::read_write);
-    if (!s.durable.empty() && below(3) == 0) touch(op, s.durable[0], 4096 * below(3), 8192, Mode::read);
-    if (!s.durable.empty() && lane == LaneKind::nvme_write && below(2) == 0)
-      touch(op, s.durable[0], 4096 * below(3), 8192, Mode::write, Slot::next);
+      touch(op, persistent_[below(2)], 4096 * below(2), 4096, below(2) ? Mode::read : Mode::read_write);
+    if (!durable_.empty() && below(3) == 0) touch(op, durable_[0], 4096 * below(3), 8192, Mode::read);
+    if (!durable_.empty() && lane == LaneKind::nvme_write && below(2) == 0)
+      touch(op, durable_[0], 4096 * below(3), 8192, Mode::write, Slot::next);
     // The ranks' meeting of the iteration before stands between two rounds of durable writes.
-    if (options_.ranks > 1 && lane == LaneKind::nvme_write) touch(op, s.control, 0, 8, Mode::read);
+    if (meets() && lane == LaneKind::nvme_write) touch(op, control_, 0, 8, Mode::read);
     if (below(4) != 0) {
-      const BufferId b = buffer("t", static_cast<Tier>(below(3)), r, 1 + below(20000), static_cast<Life>(1 + below(2)));
+      const BufferId b = buffer("t", static_cast<Tier>(below(3)), 1 + below(20000), static_cast<Life>(1 + below(2)));
       touch(op, b, 0, plan_.buffers[b].bytes, Mode::write);
-      s.open.push_back(b);
+      open_.push_back(b);
     }
-    if (!s.open.empty() && below(3) == 0)
-      s.open.erase(s.open.begin() + static_cast<std::ptrdiff_t>(below(s.open.size())));
+    if (!open_.empty() && below(3) == 0) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(below(open_.size())));
   }
 
-  void meet(OpKind kind) {
-    const std::int32_t id = collectives_++;
-    for (RankId r = 0; r < options_.ranks; ++r) {
-      RankState& s = ranks_[r];
-      Op& op = at(kind, kind == OpKind::control ? LaneKind::optimizer : LaneKind::comm, r);
-      op.collective = id;
-      op.group = 0;
-      if (kind == OpKind::control) {
-        touch(op, s.control, 0, 64, Mode::read_write);
-        continue;
-      }
-      if (!s.open.empty()) touch(op, s.open[below(s.open.size())], 0, 1, Mode::read);
-      const BufferId b = buffer("g", Tier::device, r, 1 + below(20000), Life::brief);
-      touch(op, b, 0, plan_.buffers[b].bytes, Mode::write);
-      s.open.push_back(b);
+  std::int32_t some_group() { return static_cast<std::int32_t>(below(plan_.topology.all_axes())); }
+  AxisSet axes_of(std::int32_t group) const { return plan_.groups[static_cast<std::size_t>(group)]; }
+
+  /// The own part, which others do not have.
+  void open_gather() {
+    const std::int32_t group = some_group();
+    const std::uint64_t ranks = plan_.topology.size(axes_of(group)), part = 1 + below(5000);
+    const BufferId b = buffer("g", Tier::device, ranks * part, Life::brief);
+    touch(at(OpKind::copy, LaneKind::h2d), b, plan_.topology.position(axes_of(group)) * part, part, Mode::write);
+    gathers_.push_back({b, group});
+  }
+
+  void gather() {
+    const auto [b, group] = gathers_.front();
+    gathers_.erase(gathers_.begin());
+    const std::uint64_t bytes = plan_.buffers[b].bytes, part = bytes / plan_.topology.size(axes_of(group));
+    const std::uint64_t own = plan_.topology.position(axes_of(group)) * part, after = own + part;
+    const bool in_pieces = below(2) == 0;
+    Op& op = at(OpKind::all_gather, LaneKind::comm, group);
+    op.bytes = bytes - part;
+    if (in_pieces) {
+      whole_.insert(b);
+      touch(op, b, own, part, Mode::read);
+      if (own > 0) touch(op, b, 0, own, Mode::write);
+      if (after < bytes) touch(op, b, after, bytes - after, Mode::write);
+    } else {
+      touch(op, b, 0, bytes, Mode::read_write);
+    }
+    open_.push_back(b);
+  }
+
+  void scatter() {
+    const std::int32_t group = some_group();
+    const std::uint64_t ranks = plan_.topology.size(axes_of(group));
+    if (open_.empty()) return;
+    const BufferId src = open_[below(open_.size())];
+    const std::uint64_t part = plan_.buffers[src].bytes / ranks;
+    if (part == 0 || (whole_.contains(src) && part * ranks != plan_.buffers[src].bytes)) return;
+    const BufferId dst = buffer("r", Tier::device, part, Life::brief);
+    Op& op = at(OpKind::reduce_scatter, LaneKind::comm, group);
+    op.bytes = part * (ranks - 1);
+    touch(op, src, 0, part * ranks, Mode::read);
+    touch(op, dst, 0, part, Mode::write);
+    open_.push_back(dst);
+  }
+
+  /// All ranks at once, or along one axis after the other.
+  void control() {
+    const AxisSet all = plan_.topology.all_axes();
+    std::vector<AxisSet> sets{all};
+    if (below(2) == 0) {
+      sets.clear();
+      for (AxisSet axis = 1; axis <= all; axis *= 2) sets.push_back(axis);
+    }
+    for (const AxisSet set : sets) {
+      plan_.groups.push_back(set);
+      Op& op = at(OpKind::control, LaneKind::optimizer, static_cast<std::int32_t>(plan_.groups.size()) - 1);
+      touch(op, control_, 0, 64, Mode::read_write);
     }
   }
 
   std::uint64_t seed_, draw_ = 0;
   RandomPlanOptions options_;
   StepPlan plan_;
-  std::vector<RankState> ranks_;
-  std::int32_t collectives_ = 0;
+  std::vector<BufferId> persistent_, durable_, open_;
+  BufferId control_ = 0;
+  /// What was gathered in pieces: who touched the own part alone would not wait for the gather, and only in this rank.
+  std::set<BufferId> whole_;
+  std::vector<Gather> gathers_;    ///< whose own part is on its way
+  std::vector<std::int32_t> met_;  ///< by group: collectives so far
 };
 
 }  // namespace
+
+Topology grid(const std::vector<RankId>& sizes) {
+  constexpr const char* names[] = {"dp", "tp", "pp"};
+  std::vector<Axis> axes;
+  for (const RankId size : sizes) axes.push_back({names[axes.size()], size});
+  return Topology::of(std::move(axes), 0);
+}
 
 StepPlan random_plan(std::uint64_t seed, const RandomPlanOptions& options) { return Generator(seed, options).run(); }
 
@@ -144,7 +203,7 @@ namespace {
 class Transformer {
  public:
   Transformer(int layers, int micro_batches, bool keep) : layers_(layers), micro_batches_(micro_batches), keep_(keep) {
-    for (const LaneKind k : {LaneKind::compute, LaneKind::h2d, LaneKind::d2h}) plan_.lanes.push_back({k, 0, false});
+    for (const LaneKind k : {LaneKind::compute, LaneKind::h2d, LaneKind::d2h}) plan_.lanes.push_back({k});
     plan_.cyclic = true;
   }
 
@@ -183,7 +242,7 @@ class Transformer {
     Mode mode;
   };
   BufferId buffer(const char* name, Tier tier, std::uint64_t bytes, Life life) {
-    plan_.buffers.push_back({name + std::to_string(plan_.buffers.size()), tier, 0, bytes, life});
+    plan_.buffers.push_back({name + std::to_string(plan_.buffers.size()), tier, bytes, life});
     return static_cast<BufferId>(plan_.buffers.size() - 1);
   }
   void op(OpKind kind, LaneId lane, const std::vector<Touch>& touches) {

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "offload/plan/cost.h"
 #include "offload/plan/finish.h"
 #include "tests/plan/random_plan.h"
@@ -36,7 +40,7 @@ StepPlan lanes_only(bool cyclic = false) {
   plan.units = {"a", "b"};
   for (const LaneKind k :
        {LaneKind::compute, LaneKind::h2d, LaneKind::nvme_read, LaneKind::nvme_write, LaneKind::optimizer})
-    plan.lanes.push_back({k, 0, k == LaneKind::nvme_read || k == LaneKind::nvme_write});
+    plan.lanes.push_back({k, k == LaneKind::nvme_read || k == LaneKind::nvme_write});
   return plan;
 }
 
@@ -149,7 +153,7 @@ TEST(Simulate, MemoryIsShared) {
   StepPlan plan = lanes_only();
   HardwareProfile hw = simple_machine();
   hw.h2d_bytes_per_second = hw.d2h_bytes_per_second = 100;
-  plan.lanes.push_back({LaneKind::d2h, 0, false});
+  plan.lanes.push_back({LaneKind::d2h});
   moved(plan, OpKind::copy, 1, 100);
   moved(plan, OpKind::copy, 5, 50);
   // Both at half speed for 1 s, then the longer alone.
@@ -178,7 +182,7 @@ HardwareProfile machine_with_device() {
 
 TEST(Simulate, ADeviceTakesNoCoresAndItsLinkIsSharedByBothDirections) {
   StepPlan plan = lanes_only();
-  plan.lanes.push_back({LaneKind::d2h, 0, false});
+  plan.lanes.push_back({LaneKind::d2h});
   HardwareProfile hw = machine_with_device();
   hw.cores = 1;
   compute(plan, 2000);                // 2 s of the device
@@ -230,28 +234,115 @@ TEST(Simulate, CyclicSteadyState) {
   EXPECT_NEAR(simulate(plan, simple_machine(), 6).step_seconds, 3, 1e-9);
 }
 
-TEST(Simulate, CollectivesMeet) {
-  StepPlan plan;
-  plan.ranks = 2;
-  plan.units = {"a"};
-  plan.groups = {{0, 1}};
-  for (RankId r = 0; r < 2; ++r) {
-    plan.lanes.push_back({LaneKind::compute, r, false});
-    plan.lanes.push_back({LaneKind::comm, r, false});
-  }
-  compute(plan, 100);
-  const OpId other = compute(plan, 300);
-  plan.ops[other].lane = 2;
-  for (const auto& [lane, wait] : {std::pair<LaneId, OpId>{1, 0}, {3, other}}) {
-    const OpId g = moved(plan, OpKind::all_gather, lane, 50, {{wait, false}});
-    plan.ops[g].collective = 0;
-    plan.ops[g].group = 0;
-  }
-  const Simulation s = simulate(plan, simple_machine());
-  EXPECT_DOUBLE_EQ(s.timeline[2].start, 1);
-  EXPECT_DOUBLE_EQ(s.timeline[2].end, 4);  // two of 0.5 s alone share one memory: 1 s from when both are there
-  EXPECT_DOUBLE_EQ(s.timeline[3].end, 4);
-  EXPECT_DOUBLE_EQ(s.bound_seconds, 3) << "each rank computes alone";
+/// Predicted step and bound where this many ranks share the machine.
+std::pair<double, double> step_and_bound(const StepPlan& plan, HardwareProfile hw, int ranks) {
+  hw.ranks = ranks;
+  const Simulation s = simulate(plan, hw);
+  EXPECT_DOUBLE_EQ(s.bound_seconds, time_bound(plan, hw));
+  return {s.step_seconds, s.bound_seconds};
+}
+void expect_seconds(std::pair<double, double> got, double step, double bound) {
+  EXPECT_NEAR(got.first, step, 1e-9);
+  EXPECT_NEAR(got.second, bound, 1e-9);
+}
+
+TEST(Simulate, RanksShareADrive) {
+  const HardwareProfile hw = simple_machine();
+  StepPlan plan = lanes_only();
+  moved(plan, OpKind::read, 2, 10);  // 1 s alone
+  moved(plan, OpKind::read, 2, 30);  // 3 s alone
+  for (const int ranks : {1, 2, 3, 8}) expect_seconds(step_and_bound(plan, hw, ranks), 4 * ranks, 4 * ranks);
+  HardwareProfile two = hw;
+  two.ranks = 2;
+  EXPECT_NEAR(simulate(plan, two).timeline[0].end, 2, 1e-9);
+  EXPECT_EQ(simulate(plan, two).bottleneck, Resource::drive);
+  // Reads beside writes, as DriveReadsAndWritesShare has them.
+  plan = lanes_only();
+  moved(plan, OpKind::read, 2, 40);
+  moved(plan, OpKind::write, 3, 16);
+  for (const int ranks : {1, 2, 3}) expect_seconds(step_and_bound(plan, hw, ranks), 6.4 * ranks, 6.4 * ranks);
+}
+
+TEST(Simulate, RanksShareCores) {
+  const HardwareProfile hw = simple_machine();
+  StepPlan plan = lanes_only();
+  compute(plan, 100);  // 1 s, 2 threads of 4 cores
+  expect_seconds(step_and_bound(plan, hw, 1), 1, 1);
+  expect_seconds(step_and_bound(plan, hw, 2), 1, 1);
+  expect_seconds(step_and_bound(plan, hw, 3), 2, 1.5);  // two cores have two threads, and every team ends with its last
+  expect_seconds(step_and_bound(plan, hw, 4), 2, 2);
+  // Ranks compute at their own rate as long as there are cores.
+  HardwareProfile large = hw;
+  large.cores = 16;
+  expect_seconds(step_and_bound(plan, large, 8), 1, 1);
+  plan = lanes_only();
+  moved(plan, OpKind::load_tokens, 0, 10);  // 1 s, 1 thread
+  expect_seconds(step_and_bound(plan, hw, 4), 1, 1);
+  expect_seconds(step_and_bound(plan, hw, 8), 2, 2);
+}
+
+TEST(Simulate, RanksShareMemory) {
+  StepPlan plan = lanes_only();
+  plan.groups = {0};
+  plan.lanes.push_back({LaneKind::comm, false, 0});
+  compute(plan, 100);                                    // 1 s
+  moved(plan, OpKind::all_gather, 5, 50, {{0, false}});  // 0.5 s alone
+  plan.ops[1].collective = plan.ops[1].group = 0;
+  const HardwareProfile hw = simple_machine();
+  expect_seconds(step_and_bound(plan, hw, 1), 1.5, 1);
+  expect_seconds(step_and_bound(plan, hw, 2), 2, 2 * 2.5 / 4);  // of the cores
+  HardwareProfile large = hw;
+  large.cores = 64;
+  expect_seconds(step_and_bound(plan, large, 2), 2, 1);
+  expect_seconds(step_and_bound(plan, large, 4), 3, 2);
+  large.ranks = 4;
+  EXPECT_EQ(simulate(plan, large).bottleneck, Resource::memory);
+  EXPECT_DOUBLE_EQ(simulate(plan, large).timeline[1].start, 1) << "the ranks come to it together";
+}
+
+TEST(Simulate, RanksShareLinks) {
+  StepPlan plan = lanes_only();
+  moved(plan, OpKind::copy, 1, 20);  // 2 s alone
+  compute(plan, 100);                // 1 s beside it
+  const HardwareProfile hw = simple_machine();
+  expect_seconds(step_and_bound(plan, hw, 1), 2, 2);
+  HardwareProfile large = hw;
+  large.cores = 64;
+  expect_seconds(step_and_bound(plan, large, 2), 4, 4);
+  expect_seconds(step_and_bound(plan, large, 5), 10, 10);
+  large.ranks = 2;
+  EXPECT_EQ(simulate(plan, large).bottleneck, Resource::link_down);
+  EXPECT_DOUBLE_EQ(simulate(plan, large).timeline[1].end, 1);
+}
+
+/// What one direction of a GPU's link loses to the other, it loses however many ranks share it.
+TEST(Simulate, RanksShareBothWaysOfADevicesLink) {
+  StepPlan plan = lanes_only();
+  plan.lanes.push_back({LaneKind::d2h});
+  moved(plan, OpKind::copy, 1, 20);  // 1 s alone
+  moved(plan, OpKind::copy, 5, 40);  // 2 s alone
+  for (const int ranks : {1, 2, 4})
+    expect_seconds(step_and_bound(plan, machine_with_device(), ranks), 2.6 * ranks, 2.4 * ranks);
+}
+
+/// Parts of cores too: an op is as slow as the one of its rank whose core is the most crowded.
+TEST(Simulate, RanksHaveNoMoreCoresThanThereAre) {
+  StepPlan plan = lanes_only();
+  HardwareProfile hw = simple_machine();
+  hw.cores = 3;
+  hw.ranks = 2;
+  hw.optimizer_threads = 1;
+  hw.memory_bytes_per_second = 1e9;
+  hw.drive.read_bytes_per_second = 30;
+  hw.drive.write_bytes_per_second = 90;
+  hw.drive.mixed_bytes_per_second = 120;
+  hw.checksum_bytes_per_second = 100;
+  moved(plan, OpKind::grad_norm, 1, 40);  // 1 s of a core
+  moved(plan, OpKind::read, 2, 15);       // 0.3 of a core for 0.5 s
+  moved(plan, OpKind::write, 3, 45);      // 0.9 of a core for 0.5 s
+  const Simulation s = simulate(plan, hw);
+  EXPECT_DOUBLE_EQ(s.bound_seconds, 2 * (1 + 0.15 + 0.45) / 3);
+  EXPECT_GE(s.end_seconds, s.bound_seconds * (1 - 1e-9));
 }
 
 TEST(Simulate, MeasuredSecondsAndDtypesGoByCostKey) {
@@ -289,7 +380,7 @@ void expect_no_faster_than_its_bound(const StepPlan& plan, const HardwareProfile
 
 /// Random sizes, and measured seconds of compute ops that may be quicker than the matmul rate.
 StepPlan random_work(std::uint64_t seed) {
-  StepPlan plan = random_plan(seed, {30, static_cast<RankId>(1 + seed % 2), true, true});
+  StepPlan plan = random_plan(seed, {30, seed % 2 == 0 ? Topology{} : grid({2}), true, true});
   plan.cost_keys = {"quick bf16", "unknown"};
   for (std::size_t i = 0; i < plan.ops.size(); ++i) {
     Op& op = plan.ops[i];
@@ -333,6 +424,7 @@ TEST(Simulate, NoStepIsFasterThanItsBound) {
   for (std::size_t m = 0; m < machines.size(); ++m)
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
       SCOPED_TRACE("machine " + std::to_string(m) + ", seed " + std::to_string(seed));
+      machines[m].ranks = static_cast<int>(1 + seed % 4);
       StepPlan plan = random_work(seed);
       expect_no_faster_than_its_bound(plan, machines[m]);
       plan.cyclic = false;

@@ -30,7 +30,7 @@ std::map<std::pair<int, int>, std::string> names_of_tracks(const nlohmann::json&
 }
 
 TEST(Timeline, TraceHoldsEveryOpOnItsLane) {
-  StepPlan plan = random_plan(4, {20, 2, true, true});
+  StepPlan plan = random_plan(4, {40, grid({2}).at(1), true, true});
   plan.units[0] = "quo\"ted\\unit";
   finish(plan);
   HardwareProfile hw;
@@ -58,8 +58,9 @@ TEST(Timeline, TraceHoldsEveryOpOnItsLane) {
   }
   EXPECT_EQ(names.size(), plan.ops.size());
   for (const auto& [name, count] : names) EXPECT_EQ(count, 2) << name;
-  ASSERT_EQ(processes.size(), 4u);
-  EXPECT_EQ(processes.begin()->second, "predicted rank 0");
+  ASSERT_EQ(processes.size(), 2u);
+  EXPECT_EQ(processes.begin()->second, "predicted");
+  EXPECT_EQ(processes.rbegin()->second, "measured");
   EXPECT_GT(counters, 10);
   std::filesystem::remove(path);
 }
@@ -68,7 +69,7 @@ TEST(Timeline, TraceHoldsEveryOpOnItsLane) {
 TEST(Timeline, OpsThatOverlapHaveTracksOfTheirOwn) {
   StepPlan plan;
   plan.units = {"a"};
-  plan.lanes = {{LaneKind::compute, 0, false}, {LaneKind::nvme_read, 0, true}};
+  plan.lanes = {{LaneKind::compute}, {LaneKind::nvme_read, true}};
   Timeline spans;
   for (OpId i = 0; i < 600; ++i) {
     Op op;
@@ -117,13 +118,13 @@ TEST(Timeline, CountersReachMaxLive) {
       std::uint64_t& most = highest[e.at("name")];
       most = std::max(most, e.at("args").at("live").get<std::uint64_t>());
     }
-  EXPECT_EQ(highest.at("device bytes"), plan.arena(Tier::device, 0)->max_live_bytes);
-  EXPECT_EQ(highest.at("host bytes"), plan.arena(Tier::host, 0)->max_live_bytes);
+  EXPECT_EQ(highest.at("device bytes"), plan.arena(Tier::device)->max_live_bytes);
+  EXPECT_EQ(highest.at("host bytes"), plan.arena(Tier::host)->max_live_bytes);
   std::filesystem::remove(path);
 }
 
 TEST(Timeline, AnUnwritablePathIsAnError) {
-  const StepPlan plan = random_plan(4, {5, 1, true, true});
+  const StepPlan plan = random_plan(4, {5, {}, true, true});
   const Status status = write_trace("/nonexistent-directory/trace.json", plan, {});
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("/nonexistent-directory"), std::string::npos);

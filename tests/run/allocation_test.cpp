@@ -14,15 +14,14 @@ namespace {
 class QuietParts final : public ComputeBackend, public StepSource {
  public:
   Status run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) override {
-    mix(static_cast<OpId>(&op - plan.ops.data()), params, operands);
+    mix(0, static_cast<OpId>(&op - plan.ops.data()), params, operands);
     return success();
   }
   Status load_tokens(RankId rank, std::int32_t mb, const StepParams& params, std::span<std::int32_t> dst) override {
     fill_tokens(rank, mb, params, dst);
     return success();
   }
-  Status step_end(RankId, const StepParams&, const ControlBlock&, std::span<const double>,
-                  std::span<const double>) override {
+  Status step_end(RankId, const StepParams&, const ControlBlock&, std::span<const double>) override {
     return success();
   }
 };
@@ -33,16 +32,16 @@ TEST(Allocation, NoneWhileIterationsRun) {
       const ToyTraining toy = toy_training(ranks, 3, 2);
       RigOptions options;
       options.queue.backend = backend;
-      Rig rig(toy.plan, toy.units, options);
+      Rig rig(toy.plans, toy.units, options);
       ASSERT_TRUE(rig.initialise().ok());
       QuietParts quiet;
-      InProcessCommunicator communicator(ranks);
-      Executor executor({&rig.memory(), rig.store(), {&quiet, &quiet}, &communicator, &quiet, nullptr, toy.units},
-                        {.optimizer_threads = 2, .record_timeline = true});
-      ASSERT_TRUE(executor.begin(toy.plan).ok());
+      InProcessWorld world(ranks);
+      RankTeam team =
+          rig.other_team(world, quiet, quiet, nullptr, toy.units, {.optimizer_threads = 2, .record_timeline = true});
+      ASSERT_TRUE(team.begin(toy.plans).ok());
       const auto step = [&](std::uint64_t i) {
-        const bool released = executor.release(Rig::params(i)).ok();
-        return released && executor.wait(i).ok();
+        const bool released = team.release(Rig::params(i)).ok();
+        return released && team.wait(i).ok();
       };
       for (std::uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(step(i));
       bool ran = true;
@@ -51,7 +50,7 @@ TEST(Allocation, NoneWhileIterationsRun) {
       const std::uint64_t after = allocations();
       EXPECT_TRUE(ran);
       EXPECT_EQ(after - before, 0u) << ranks << " ranks";
-      EXPECT_TRUE(executor.end().ok());
+      EXPECT_TRUE(team.end().ok());
     }
 }
 

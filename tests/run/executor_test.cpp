@@ -12,8 +12,8 @@ namespace {
 TEST(Executor, RandomPlansMeanTheirProgramOrder) {
   for (std::uint64_t seed = 1; seed <= 25; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const StepPlan plan = random_plan({.seed = seed, .ops = 80, .cyclic = seed % 4 != 0});
-    expect_same_as_reference(plan, {}, {.content_seed = seed}, 4);
+    const std::vector<StepPlan> plans = random_plans({.seed = seed, .ops = 80, .cyclic = seed % 4 != 0});
+    expect_same_as_reference(plans, {}, {.content_seed = seed}, 4);
     if (HasFailure()) return;
   }
 }
@@ -22,8 +22,8 @@ TEST(Executor, RandomPlansOverRanks) {
   for (const RankId ranks : {2, 4})
     for (std::uint64_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, seed " + std::to_string(seed));
-      const StepPlan plan = random_plan({.seed = seed, .ranks = ranks, .ops = 40});
-      expect_same_as_reference(plan, {}, {.content_seed = seed}, 3);
+      const std::vector<StepPlan> plans = random_plans({.seed = seed, .ranks = ranks, .ops = 40});
+      expect_same_as_reference(plans, {}, {.content_seed = seed}, 3);
       if (HasFailure()) return;
     }
 }
@@ -31,8 +31,9 @@ TEST(Executor, RandomPlansOverRanks) {
 TEST(Executor, RandomDelaysChangeNothing) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const StepPlan plan = random_plan({.seed = 100 + seed / 4, .ranks = static_cast<RankId>(1 + seed % 2), .ops = 40});
-    expect_same_as_reference(plan, {}, {.executor = {.delay_seed = seed}, .content_seed = seed}, 3);
+    const std::vector<StepPlan> plans =
+        random_plans({.seed = 100 + seed / 4, .ranks = static_cast<RankId>(1 + seed % 2), .ops = 40});
+    expect_same_as_reference(plans, {}, {.executor = {.delay_seed = seed}, .content_seed = seed}, 3);
     if (HasFailure()) return;
   }
 }
@@ -42,8 +43,8 @@ TEST(Executor, TrainingStep) {
     const ToyTraining toy = toy_training(ranks, 3, 2);
     for (const int threads : {1, 3}) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(threads) + " optimizer threads");
-      expect_same_as_reference(toy.plan, toy.units, {.executor = {.optimizer_threads = threads}}, 4);
-      expect_same_as_reference(toy.plan, toy.units, {.executor = {.optimizer_threads = threads, .delay_seed = 5}}, 3);
+      expect_same_as_reference(toy.plans, toy.units, {.executor = {.optimizer_threads = threads}}, 4);
+      expect_same_as_reference(toy.plans, toy.units, {.executor = {.optimizer_threads = threads, .delay_seed = 5}}, 3);
     }
   }
 }
@@ -54,9 +55,9 @@ TEST(Executor, ReorderedShortAndInterruptedTransfersChangeNothing) {
   options.queue.faults = FaultOptions{.seed = 3, .short_probability = 0.2, .interrupt_probability = 0.2, .hold_max = 6};
   for (const auto kind : {IoBackendKind::automatic, IoBackendKind::threads}) {
     options.queue.backend = kind;
-    Reference reference(toy.plan, toy.units, options.content_seed);
+    Reference reference(toy.plans, toy.units, options.content_seed);
     for (std::uint64_t i = 0; i < 4; ++i) reference.iterate(Rig::params(i));
-    Rig rig(toy.plan, toy.units, options);
+    Rig rig(toy.plans, toy.units, options);
     ASSERT_TRUE(rig.initialise().ok());
     const Status done = rig.iterate(4);
     ASSERT_TRUE(done.ok()) << done.error().message;
@@ -66,15 +67,15 @@ TEST(Executor, ReorderedShortAndInterruptedTransfersChangeNothing) {
 
 TEST(Executor, SeveralPlansShareThePersistentBuffers) {
   const ToyTraining toy = toy_training(1, 2, 1);
-  Reference reference(toy.plan, toy.units, 1);
-  Rig rig(toy.plan, toy.units, {});
+  Reference reference(toy.plans, toy.units, 1);
+  Rig rig(toy.plans, toy.units, {});
   ASSERT_TRUE(rig.initialise().ok());
   // Another plan in between does not change which buffers the caller's ids mean.
-  StepPlan other = toy.plan;
+  StepPlan other = toy.plan();
   std::reverse(other.buffers.begin(), other.buffers.end());
   other.ops.clear();
   ASSERT_TRUE(rig.executor().begin(other).ok());
-  ASSERT_TRUE(rig.executor().end().ok());
+  ASSERT_TRUE(rig.team().end().ok());
   // An odd number of commits first, so that the second run starts in the other slot.
   for (const int iterations : {3, 2}) {
     for (int i = 0; i < iterations; ++i) reference.iterate(Rig::params(static_cast<std::uint64_t>(i)));
@@ -83,20 +84,20 @@ TEST(Executor, SeveralPlansShareThePersistentBuffers) {
   }
   const std::vector<std::pair<RankId, std::uint8_t>> expected{{0, 1}, {0, 0}, {0, 1}, {0, 0}, {0, 1}};
   EXPECT_EQ(rig.commits(), expected);
-  EXPECT_EQ(rig.store()->parity(0), 1);
+  EXPECT_EQ(rig.store()->parity(), 1);
 }
 
 TEST(Executor, TimelineHasEveryOpAfterItsWaits) {
   const ToyTraining toy = toy_training(2, 2, 1);
-  Rig rig(toy.plan, toy.units, {.executor = {.record_timeline = true}});
+  Rig rig(toy.plans, toy.units, {.executor = {.record_timeline = true}});
   ASSERT_TRUE(rig.initialise().ok());
   ASSERT_TRUE(rig.iterate(3).ok());
   const Timeline spans = rig.executor().timeline();
-  ASSERT_EQ(spans.size(), toy.plan.ops.size());
+  ASSERT_EQ(spans.size(), toy.plan().ops.size());
   for (const Span& span : spans) {
     EXPECT_EQ(span.iteration, 2u);
     EXPECT_LE(span.start, span.end);
-    for (const Wait& wait : toy.plan.ops[span.op].waits) {
+    for (const Wait& wait : toy.plan().ops[span.op].waits) {
       if (wait.previous_iteration) continue;
       EXPECT_LE(spans[wait.op].end, span.start);
     }
@@ -105,46 +106,46 @@ TEST(Executor, TimelineHasEveryOpAfterItsWaits) {
 
 TEST(Executor, OnlySoManyIterationsAreReleasedAhead) {
   const ToyTraining toy = toy_training(1, 1, 1);
-  Rig rig(toy.plan, toy.units, {});
+  Rig rig(toy.plans, toy.units, {});
   ASSERT_TRUE(rig.initialise().ok());
-  ASSERT_TRUE(rig.executor().begin(toy.plan).ok());
-  EXPECT_FALSE(rig.executor().begin(toy.plan).ok());
-  EXPECT_FALSE(rig.executor().wait(0).ok());
-  for (std::uint64_t i = 0; i < Executor::max_released; ++i) ASSERT_TRUE(rig.executor().release(Rig::params(i)).ok());
-  EXPECT_FALSE(rig.executor().release(Rig::params(Executor::max_released)).ok());
-  ASSERT_TRUE(rig.executor().wait(0).ok());
-  EXPECT_TRUE(rig.executor().release(Rig::params(Executor::max_released)).ok());
-  EXPECT_TRUE(rig.executor().end().ok());
+  ASSERT_TRUE(rig.team().begin(toy.plans).ok());
+  EXPECT_FALSE(rig.team().begin(toy.plans).ok());
+  EXPECT_FALSE(rig.team().wait(0).ok());
+  for (std::uint64_t i = 0; i < Executor::max_released; ++i) ASSERT_TRUE(rig.team().release(Rig::params(i)).ok());
+  EXPECT_FALSE(rig.team().release(Rig::params(Executor::max_released)).ok());
+  ASSERT_TRUE(rig.team().wait(0).ok());
+  EXPECT_TRUE(rig.team().release(Rig::params(Executor::max_released)).ok());
+  EXPECT_TRUE(rig.team().end().ok());
 }
 
 TEST(Executor, RefusesPlansThatItCanNotRun) {
   const ToyTraining toy = toy_training(1, 2, 1);
-  Rig rig(toy.plan, toy.units, {});
+  Rig rig(toy.plans, toy.units, {});
   const auto refused = [&](const StepPlan& plan) {
     const Status status = rig.executor().begin(plan);
     EXPECT_FALSE(status.ok());
     return status.ok() ? std::string() : status.error().message;
   };
-  StepPlan plan = toy.plan;
+  StepPlan plan = toy.plan();
   plan.buffers[0].offset += 1u << 30;
   EXPECT_NE(refused(plan).find(plan.buffers[0].name), std::string::npos);
-  plan = toy.plan;
+  plan = toy.plan();
   for (Op& op : plan.ops)
     if (op.kind == OpKind::update) op.accesses.erase(op.accesses.begin());
   EXPECT_NE(refused(plan).find("lacks the operand"), std::string::npos);
-  plan = toy.plan;
+  plan = toy.plan();
   for (Op& op : plan.ops) std::erase_if(op.accesses, [](const Access& a) { return a.role == Role::diverged; });
   EXPECT_NE(refused(plan).find("lacks the operand"), std::string::npos) << "a device counts what has diverged";
-  plan = toy.plan;
+  plan = toy.plan();
   for (Op& op : plan.ops)
     if (op.kind == OpKind::read) op.accesses[0].offset += 4096;
   EXPECT_NE(refused(plan).find("#"), std::string::npos);
-  plan = toy.plan;
+  plan = toy.plan();
   for (Op& op : plan.ops)
     if (op.kind == OpKind::update) op.unit = 7;
   EXPECT_NE(refused(plan).find("unit"), std::string::npos);
-  EXPECT_TRUE(rig.executor().begin(toy.plan).ok());
-  EXPECT_TRUE(rig.executor().end().ok());
+  EXPECT_TRUE(rig.team().begin(toy.plans).ok());
+  EXPECT_TRUE(rig.team().end().ok());
 }
 
 }  // namespace

@@ -32,9 +32,9 @@ Outcome run_with(const ToyTraining& toy, const FaultOptions& faults, IoBackendKi
   options.queue.faults = faults;
   options.queue.backend = backend;
   options.queue.depth = 8;
-  Reference reference(toy.plan, toy.units, options.content_seed);
+  Reference reference(toy.plans, toy.units, options.content_seed);
   for (std::uint64_t i = 0; i < 2; ++i) reference.iterate(Rig::params(i));
-  Rig rig(toy.plan, toy.units, options);
+  Rig rig(toy.plans, toy.units, options);
   Outcome outcome;
   const Status ready = rig.initialise();
   outcome.set_up = ready.ok();
@@ -48,7 +48,7 @@ Outcome run_with(const ToyTraining& toy, const FaultOptions& faults, IoBackendKi
     EXPECT_TRUE(outcome.clean || difference.find(' ') != std::string::npos) << "unnoticed in " << difference;
   } else {
     outcome.message = done.error().message;
-    EXPECT_GE(rig.executor().errors(), 1u);
+    EXPECT_GE(rig.team().errors(), 1u);
   }
   return outcome;
 }
@@ -92,7 +92,7 @@ TEST(Faults, ExecutorCanBeginAgainAfterAFailure) {
   const ToyTraining toy = toy_training(2, 2, 1);
   RigOptions options;
   options.queue.faults = FaultOptions{.fail_target = Target::read, .fail_nth = 9};
-  Rig rig(toy.plan, toy.units, options);
+  Rig rig(toy.plans, toy.units, options);
   ASSERT_TRUE(rig.initialise().ok());
   EXPECT_FALSE(rig.iterate(3).ok());
   // Each rank's queue has its own ninth read.
@@ -103,45 +103,49 @@ TEST(Faults, ExecutorCanBeginAgainAfterAFailure) {
 
 TEST(Faults, FailedRunLeavesTheCommittedSlotAlone) {
   const ToyTraining toy = toy_training(1, 2, 1);
+  int failed = 0;
   for (std::uint64_t n = 20; n < 60; n += 3) {
     RigOptions options;
     options.queue.faults = FaultOptions{.fail_target = Target::write, .fail_nth = n};
-    Rig rig(toy.plan, toy.units, options);
+    Rig rig(toy.plans, toy.units, options);
     ASSERT_TRUE(rig.initialise().ok());
-    if (rig.iterate(4).ok()) return;
+    if (rig.iterate(4).ok()) continue;
+    ++failed;
     // Durable buffers hold exactly what the last commit made.
-    Reference reference(toy.plan, toy.units, options.content_seed);
+    Reference reference(toy.plans, toy.units, options.content_seed);
     for (std::uint64_t i = 0; i < rig.commits().size(); ++i) reference.iterate(Rig::params(i));
     auto bounce = map_pages(1 << 20);
     ASSERT_TRUE(bounce.ok());
-    for (BufferId b = 0; b < toy.plan.buffers.size(); ++b) {
-      const Buffer& buffer = toy.plan.buffers[b];
+    for (BufferId b = 0; b < toy.plan().buffers.size(); ++b) {
+      const Buffer& buffer = toy.plan().buffers[b];
       if (buffer.slots < 2) continue;
       const Status read = rig.store()->read(b, Slot::current, 0, {*bounce, buffer.bytes});
       ASSERT_TRUE(read.ok()) << read.error().message;
-      EXPECT_EQ(std::memcmp(*bounce, reference.content(b).data(), buffer.bytes), 0) << buffer.name;
+      EXPECT_EQ(std::memcmp(*bounce, reference.content(0, b).data(), buffer.bytes), 0) << buffer.name;
     }
     unmap_pages(*bounce, 1 << 20);
   }
+  EXPECT_GE(failed, 8);
 }
 
 /// Durable buffers against what the last commit of their rank made, read past the queues: those are off.
 void expect_committed_slots(const ToyTraining& toy, Rig& rig, std::uint64_t content_seed) {
-  const SwapStore& store = *rig.store();
   auto bounce = map_pages(1 << 20);
   ASSERT_TRUE(bounce.ok());
-  for (RankId rank = 0; rank < toy.plan.ranks; ++rank) {
-    Reference reference(toy.plan, toy.units, content_seed);
+  for (RankId rank = 0; rank < rig.ranks(); ++rank) {
+    const SwapStore& store = *rig.store(rank);
+    const StepPlan& plan = toy.plans[rank];
+    Reference reference(toy.plans, toy.units, content_seed);
     std::uint64_t iterations = 0;
     for (const auto& [who, parity] : rig.commits())
       if (who == rank) reference.iterate(Rig::params(iterations++));
-    for (BufferId b = 0; b < toy.plan.buffers.size(); ++b) {
-      const Buffer& buffer = toy.plan.buffers[b];
-      if (buffer.slots < 2 || buffer.rank != rank) continue;
-      const std::uint64_t offset = store.file_offset(b, store.parity(rank), 0), bytes = padded_bytes(buffer.bytes);
+    for (BufferId b = 0; b < plan.buffers.size(); ++b) {
+      const Buffer& buffer = plan.buffers[b];
+      if (buffer.slots < 2) continue;
+      const std::uint64_t offset = store.file_offset(b, store.parity(), 0), bytes = padded_bytes(buffer.bytes);
       ASSERT_EQ(pread(store.file().files()[0].fd, *bounce, bytes, static_cast<off_t>(offset)),
                 static_cast<ssize_t>(bytes));
-      EXPECT_EQ(std::memcmp(*bounce, reference.content(b).data(), buffer.bytes), 0)
+      EXPECT_EQ(std::memcmp(*bounce, reference.content(rank, b).data(), buffer.bytes), 0)
           << buffer.name << " after " << iterations << " commits";
     }
   }
@@ -153,10 +157,14 @@ bool power_goes_at(std::uint64_t n, const ToyTraining& toy, std::uint64_t seed) 
   RigOptions options;
   const auto cut = std::make_shared<PowerCut>(seed, n);
   options.queue.faults = FaultOptions{.power_cut = cut};
-  Rig rig(toy.plan, toy.units, options);
+  Rig rig(toy.plans, toy.units, options);
   // Until the initial content is durable, nothing is promised.
-  if (!rig.initialise().ok() || !transfer_now(rig.store()->queue(0, IoOp::write), IoOp::sync, 0, 0, {}).ok())
-    return false;
+  const auto sync_all = [&] {
+    for (RankId r = 0; r < rig.ranks(); ++r)
+      if (!transfer_now(rig.store(r)->queue(IoOp::write), IoOp::sync, 0, 0, {}).ok()) return false;
+    return true;
+  };
+  if (!rig.initialise().ok() || !sync_all()) return false;
   const Status done = rig.iterate(3);
   EXPECT_EQ(cut->happened(), !done.ok());
   if (!done.ok()) {
@@ -190,13 +198,13 @@ TEST(Stop, FromAnotherThreadAtAnyTime) {
   for (int round = 0; round < 60; ++round) {
     const RankId ranks = round % 3 == 0 ? 2 : 1;
     const ToyTraining toy = toy_training(ranks, 2, 1);
-    Rig rig(toy.plan, toy.units, {.executor = {.delay_seed = static_cast<std::uint64_t>(round % 2)}});
+    Rig rig(toy.plans, toy.units, {.executor = {.delay_seed = static_cast<std::uint64_t>(round % 2)}});
     ASSERT_TRUE(rig.initialise().ok());
     std::atomic<bool> go{false};
     std::thread stopper([&, microseconds = random() % 8000] {
       while (!go) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
-      rig.executor().stop({ErrorCode::cancelled, "asked to stop"});
+      rig.team().stop({ErrorCode::cancelled, "asked to stop"});
     });
     go = true;
     const Status done = rig.iterate(6);
@@ -213,10 +221,10 @@ TEST(Stop, FromAnotherThreadAtAnyTime) {
 TEST(Stop, DestructionWithoutEnd) {
   const ToyTraining toy = toy_training(2, 2, 1);
   for (int i = 0; i < 10; ++i) {
-    Rig rig(toy.plan, toy.units, {});
+    Rig rig(toy.plans, toy.units, {});
     ASSERT_TRUE(rig.initialise().ok());
-    ASSERT_TRUE(rig.executor().begin(toy.plan).ok());
-    const bool released = i > 0 && rig.executor().release(Rig::params(0)).ok();
+    ASSERT_TRUE(rig.team().begin(toy.plans).ok());
+    const bool released = i > 0 && rig.team().release(Rig::params(0)).ok();
     EXPECT_EQ(released, i > 0);
   }
 }
@@ -241,23 +249,23 @@ class FailingBackend final : public ComputeBackend {
 TEST(Stop, BadNumbersAndFailingOpsNameTheStep) {
   const ToyTraining toy = toy_training(2, 2, 1);
   for (const auto& [role, expected] :
-       {std::pair(Role::gradient, "step 2: the gradient of U1 is not finite"),
+       {std::pair(Role::gradient, "step 2: the gradient's norm is not finite"),
         std::pair(Role::loss, "step 2: the loss is not finite"), std::pair(Role::workspace, "no luck")}) {
-    Rig rig(toy.plan, toy.units, {});
+    Rig rig(toy.plans, toy.units, {});
     ASSERT_TRUE(rig.initialise().ok());
     FailingBackend backend;
     backend.wrong = role;
-    InProcessCommunicator communicator(2);
-    Executor executor({&rig.memory(), rig.store(), {&backend, &backend}, &communicator, &rig, &rig, toy.units}, {});
-    ASSERT_TRUE(executor.begin(toy.plan).ok());
+    InProcessWorld world(2);
+    RankTeam team = rig.other_team(world, backend, rig, &rig, toy.units, {});
+    ASSERT_TRUE(team.begin(toy.plans).ok());
     Status status;
     for (std::uint64_t i = 0; i < 4 && status.ok(); ++i) {
-      status = executor.release(Rig::params(i));
-      if (status.ok()) status = executor.wait(i);
+      status = team.release(Rig::params(i));
+      if (status.ok()) status = team.wait(i);
     }
     ASSERT_FALSE(status.ok());
     EXPECT_NE(status.error().message.find(expected), std::string::npos) << status.error().message;
-    EXPECT_FALSE(executor.end().ok());
+    EXPECT_FALSE(team.end().ok());
     EXPECT_LE(rig.commits().size(), 4u) << "no rank may have committed what follows from step 2";
   }
 }

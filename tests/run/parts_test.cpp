@@ -1,7 +1,14 @@
 // The executor's parts on their own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <random>
 #include <thread>
 
 #include "offload/run/poison.h"
@@ -16,29 +23,32 @@ namespace {
 
 TEST(Memory, ArenasAreAlignedPresentAndApart) {
   HostDevice device;
-  const std::vector<ArenaSpec> specs{{Tier::device, 0, 3 << 20}, {Tier::host, 0, 4096}, {Tier::host, 1, 5000}};
+  const std::vector<ArenaSpec> specs{{Tier::device, 3 << 20}, {Tier::host, 5000}};
   auto memory = Memory::create(specs, device);
+  auto other = Memory::create(specs, device);
   ASSERT_TRUE(memory.ok()) << memory.error().message;
+  ASSERT_TRUE(other.ok()) << other.error().message;
   for (const ArenaSpec& spec : specs) {
-    std::byte* const base = memory->at(spec.tier, spec.rank, 0);
+    std::byte* const base = memory->at(spec.tier, 0);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(base) % (2u << 20), 0u);
-    EXPECT_EQ(memory->bytes(spec.tier, spec.rank), spec.bytes);
-    std::memset(base, spec.rank + 1, spec.bytes);
+    EXPECT_EQ(memory->bytes(spec.tier), spec.bytes);
+    std::memset(base, 1, spec.bytes);
+    std::memset(other->at(spec.tier, 0), 2, spec.bytes);
   }
-  EXPECT_EQ(*memory->at(Tier::host, 0, 4095), std::byte{1});
-  EXPECT_EQ(*memory->at(Tier::host, 1, 4999), std::byte{2});
-  EXPECT_EQ(memory->bytes(Tier::nvme, 0), 0u);
+  EXPECT_EQ(*memory->at(Tier::host, 4999), std::byte{1});
+  EXPECT_EQ(*memory->at(Tier::device, (3 << 20) - 1), std::byte{1});
+  EXPECT_EQ(memory->bytes(Tier::nvme), 0u);
   Memory moved = std::move(memory).value();
-  EXPECT_EQ(*moved.at(Tier::host, 1, 0), std::byte{2});
+  EXPECT_EQ(*moved.at(Tier::host, 0), std::byte{1});
 }
 
 TEST(Memory, RefusesWhatTheMachineDoesNotHave) {
   HostDevice device;
-  const std::vector<ArenaSpec> specs{{Tier::host, 3, 1ull << 60}};
+  const std::vector<ArenaSpec> specs{{Tier::host, 1ull << 60}};
   const auto memory = Memory::create(specs, device);
   ASSERT_FALSE(memory.ok());
   EXPECT_EQ(memory.error().code, ErrorCode::bad_request);
-  EXPECT_NE(memory.error().message.find("host arena of rank 3"), std::string::npos) << memory.error().message;
+  EXPECT_NE(memory.error().message.find("host arena"), std::string::npos) << memory.error().message;
 }
 
 TEST(Progress, WakesAtTheThresholdAndOnHalt) {
@@ -106,17 +116,67 @@ TEST(WorkerTeam, EveryChunkOnce) {
 
 TEST(Optimizer, NormDoesNotDependOnThreads) {
   std::vector<float> gradient(5 * 65536 + 777);
-  initial_content(3, 1, std::as_writable_bytes(std::span(gradient)));
+  initial_content(3, 0, 1, std::as_writable_bytes(std::span(gradient)));
   std::vector<double> sums;
   for (const int threads : {1, 2, 4}) {
     WorkerTeam team(threads);
     std::vector<double> partial(gradient.size() / norm_block_numel + 1);
-    double sum = 0.125;
+    ExactSum sum;
     add_tile_norm(gradient, team, partial, &sum);
-    sums.push_back(sum);
+    sums.push_back(sum.value());
   }
   EXPECT_EQ(sums[0], sums[1]);
   EXPECT_EQ(sums[0], sums[2]);
+}
+
+/// As long as integers of 128 bits hold it.
+double sum_in_integers(std::span<const double> values) {
+  __int128 sum = 0;
+  for (const double v : values) sum += static_cast<__int128>(std::ldexp(v, 60));
+  return std::ldexp(static_cast<double>(sum), -60);
+}
+
+TEST(ExactSum, IsRoundedOnceWhateverTheOrderAndTheParts) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<double> values;
+    for (int i = 0; i < 200; ++i)
+      values.push_back(
+          std::ldexp(static_cast<double>(static_cast<std::int64_t>(random())), -63 - static_cast<int>(random() % 8)) *
+          (round % 2 ? 1 : std::ldexp(1.0, static_cast<int>(random() % 40))));
+    for (double& v : values) v = std::ldexp(std::trunc(std::ldexp(v, 60)), -60);
+    const double expected = sum_in_integers(values);
+    ExactSum forward, parts[3];
+    for (const double v : values) forward.add(v);
+    std::shuffle(values.begin(), values.end(), random);
+    for (std::size_t i = 0; i < values.size(); ++i) parts[random() % 3].add(values[i]);
+    parts[2].add(parts[0]);
+    parts[2].add(parts[1]);
+    ASSERT_EQ(forward.value(), expected);
+    ASSERT_EQ(std::bit_cast<std::uint64_t>(parts[2].value()), std::bit_cast<std::uint64_t>(expected));
+  }
+}
+
+TEST(ExactSum, HoldsTheWholeRange) {
+  constexpr double most = std::numeric_limits<double>::max(), least = std::numeric_limits<double>::denorm_min();
+  const auto sum = [](std::initializer_list<double> values) {
+    ExactSum s;
+    for (const double v : values) s.add(v);
+    return s.value();
+  };
+  EXPECT_EQ(sum({}), 0);
+  for (const double v : {1.0, -1.0, least, -least, 3 * least, most, -most, 0x1p-1022, 0x1.fffffffffffffp-1023, 0.1})
+    EXPECT_EQ(sum({v}), v) << v;
+  EXPECT_EQ(sum({most, least, -most}), least);
+  EXPECT_EQ(sum({most, most, -most}), most);
+  EXPECT_EQ(sum({most, most}), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(sum({1, 0x1p-53}), 1) << "to even";
+  EXPECT_EQ(sum({1, 0x1p-53, least}), 1 + 0x1p-52) << "above the middle";
+  EXPECT_EQ(sum({1 + 0x1p-52, 0x1p-53}), 1 + 0x1p-51) << "to even";
+  EXPECT_EQ(sum({std::numeric_limits<double>::infinity(), 1}), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(sum({-std::numeric_limits<double>::infinity(), most}), -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(sum({std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()})));
+  EXPECT_TRUE(std::isnan(sum({1, std::numeric_limits<double>::quiet_NaN()})));
 }
 
 TEST(Optimizer, ChunksCoverTrainableSegmentsOnly) {
@@ -134,63 +194,106 @@ TEST(Optimizer, ChunksCoverTrainableSegmentsOnly) {
   }
 }
 
+constexpr AxisSet all_ranks = 1;
+Topology one_axis(RankId ranks, RankId rank) { return Topology::of({{"dp", ranks}}, rank); }
+
+/// Runs `f(rank, communicator)` on a thread for each rank.
+template <class F>
+void on_ranks(InProcessWorld& world, const Topology& topology, std::span<const AxisSet> groups, F f) {
+  for (RankId r = 0; r < topology.ranks(); ++r) ASSERT_TRUE(world.communicator(r).prepare(topology.at(r), groups).ok());
+  std::vector<std::thread> threads;
+  for (RankId r = 0; r < topology.ranks(); ++r) threads.emplace_back([&, r] { f(r, world.communicator(r)); });
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(InProcess, CollectivesOfFourRanks) {
   constexpr RankId ranks = 4;
-  InProcessCommunicator communicator(ranks);
-  const std::vector<RankId> all{0, 1, 2, 3};
-  ASSERT_TRUE(communicator.prepare({all}).ok());
+  InProcessWorld world(ranks);
   constexpr std::size_t part = 3000;
   std::vector<std::vector<float>> full(ranks), sums(ranks);
-  std::vector<std::vector<double>> exchanged(ranks);
-  std::vector<std::thread> threads;
-  for (RankId r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] {
-      full[r].assign(part * ranks, -1);
-      for (std::size_t i = 0; i < part; ++i) full[r][r * part + i] = static_cast<float>(r * part + i);
-      const Meeting here{0, all, r};
-      EXPECT_TRUE(communicator.all_gather(here, std::as_writable_bytes(std::span(full[r]))).ok());
-      sums[r] = full[r];
-      // In place: the sum lands in the own part of the source.
-      EXPECT_TRUE(communicator.reduce_scatter(here, sums[r], std::span(sums[r]).subspan(r * part, part)).ok());
-      const double mine[2]{1.0 * r, 2.0 * r};
-      exchanged[r].resize(8);
-      EXPECT_TRUE(communicator.exchange({control_channel, all, r}, mine, exchanged[r]).ok());
-    });
-  for (std::thread& thread : threads) thread.join();
+  std::vector<std::vector<std::int64_t>> summed(ranks);
+  // Of which no two sums in another order are equal.
+  const auto term = [](RankId rank, std::size_t i) {
+    return std::ldexp(std::sin(static_cast<float>(i) + 1000.0f * rank), static_cast<int>(i % 5) - rank);
+  };
+  on_ranks(world, one_axis(ranks, 0), std::array{all_ranks, all_ranks}, [&](RankId r, Communicator& communicator) {
+    full[r].assign(part * ranks, -1);
+    for (std::size_t i = 0; i < part; ++i) full[r][r * part + i] = static_cast<float>(r * part + i);
+    EXPECT_TRUE(communicator.all_gather(0, std::as_writable_bytes(std::span(full[r]))).ok());
+    for (std::size_t i = 0; i < part * ranks; ++i) sums[r].push_back(term(r, i));
+    // In place: the sum lands in the own part of the source.
+    EXPECT_TRUE(communicator.reduce_scatter(0, sums[r], std::span(sums[r]).subspan(r * part, part)).ok());
+    summed[r] = {r, -2 * r, std::int64_t{1} << 62};
+    EXPECT_TRUE(communicator.sum(1, std::span(summed[r]).first(2)).ok());
+  });
+  bool order_matters = false;
   for (RankId r = 0; r < ranks; ++r) {
     for (std::size_t i = 0; i < full[r].size(); ++i) ASSERT_EQ(full[r][i], static_cast<float>(i));
-    for (std::size_t i = 0; i < part; ++i) ASSERT_EQ(sums[r][r * part + i], 4 * static_cast<float>(r * part + i));
-    EXPECT_EQ(exchanged[r], (std::vector<double>{0, 0, 1, 2, 2, 4, 3, 6}));
+    for (std::size_t i = 0; i < part; ++i) {
+      const std::size_t at = r * part + i;
+      const float in_pairs = (term(0, at) + term(1, at)) + (term(2, at) + term(3, at));
+      ASSERT_EQ(sums[r][at], in_pairs) << at;
+      order_matters = order_matters || in_pairs != ((term(0, at) + term(1, at)) + term(2, at)) + term(3, at);
+    }
+    EXPECT_EQ(summed[r], (std::vector<std::int64_t>{6, -12, std::int64_t{1} << 62}));
   }
+  EXPECT_TRUE(order_matters);
+}
+
+TEST(InProcess, GroupsAreAlongAxes) {
+  const Topology topology = Topology::of({{"node", 2}, {"local", 3}}, 0);
+  InProcessWorld world(6);
+  std::vector<std::int64_t> along_node(6), along_local(6);
+  on_ranks(world, topology, std::array<AxisSet, 2>{0b01, 0b10}, [&](RankId r, Communicator& communicator) {
+    along_node[r] = along_local[r] = std::int64_t{1} << r;
+    EXPECT_TRUE(communicator.sum(0, std::span(&along_node[r], 1)).ok());
+    EXPECT_TRUE(communicator.sum(1, std::span(&along_local[r], 1)).ok());
+  });
+  EXPECT_EQ(along_node, (std::vector<std::int64_t>{0b001001, 0b010010, 0b100100, 0b001001, 0b010010, 0b100100}));
+  EXPECT_EQ(along_local, (std::vector<std::int64_t>{7, 7, 7, 56, 56, 56}));
 }
 
 TEST(InProcess, CancelAndDeadlineWakeThoseWhoWait) {
-  InProcessCommunicator communicator(2, std::chrono::seconds(0));
-  const std::vector<RankId> all{0, 1};
-  ASSERT_TRUE(communicator.prepare({all}).ok());
+  InProcessWorld world(2, std::chrono::seconds(0));
+  const auto prepare = [](InProcessWorld& of) {
+    for (RankId r = 0; r < 2; ++r) ASSERT_TRUE(of.communicator(r).prepare(one_axis(2, r), std::array{all_ranks}).ok());
+  };
+  prepare(world);
   float full[2]{};
-  const Status late = communicator.reduce_scatter({0, all, 1}, full, std::span(full).first(1));
+  const Status late = world.communicator(1).reduce_scatter(0, full, std::span(full).first(1));
   ASSERT_FALSE(late.ok());
   EXPECT_NE(late.error().message.find("rank 1"), std::string::npos) << late.error().message;
 
-  InProcessCommunicator patient(2);
-  ASSERT_TRUE(patient.prepare({all}).ok());
-  std::thread canceller([&] { patient.cancel("enough"); });
-  const Status cancelled = patient.reduce_scatter({0, all, 1}, full, std::span(full).first(1));
+  InProcessWorld patient(2);
+  prepare(patient);
+  std::thread canceller([&] { patient.communicator(0).cancel("enough"); });
+  const Status cancelled = patient.communicator(1).reduce_scatter(0, full, std::span(full).first(1));
   canceller.join();
   ASSERT_FALSE(cancelled.ok());
   EXPECT_EQ(cancelled.error().code, ErrorCode::cancelled);
   EXPECT_EQ(cancelled.error().message, "enough");
+  // Who prepares anew is not cancelled, and who was late for the first time meets nobody's leftovers.
+  on_ranks(patient, one_axis(2, 0), std::array{all_ranks}, [&](RankId r, Communicator& communicator) {
+    std::int64_t sum = r + 1;
+    EXPECT_TRUE(communicator.sum(0, std::span(&sum, 1)).ok());
+    EXPECT_EQ(sum, 3);
+  });
+}
+
+TEST(InProcess, RefusesATopologyOfOthers) {
+  InProcessWorld world(2);
+  EXPECT_FALSE(world.communicator(0).prepare(one_axis(3, 0), {}).ok());
+  EXPECT_FALSE(world.communicator(0).prepare(one_axis(2, 1), {}).ok());
 }
 
 TEST(SwapStore, SlotsAreApartAndParityChoosesThem) {
   const ToyTraining toy = toy_training(1, 1, 1);
-  Rig rig(toy.plan, toy.units, {});
+  Rig rig(toy.plans, toy.units, {});
   SwapStore& store = *rig.store();
-  ASSERT_TRUE(store.bind(toy.plan).ok());
+  ASSERT_TRUE(store.bind(toy.plan()).ok());
   BufferId durable = 0;
-  while (toy.plan.buffers[durable].slots != 2) ++durable;
-  const std::uint64_t bytes = toy.plan.buffers[durable].bytes;
+  while (toy.plan().buffers[durable].slots != 2) ++durable;
+  const std::uint64_t bytes = toy.plan().buffers[durable].bytes;
   auto pages = map_pages(bytes);
   ASSERT_TRUE(pages.ok());
   const auto fill = [&](int value) { std::memset(*pages, value, bytes); };
@@ -203,13 +306,13 @@ TEST(SwapStore, SlotsAreApartAndParityChoosesThem) {
   ASSERT_TRUE(store.sync().ok());
   ASSERT_TRUE(store.read(durable, Slot::current, 0, {*pages, bytes}).ok());
   EXPECT_EQ((*pages)[bytes - 1], std::byte{1});
-  store.set_parity(0, 1);
+  store.set_parity(1);
   ASSERT_TRUE(store.read(durable, Slot::current, 8192, {*pages, 8192}).ok());
   EXPECT_EQ((*pages)[0], std::byte{2});
   EXPECT_EQ(store.written_bytes(), 2 * bytes);
   EXPECT_EQ(store.read_bytes() - read_before, bytes + 8192);
   // Another plan may not see something else in the same place.
-  StepPlan other = toy.plan;
+  StepPlan other = toy.plan();
   other.buffers[durable].bytes -= 8192;
   EXPECT_FALSE(store.bind(other).ok());
   unmap_pages(*pages, bytes);
@@ -239,13 +342,13 @@ TEST(Poison, FillsPiecesAfterTheirLastUse) {
   op({{0, 0, 8192, Role::x_in, Mode::read}});
   op({{0, 0, 4096, Role::x_in, Mode::read}});
   HostDevice device;
-  const std::vector<ArenaSpec> specs{{Tier::device, 0, 3 * 8192}};
+  const std::vector<ArenaSpec> specs{{Tier::device, 3 * 8192}};
   auto memory = Memory::create(specs, device);
   ASSERT_TRUE(memory.ok());
   Poisoner poisoner(plan, *memory);
-  const auto byte = [&](std::uint64_t offset) { return *memory->at(Tier::device, 0, offset); };
+  const auto byte = [&](std::uint64_t offset) { return *memory->at(Tier::device, offset); };
   for (int iteration = 0; iteration < 2; ++iteration) {
-    std::memset(memory->at(Tier::device, 0, 0), 1, 3 * 8192);
+    std::memset(memory->at(Tier::device, 0), 1, 3 * 8192);
     // Completions need not come in program order.
     for (const OpId id : {1u, 0u, 3u}) poisoner.finished(id);
     EXPECT_EQ(byte(0), std::byte{1});

@@ -20,23 +20,24 @@ RigOptions queued(std::uint64_t content_seed, std::uint64_t delays) {
 TEST(QueueLanes, RandomPlansMeanTheirProgramOrder) {
   for (std::uint64_t seed = 1; seed <= 25; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const StepPlan plan = random_plan({.seed = seed, .ops = 80, .cyclic = seed % 4 != 0});
-    expect_same_as_reference(plan, {}, queued(seed, seed % 3), 4);
+    const std::vector<StepPlan> plans = random_plans({.seed = seed, .ops = 80, .cyclic = seed % 4 != 0});
+    expect_same_as_reference(plans, {}, queued(seed, seed % 3), 4);
     if (HasFailure()) return;
   }
 }
 
 TEST(QueueLanes, LongRunsSetMarksAnew) {
-  const StepPlan plan = random_plan({.seed = 3, .ops = 80});
-  expect_same_as_reference(plan, {}, queued(3, 0), 40);
-  expect_same_as_reference(plan, {}, queued(3, 9), 15);
+  const std::vector<StepPlan> plans = random_plans({.seed = 3, .ops = 80});
+  expect_same_as_reference(plans, {}, queued(3, 0), 40);
+  expect_same_as_reference(plans, {}, queued(3, 9), 15);
 }
 
 TEST(QueueLanes, RandomPlansOverRanks) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const StepPlan plan = random_plan({.seed = seed, .ranks = static_cast<RankId>(2 + seed % 2 * 2), .ops = 40});
-    expect_same_as_reference(plan, {}, queued(seed, seed), 3);
+    const std::vector<StepPlan> plans =
+        random_plans({.seed = seed, .ranks = static_cast<RankId>(2 + seed % 2 * 2), .ops = 40});
+    expect_same_as_reference(plans, {}, queued(seed, seed), 3);
     if (HasFailure()) return;
   }
 }
@@ -47,7 +48,7 @@ TEST(QueueLanes, TrainingStep) {
     for (const std::uint64_t delays : {0, 5}) {
       RigOptions options = queued(1, delays);
       options.executor.delay_seed = delays;
-      expect_same_as_reference(toy.plan, toy.units, options, 4);
+      expect_same_as_reference(toy.plans, toy.units, options, 4);
     }
   }
 }
@@ -57,7 +58,7 @@ TEST(QueueLanes, AFaultOfTheDeviceNamesItsOpAndStopsTheRun) {
   std::atomic<int> computed{0};
   RigOptions options = queued(1, 4);
   options.device_fault = [&](const Op&) { return ++computed == 5 ? Status(fault("an illegal address")) : success(); };
-  Rig rig(toy.plan, toy.units, options);
+  Rig rig(toy.plans, toy.units, options);
   ASSERT_TRUE(rig.initialise().ok());
   const Status done = rig.iterate(4);
   ASSERT_FALSE(done.ok());
@@ -71,7 +72,7 @@ TEST(QueueLanes, AStepWhoseUpdateDivergesIsNotCommitted) {
   for (const std::uint64_t delays : {0, 1, 2, 3}) {
     RigOptions options = queued(1, delays);
     options.diverges_in_step = 3;
-    Rig rig(toy.plan, toy.units, options);
+    Rig rig(toy.plans, toy.units, options);
     ASSERT_TRUE(rig.initialise().ok());
     const Status done = rig.iterate(8);
     ASSERT_FALSE(done.ok());
@@ -86,11 +87,11 @@ TEST(QueueLanes, AStepWhoseUpdateDivergesIsNotCommitted) {
 TEST(QueueLanes, StopsAtAnyMoment) {
   const ToyTraining toy = toy_training(2, 3, 2);
   for (std::uint64_t i = 0; i < 30; ++i) {
-    Rig rig(toy.plan, toy.units, queued(1, i));
+    Rig rig(toy.plans, toy.units, queued(1, i));
     ASSERT_TRUE(rig.initialise().ok());
     std::thread stopper([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(i * 200));
-      rig.executor().stop({ErrorCode::cancelled, "enough"});
+      rig.team().stop({ErrorCode::cancelled, "enough"});
     });
     const Status done = rig.iterate(4);
     stopper.join();
@@ -116,7 +117,7 @@ TEST(QueueLanes, WhatIsPutInWhileARunIsStoppedHasEndedBehindIt) {
     ++ran;
     return success();
   };
-  Rig rig(toy.plan, toy.units, options);
+  Rig rig(toy.plans, toy.units, options);
   executor = &rig.executor();
   ASSERT_TRUE(rig.initialise().ok());
   EXPECT_FALSE(rig.iterate(4).ok());
@@ -128,11 +129,11 @@ TEST(QueueLanes, TimelineHasEveryOp) {
   const ToyTraining toy = toy_training(1, 2, 1);
   RigOptions options = queued(1, 0);
   options.executor.record_timeline = true;
-  Rig rig(toy.plan, toy.units, options);
+  Rig rig(toy.plans, toy.units, options);
   ASSERT_TRUE(rig.initialise().ok());
   ASSERT_TRUE(rig.iterate(3).ok());
   const Timeline spans = rig.executor().timeline();
-  ASSERT_EQ(spans.size(), toy.plan.ops.size());
+  ASSERT_EQ(spans.size(), toy.plan().ops.size());
   for (const Span& span : spans) {
     EXPECT_GT(span.start, 0);
     EXPECT_LE(span.start, span.end);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "io/checksum.h"
@@ -36,8 +37,8 @@ bool of_role(const Access& a, Role role) { return a.role == role; }
 
 }  // namespace
 
-void mix(OpId id, const StepParams& params, std::span<const Operand> operands) {
-  std::uint64_t hash = id * 1000003ull + params.step;
+void mix(RankId rank, OpId id, const StepParams& params, std::span<const Operand> operands) {
+  std::uint64_t hash = id * 1000003ull + params.step * 64 + rank;
   for (const Operand& o : operands)
     if (o.mode != Mode::write) hash = hash * 31 + checksum({o.data, o.bytes});
   for (const Operand& o : operands) {
@@ -59,56 +60,72 @@ void fill_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params
     dst[i] = static_cast<std::int32_t>(philox(params.step, i, rank * 16u + static_cast<unsigned>(micro_batch))[0] >> 1);
 }
 
-void initial_content(std::uint64_t seed, BufferId buffer, std::span<std::byte> data) {
-  fill_floats(seed * 7919 + buffer, data);
+void initial_content(std::uint64_t seed, RankId rank, BufferId buffer, std::span<std::byte> data) {
+  fill_floats((seed * 61 + rank) * 7919 + buffer, data);
   // Second moments are not negative, whatever the buffer is.
   for (std::byte* p = data.data(); p + 4 <= data.data() + data.size(); p += 4) p[3] &= std::byte{0x7f};
 }
 
-Reference::Reference(const StepPlan& plan, std::vector<OptimizerUnit> units, std::uint64_t seed)
-    : plan_(plan), units_(std::move(units)), parity_(plan.ranks, 0), commits_(plan.ranks, 0) {
-  for (auto& slot : storage_) slot.resize(plan.buffers.size());
-  for (BufferId b = 0; b < plan.buffers.size(); ++b) {
-    for (int slot = 0; slot < plan.buffers[b].slots; ++slot) storage_[slot][b].resize(plan.buffers[b].bytes);
-    if (plan.buffers[b].life == Life::persistent) initial_content(seed, b, storage_[0][b]);
+Reference::Reference(const std::vector<StepPlan>& plans, std::vector<std::vector<OptimizerUnit>> units,
+                     std::uint64_t seed) {
+  for (RankId r = 0; r < plans.size(); ++r) {
+    Rank rank;
+    rank.plan = &plans[r];
+    if (!units.empty()) rank.units = units[r];
+    for (auto& slot : rank.storage) slot.resize(plans[r].buffers.size());
+    for (BufferId b = 0; b < plans[r].buffers.size(); ++b) {
+      const Buffer& buffer = plans[r].buffers[b];
+      for (int slot = 0; slot < buffer.slots; ++slot) rank.storage[slot][b].resize(buffer.bytes);
+      if (buffer.life == Life::persistent) initial_content(seed, r, b, rank.storage[0][b]);
+    }
+    ranks_.push_back(std::move(rank));
+    everyone_.push_back(r);
   }
 }
 
-std::span<const std::byte> Reference::content(BufferId buffer) const {
-  const Buffer& b = plan_.buffers[buffer];
-  return storage_[b.slots == 2 ? parity_[b.rank] : 0][buffer];
+std::span<const std::byte> Reference::content(RankId rank, BufferId buffer) const {
+  const Rank& of = ranks_[rank];
+  return of.storage[of.plan->buffers[buffer].slots == 2 ? of.parity : 0][buffer];
 }
 
-std::span<std::byte> Reference::at(const Access& access) {
-  const Buffer& b = plan_.buffers[access.buffer];
-  const int current = b.slots == 2 ? parity_[b.rank] : 0;
+std::span<std::byte> Reference::at(RankId rank, const Access& access) {
+  Rank& of = ranks_[rank];
+  const int current = of.plan->buffers[access.buffer].slots == 2 ? of.parity : 0;
   const int slot = access.slot == Slot::current ? current : 1 - current;
-  return std::span(storage_[slot][access.buffer]).subspan(access.offset, access.bytes);
+  return std::span(of.storage[slot][access.buffer]).subspan(access.offset, access.bytes);
 }
 
-std::vector<Operand> Reference::operands(const Op& op) {
+std::vector<Operand> Reference::operands(RankId rank, const Op& op) {
   std::vector<Operand> all;
-  for (const Access& a : op.accesses) all.push_back({a.role, a.mode, at(a).data(), a.bytes});
+  for (const Access& a : op.accesses) all.push_back({a.role, a.mode, at(rank, a).data(), a.bytes});
   return all;
 }
 
 void Reference::iterate(const StepParams& params) {
-  std::fill(commits_.begin(), commits_.end(), 0);
-  for (OpId id = 0; id < plan_.ops.size(); ++id) run(id, params);
-  for (RankId r = 0; r < plan_.ranks; ++r) parity_[r] ^= commits_[r];
+  for (Rank& rank : ranks_) rank.commits = 0;
+  for (OpId id = 0; id < ranks_.front().plan->ops.size(); ++id) {
+    const Op& op = ranks_.front().plan->ops[id];
+    if (op.collective < 0)
+      for (const RankId r : everyone_) run(r, id, params);
+    else if (op.kind == OpKind::control)
+      control(everyone_, id, params);
+    else
+      collective(id);
+  }
+  for (Rank& rank : ranks_) rank.parity ^= rank.commits;
 }
 
-void Reference::run(OpId id, const StepParams& params) {
-  const Op& op = plan_.ops[id];
-  const RankId rank = plan_.lanes[op.lane].rank;
+void Reference::run(RankId rank, OpId id, const StepParams& params) {
+  const StepPlan& plan = *ranks_[rank].plan;
+  const Op& op = plan.ops[id];
   const auto role = [&](Role wanted) {
-    return at(
-        *std::find_if(op.accesses.begin(), op.accesses.end(), [&](const Access& a) { return of_role(a, wanted); }));
+    return at(rank, *std::find_if(op.accesses.begin(), op.accesses.end(),
+                                  [&](const Access& a) { return of_role(a, wanted); }));
   };
   switch (op.kind) {
     case OpKind::copy:
       for (std::size_t i = 0; i + 1 < op.accesses.size(); i += 2)  // src, dst, src, dst
-        std::memcpy(at(op.accesses[i + 1]).data(), at(op.accesses[i]).data(), op.accesses[i].bytes);
+        std::memcpy(at(rank, op.accesses[i + 1]).data(), at(rank, op.accesses[i]).data(), op.accesses[i].bytes);
       break;
     case OpKind::read:
     case OpKind::write: std::memcpy(role(Role::dst).data(), role(Role::src).data(), role(Role::src).size()); break;
@@ -119,97 +136,89 @@ void Reference::run(OpId id, const StepParams& params) {
     }
     case OpKind::sync:
     case OpKind::verify: break;
-    case OpKind::commit: commits_[rank] = 1; break;
+    case OpKind::commit: ranks_[rank].commits = 1; break;
     case OpKind::grad_norm: {
-      auto* const sum = reinterpret_cast<double*>(role(Role::control).data());
-      if (op.element == 0) *sum = 0;
-      add_squared_norm(reinterpret_cast<const float*>(role(Role::gradient).data()), static_cast<std::int64_t>(op.numel),
-                       sum);
-      break;
-    }
-    case OpKind::update: update(op, params); break;
-    case OpKind::control:
-    case OpKind::all_gather:
-    case OpKind::reduce_scatter: {
-      if (op.collective < 0) {
-        control(op, params);
-        break;
+      auto* const sum = reinterpret_cast<ExactSum*>(role(Role::control).data());
+      if (!op.accumulate) *sum = ExactSum{};
+      const auto* const gradient = reinterpret_cast<const float*>(role(Role::gradient).data());
+      for (std::uint64_t at = 0; at < op.numel; at += norm_block_numel) {
+        double block = 0;
+        add_squared_norm(gradient + at, static_cast<std::int64_t>(std::min(norm_block_numel, op.numel - at)), &block);
+        sum->add(block);
       }
-      // Runs when the last rank has come.
-      arrived_[op.collective].push_back(&op);
-      if (arrived_[op.collective].size() < plan_.ranks) break;
-      if (op.kind == OpKind::control)
-        control(op, params);
-      else
-        collective(op);
-      arrived_[op.collective].clear();
       break;
     }
+    case OpKind::update: update(rank, op, params); break;
+    case OpKind::control: control(std::span(&rank, 1), id, params); break;
     case OpKind::step_end: {
       const auto block = role(Role::control);
       const auto* const values = reinterpret_cast<const double*>(block.data() + sizeof(ControlBlock));
-      const std::size_t count = (block.size() - sizeof(ControlBlock)) / 8, units = plan_.units.size();
-      StepRecord record{params.step, rank, {}, {values, values + units}, {values + units, values + count}};
+      StepRecord record{params.step, rank, {}, {values, values + (block.size() - sizeof(ControlBlock)) / 8}};
       std::memcpy(&record.control, block.data(), sizeof(ControlBlock));
       records_.push_back(record);
       break;
     }
-    default: mix(id, params, operands(op));
+    default: mix(rank, id, params, operands(rank, op));
   }
 }
 
-void Reference::collective(const Op& op) {
-  const auto& all = arrived_[op.collective];
-  const auto find = [&](const Op& o, Role role) {
-    return at(*std::find_if(o.accesses.begin(), o.accesses.end(), [&](const Access& a) { return of_role(a, role); }));
+void Reference::collective(OpId id) {
+  const auto op = [&](RankId rank) -> const Op& { return ranks_[rank].plan->ops[id]; };
+  const auto find = [&](RankId rank, Role role) {
+    const std::vector<Access>& accesses = op(rank).accesses;
+    return at(rank, *std::find_if(accesses.begin(), accesses.end(), [&](const Access& a) { return of_role(a, role); }));
   };
-  for (std::size_t mine = 0; mine < all.size(); ++mine) {
-    if (op.kind == OpKind::all_gather) {
-      for (std::size_t other = 0; other < all.size(); ++other)
+  for (const RankId mine : everyone_) {
+    if (op(mine).kind == OpKind::all_gather) {
+      for (const RankId other : everyone_)
         if (other != mine)
-          std::memcpy(at(all[mine]->accesses[other]).data(), at(all[other]->accesses[other]).data(),
-                      op.accesses[other].bytes);
+          std::memcpy(at(mine, op(mine).accesses[other]).data(), at(other, op(other).accesses[other]).data(),
+                      op(mine).accesses[other].bytes);
       continue;
     }
-    const auto dst = find(*all[mine], Role::dst);
+    const auto dst = find(mine, Role::dst);
     for (std::size_t i = 0; i < dst.size() / 4; ++i) {
-      float sum = 0;
-      for (std::size_t other = 0; other < all.size(); ++other) {
-        const float x = reinterpret_cast<const float*>(find(*all[other], Role::src).data() + mine * dst.size())[i];
-        sum = other == 0 ? x : sum + x;
+      std::vector<float> terms;
+      for (const RankId other : everyone_)
+        terms.push_back(reinterpret_cast<const float*>(find(other, Role::src).data() + mine * dst.size())[i]);
+      while (terms.size() % 2 == 0) {
+        for (std::size_t t = 0; t < terms.size() / 2; ++t) terms[t] = terms[2 * t] + terms[2 * t + 1];
+        terms.resize(terms.size() / 2);
       }
-      reinterpret_cast<float*>(dst.data())[i] = sum;
+      for (std::size_t t = 1; t < terms.size(); ++t) terms[0] += terms[t];
+      reinterpret_cast<float*>(dst.data())[i] = terms[0];
     }
   }
 }
 
-void Reference::control(const Op& op, const StepParams& params) {
-  std::vector<const Op*> all = op.collective < 0 ? std::vector<const Op*>{&op} : arrived_[op.collective];
-  const std::size_t count = (op.accesses[0].bytes - sizeof(ControlBlock)) / 8, units = plan_.units.size();
+void Reference::control(std::span<const RankId> ranks, OpId id, const StepParams& params) {
+  const auto block = [&](RankId r) { return at(r, ranks_[r].plan->ops[id].accesses[0]); };
+  ExactSum norm, loss;
+  for (const RankId r : ranks) {
+    const auto adds_norms = [](const Op& op) { return op.kind == OpKind::grad_norm; };
+    if (std::ranges::any_of(ranks_[r].plan->ops, adds_norms))
+      norm.add(reinterpret_cast<const ControlBlock*>(block(r).data())->norm);
+    const auto* const losses = reinterpret_cast<const double*>(block(r).data() + sizeof(ControlBlock));
+    for (std::size_t i = 0; i < (block(r).size() - sizeof(ControlBlock)) / 8; ++i) loss.add(losses[i]);
+  }
   ControlBlock result;
-  for (std::size_t i = 0; i < count; ++i)
-    for (const Op* each : all) {
-      const double value = reinterpret_cast<const double*>(at(each->accesses[0]).data() + sizeof(ControlBlock))[i];
-      (i < units ? result.grad_norm_sq : result.loss_sum) += value;
-    }
+  result.grad_norm_sq = norm.value();
+  result.loss_sum = loss.value();
   if (params.clip_norm > 0)
     result.clip_factor = std::min(1.0, params.clip_norm / (std::sqrt(result.grad_norm_sq) + 1e-6));
-  for (const Op* each : all) {
-    // `reserved` is nobody's.
-    std::memcpy(at(each->accesses[0]).data(), &result, sizeof result - sizeof result.reserved);
-  }
+  // What follows is each rank's own.
+  for (const RankId r : ranks) std::memcpy(block(r).data(), &result, offsetof(ControlBlock, reserved));
 }
 
-void Reference::update(const Op& op, const StepParams& params) {
+void Reference::update(RankId rank, const Op& op, const StepParams& params) {
   if (params.update_step == 0) return;
-  const RankId rank = plan_.lanes[op.lane].rank;
-  const OptimizerUnit& unit = units_[static_cast<std::size_t>(op.unit)];
+  const OptimizerUnit& unit = ranks_[rank].units[static_cast<std::size_t>(op.unit)];
   std::map<Role, std::byte*> data;
-  for (const Access& a : op.accesses) data[a.role] = at(a).data();
+  for (const Access& a : op.accesses) data[a.role] = at(rank, a).data();
   const auto* const block = reinterpret_cast<const ControlBlock*>(data[Role::control]);
   if (data.contains(Role::diverged) && op.element == 0) std::memset(data[Role::diverged], 0, 8);
   for (std::uint64_t i = 0; i < op.numel; ++i) {  // element by element: any split gives the same bits
-    const std::uint64_t element = unit.shard_begin[rank] + op.element + i;
+    const std::uint64_t element = unit.shard_begin + op.element + i;
     for (const TensorSegment& s : unit.segments) {
       if (!s.trainable || element < s.offset || element >= s.offset + s.numel) continue;
       AdamwStep step;

@@ -11,50 +11,58 @@
 namespace sluice::testing {
 namespace {
 
-std::vector<ArenaSpec> specs_of(const StepPlan& plan) {
-  std::vector<ArenaSpec> specs;
-  for (const Arena& arena : plan.arenas) specs.push_back({arena.tier, arena.rank, arena.arena_bytes});
-  return specs;
+std::uint64_t arena_bytes(const StepPlan& plan, Tier tier) {
+  const Arena* const arena = plan.arena(tier);
+  return arena == nullptr ? 0 : arena->arena_bytes;
 }
 
 }  // namespace
 
-Rig::Rig(const StepPlan& plan, std::vector<OptimizerUnit> units, RigOptions options)
-    : plan_(plan), options_(options), communicator_(plan.ranks) {
-  const std::vector<ArenaSpec> specs = specs_of(plan);
-  auto memory = Memory::create(specs, device_);
-  EXPECT_TRUE(memory.ok()) << memory.error().message;
-  memory_ = std::make_unique<Memory>(std::move(memory).value());
-  if (const std::uint64_t bytes = SwapStore::file_bytes(specs); bytes > 0) {
+Rig::Rig(const std::vector<StepPlan>& plans, std::vector<std::vector<OptimizerUnit>> units, RigOptions options)
+    : plans_(plans), options_(options), world_(static_cast<RankId>(plans.size())), ranks_(plans.size()) {
+  const std::uint64_t part = padded_bytes(arena_bytes(plans.front(), Tier::nvme));
+  if (part > 0) {
     SwapOptions swap;
     swap.directories = {directory_.path()};
-    swap.bytes = bytes;
+    swap.bytes = part * plans.size();
     auto file = SwapFile::create(swap);
     EXPECT_TRUE(file.ok()) << file.error().message;
     file_ = std::move(file).value();
-    auto store = SwapStore::create(file_, specs, *memory_, options_.queue);
-    EXPECT_TRUE(store.ok()) << store.error().message;
-    store_ = std::move(store).value();
   }
-  ExecutorParts parts;
-  parts.memory = memory_.get();
-  parts.store = store_.get();
-  parts.backends.assign(plan.ranks, this);
-  for (RankId rank = 0; options_.queued && rank < plan.ranks; ++rank) {
-    devices_.push_back(
-        std::make_unique<Device>(*this, options_.queue_delay_seed == 0 ? 0 : options_.queue_delay_seed + rank));
-    parts.backends[rank] = devices_.back().get();
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (RankId r = 0; r < plans.size(); ++r) {
+    Rank& rank = ranks_[r];
+    std::vector<ArenaSpec> specs;
+    for (const Arena& arena : plans[r].arenas) specs.push_back({arena.tier, arena.arena_bytes});
+    auto memory = Memory::create(specs, device_);
+    EXPECT_TRUE(memory.ok()) << memory.error().message;
+    rank.memory = std::make_unique<Memory>(std::move(memory).value());
+    if (part > 0) {
+      auto store = SwapStore::create(file_, r * part, part, *rank.memory, options_.queue);
+      EXPECT_TRUE(store.ok()) << store.error().message;
+      rank.store = std::move(store).value();
+    }
+    if (options_.queued)
+      rank.backend =
+          std::make_unique<Device>(*this, r, options_.queue_delay_seed == 0 ? 0 : options_.queue_delay_seed + r);
+    else
+      rank.backend = std::make_unique<Host>(r);
+    ExecutorParts parts;
+    parts.memory = rank.memory.get();
+    parts.store = rank.store.get();
+    parts.backend = rank.backend.get();
+    parts.communicator = &world_.communicator(r);
+    parts.source = this;
+    parts.commit_sink = this;
+    if (!units.empty()) parts.units = std::move(units[r]);
+    executors.push_back(std::make_unique<Executor>(std::move(parts), options_.executor));
   }
-  parts.communicator = &communicator_;
-  parts.source = this;
-  parts.commit_sink = this;
-  parts.units = std::move(units);
-  executor_ = std::make_unique<Executor>(std::move(parts), options_.executor);
+  team_ = std::make_unique<RankTeam>(std::move(executors));
 }
 
 Rig::~Rig() {
-  executor_.reset();
-  store_.reset();
+  team_.reset();
+  for (Rank& rank : ranks_) rank.store.reset();
   file_ = SwapFile{};
 }
 
@@ -62,19 +70,31 @@ Status Rig::initialise() {
   auto bounce = map_pages(1 << 20);
   EXPECT_TRUE(bounce.ok());
   Status status;
-  if (store_) status = store_->bind(plan_);
-  for (BufferId b = 0; b < plan_.buffers.size() && status.ok(); ++b) {
-    const Buffer& buffer = plan_.buffers[b];
-    if (buffer.life != Life::persistent) continue;
-    if (buffer.tier != Tier::nvme) {
-      initial_content(options_.content_seed, b, {memory_->at(buffer.tier, buffer.rank, buffer.offset), buffer.bytes});
-      continue;
+  for (RankId r = 0; r < ranks(); ++r) {
+    const StepPlan& plan = plans_[r];
+    if (store(r) && status.ok()) status = store(r)->bind(plan);
+    for (BufferId b = 0; b < plan.buffers.size() && status.ok(); ++b) {
+      const Buffer& buffer = plan.buffers[b];
+      if (buffer.life != Life::persistent) continue;
+      if (buffer.tier != Tier::nvme) {
+        initial_content(options_.content_seed, r, b, {memory(r).at(buffer.tier, buffer.offset), buffer.bytes});
+        continue;
+      }
+      initial_content(options_.content_seed, r, b, {*bounce, buffer.bytes});
+      status = store(r)->write(b, Slot::current, 0, {*bounce, buffer.bytes});
     }
-    initial_content(options_.content_seed, b, {*bounce, buffer.bytes});
-    status = store_->write(b, Slot::current, 0, {*bounce, buffer.bytes});
   }
   unmap_pages(*bounce, 1 << 20);
   return status;
+}
+
+RankTeam Rig::other_team(InProcessWorld& world, ComputeBackend& backend, StepSource& source, CommitSink* sink,
+                         const std::vector<std::vector<OptimizerUnit>>& units, const ExecutorOptions& options) {
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (RankId r = 0; r < ranks(); ++r)
+    executors.push_back(std::make_unique<Executor>(
+        ExecutorParts{&memory(r), store(r), &backend, &world.communicator(r), &source, sink, units[r]}, options));
+  return RankTeam(std::move(executors));
 }
 
 StepParams Rig::params(std::uint64_t iteration) {
@@ -87,13 +107,13 @@ StepParams Rig::params(std::uint64_t iteration) {
 }
 
 Status Rig::iterate(int iterations) {
-  SLUICE_TRY(executor_->begin(plan_));
+  SLUICE_TRY(team_->begin(plans_));
   Status status;
   for (int i = 0; i < iterations && status.ok(); ++i) {
-    status = executor_->release(params(static_cast<std::uint64_t>(i)));
-    if (status.ok() && i > 0) status = executor_->wait(static_cast<std::uint64_t>(i) - 1);
+    status = team_->release(params(static_cast<std::uint64_t>(i)));
+    if (status.ok() && i > 0) status = team_->wait(static_cast<std::uint64_t>(i) - 1);
   }
-  Status ended = executor_->end();
+  Status ended = team_->end();
   return ended.ok() ? status : ended;
 }
 
@@ -101,16 +121,17 @@ std::string Rig::difference(const Reference& reference) {
   auto bounce = map_pages(1 << 20);
   EXPECT_TRUE(bounce.ok());
   std::string found;
-  for (BufferId b = 0; b < plan_.buffers.size() && found.empty(); ++b) {
-    const Buffer& buffer = plan_.buffers[b];
-    if (buffer.life != Life::persistent) continue;
-    const std::byte* data = *bounce;
-    if (buffer.tier != Tier::nvme)
-      data = memory_->at(buffer.tier, buffer.rank, buffer.offset);
-    else if (Status read = store_->read(b, Slot::current, 0, {*bounce, buffer.bytes}); !read.ok())
-      found = read.error().message;
-    if (found.empty() && std::memcmp(data, reference.content(b).data(), buffer.bytes) != 0) found = buffer.name;
-  }
+  for (RankId r = 0; r < ranks(); ++r)
+    for (BufferId b = 0; b < plans_[r].buffers.size() && found.empty(); ++b) {
+      const Buffer& buffer = plans_[r].buffers[b];
+      if (buffer.life != Life::persistent) continue;
+      const std::byte* data = *bounce;
+      if (buffer.tier != Tier::nvme)
+        data = memory(r).at(buffer.tier, buffer.offset);
+      else if (Status read = store(r)->read(b, Slot::current, 0, {*bounce, buffer.bytes}); !read.ok())
+        found = read.error().message;
+      if (found.empty() && std::memcmp(data, reference.content(r, b).data(), buffer.bytes) != 0) found = buffer.name;
+    }
   unmap_pages(*bounce, 1 << 20);
   return found;
 }
@@ -129,8 +150,8 @@ std::vector<std::pair<RankId, std::uint8_t>> Rig::commits() const {
   return commits_;
 }
 
-Rig::Device::Device(Rig& rig, std::uint64_t seed)
-    : rig_(rig), compute_(seed), h2d_(seed == 0 ? 0 : seed + 100), d2h_(seed == 0 ? 0 : seed + 200) {}
+Rig::Device::Device(Rig& rig, RankId rank, std::uint64_t seed)
+    : rig_(rig), host_(rank), compute_(seed), h2d_(seed == 0 ? 0 : seed + 100), d2h_(seed == 0 ? 0 : seed + 200) {}
 
 DeviceQueue* Rig::Device::queue(LaneKind kind) {
   return kind == LaneKind::compute ? &compute_
@@ -144,7 +165,7 @@ Status Rig::Device::run(const StepPlan& plan, const Op& op, std::span<const Oper
   if (rig_.options_.device_takes) rig_.options_.device_takes(op);
   compute_.put([this, &plan, &op, operands, params]() -> Status {
     if (rig_.options_.device_fault) SLUICE_TRY(rig_.options_.device_fault(op));
-    if (op.kind != OpKind::accumulate) return rig_.run(plan, op, operands, params);
+    if (op.kind != OpKind::accumulate) return host_.run(plan, op, operands, params);
     const auto find = [&](Role role) {
       return std::find_if(operands.begin(), operands.end(), [role](const Operand& o) { return o.role == role; });
     };
@@ -166,8 +187,8 @@ Status Rig::Device::update(const DeviceUpdate& update, const StepParams& params)
   return success();
 }
 
-Status Rig::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) {
-  mix(static_cast<OpId>(&op - plan.ops.data()), params, operands);
+Status Rig::Host::run(const StepPlan& plan, const Op& op, std::span<const Operand> operands, const StepParams& params) {
+  mix(rank_, static_cast<OpId>(&op - plan.ops.data()), params, operands);
   return success();
 }
 
@@ -176,10 +197,10 @@ Status Rig::load_tokens(RankId rank, std::int32_t micro_batch, const StepParams&
   return success();
 }
 
-Status Rig::step_end(RankId rank, const StepParams& params, const ControlBlock& control, std::span<const double> norms,
+Status Rig::step_end(RankId rank, const StepParams& params, const ControlBlock& control,
                      std::span<const double> losses) {
   const std::lock_guard lock(mutex_);
-  records_.push_back({params.step, rank, control, {norms.begin(), norms.end()}, {losses.begin(), losses.end()}});
+  records_.push_back({params.step, rank, control, {losses.begin(), losses.end()}});
   return success();
 }
 
@@ -205,7 +226,7 @@ MovedBytes planned_bytes(const StepPlan& plan) {
   return moved;
 }
 
-void expect_measured(const StepPlan& plan, const Executor& executor, std::uint64_t iterations) {
+void expect_measured(const StepPlan& plan, Executor& executor, std::uint64_t iterations) {
   const MovedBytes planned = planned_bytes(plan), moved = executor.moved();
   EXPECT_EQ(moved.h2d, planned.h2d * iterations);
   EXPECT_EQ(moved.d2h, planned.d2h * iterations);
@@ -213,21 +234,21 @@ void expect_measured(const StepPlan& plan, const Executor& executor, std::uint64
   EXPECT_EQ(moved.nvme_write, planned.nvme_write * iterations);
   EXPECT_EQ(moved.collective, planned.collective * iterations);
   EXPECT_EQ(moved.within, 0u);
-  for (const Arena& arena : plan.arenas) EXPECT_EQ(executor.peak_bytes(arena.tier, arena.rank), arena.arena_bytes);
+  for (const Arena& arena : plan.arenas) EXPECT_EQ(executor.peak_bytes(arena.tier), arena.arena_bytes);
 }
 
 }  // namespace
 
-void expect_same_as_reference(const StepPlan& plan, const std::vector<OptimizerUnit>& units, RigOptions options,
-                              int iterations) {
-  Reference reference(plan, units, options.content_seed);
+void expect_same_as_reference(const std::vector<StepPlan>& plans, const std::vector<std::vector<OptimizerUnit>>& units,
+                              RigOptions options, int iterations) {
+  Reference reference(plans, units, options.content_seed);
   for (int i = 0; i < iterations; ++i) reference.iterate(Rig::params(static_cast<std::uint64_t>(i)));
-  Rig rig(plan, units, options);
+  Rig rig(plans, units, options);
   const Status ready = rig.initialise();
   ASSERT_TRUE(ready.ok()) << ready.error().message;
   const Status done = rig.iterate(iterations);
   ASSERT_TRUE(done.ok()) << done.error().message;
-  EXPECT_EQ(rig.executor().errors(), 0u);
+  EXPECT_EQ(rig.team().errors(), 0u);
   EXPECT_EQ(rig.difference(reference), "");
   const auto records = rig.records();
   ASSERT_EQ(records.size(), reference.records().size());
@@ -236,10 +257,10 @@ void expect_same_as_reference(const StepPlan& plan, const std::vector<OptimizerU
     EXPECT_EQ(a.step, b.step);
     EXPECT_EQ(std::memcmp(&a.control, &b.control, 3 * sizeof(double)), 0)
         << a.control.grad_norm_sq << " " << b.control.grad_norm_sq;
-    EXPECT_EQ(a.norms, b.norms);
     EXPECT_EQ(a.losses, b.losses);
   }
-  expect_measured(plan, rig.executor(), static_cast<std::uint64_t>(iterations));
+  for (RankId r = 0; r < rig.ranks(); ++r)
+    expect_measured(plans[r], rig.team().rank(r), static_cast<std::uint64_t>(iterations));
 }
 
 }  // namespace sluice::testing

@@ -28,17 +28,16 @@ class Drive {
     buffer.life = Life::persistent;
     buffer.block_bytes = block_bytes;
     plan_.buffers = {buffer};
-    const std::vector<ArenaSpec> specs{{Tier::nvme, 0, footprint_bytes(buffer)}};
     SwapOptions swap;
     for (const char* name : {"a", "b"}) {
       swap.directories.push_back(directory_ / name);
       std::filesystem::create_directory(swap.directories.back());
     }
-    swap.bytes = SwapStore::file_bytes(specs);
+    swap.bytes = footprint_bytes(buffer);
     swap.stripe_bytes = 4096;
     file_ = std::move(SwapFile::create(swap)).value();
-    memory_.emplace(std::move(Memory::create(specs, device_)).value());
-    store_ = std::move(SwapStore::create(file_, specs, *memory_, queue)).value();
+    memory_.emplace(std::move(Memory::create({}, device_)).value());
+    store_ = std::move(SwapStore::create(file_, 0, footprint_bytes(buffer), *memory_, queue)).value();
     EXPECT_TRUE(store_->bind(plan_).ok());
   }
   ~Drive() {
@@ -59,21 +58,21 @@ class Drive {
 std::byte content(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + offset / 4096); }
 
 Status write_all(SwapStore& store) {
-  SwapWindow window(&store, piece_bytes);
+  SwapWindow window(piece_bytes);
   for (std::uint64_t offset = 0; offset < buffer_bytes; offset += piece_bytes) {
     const std::uint64_t bytes = std::min(piece_bytes, buffer_bytes - offset);
     SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
     for (std::uint64_t i = 0; i < bytes; ++i) piece->data()[i] = content(offset + i);
-    SLUICE_TRY(window.write(*piece, 0, Slot::current, offset, bytes));
+    SLUICE_TRY(window.write(*piece, store, 0, Slot::current, offset, bytes));
   }
   return window.finish();
 }
 
 Result<std::vector<std::byte>> read_all(SwapStore& store) {
-  SwapWindow window(&store, piece_bytes);
+  SwapWindow window(piece_bytes);
   std::vector<std::byte> all;
   const std::array<BufferId, 1> buffers{0};
-  SLUICE_TRY(window.scan(buffers, [&](const SwapWindow::Part& part, std::span<const std::byte> data) {
+  SLUICE_TRY(window.scan(store, buffers, [&](const SwapWindow::Part& part, std::span<const std::byte> data) {
     EXPECT_EQ(part.offset_bytes, all.size());
     all.insert(all.end(), data.begin(), data.end());
     return success();
@@ -95,7 +94,7 @@ TEST(SwapWindow, reads_what_it_wrote_with_several_transfers_in_flight) {
     ASSERT_EQ(all->size(), buffer_bytes);
     for (std::uint64_t i = 0; i < buffer_bytes; ++i) ASSERT_EQ((*all)[i], content(i)) << i;
     for (const IoOp op : {IoOp::read, IoOp::write}) {
-      const std::uint64_t most = drive.store().queue(0, op).counters().in_flight_max;
+      const std::uint64_t most = drive.store().queue(op).counters().in_flight_max;
       EXPECT_EQ(most, std::min<std::uint64_t>(depth * files, 32)) << io_op_name(op);
     }
   }
@@ -145,15 +144,16 @@ TEST(SwapWindow, a_visitor_that_stops_leaves_nothing_in_flight) {
   Drive drive;
   ASSERT_TRUE(write_all(drive.store()).ok());
   {
-    SwapWindow window(&drive.store(), piece_bytes);
+    SwapWindow window(piece_bytes);
     const std::array<BufferId, 1> buffers{0};
-    const Status stopped = window.scan(buffers, [](const SwapWindow::Part& part, std::span<const std::byte>) {
-      return part.offset_bytes == 2 * piece_bytes ? Status(fault("enough")) : success();
-    });
+    const Status stopped =
+        window.scan(drive.store(), buffers, [](const SwapWindow::Part& part, std::span<const std::byte>) {
+          return part.offset_bytes == 2 * piece_bytes ? Status(fault("enough")) : success();
+        });
     ASSERT_FALSE(stopped.ok());
     EXPECT_EQ(stopped.error().message, "enough");
   }
-  EXPECT_EQ(drive.store().queue(0, IoOp::read).in_flight(), 0u);
+  EXPECT_EQ(drive.store().queue(IoOp::read).in_flight(), 0u);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "offload/plan/finish.h"
+#include "offload/plan/world.h"
 #include "random_schedule.h"
 #include "src/schedule/build.h"
 #include "src/schedule/search.h"
@@ -25,22 +26,34 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.work.model = &c.model;
   c.work.shape = {draw.between(1, 2), 32};
   c.work.micro_batches = draw.between(1, 4);
-  c.work.ranks = draw.of<RankId>({1, 1, 2, 4});
+  const RankId ranks = draw.of<RankId>({1, 1, 2, 4});
+  c.work.topology = data_parallel(ranks, static_cast<RankId>(ranks - 1));
   c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
   c.work.durable = draw.coin();
   c.schedule = random_schedule(draw, c.work);
   c.work.documents = draw.coin();
+  if (draw.coin()) c.work.micro_batches = draw.of({4, 6, 8});
+  while (draw.coin() && c.work.micro_batches % (c.work.lots * 2) == 0) c.work.lots *= 2;
+  if (c.work.ranks() == 1 && c.work.micro_batches == 6 && draw.coin()) c.work.lots = draw.of({3, 6});
 }
 
 std::string text(const Case& c) {
   return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
-         std::to_string(c.work.ranks) + (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") +
-         dtype_name(c.work.dtype) + " " + describe(c.schedule);
+         std::to_string(c.work.ranks()) + " lots " + std::to_string(c.work.lots) +
+         (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
+         " " + describe(c.schedule);
 }
 
-void expect_legal(const StepPlan& plan) {
+void expect_legal(const StepPlan& plan, const Workload& w, const Schedule& s) {
   SCOPED_TRACE(plan_kind_names[static_cast<std::size_t>(plan.kind)]);
-  for (const Violation& v : check(plan, 3)) ADD_FAILURE() << v.message;
+  for (const Violation& v : prove(plan, w, s)) ADD_FAILURE() << v.message;
+  std::vector<StepPlan> world;
+  for (RankId r = 0; r < w.ranks() && w.ranks() > 1; ++r) {
+    world.push_back(build_alike(plan, w, s, r));
+    EXPECT_EQ(plan_signature(world.back()), plan_signature(plan)) << "ranks " << r << " and " << w.topology.rank();
+    EXPECT_NE(plan_hash(world.back()) == plan_hash(plan), r != w.topology.rank());
+  }
+  for (const Violation& v : check_world(world)) ADD_FAILURE() << "of all ranks: " << v.message;
   const auto implied = implied_waits(plan);
   EXPECT_TRUE(implied.empty()) << implied.size() << " implied waits, first of " << describe(plan, implied.front().op)
                                << " for " << describe(plan, implied.front().wait.op);
@@ -50,7 +63,7 @@ using Offsets = std::map<std::string, std::uint64_t>;
 Offsets persistent_offsets(const StepPlan& plan) {
   Offsets offsets;
   for (const Buffer& b : plan.buffers)
-    if (b.life == Life::persistent) offsets[b.name + "@" + std::to_string(b.rank)] = b.offset;
+    if (b.life == Life::persistent) offsets[b.name] = b.offset;
   return offsets;
 }
 
@@ -73,16 +86,16 @@ TEST_P(RandomSchedules, AreLegalPlans) {
     draw_case(seed, c);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + text(c));
     const StepPlan train = build_plan(PlanKind::train, c.work, c.schedule);
-    expect_legal(train);
+    expect_legal(train, c.work, c.schedule);
     EXPECT_EQ(plan_hash(train), plan_hash(build_plan(PlanKind::train, c.work, c.schedule)));
     worst = std::max(worst, arena_ratio(train));
     const Offsets places = persistent_offsets(train);
     const StepPlan evaluate = build_plan(PlanKind::evaluate, c.work, c.schedule);
-    expect_legal(evaluate);
+    expect_legal(evaluate, c.work, c.schedule);
     EXPECT_EQ(persistent_offsets(evaluate), places);
     if (c.schedule.update_ahead) {
       const StepPlan flush = build_plan(PlanKind::flush, c.work, c.schedule);
-      expect_legal(flush);
+      expect_legal(flush, c.work, c.schedule);
       EXPECT_EQ(persistent_offsets(flush), places);
     }
     Workload decoding = c.work;
@@ -91,7 +104,8 @@ TEST_P(RandomSchedules, AreLegalPlans) {
     decoding.micro_batches = 1;
     decoding.shape = {1, 16};
     decoding.kv_capacity = 64;
-    expect_legal(build_plan(PlanKind::decode, decoding, c.schedule));
+    decoding.topology = data_parallel(1);
+    expect_legal(build_plan(PlanKind::decode, decoding, c.schedule), decoding, c.schedule);
     if (HasFailure()) return;
   }
   RecordProperty("worst_arena_ratio", std::to_string(worst));
@@ -153,7 +167,7 @@ TEST(Waits, EachIsNeeded) {
     w.model = &model;
     w.shape = {1, 16};
     w.micro_batches = 2;
-    w.ranks = seed % 3 == 2 ? 2 : 1;
+    w.topology = data_parallel(seed % 3 == 2 ? 2 : 1);
     w.durable = seed % 2 == 0;
     Schedule s = random_schedule(draw, w);
     s.tile_numel = 1u << 14;

@@ -196,6 +196,29 @@ TEST_F(ResumeChanges, ThreadsMayChangeAndItIsSaidWhetherBitsDo) {
   EXPECT_NE(f.err.find("the number of threads"), std::string::npos) << f.err;
 }
 
+TEST_F(ResumeChanges, RanksMayChangeWhereTheLotsOfTheRunAreTheirs) {
+  const std::string command =
+      "train --model llama-tiny --seq 32 --batch 8 --lots 4 --warmup 3 --eval-batches 1 --data " + path("text") +
+      " --nvme " + path("nvme") + " --device-memory 32MiB --host-memory 64MiB --steps 40 ";
+  for (const char* kind : {"--durable on ", "--durable off "}) {
+    SCOPED_TRACE(kind);
+    const std::string name = kind[11] == 'n' ? "durable" : "snapshot", whole = name + ".whole";
+    ASSERT_EQ(sluice(command + kind + run(whole) + "--ranks 2").status, 0);
+    ASSERT_EQ(signalled(command + kind + run(name) + "--ranks 4", name, "TERM").status, 1);
+    expect_refused_untouched("train --resume --ranks 3 " + run(name), "it can go on with 1, 2 or 4;");
+    expect_refused_untouched("train --ranks 1 " + run(name), "add --resume to go on with it from here on");
+    const Finished other =
+        signalled("train --resume --ranks 1 " + run(name), name, "TERM", static_cast<int>(done(name)) + 3);
+    ASSERT_EQ(other.status, 1) << other.err;
+    EXPECT_NE(other.err.find("--ranks 1 (4 before)"), std::string::npos) << other.err;
+    EXPECT_EQ(run_json(name)["config"]["ranks"], 1);
+    ASSERT_EQ(sluice("train --resume --ranks 2 " + run(name)).status, 0);
+    EXPECT_EQ(lines(name), lines(whole));
+    EXPECT_EQ(result(name), result(whole));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+}
+
 TEST_F(ResumeChanges, WhatMayNotIsRefusedWithTheReason) {
   stop_a_run();
   const std::string data = "which tokens a step takes", states = "its states are kept so",
@@ -204,7 +227,8 @@ TEST_F(ResumeChanges, WhatMayNotIsRefusedWithTheReason) {
            {"--batch 8", data},
            {"--micro-batch 2", data},
            {"--seq 64", data},
-           {"--ranks 2", data},
+           {"--ranks 2", "add up in --lots 1: it can go on with 1;"},
+           {"--lots 2", data},
            {"--seed 2", data},
            {"--dtype fp32", states},
            {"--moments int8", states},

@@ -348,7 +348,7 @@ TEST_F(ResumeCommand, RefusesRunsThatAreNotWhole) {
   };
   with("run.json", remove, "half a run");
   with("run.json", halve, "run.json");
-  with("run.json", replace("\"version\": 1", "\"version\": 99"), "another version");
+  with("run.json", replace("\"version\": 2", "\"version\": 99"), "is of a later version");
   with("run.json", replace("\"seed\": 1", "\"seed\": 2"), "is damaged");
   with("commit.0", halve, "cut off");
   with("commit.0", remove, "half a run");
@@ -364,6 +364,26 @@ TEST_F(ResumeCommand, RefusesRunsThatAreNotWhole) {
   std::filesystem::copy_file(path("saved"), path("text"), std::filesystem::copy_options::overwrite_existing);
   const Finished f = sluice(go_on);
   EXPECT_EQ(f.status, 0) << f.err;
+}
+
+// Its sums have another order: what it has learned need not be lost.
+TEST_F(ResumeCommand, ARunOfAnEarlyVersionIsExportedAndDoesNotGoOn) {
+  stop_a_run();
+  auto description = nlohmann::ordered_json::parse(read(path("run/run.json")));
+  description["version"] = 1;
+  description["config"].erase("lots");
+  description.erase("seal");
+  const std::string text = description.dump();
+  char seal[20];
+  std::snprintf(seal, sizeof seal, "%016llx",
+                static_cast<unsigned long long>(checksum(std::as_bytes(std::span(text)))));
+  description["seal"] = seal;
+  write("run/run.json", description.dump(1) + "\n");
+  for (const char* more : {"", "--ranks 2", "--ranks 3"})
+    expect_refused_untouched("train --resume " + run("run") + more, "was begun by an early version of sluice");
+  const Finished f = sluice("checkpoint export " + path("run") + " " + path("out"));
+  EXPECT_EQ(f.status, 0) << f.err;
+  EXPECT_TRUE(std::filesystem::exists(path("out/model.safetensors")));
 }
 
 TEST_F(ResumeCommand, DamagedTokensOfATextAreMadeAgainAndAUsersTokensAreNamed) {

@@ -61,6 +61,7 @@ TEST_F(Values, BatchesThatNoPlanHoldsAreRefusedAtOnce) {
   for (const char* batch : {"2147483647", "100000000", "1000000"})
     expect_refused(std::string("plan --model llama-tiny --seq 32 --batch ") + batch, "micro-batches");
   expect_refused("plan --model llama-tiny --seq 32 --batch 8 --ranks 64 --micro-batch 2147483647", "not a multiple");
+  expect_refused("plan --model llama-tiny --seq 32 --batch 8 --ranks 64 --micro-batch 67108864", "not a multiple");
 }
 
 TEST_F(Values, OneStopTextAnOption) {

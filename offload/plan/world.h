@@ -1,0 +1,44 @@
+// The proof that ranks reach the end together, and that none overwrites what another may have to go back to.
+//
+// check() proves each rank's plan by itself: there a collective finishes when it has started. Here ranks run side by
+// side, and a collective finishes when all members of its group have started it. Two properties are the world's own:
+// that everything finishes, with the same collectives met in the same turns, and that a durable slot is written only
+// after the commit of every rank in the iteration before.
+//
+// Why a small world is enough. Starting or finishing an op only ever enables others, never disables them, so what is
+// reached does not depend on the order in which lanes are looked at: the world finishes or stops at one certain place.
+// A group is a set of axes, and in each axis all ranks run alike: their plans differ in which part of a buffer is their
+// own, not in ops, lanes, waits or turns. So ranks that differ in such an axis alone are always equally far, by
+// induction over that order: the first of them to stand where another does not would have had the same waits met and
+// the same partners present. A collective therefore meets all of its group when it meets two members along each axis,
+// one of which stands for itself and the other for everybody else; the same holds for what a rank knows of the others'
+// commits. Two members, and not one, because with one a rank would be its own partner, and nothing between ranks would
+// be looked at. Programs are those of the real size; members alone are left out.
+//
+// What the argument rests on, that members run alike, is compared by plan_signature before ranks begin. Votes and what
+// happens after an error are not part of it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/plan/finish.h"
+#include "sluice/plan.h"
+
+namespace sluice {
+
+/// Two ranks along each axis, or one where the axis has no more: as many topologies, each with the real sizes. Axes
+/// whose ranks do not run alike are in `whole`; all of their ranks are there.
+std::vector<Topology> small_world(const Topology& topology, AxisSet whole = 0);
+
+/// The members are plans of one kind for ranks of one topology; those of a group that are not among them are taken to
+/// stand where its members do. Empty if everything finishes and the durable rule holds. Violations name ops of
+/// `members[i]` in their text; `first` and `second` are ops of the members at fault.
+std::vector<Violation> check_world(std::span<const StepPlan> members, std::size_t limit = 8);
+
+/// Hash of what all ranks that run alike have in common: kinds of ops, lanes, waits, collectives; not where in a buffer
+/// a rank's own part lies, and not its coordinates.
+std::uint64_t plan_signature(const StepPlan& plan);
+
+}  // namespace sluice
