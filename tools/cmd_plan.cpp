@@ -1,11 +1,10 @@
 // sluice plan: what a run would do, without doing it.
-#include <tbb/parallel_invoke.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "offload/parallel.h"
 #include "offload/plan/finish.h"
 #include "offload/plan/timeline.h"
 #include "sluice/size.h"
@@ -65,10 +64,10 @@ struct Findings {
 };
 Findings find_out(const Prepared& run) {
   Findings f;
-  tbb::parallel_invoke([&] { f.smallest = smallest_budgets(run); },
-                       [&] {
-                         if (run.search.fits) f.advice = advise(run);
-                       });
+  parallel_invoke([&] { f.smallest = smallest_budgets(run); },
+                  [&] {
+                    if (run.search.fits) f.advice = advise(run);
+                  });
   return f;
 }
 

@@ -1,8 +1,7 @@
-#include <tbb/parallel_for.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "offload/parallel.h"
 #include "offload/plan/finish.h"
 #include "offload/plan/pack_fit.h"
 #include "sluice/status.h"
@@ -63,8 +62,7 @@ void pack(std::vector<Buffer>& buffers, std::vector<Arena>& arenas, const Lives&
     members[arena].push_back(id);
   }
   // Each writes to its own buffers alone.
-  tbb::parallel_for(std::size_t{0}, members.size(),
-                    [&](std::size_t i) { pack_arena(buffers, arenas[i], members[i], lives, effort); });
+  parallel_for(members.size(), [&](std::size_t i) { pack_arena(buffers, arenas[i], members[i], lives, effort); });
 }
 
 void pack(StepPlan& plan, PackEffort effort) { pack(plan.buffers, plan.arenas, lives_of(plan), effort); }

@@ -1,10 +1,9 @@
 #include "src/schedule/needs.h"
 
-#include <tbb/parallel_for.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "offload/parallel.h"
 #include "src/schedule/build.h"
 
 namespace sluice {
@@ -63,8 +62,7 @@ bool within(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_b
 TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
   const std::vector<PlanKind> kinds = kinds_of_plan(workload, schedule);
   std::vector<TierBytes> needs(kinds.size());
-  tbb::parallel_for(std::size_t{0}, kinds.size(),
-                    [&](std::size_t i) { needs[i] = packed(build_lives(kinds[i], workload, schedule)); });
+  parallel_for(kinds.size(), [&](std::size_t i) { needs[i] = packed(build_lives(kinds[i], workload, schedule)); });
   TierBytes most;
   for (const TierBytes& n : needs) most = larger(most, n);
   return most;

@@ -1,11 +1,11 @@
 #include "src/schedule/recipe.h"
 
-#include <tbb/parallel_invoke.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <tuple>
+
+#include "offload/parallel.h"
 
 namespace sluice {
 
@@ -27,7 +27,7 @@ std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
     return list;
   }
   std::vector<Dish> others;
-  tbb::parallel_invoke([&] { serve(true, list); }, [&] { serve(false, others); });
+  parallel_invoke([&] { serve(true, list); }, [&] { serve(false, others); });
   list.insert(list.end(), std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
   return list;
 }

@@ -1,7 +1,5 @@
 #include "src/schedule/search.h"
 
-#include <tbb/parallel_for.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/parallel.h"
 #include "sluice/status.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
@@ -95,7 +94,7 @@ class Search {
   /// All of them, on all cores.
   void price(std::vector<Candidate>& list, bool exact) {
     tell(static_cast<int>(list.size()));
-    tbb::parallel_for(std::size_t{0}, list.size(), [&](std::size_t i) { list[i] = priced(std::move(list[i]), exact); });
+    parallel_for(list.size(), [&](std::size_t i) { list[i] = priced(std::move(list[i]), exact); });
     for (const Candidate& c : list)
       if (best_seconds_ == 0 || c.seconds < best_seconds_) best_seconds_ = c.seconds;
   }
@@ -118,8 +117,8 @@ class Search {
     for (std::size_t begin = 0; begin < kinds.size(); begin = begin == 0 ? 1 : kinds.size()) {
       const std::size_t end = begin == 0 ? 1 : kinds.size();
       std::vector<std::vector<Cook::Dish>> dishes(end - begin);
-      tbb::parallel_for(begin, end,
-                        [&](std::size_t i) { dishes[i - begin] = cook.dishes(kinds[i].first, kinds[i].second); });
+      parallel_for(end - begin,
+                   [&](std::size_t i) { dishes[i] = cook.dishes(kinds[begin + i].first, kinds[begin + i].second); });
       std::vector<Candidate> fresh;
       for (const auto& of_kind : dishes)
         for (const Cook::Dish& d : of_kind) fresh.push_back({d.recipe, d.schedule, {}, 0, 0, 0, 0});

@@ -2,8 +2,6 @@
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <tbb/parallel_for.h>
-#include <tbb/parallel_invoke.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <thread>
 
 #include "io/publish.h"
+#include "offload/parallel.h"
 #include "sluice/size.h"
 #include "src/device/calibrate.h"
 #include "src/device/device.h"
@@ -276,7 +275,7 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
 Status prove_plans(const Prepared& run) {
   const std::array plans{&run.main, &run.flush, &run.evaluate};
   std::array<std::vector<Violation>, plans.size()> found;
-  tbb::parallel_for(std::size_t{0}, plans.size(), [&](std::size_t i) {
+  parallel_for(plans.size(), [&](std::size_t i) {
     if (!plans[i]->ops.empty()) found[i] = prove(*plans[i], run.workload, run.search.schedule);
   });
   for (const std::vector<Violation>& violations : found)
@@ -287,7 +286,7 @@ Status prove_plans(const Prepared& run) {
 
 Status build_plans(Prepared& run) {
   const Workload& w = run.workload;
-  tbb::parallel_invoke(
+  parallel_invoke(
       [&] {
         run.main = build_plan(w.main_kind(), w, run.search.schedule);
         run.predicted = simulate(run.main, run.profile);
@@ -316,11 +315,11 @@ SmallestBudgets smallest_budgets(const Prepared& run) {
   TierBytes budgets = budgets_of(w);
   if (!has_drive) budgets.nvme = 0;
   SmallestBudgets smallest;
-  tbb::parallel_invoke([&] { smallest.least = FrugalFamily(w, run.wish).least(budgets); },
-                       [&] {
-                         const std::uint64_t limit = has_drive ? FrugalFamily::unlimited : 0;
-                         smallest.corner = of_all(FrugalFamily(w, run.wish).corner(limit));
-                       });
+  parallel_invoke([&] { smallest.least = FrugalFamily(w, run.wish).least(budgets); },
+                  [&] {
+                    const std::uint64_t limit = has_drive ? FrugalFamily::unlimited : 0;
+                    smallest.corner = of_all(FrugalFamily(w, run.wish).corner(limit));
+                  });
   for (std::optional<std::uint64_t>* shared : {&smallest.least.host, &smallest.least.nvme})
     if (*shared) **shared *= ranks;
   return smallest;
