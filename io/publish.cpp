@@ -66,21 +66,6 @@ void remove_abandoned(const std::string& path, const StagedDirectory::IsOurs& is
   }
 }
 
-/// The same of single files.
-void remove_abandoned_files(const std::string& path) {
-  const std::string begin = std::filesystem::path(path).filename().string() + std::string(staging_mark);
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(directory_of(path), error), end; !error && entry != end;
-       entry.increment(error)) {
-    std::error_code gone;
-    if (!is_staging_name(entry->path().filename().string(), begin) || !entry->is_regular_file(gone)) continue;
-    const int lock = lock_if_idle(entry->path().string(), 0);
-    if (lock < 0) continue;
-    unlink(entry->path().c_str());
-    close(lock);
-  }
-}
-
 /// Locks what this process has just made. False when another one took it for abandoned before.
 bool hold(int fd) {
   // File systems that have no such locks never let it be taken for abandoned either.
@@ -120,6 +105,20 @@ Status write_stream(const std::string& path, std::string_view content) {
 }
 
 }  // namespace
+
+void remove_abandoned_files(const std::string& path) {
+  const std::string begin = std::filesystem::path(path).filename().string() + std::string(staging_mark);
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory_of(path), error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code gone;
+    if (!is_staging_name(entry->path().filename().string(), begin) || !entry->is_regular_file(gone)) continue;
+    const int lock = lock_if_idle(entry->path().string(), 0);
+    if (lock < 0) continue;
+    unlink(entry->path().c_str());
+    close(lock);
+  }
+}
 
 Result<std::string> output_path(const std::string& path) {
   struct stat there {};

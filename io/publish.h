@@ -23,6 +23,9 @@ Status check_stream_path(const std::string& path);
 /// Whether both name one file, or would.
 bool is_same_file(const std::string& a, const std::string& b);
 
+/// Temporary files that killed processes have left where `path` was to appear.
+void remove_abandoned_files(const std::string& path);
+
 /// A file that takes its name only when it is complete: temporary beside it -> fsync -> rename -> fsync of the
 /// directory. Where the name is a link, what it leads to is replaced. Not published: removed on destruction. A killed
 /// process leaves "<name>.tmp-<random>", which the next one to be created removes: it is locked (flock) as long as

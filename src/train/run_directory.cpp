@@ -360,6 +360,7 @@ bool RunDirectory::has_commits() const { return exists(commit_path(0)); }
 bool RunDirectory::has_snapshot() const { return exists(snapshot_path()); }
 
 Status RunDirectory::remove_state() const {
+  remove_abandoned_files(snapshot_path());
   SLUICE_TRY(remove_file(snapshot_path()));
   return remove_commits(0);
 }

@@ -208,6 +208,7 @@ Status Trainer::commit_initial(std::uint64_t step, const std::vector<StepResult>
 }
 
 Status Trainer::continue_durable() {
+  remove_abandoned_files(directory_->snapshot_path());  // for other ranks, by who was killed
   SLUICE_TRY(open_engine(true));
   SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, false, listener()));
   if (!journal_->steps().empty()) SLUICE_TRY(check_not_done(journal_->steps().front()));

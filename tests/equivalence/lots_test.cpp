@@ -150,8 +150,9 @@ TEST_F(Lots, NothingIsTakenAwayBeforeTheStatesAreWholeElsewhere) {
     ASSERT_TRUE(damaged.error);
     EXPECT_NE(damaged.error->message.find("is damaged"), std::string::npos) << damaged.error->message;
   }
-  std::filesystem::remove(path + "/state.snapshot");
+  std::filesystem::rename(path + "/state.snapshot", path + "/state.snapshot.tmp-a1B2c3");
   expect_same(finished(path, attempt(config(2, 4, true), path, schedule(2))), expected);
+  EXPECT_FALSE(std::filesystem::exists(path + "/state.snapshot.tmp-a1B2c3")) << "of who was killed";
 }
 
 TEST_F(Lots, ThatDoNotFitAreRefused) {
