@@ -251,13 +251,15 @@ Status Trainer::continue_snapshot() {
 /// the snapshot.
 Status Trainer::lay_out_anew() {
   std::uint64_t step = 0;
-  if (directory_->has_snapshot()) {
+  const bool was_there = directory_->has_snapshot();
+  if (was_there) {
     SLUICE_ASSIGN(step, check_snapshot());
   } else {
     SLUICE_ASSIGN(step, save_for_other_ranks(*directory_, run_.config, listener()));
   }
   if (const Status sound = check_not_done(step); !sound.ok()) {
-    if (run_.workload.durable) SLUICE_TRY(directory_->remove_snapshot());
+    // One that was there may be all that there is of the run.
+    if (!was_there) SLUICE_TRY(directory_->remove_snapshot());
     return sound;
   }
   done_ = static_cast<std::int64_t>(step);

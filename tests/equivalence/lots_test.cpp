@@ -141,6 +141,9 @@ TEST_F(Lots, NothingIsTakenAwayBeforeTheStatesAreWholeElsewhere) {
     ASSERT_TRUE(save_for_other_ranks(*directory, directory->run()->config, quiet).ok());
     EXPECT_TRUE(StoredWeights::open(*directory, quiet).ok());
   }
+  // Of who was killed while it was laid out: the snapshot may be all that there is.
+  ASSERT_TRUE(attempt(fewer, path, schedule(2)).error);
+  EXPECT_TRUE(std::filesystem::exists(path + "/state.snapshot"));
   std::fstream file(path + "/state.snapshot", std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(5000);
   file.put(static_cast<char>(file.peek() ^ 1));
