@@ -12,6 +12,16 @@ struct MovedBytes {
   std::uint64_t within = 0;  ///< copies inside one tier
   std::uint64_t nvme_read = 0, nvme_write = 0;
   std::uint64_t collective = 0;  ///< received
+
+  MovedBytes& operator+=(const MovedBytes& more) {
+    h2d += more.h2d;
+    d2h += more.d2h;
+    within += more.within;
+    nvme_read += more.nvme_read;
+    nvme_write += more.nvme_write;
+    collective += more.collective;
+    return *this;
+  }
 };
 
 }  // namespace sluice

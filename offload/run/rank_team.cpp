@@ -1,18 +1,6 @@
 #include "offload/run/rank_team.h"
 
 namespace sluice {
-namespace {
-
-void add(MovedBytes& sum, const MovedBytes& more) {
-  sum.h2d += more.h2d;
-  sum.d2h += more.d2h;
-  sum.within += more.within;
-  sum.nvme_read += more.nvme_read;
-  sum.nvme_write += more.nvme_write;
-  sum.collective += more.collective;
-}
-
-}  // namespace
 
 /// Asks every rank, whatever the others say. Who was cancelled tells of another's failure: that one's own words count.
 template <class F>
@@ -27,13 +15,13 @@ Status RankTeam::each(F f) {
   return worst;
 }
 
-Status RankTeam::begin(std::span<const StepPlan> plans) {
+Status RankTeam::begin(std::span<const StepPlan* const> plans) {
   SLUICE_CHECK(plans.size() == ranks_.size(), "(%zu plans, %zu ranks)", plans.size(), ranks_.size());
   // All of them, also behind one that fails: those that meet have prepared as often as each other.
   std::size_t next = 0;
   std::vector<Executor*> bound;
   Status begun = each([&](Executor& e) {
-    Status one = e.begin(plans[next++]);
+    Status one = e.begin(*plans[next++]);
     if (one.ok()) bound.push_back(&e);
     return one;
   });
@@ -60,13 +48,13 @@ void RankTeam::stop(const Error& reason) {
 
 MovedBytes RankTeam::moved() const {
   MovedBytes sum;
-  for (const auto& rank : ranks_) add(sum, rank->moved());
+  for (const auto& rank : ranks_) sum += rank->moved();
   return sum;
 }
 
 MovedBytes RankTeam::moved(std::uint64_t iteration) const {
   MovedBytes sum;
-  for (const auto& rank : ranks_) add(sum, rank->moved(iteration));
+  for (const auto& rank : ranks_) sum += rank->moved(iteration);
   return sum;
 }
 

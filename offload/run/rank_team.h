@@ -16,7 +16,7 @@ class RankTeam {
   explicit RankTeam(std::vector<std::unique_ptr<Executor>> ranks) : ranks_(std::move(ranks)) {}
 
   /// One plan for each rank, of one kind; they outlive end().
-  Status begin(std::span<const StepPlan> plans);
+  Status begin(std::span<const StepPlan* const> plans);
   Status release(const StepParams& params);
   /// Errors: of the rank that failed first, not those that its partners end with.
   Status wait(std::uint64_t iteration);

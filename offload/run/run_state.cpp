@@ -68,15 +68,7 @@ Status RunState::wait(std::uint64_t iteration) {
 
 MovedBytes RunState::moved(std::uint64_t iteration) const {
   MovedBytes sum;
-  for (const LaneRecord& record : records_) {
-    const MovedBytes& lane = record.moved[iteration % params_.size()];
-    sum.h2d += lane.h2d;
-    sum.d2h += lane.d2h;
-    sum.within += lane.within;
-    sum.nvme_read += lane.nvme_read;
-    sum.nvme_write += lane.nvme_write;
-    sum.collective += lane.collective;
-  }
+  for (const LaneRecord& record : records_) sum += record.moved[iteration % params_.size()];
   return sum;
 }
 

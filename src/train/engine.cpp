@@ -170,11 +170,12 @@ void Engine::build_other_ranks() {
   const Schedule& schedule = run_.search.schedule;
   for (const StepPlan* plan : {&run_.main, &run_.flush, &run_.evaluate}) {
     if (plan->ops.empty()) continue;
-    std::vector<StepPlan>& of_ranks = plans_[static_cast<std::size_t>(plan->kind)];
-    of_ranks.push_back(*plan);
+    std::vector<const StepPlan*>& of_ranks = plans_[static_cast<std::size_t>(plan->kind)];
+    of_ranks.push_back(plan);
     for (RankId r = 1; r < ranks_.size(); ++r) {
-      of_ranks.push_back(build_alike(*plan, run_.workload, schedule, r));
-      SLUICE_CHECK(plan_signature(of_ranks.back()) == plan_signature(*plan), "rank %u does not run alike", r);
+      other_plans_.push_back(std::make_unique<StepPlan>(build_alike(*plan, run_.workload, schedule, r)));
+      of_ranks.push_back(other_plans_.back().get());
+      SLUICE_CHECK(plan_signature(*of_ranks.back()) == plan_signature(*plan), "rank %u does not run alike", r);
     }
   }
 }

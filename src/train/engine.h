@@ -135,7 +135,8 @@ class Engine {
     std::unique_ptr<ComputeBackend> backend;
   };
   std::vector<Rank> ranks_;
-  std::array<std::vector<StepPlan>, plan_kind_names.size()> plans_;  ///< [kind][rank]
+  std::vector<std::unique_ptr<StepPlan>> other_plans_;  ///< of ranks behind the first, whose are run_'s
+  std::array<std::vector<const StepPlan*>, plan_kind_names.size()> plans_;  ///< [kind][rank]
   std::unique_ptr<RankTeam> team_;
   // Buffers are the same in the plans of all ranks.
   std::vector<BufferId> homes_;      ///< [unit * 5 + kind]

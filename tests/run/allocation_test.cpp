@@ -38,7 +38,7 @@ TEST(Allocation, NoneWhileIterationsRun) {
       InProcessWorld world(ranks);
       RankTeam team =
           rig.other_team(world, quiet, quiet, nullptr, toy.units, {.optimizer_threads = 2, .record_timeline = true});
-      ASSERT_TRUE(team.begin(toy.plans).ok());
+      ASSERT_TRUE(rig.begin(team).ok());
       const auto step = [&](std::uint64_t i) {
         const bool released = team.release(Rig::params(i)).ok();
         return released && team.wait(i).ok();

@@ -108,8 +108,8 @@ TEST(Executor, OnlySoManyIterationsAreReleasedAhead) {
   const ToyTraining toy = toy_training(1, 1, 1);
   Rig rig(toy.plans, toy.units, {});
   ASSERT_TRUE(rig.initialise().ok());
-  ASSERT_TRUE(rig.team().begin(toy.plans).ok());
-  EXPECT_FALSE(rig.team().begin(toy.plans).ok());
+  ASSERT_TRUE(rig.begin().ok());
+  EXPECT_FALSE(rig.begin().ok());
   EXPECT_FALSE(rig.team().wait(0).ok());
   for (std::uint64_t i = 0; i < Executor::max_released; ++i) ASSERT_TRUE(rig.team().release(Rig::params(i)).ok());
   EXPECT_FALSE(rig.team().release(Rig::params(Executor::max_released)).ok());
@@ -144,7 +144,7 @@ TEST(Executor, RefusesPlansThatItCanNotRun) {
   for (Op& op : plan.ops)
     if (op.kind == OpKind::update) op.unit = 7;
   EXPECT_NE(refused(plan).find("unit"), std::string::npos);
-  EXPECT_TRUE(rig.team().begin(toy.plans).ok());
+  EXPECT_TRUE(rig.begin().ok());
   EXPECT_TRUE(rig.team().end().ok());
 }
 

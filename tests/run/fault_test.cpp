@@ -223,7 +223,7 @@ TEST(Stop, DestructionWithoutEnd) {
   for (int i = 0; i < 10; ++i) {
     Rig rig(toy.plans, toy.units, {});
     ASSERT_TRUE(rig.initialise().ok());
-    ASSERT_TRUE(rig.team().begin(toy.plans).ok());
+    ASSERT_TRUE(rig.begin().ok());
     const bool released = i > 0 && rig.team().release(Rig::params(0)).ok();
     EXPECT_EQ(released, i > 0);
   }
@@ -257,7 +257,7 @@ TEST(Stop, BadNumbersAndFailingOpsNameTheStep) {
     backend.wrong = role;
     InProcessWorld world(2);
     RankTeam team = rig.other_team(world, backend, rig, &rig, toy.units, {});
-    ASSERT_TRUE(team.begin(toy.plans).ok());
+    ASSERT_TRUE(rig.begin(team).ok());
     Status status;
     for (std::uint64_t i = 0; i < 4 && status.ok(); ++i) {
       status = team.release(Rig::params(i));

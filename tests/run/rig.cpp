@@ -97,6 +97,12 @@ RankTeam Rig::other_team(InProcessWorld& world, ComputeBackend& backend, StepSou
   return RankTeam(std::move(executors));
 }
 
+Status Rig::begin(RankTeam& team) {
+  std::vector<const StepPlan*> plans;
+  for (const StepPlan& plan : plans_) plans.push_back(&plan);
+  return team.begin(plans);
+}
+
 StepParams Rig::params(std::uint64_t iteration) {
   StepParams params;
   params.step = iteration + 1;
@@ -107,7 +113,7 @@ StepParams Rig::params(std::uint64_t iteration) {
 }
 
 Status Rig::iterate(int iterations) {
-  SLUICE_TRY(team_->begin(plans_));
+  SLUICE_TRY(begin());
   Status status;
   for (int i = 0; i < iterations && status.ok(); ++i) {
     status = team_->release(params(static_cast<std::uint64_t>(i)));

@@ -40,6 +40,8 @@ class Rig final : public StepSource, public CommitSink {
 
   static StepParams params(std::uint64_t iteration);
   RankTeam& team() { return *team_; }
+  Status begin() { return begin(*team_); }
+  Status begin(RankTeam& team);  ///< binds the rig's plans
   Executor& executor() { return team_->rank(0); }
   SwapStore* store(RankId rank = 0) { return ranks_[rank].store.get(); }
   Memory& memory(RankId rank = 0) { return *ranks_[rank].memory; }
