@@ -7,6 +7,8 @@ set(SLUICE_CUDA AUTO CACHE STRING "the CUDA device: ON, OFF, or AUTO where a too
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(SLUICE_CUDA_ARCHITECTURES AUTO CACHE STRING
   "GPUs to build for, as CMAKE_CUDA_ARCHITECTURES (a bare number is also PTX); AUTO: this machine's, or 80 where there is none")
+set(SLUICE_MPI AUTO CACHE STRING "ranks in processes of their own: ON, OFF, or AUTO where MPI is found")
+set_property(CACHE SLUICE_MPI PROPERTY STRINGS AUTO ON OFF)
 option(SLUICE_PCH "a precompiled header for tests, of the standard library and GoogleTest" ON)
 
 set(CMAKE_CXX_STANDARD 20)

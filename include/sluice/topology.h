@@ -15,6 +15,14 @@ using RankId = std::uint16_t;
 /// Bit i stands for axis i.
 using AxisSet = std::uint32_t;
 
+/// Neighbouring ranks.
+struct RankRange {
+  RankId first = 0, count = 1;
+  bool contains(RankId rank) const { return rank >= first && rank < first + count; }
+  RankId end() const { return static_cast<RankId>(first + count); }
+  bool operator==(const RankRange&) const = default;
+};
+
 struct Axis {
   std::string name;  ///< "dp"
   RankId size = 1;

@@ -1,4 +1,5 @@
-// Collectives as a rank's executor sees them. Implementations: threads of one process (src/comm/in_process.h).
+// Collectives as a rank's executor sees them. Implementations, under src/comm: threads of one process, and
+// processes that MPI connects.
 //
 // Every call is blocking, has a deadline and is woken by cancel(). On each channel the ranks meet in the same order.
 #pragma once
@@ -33,7 +34,9 @@ class Communicator {
   /// part[i] = sum over members of full_m[position * part.size() + i], in pairs of neighbours, and their sums in pairs,
   /// while there is an even number of them, and then one after the other; full has members x part elements. `part` may
   /// be the caller's own part of `full`. One group of a plan has reductions, so that calls come from one thread.
-  virtual Status reduce_scatter(std::int32_t channel, std::span<const float> full, std::span<float> part) = 0;
+  /// `exchange` is host memory for what arrives, where ranks do not share theirs (sluice/exchange.h).
+  virtual Status reduce_scatter(std::int32_t channel, std::span<const float> full, std::span<float> part,
+                                std::span<std::byte> exchange) = 0;
 
   /// Small: every element of `values` becomes the sum over the members. Integers, so that no order is meant.
   virtual Status sum(std::int32_t channel, std::span<std::int64_t> values) = 0;

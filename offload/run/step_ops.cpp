@@ -208,8 +208,10 @@ Status StepOps::all_gather(const BoundOp& op) {
 
 Status StepOps::reduce_scatter(const BoundOp& op) {
   const Operand *const src = op.find(Role::src), *const dst = op.find(Role::dst);
-  SLUICE_TRY(parts_.communicator->reduce_scatter(op.op->group, {as<const float>(src), src->bytes / sizeof(float)},
-                                                 {as<float>(dst), dst->bytes / sizeof(float)}));
+  const Operand* const room = op.find(Role::workspace);
+  SLUICE_TRY(parts_.communicator->reduce_scatter(
+      op.op->group, {as<const float>(src), src->bytes / sizeof(float)}, {as<float>(dst), dst->bytes / sizeof(float)},
+      room != nullptr ? std::span(room->data, room->bytes) : std::span<std::byte>()));
   add(collective_, dst->bytes * (members(*op.op) - 1));
   return success();
 }

@@ -1,7 +1,6 @@
 #include "src/comm/in_process.h"
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -10,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "src/schedule/lots.h"
+#include "src/comm/tree_sum.h"
 
 namespace sluice {
 namespace {
@@ -146,18 +145,15 @@ class InProcessCommunicator final : public Communicator {
     return shared->meet(deadline_, rank_, group);
   }
 
-  Status reduce_scatter(std::int32_t group, std::span<const float> full, std::span<float> part) override {
+  Status reduce_scatter(std::int32_t group, std::span<const float> full, std::span<float> part,
+                        std::span<std::byte>) override {
     auto& [shared, own] = place(group);
     const std::size_t members = shared->members(), numel = part.size();
     SLUICE_CHECK(full.size() == numel * members, "(%zu elements, %zu in %zu parts)", full.size(), numel, members);
     shared->publish(own, full.data());
     SLUICE_TRY(shared->meet(deadline_, rank_, group));
-    // Blocks are summed aside first: part may lie inside full.
-    for (std::size_t begin = 0; begin < numel; begin += block_numel) {
-      const std::size_t count = std::min(block_numel, numel - begin);
-      add_up(members, count, [&](std::size_t m) { return shared->of<float>(m) + own * numel + begin; });
-      std::memcpy(part.data() + begin, sums_.front().data(), count * sizeof(float));
-    }
+    // Part may lie inside full: nobody else reads there.
+    tree_.add_up(members, part, [&](std::size_t m) { return shared->of<float>(m) + own * numel; });
     return shared->meet(deadline_, rank_, group);
   }
 
@@ -184,19 +180,6 @@ class InProcessCommunicator final : public Communicator {
   }
 
  private:
-  /// sums_[0] = the members' terms, in the order of lots.h: their tree goes on over the ranks.
-  template <class Term>
-  void add_up(std::size_t members, std::size_t count, Term term) {
-    const LotSums lots(static_cast<int>(members), 1);
-    std::size_t depth = 0;
-    for (std::size_t m = 0; m < members; ++m) {
-      std::memcpy(sums_[depth++].data(), term(m), count * sizeof(float));
-      for (int left = lots.additions_after(static_cast<int>(m)); left > 0; --left, --depth)
-        for (std::size_t i = 0; i < count; ++i) sums_[depth - 2][i] += sums_[depth - 1][i];
-    }
-  }
-
-  static constexpr std::size_t block_numel = 1024;
   struct Place {
     std::shared_ptr<Channel> channel;
     std::size_t position = 0;
@@ -214,8 +197,8 @@ class InProcessCommunicator final : public Communicator {
   std::mutex mutex_;  ///< guards the session against cancel from other threads
   std::shared_ptr<Session> session_;
   std::vector<Place> places_;
-  std::array<std::array<float, block_numel>, 18> sums_;  ///< of reduce_scatter, which one thread calls
-  std::vector<std::int64_t> scratch_;                    ///< of sum, which one thread calls
+  TreeSum tree_;                       ///< of reduce_scatter, which one thread calls
+  std::vector<std::int64_t> scratch_;  ///< of sum, which one thread calls
 };
 
 }  // namespace
@@ -227,5 +210,8 @@ InProcessWorld::InProcessWorld(RankId ranks, std::chrono::seconds deadline) {
 }
 
 InProcessWorld::~InProcessWorld() = default;
+
+Status InProcessWorld::send(RankId, std::span<const std::byte>) { return fault("there is no other process"); }
+Status InProcessWorld::receive(RankId, std::span<std::byte>) { return fault("there is no other process"); }
 
 }  // namespace sluice

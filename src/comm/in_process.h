@@ -6,16 +6,24 @@
 #include <memory>
 #include <vector>
 
-#include "offload/run/communicator.h"
+#include "src/comm/world.h"
 
 namespace sluice {
 
-/// The communicators of all ranks; it outlives who uses them.
-class InProcessWorld {
+class InProcessWorld final : public World {
  public:
   explicit InProcessWorld(RankId ranks, std::chrono::seconds deadline = std::chrono::seconds(600));
-  ~InProcessWorld();
-  Communicator& communicator(RankId rank) { return *ends_[rank]; }
+  ~InProcessWorld() override;
+
+  RankId ranks() const override { return static_cast<RankId>(ends_.size()); }
+  RankRange here() const override { return {0, ranks()}; }
+  RankId ranks_of_node() const override { return ranks(); }
+  std::size_t processes() const override { return 1; }
+  Communicator& communicator(RankId rank) override { return *ends_[rank]; }
+  bool shares_memory() const override { return true; }
+  Result<std::vector<std::string>> exchange(std::string_view own) override { return std::vector{std::string(own)}; }
+  Status send(RankId to, std::span<const std::byte> data) override;
+  Status receive(RankId from, std::span<std::byte> data) override;
 
  private:
   std::vector<std::unique_ptr<Communicator>> ends_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sluice/exchange.h"
 #include "sluice/status.h"
 #include "src/model/sublayer.h"
 #include "src/schedule/build.h"
@@ -400,6 +401,9 @@ void RankBuilder::reduce(UnitId u) {
     op.bytes = s.shard_gradient.bytes * (work_.ranks() - 1u);
     Emitter::touch(op, gradient, Role::src, Mode::read);
     Emitter::touch(op, s.shard_gradient, Role::dst, Mode::write);
+    if (!work_.exchanges) return;
+    const std::uint64_t room = exchange_bytes(work_.ranks(), s.shard_gradient.bytes);
+    Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
   }
 }
 

@@ -25,6 +25,7 @@ struct Workload {
   int micro_batches = 1;                           ///< per rank and step
   int lots = 1;                                    ///< of the rank's part of the batch: in which order it is added up
   Topology topology;                               ///< whose plan it is; ZeRO-3 data parallel over all ranks
+  bool exchanges = false;                          ///< ranks share no memory: sums over them need room of their own
   Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
   MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
   std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives

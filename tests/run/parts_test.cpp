@@ -14,7 +14,6 @@
 #include "offload/run/poison.h"
 #include "offload/run/progress.h"
 #include "offload/state/worker_team.h"
-#include "src/comm/in_process.h"
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 
@@ -194,98 +193,7 @@ TEST(Optimizer, ChunksCoverTrainableSegmentsOnly) {
   }
 }
 
-constexpr AxisSet all_ranks = 1;
-Topology one_axis(RankId ranks, RankId rank) { return Topology::of({{"dp", ranks}}, rank); }
-
 /// Runs `f(rank, communicator)` on a thread for each rank.
-template <class F>
-void on_ranks(InProcessWorld& world, const Topology& topology, std::span<const AxisSet> groups, F f) {
-  for (RankId r = 0; r < topology.ranks(); ++r) ASSERT_TRUE(world.communicator(r).prepare(topology.at(r), groups).ok());
-  std::vector<std::thread> threads;
-  for (RankId r = 0; r < topology.ranks(); ++r) threads.emplace_back([&, r] { f(r, world.communicator(r)); });
-  for (std::thread& thread : threads) thread.join();
-}
-
-TEST(InProcess, CollectivesOfFourRanks) {
-  constexpr RankId ranks = 4;
-  InProcessWorld world(ranks);
-  constexpr std::size_t part = 3000;
-  std::vector<std::vector<float>> full(ranks), sums(ranks);
-  std::vector<std::vector<std::int64_t>> summed(ranks);
-  // Of which no two sums in another order are equal.
-  const auto term = [](RankId rank, std::size_t i) {
-    return std::ldexp(std::sin(static_cast<float>(i) + 1000.0f * rank), static_cast<int>(i % 5) - rank);
-  };
-  on_ranks(world, one_axis(ranks, 0), std::array{all_ranks, all_ranks}, [&](RankId r, Communicator& communicator) {
-    full[r].assign(part * ranks, -1);
-    for (std::size_t i = 0; i < part; ++i) full[r][r * part + i] = static_cast<float>(r * part + i);
-    EXPECT_TRUE(communicator.all_gather(0, std::as_writable_bytes(std::span(full[r]))).ok());
-    for (std::size_t i = 0; i < part * ranks; ++i) sums[r].push_back(term(r, i));
-    // In place: the sum lands in the own part of the source.
-    EXPECT_TRUE(communicator.reduce_scatter(0, sums[r], std::span(sums[r]).subspan(r * part, part)).ok());
-    summed[r] = {r, -2 * r, std::int64_t{1} << 62};
-    EXPECT_TRUE(communicator.sum(1, std::span(summed[r]).first(2)).ok());
-  });
-  bool order_matters = false;
-  for (RankId r = 0; r < ranks; ++r) {
-    for (std::size_t i = 0; i < full[r].size(); ++i) ASSERT_EQ(full[r][i], static_cast<float>(i));
-    for (std::size_t i = 0; i < part; ++i) {
-      const std::size_t at = r * part + i;
-      const float in_pairs = (term(0, at) + term(1, at)) + (term(2, at) + term(3, at));
-      ASSERT_EQ(sums[r][at], in_pairs) << at;
-      order_matters = order_matters || in_pairs != ((term(0, at) + term(1, at)) + term(2, at)) + term(3, at);
-    }
-    EXPECT_EQ(summed[r], (std::vector<std::int64_t>{6, -12, std::int64_t{1} << 62}));
-  }
-  EXPECT_TRUE(order_matters);
-}
-
-TEST(InProcess, GroupsAreAlongAxes) {
-  const Topology topology = Topology::of({{"node", 2}, {"local", 3}}, 0);
-  InProcessWorld world(6);
-  std::vector<std::int64_t> along_node(6), along_local(6);
-  on_ranks(world, topology, std::array<AxisSet, 2>{0b01, 0b10}, [&](RankId r, Communicator& communicator) {
-    along_node[r] = along_local[r] = std::int64_t{1} << r;
-    EXPECT_TRUE(communicator.sum(0, std::span(&along_node[r], 1)).ok());
-    EXPECT_TRUE(communicator.sum(1, std::span(&along_local[r], 1)).ok());
-  });
-  EXPECT_EQ(along_node, (std::vector<std::int64_t>{0b001001, 0b010010, 0b100100, 0b001001, 0b010010, 0b100100}));
-  EXPECT_EQ(along_local, (std::vector<std::int64_t>{7, 7, 7, 56, 56, 56}));
-}
-
-TEST(InProcess, CancelAndDeadlineWakeThoseWhoWait) {
-  InProcessWorld world(2, std::chrono::seconds(0));
-  const auto prepare = [](InProcessWorld& of) {
-    for (RankId r = 0; r < 2; ++r) ASSERT_TRUE(of.communicator(r).prepare(one_axis(2, r), std::array{all_ranks}).ok());
-  };
-  prepare(world);
-  float full[2]{};
-  const Status late = world.communicator(1).reduce_scatter(0, full, std::span(full).first(1));
-  ASSERT_FALSE(late.ok());
-  EXPECT_NE(late.error().message.find("rank 1"), std::string::npos) << late.error().message;
-
-  InProcessWorld patient(2);
-  prepare(patient);
-  std::thread canceller([&] { patient.communicator(0).cancel("enough"); });
-  const Status cancelled = patient.communicator(1).reduce_scatter(0, full, std::span(full).first(1));
-  canceller.join();
-  ASSERT_FALSE(cancelled.ok());
-  EXPECT_EQ(cancelled.error().code, ErrorCode::cancelled);
-  EXPECT_EQ(cancelled.error().message, "enough");
-  // Who prepares anew is not cancelled, and who was late for the first time meets nobody's leftovers.
-  on_ranks(patient, one_axis(2, 0), std::array{all_ranks}, [&](RankId r, Communicator& communicator) {
-    std::int64_t sum = r + 1;
-    EXPECT_TRUE(communicator.sum(0, std::span(&sum, 1)).ok());
-    EXPECT_EQ(sum, 3);
-  });
-}
-
-TEST(InProcess, RefusesATopologyOfOthers) {
-  InProcessWorld world(2);
-  EXPECT_FALSE(world.communicator(0).prepare(one_axis(3, 0), {}).ok());
-  EXPECT_FALSE(world.communicator(0).prepare(one_axis(2, 1), {}).ok());
-}
-
 TEST(SwapStore, SlotsAreApartAndParityChoosesThem) {
   const ToyTraining toy = toy_training(1, 1, 1);
   Rig rig(toy.plans, toy.units, {});

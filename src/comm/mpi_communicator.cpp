@@ -1,0 +1,165 @@
+#include "src/comm/mpi_communicator.h"
+
+#include <algorithm>
+
+#include "sluice/exchange.h"
+
+namespace sluice {
+
+MpiCommunicator::MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, std::chrono::seconds deadline)
+    : data_(data), notices_(notices), tag_max_(tag_max), deadline_(deadline) {
+  int rank = 0, ranks = 1;
+  MPI_Comm_rank(data, &rank);
+  MPI_Comm_size(data, &ranks);
+  rank_ = static_cast<RankId>(rank);
+  ranks_ = static_cast<RankId>(ranks);
+}
+
+Status MpiCommunicator::prepare(const Topology& topology, std::span<const AxisSet> groups) {
+  if (topology.ranks() != ranks_ || topology.rank() != rank_)
+    return bad_request("the plan is of rank " + std::to_string(topology.rank()) + " of " +
+                       std::to_string(topology.ranks()) + ", the communicator of rank " + std::to_string(rank_) +
+                       " of " + std::to_string(ranks_));
+  SLUICE_CHECK(groups.size() <= channels_max, "(%zu groups)", groups.size());
+  const std::lock_guard lock(mutex_);
+  ++session_;
+  cancelled_.erase(cancelled_.begin(), cancelled_.lower_bound(session_));
+  const int sessions = (tag_max_ - 1) / channels_max;
+  channels_.clear();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    Channel channel;
+    channel.members = topology.members(groups[g]);
+    channel.position = topology.position(groups[g]);
+    channel.tag = static_cast<int>(session_ % static_cast<std::uint64_t>(sessions)) * channels_max + static_cast<int>(g);
+    channels_.push_back(std::move(channel));
+  }
+  return success();
+}
+
+MpiCommunicator::Channel& MpiCommunicator::channel(std::int32_t number) {
+  SLUICE_CHECK(number >= 0 && static_cast<std::size_t>(number) < channels_.size(), "(group %d of %zu)", number,
+               channels_.size());
+  return channels_[static_cast<std::size_t>(number)];
+}
+
+Status MpiCommunicator::finish(Messages& messages, const char* what, const Channel& channel) {
+  Status finished = messages.finish(deadline_, [this] { return interrupted(); });
+  if (finished.ok() || finished.error().code == ErrorCode::cancelled) return finished;
+  return finished.error().in("rank " + std::to_string(rank_) + ", " + what + " of " +
+                             std::to_string(channel.members.size()) + " ranks");
+}
+
+Status MpiCommunicator::all_gather(std::int32_t number, std::span<std::byte> full) {
+  const Channel& c = channel(number);
+  const std::size_t members = c.members.size();
+  SLUICE_CHECK(full.size() % members == 0, "(%zu bytes, %zu members)", full.size(), members);
+  const std::size_t part = full.size() / members;
+  for (std::size_t begin = 0; begin < part; begin += message_bytes_max) {
+    const std::size_t count = std::min(message_bytes_max, part - begin);
+    const auto piece = [&](std::size_t member) { return full.subspan(member * part + begin, count); };
+    Messages messages;
+    for (std::size_t step = 1; step < members; ++step) {
+      const std::size_t from = (c.position + members - step) % members;
+      SLUICE_TRY(messages.receive(data_, c.members[from], c.tag, piece(from)));
+    }
+    for (std::size_t step = 1; step < members; ++step)
+      SLUICE_TRY(messages.send(data_, c.members[(c.position + step) % members], c.tag, piece(c.position)));
+    SLUICE_TRY(finish(messages, "all_gather", c));
+  }
+  return success();
+}
+
+Status MpiCommunicator::reduce_scatter(std::int32_t number, std::span<const float> full, std::span<float> part,
+                                       std::span<std::byte> exchange) {
+  const Channel& c = channel(number);
+  const std::size_t members = c.members.size(), numel = part.size();
+  SLUICE_CHECK(full.size() == numel * members, "(%zu elements, %zu in %zu parts)", full.size(), numel, members);
+  SLUICE_CHECK(exchange.size() >= exchange_bytes(members, part.size_bytes()), "(%zu bytes)", exchange.size());
+  const std::size_t block = exchange_block_bytes(members, part.size_bytes()) / sizeof(float),
+                    blocks = numel == 0 ? 0 : (numel + block - 1) / block;
+  const auto arrived = [&](std::size_t at, std::size_t member) {
+    const std::size_t place = member - (member > c.position ? 1 : 0);
+    return reinterpret_cast<float*>(exchange.data()) + ((at % exchange_blocks) * (members - 1) + place) * block;
+  };
+  std::array<Messages, exchange_blocks> under_way;
+  const auto begin_block = [&](std::size_t at) -> Status {
+    Messages& messages = under_way[at % exchange_blocks];
+    const std::size_t begin = at * block, count = std::min(block, numel - begin);
+    for (std::size_t step = 1; step < members; ++step) {
+      const std::size_t from = (c.position + members - step) % members;
+      SLUICE_TRY(messages.receive(data_, c.members[from], c.tag,
+                                  std::as_writable_bytes(std::span(arrived(at, from), count))));
+    }
+    for (std::size_t step = 1; step < members; ++step) {
+      const std::size_t to = (c.position + step) % members;
+      SLUICE_TRY(
+          messages.send(data_, c.members[to], c.tag, std::as_bytes(full.subspan(to * numel + begin, count))));
+    }
+    return success();
+  };
+  if (blocks > 0) SLUICE_TRY(begin_block(0));
+  for (std::size_t at = 0; at < blocks; ++at) {
+    if (at + 1 < blocks) SLUICE_TRY(begin_block(at + 1));
+    SLUICE_TRY(finish(under_way[at % exchange_blocks], "reduce_scatter", c));
+    const std::size_t begin = at * block, count = std::min(block, numel - begin);
+    tree_.add_up(members, part.subspan(begin, count), [&](std::size_t m) -> const float* {
+      return m == c.position ? full.data() + c.position * numel + begin : arrived(at, m);
+    });
+  }
+  return success();
+}
+
+Status MpiCommunicator::sum(std::int32_t number, std::span<std::int64_t> values) {
+  Channel& c = channel(number);
+  const std::size_t members = c.members.size(), others = members - 1;
+  c.received.resize(others * values.size());  // the same for every step of a plan
+  Messages messages;
+  for (std::size_t i = 0; i < others; ++i) {
+    const std::size_t from = (c.position + members - 1 - i) % members;
+    SLUICE_TRY(messages.receive(data_, c.members[from], c.tag,
+                                std::as_writable_bytes(std::span(c.received).subspan(i * values.size(), values.size()))));
+  }
+  for (std::size_t step = 1; step < members; ++step)
+    SLUICE_TRY(messages.send(data_, c.members[(c.position + step) % members], c.tag, std::as_bytes(values)));
+  SLUICE_TRY(finish(messages, "sum", c));
+  for (std::size_t i = 0; i < c.received.size(); ++i) values[i % values.size()] += c.received[i];
+  return success();
+}
+
+Status MpiCommunicator::interrupted() {
+  hear_notices();
+  const std::lock_guard lock(mutex_);
+  const auto found = cancelled_.find(session_);
+  return found == cancelled_.end() ? success() : Status(Error{ErrorCode::cancelled, found->second});
+}
+
+/// What other ranks have cancelled, this session or one that this rank has not begun.
+void MpiCommunicator::hear_notices() {
+  for (;;) {
+    int is_there = 0;
+    MPI_Message message;
+    if (MPI_Improbe(MPI_ANY_SOURCE, 0, notices_, &is_there, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS || !is_there)
+      return;
+    Notice notice;
+    if (MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+    notice.reason.back() = 0;
+    const std::lock_guard lock(mutex_);
+    if (notice.session >= session_) cancelled_.emplace(notice.session, notice.reason.data());
+  }
+}
+
+void MpiCommunicator::cancel(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!cancelled_.emplace(session_, reason).second) return;
+  Notice& notice = notices_sent_.emplace_back();
+  notice.session = session_;
+  std::copy_n(reason.begin(), std::min(reason.size(), notice.reason.size() - 1), notice.reason.begin());
+  for (RankId other = 0; other < ranks_; ++other) {
+    if (other == rank_) continue;
+    MPI_Request request;
+    if (MPI_Isend(&notice, sizeof notice, MPI_BYTE, other, 0, notices_, &request) == MPI_SUCCESS)
+      MPI_Request_free(&request);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,67 @@
+// A rank's end of the collectives that go by MPI.
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/comm/mpi.h"
+#include "src/comm/mpi_link.h"
+#include "src/comm/tree_sum.h"
+
+namespace sluice {
+
+/// Every collective is messages between each two of its members. Each prepare() begins a session, whose messages have
+/// tags of their own: what a cancelled session has left under way meets nobody.
+class MpiCommunicator final : public Communicator {
+ public:
+  /// Both are this communicator's alone; tags are at most `tag_max`.
+  MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, std::chrono::seconds deadline);
+
+  RankId rank() const override { return rank_; }
+  RankId ranks() const override { return ranks_; }
+  Status prepare(const Topology& topology, std::span<const AxisSet> groups) override;
+  Status all_gather(std::int32_t channel, std::span<std::byte> full) override;
+  Status reduce_scatter(std::int32_t channel, std::span<const float> full, std::span<float> part,
+                        std::span<std::byte> exchange) override;
+  Status sum(std::int32_t channel, std::span<std::int64_t> values) override;
+  void cancel(const std::string& reason) override;
+
+ private:
+  static constexpr int channels_max = 64;
+  /// What a rank that cancels tells the others.
+  struct Notice {
+    std::uint64_t session = 0;
+    std::array<char, 504> reason{};
+  };
+  struct Channel {
+    std::vector<RankId> members;
+    std::size_t position = 0;
+    int tag = 0;
+    std::vector<std::int64_t> received;  ///< by sum
+  };
+  Channel& channel(std::int32_t number);
+  Status finish(Messages& messages, const char* what, const Channel& channel);
+  Status interrupted();
+  void hear_notices();
+
+  MPI_Comm data_, notices_;
+  int tag_max_;
+  std::chrono::seconds deadline_;
+  RankId rank_ = 0, ranks_ = 1;
+  std::vector<Channel> channels_;
+  TreeSum tree_;  ///< of reduce_scatter, which one thread calls
+  std::mutex mutex_;  ///< guards what follows
+  std::uint64_t session_ = 0;
+  std::map<std::uint64_t, std::string> cancelled_;  ///< sessions, this one and later ones, and why
+  std::deque<Notice> notices_sent_;                 ///< MPI may still read them
+};
+
+}  // namespace sluice

@@ -1,0 +1,103 @@
+#include "src/comm/mpi_link.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+namespace sluice {
+
+Status mpi_status(int code, const std::string& what) {
+  if (code == MPI_SUCCESS) return success();
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  return fault(what + ": " + std::string(text.data(), static_cast<std::size_t>(length)));
+}
+
+void Pause::rest() {
+  if (!is_idle()) {
+    std::this_thread::yield();
+    return;
+  }
+  using std::chrono::microseconds;
+  const auto pause = std::chrono::duration_cast<microseconds>(waited()) / 8;
+  std::this_thread::sleep_for(std::clamp(pause, microseconds(20), microseconds(1000)));
+}
+
+void Messages::add(MPI_Request request, int peer, bool receives) {
+  requests_.push_back(request);
+  peers_.push_back(peer);
+  receives_.push_back(receives);
+}
+
+Status Messages::send(MPI_Comm comm, int to, int tag, std::span<const std::byte> data) {
+  MPI_Request request;
+  SLUICE_TRY(mpi_status(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm, &request),
+                        "MPI_Isend"));
+  add(request, to, false);
+  return success();
+}
+
+Status Messages::receive(MPI_Comm comm, int from, int tag, std::span<std::byte> data) {
+  MPI_Request request;
+  SLUICE_TRY(mpi_status(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm, &request),
+                        "MPI_Irecv"));
+  add(request, from, true);
+  return success();
+}
+
+Status Messages::receive(MPI_Message& message, int from, std::span<std::byte> data) {
+  MPI_Request request;
+  SLUICE_TRY(mpi_status(MPI_Imrecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, &message, &request),
+                        "MPI_Imrecv"));
+  add(request, from, true);
+  return success();
+}
+
+Status Messages::finish(std::chrono::seconds deadline, const Interrupted& interrupted) {
+  Pause pause;
+  ended_.resize(requests_.size());
+  std::size_t left = requests_.size();
+  while (left > 0) {
+    int count = 0;
+    SLUICE_TRY(mpi_status(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, ended_.data(),
+                                       MPI_STATUSES_IGNORE),
+                          "MPI_Testsome"));
+    if (count > 0) pause.moved();
+    left -= static_cast<std::size_t>(std::max(count, 0));
+    if (left == 0) break;
+    if (pause.is_idle()) {
+      if (interrupted) SLUICE_TRY(interrupted());
+      if (pause.waited() > deadline) {
+        const auto open = std::ranges::find_if(requests_, [](MPI_Request r) { return r != MPI_REQUEST_NULL; });
+        return fault("waited " + std::to_string(deadline.count()) + " s for rank " +
+                     std::to_string(peers_[static_cast<std::size_t>(open - requests_.begin())]));
+      }
+    }
+    pause.rest();
+  }
+  requests_.clear();
+  peers_.clear();
+  receives_.clear();
+  return success();
+}
+
+void Messages::abandon() {
+  constexpr std::chrono::seconds patience(2);
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    if (!receives_[i]) {
+      // It reads, which harms nobody: what it reads no one takes.
+      MPI_Request_free(&requests_[i]);
+      continue;
+    }
+    // One that has met its message ends as soon as that is here.
+    MPI_Cancel(&requests_[i]);
+    int ended = 0;
+    for (Pause pause; ended == 0 && pause.waited() < patience; pause.rest())
+      if (MPI_Test(&requests_[i], &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+  }
+  requests_.clear();
+}
+
+}  // namespace sluice

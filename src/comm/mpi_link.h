@@ -1,0 +1,68 @@
+// What all that speaks MPI shares: waiting without a core, and errors in words.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/status.h"
+
+namespace sluice {
+
+/// A message is at most so long: MPI counts in int.
+constexpr std::size_t message_bytes_max = std::size_t{1} << 30;
+
+/// fault with MPI's own words, where `code` says so.
+Status mpi_status(int code, const std::string& what);
+
+/// Pauses between questions. While messages arrive, a moment; else an eighth of the time waited so far, between 20
+/// microseconds and a millisecond, so that who waits uses no core and wakes soon.
+class Pause {
+ public:
+  using Clock = std::chrono::steady_clock;
+  void moved() { last_ = Clock::now(); }
+  void rest();
+  /// Whether the next rest() sleeps.
+  bool is_idle() const { return Clock::now() - last_ > busy_for; }
+  Clock::duration waited() const { return Clock::now() - began_; }
+
+ private:
+  static constexpr std::chrono::microseconds busy_for{200};
+  Clock::time_point began_ = Clock::now(), last_ = began_;
+};
+
+/// Messages under way: sends and receives, each with the rank at its other end.
+class Messages {
+ public:
+  Messages() = default;
+  ~Messages() { abandon(); }
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  Status send(MPI_Comm comm, int to, int tag, std::span<const std::byte> data);
+  Status receive(MPI_Comm comm, int from, int tag, std::span<std::byte> data);
+  /// One that a probe has matched.
+  Status receive(MPI_Message& message, int from, std::span<std::byte> data);
+  /// Until all have ended. `interrupted`, which may be empty, is asked before every sleep and ends the wait with its
+  /// error. Errors: fault naming a peer, after the deadline, or in MPI's words.
+  using Interrupted = std::function<Status()>;
+  Status finish(std::chrono::seconds deadline, const Interrupted& interrupted);
+  bool is_empty() const { return requests_.empty(); }
+
+
+ private:
+  void add(MPI_Request request, int peer, bool receives);
+  /// Nothing more arrives in the buffers of those that have not ended.
+  void abandon();
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;
+  std::vector<bool> receives_;
+  std::vector<int> ended_;
+};
+
+}  // namespace sluice

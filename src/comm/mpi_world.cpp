@@ -1,0 +1,156 @@
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "src/comm/mpi_communicator.h"
+
+namespace sluice {
+namespace {
+
+/// Between steps a process may search or read for as long as it takes: launchers end those who wait for a dead one.
+constexpr std::chrono::hours between_steps(24 * 30);
+constexpr int text_tag = 0, data_tag = 1;
+
+class MpiWorld final : public World {
+ public:
+  MpiWorld(MPI_Comm control, RankId node_ranks, std::unique_ptr<MpiCommunicator> communicator)
+      : control_(control), node_ranks_(node_ranks), communicator_(std::move(communicator)) {}
+  ~MpiWorld() override {
+    // Where one has failed alone, the others are not at their end: MPI_Finalize would wait for them.
+    if (in_step_) MPI_Finalize();
+  }
+
+  RankId ranks() const override { return communicator_->ranks(); }
+  RankRange here() const override { return {communicator_->rank(), 1}; }
+  RankId ranks_of_node() const override { return node_ranks_; }
+  std::size_t processes() const override { return ranks(); }
+  Communicator& communicator(RankId rank) override {
+    SLUICE_CHECK(rank == communicator_->rank(), "(rank %u of %u)", rank, communicator_->rank());
+    return *communicator_;
+  }
+  bool shares_memory() const override { return false; }
+
+  /// By way of who leads.
+  Result<std::vector<std::string>> exchange(std::string_view own) override {
+    in_step_ = false;
+    std::vector<std::string> texts(ranks());
+    if (leads()) {
+      texts.front() = own;
+      for (RankId from = 1; from < ranks(); ++from) {
+        SLUICE_ASSIGN(texts[from], receive_text(from));
+      }
+      const std::string all = packed(texts);
+      Messages messages;
+      for (RankId to = 1; to < ranks(); ++to)
+        SLUICE_TRY(messages.send(control_, to, text_tag, std::as_bytes(std::span(all))));
+      SLUICE_TRY(messages.finish(between_steps, {}));
+    } else {
+      Messages messages;
+      SLUICE_TRY(messages.send(control_, 0, text_tag, std::as_bytes(std::span(own))));
+      SLUICE_TRY(messages.finish(between_steps, {}));
+      SLUICE_ASSIGN(const std::string all, receive_text(0));
+      texts = unpacked(all);
+    }
+    in_step_ = true;
+    return texts;
+  }
+
+  Status send(RankId to, std::span<const std::byte> data) override {
+    for (std::size_t at = 0; at < data.size(); at += message_bytes_max) {
+      Messages messages;
+      SLUICE_TRY(messages.send(control_, to, data_tag, data.subspan(at, std::min(message_bytes_max, data.size() - at))));
+      SLUICE_TRY(messages.finish(between_steps, {}));
+    }
+    return success();
+  }
+  Status receive(RankId from, std::span<std::byte> data) override {
+    for (std::size_t at = 0; at < data.size(); at += message_bytes_max) {
+      Messages messages;
+      SLUICE_TRY(
+          messages.receive(control_, from, data_tag, data.subspan(at, std::min(message_bytes_max, data.size() - at))));
+      SLUICE_TRY(messages.finish(between_steps, {}));
+    }
+    return success();
+  }
+
+ private:
+  Result<std::string> receive_text(RankId from) {
+    MPI_Message message;
+    MPI_Status status;
+    int is_there = 0;
+    for (Pause pause; is_there == 0; pause.rest()) {
+      SLUICE_TRY(mpi_status(MPI_Improbe(from, text_tag, control_, &is_there, &message, &status), "MPI_Improbe"));
+      if (is_there != 0) break;
+    }
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    std::string text(static_cast<std::size_t>(bytes), 0);
+    Messages messages;
+    SLUICE_TRY(messages.receive(message, from, std::as_writable_bytes(std::span(text))));
+    SLUICE_TRY(messages.finish(between_steps, {}));
+    return text;
+  }
+
+  /// Sizes, then texts.
+  static std::string packed(const std::vector<std::string>& texts) {
+    std::string all;
+    for (const std::string& text : texts) {
+      const std::uint64_t size = text.size();
+      all.append(reinterpret_cast<const char*>(&size), sizeof size);
+    }
+    for (const std::string& text : texts) all += text;
+    return all;
+  }
+  std::vector<std::string> unpacked(const std::string& all) const {
+    std::vector<std::string> texts(ranks());
+    std::size_t at = texts.size() * sizeof(std::uint64_t);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      std::uint64_t size = 0;
+      std::memcpy(&size, all.data() + i * sizeof size, sizeof size);
+      texts[i] = all.substr(at, size);
+      at += size;
+    }
+    return texts;
+  }
+
+  MPI_Comm control_;
+  RankId node_ranks_;
+  std::unique_ptr<MpiCommunicator> communicator_;
+  bool in_step_ = true;  ///< with the others: what the last exchange began it has ended
+};
+
+}  // namespace
+
+Result<std::unique_ptr<World>> connect_by_mpi(const MpiOptions& options) {
+  int provided = 0;
+  SLUICE_TRY(mpi_status(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
+  if (provided < MPI_THREAD_MULTIPLE)
+    return bad_request("this MPI lets one thread call it at a time, and sluice needs several (MPI_THREAD_MULTIPLE); "
+                       "use an MPI that was built with it, as Debian's Open MPI is");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (ranks > std::numeric_limits<RankId>::max())
+    return bad_request(std::to_string(ranks) + " processes: give at most " +
+                       std::to_string(std::numeric_limits<RankId>::max()));
+  MPI_Comm data, notices, control, node;
+  for (MPI_Comm* copy : {&data, &notices, &control}) {
+    SLUICE_TRY(mpi_status(MPI_Comm_dup(MPI_COMM_WORLD, copy), "MPI_Comm_dup"));
+    MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN);
+  }
+  SLUICE_TRY(mpi_status(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
+                        "MPI_Comm_split_type"));
+  int node_ranks = 1;
+  MPI_Comm_size(node, &node_ranks);
+  void* tag_limit = nullptr;
+  int is_set = 0;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &is_set);
+  const int tag_max = is_set != 0 ? *static_cast<const int*>(tag_limit) : 32767;
+  return std::unique_ptr<World>(
+      std::make_unique<MpiWorld>(control, static_cast<RankId>(node_ranks),
+                                 std::make_unique<MpiCommunicator>(data, notices, tag_max, options.deadline)));
+}
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+// All ranks of a run: those of this process, and the processes that have the others.
+//
+// Ranks meet in two ways. In a step their executors call collectives through Communicators, on lanes of their own.
+// Between steps the threads that drive the processes exchange what they decide and what states they hold: those calls
+// come from one thread of each process, in the same order in all of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "offload/run/communicator.h"
+
+namespace sluice {
+
+/// It outlives who uses it.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual RankId ranks() const = 0;
+  virtual RankRange here() const = 0;        ///< of this process
+  virtual RankId ranks_of_node() const = 0;  ///< that share this machine's memory, cores and drives
+  virtual std::size_t processes() const = 0;
+  virtual Communicator& communicator(RankId rank) = 0;  ///< of a rank of this process
+  virtual bool shares_memory() const = 0;  ///< else sums over ranks need room for what arrives (sluice/exchange.h)
+
+  /// Every process gives a text, and gets those of all, in the order of their ranks. Errors: fault.
+  virtual Result<std::vector<std::string>> exchange(std::string_view own) = 0;
+  /// Bytes for the process that has rank `to`, and from the one that has rank `from`, which are others than this one.
+  virtual Status send(RankId to, std::span<const std::byte> data) = 0;
+  virtual Status receive(RankId from, std::span<std::byte> data) = 0;
+
+  /// Of all processes one measures, searches, prints, and writes what there is once: that of rank 0.
+  bool leads() const { return here().first == 0; }
+  bool is_alone() const { return processes() == 1; }
+};
+
+/// Success where every process succeeded. Else the same error on all: that of the first process which failed for a
+/// reason of its own and was not merely cancelled; where it is another's, with its rank.
+Status agree(World& world, const Status& own);
+/// The leader's value, on all.
+Result<std::string> from_leader(World& world, std::string_view own);
+/// Element by element over processes, wrapping around.
+Status add_up(World& world, std::span<std::uint64_t> values);
+
+/// The leader does it alone. On all: whether it succeeded.
+Status leader_does(World& world, const std::function<Status()>& work);
+
+}  // namespace sluice
