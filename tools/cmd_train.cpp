@@ -9,11 +9,13 @@
 
 #include "sluice/size.h"
 #include "src/train/check_request.h"
+#include "src/train/decided.h"
 #include "src/train/metrics_file.h"
 #include "src/train/new_run_files.h"
 #include "src/train/trainer.h"
 #include "tools/commands.h"
 #include "tools/described_run.h"
+#include "tools/launch.h"
 #include "tools/run_home.h"
 #include "tools/step_line.h"
 #include "tools/terminal.h"
@@ -32,7 +34,8 @@ std::string shown(const SetLoss& loss, const char* unit) {
 /// Shows the run: a progress line, evaluations and notes above it; with --json one object per step on standard output.
 class Screen final : public TrainObserver {
  public:
-  Screen(const RunConfig& config) : config_(config), line_(10, !config.json) {}
+  explicit Screen(bool json) : json_(json), line_(10, !json) {}
+  void set_steps(std::int64_t steps) { steps_ = steps; }
 
   void note(const std::string& text) override {
     if (holding_)
@@ -52,12 +55,12 @@ class Screen final : public TrainObserver {
     held_.clear();
   }
   void step(const StepRecord& r) override {
-    if (config_.json) {
+    if (json_) {
       std::printf("%s\n", to_json_line(r).c_str());
       std::fflush(stdout);
       return;
     }
-    line_.update(step_forms(r, config_.steps), static_cast<double>(r.step) / static_cast<double>(config_.steps));
+    line_.update(step_forms(r, steps_), static_cast<double>(r.step) / static_cast<double>(steps_));
   }
   void evaluated(std::int64_t step, const SetLoss& loss) override {
     line_.note("step " + std::to_string(step) + ": " + shown(loss, ""));
@@ -65,7 +68,8 @@ class Screen final : public TrainObserver {
   void finish() { line_.finish(); }
 
  private:
-  const RunConfig& config_;
+  bool json_;
+  std::int64_t steps_ = 1;
   ProgressLine line_;
   bool holding_ = false;
   std::vector<std::string> held_;
@@ -98,20 +102,16 @@ void print_losses(const std::vector<SetLoss>& losses, std::int64_t steps) {
                 static_cast<long long>(steps));
 }
 
-Status report(const RunConfig& config, const TrainResult& result, Engine& engine) {
+void report(const RunConfig& config, const TrainResult& result) {
   const std::size_t drives = result.timed_steps > 0 ? config.nvme.size() : 0;
   if (config.json) {
     nlohmann::ordered_json j;
     j["done"] = true;
-    TrainResult whole = result;
-    if (!whole.state_hash) {
-      SLUICE_ASSIGN(whole.state_hash, engine.state_hash());
-    }
-    j.update(to_json(whole));
+    j.update(to_json(result));
     if (drives > 0) j["wear"] = wear_json(measured_wear(config, result));
     j["model"] = config.run.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(model_path(config));
     std::printf("%s\n", j.dump().c_str());
-    return success();
+    return;
   }
   print_losses(result.eval, result.steps);
   if (drives > 0)
@@ -119,18 +119,18 @@ Status report(const RunConfig& config, const TrainResult& result, Engine& engine
   std::printf("model    %s\n", config.run.empty() ? "discarded (--run none)" : model_path(config).c_str());
   if (!metrics_path(config).empty()) std::printf("metrics  %s\n", metrics_path(config).c_str());
   if (!config.trace.empty()) std::printf("trace    %s (open in ui.perfetto.dev)\n", config.trace.c_str());
-  return success();
 }
 
 /// The run was stopped: how far it came and how to go on.
-Status report_interrupted(const RunConfig& config, const TrainResult& result) {
-  if (config.json) {
+Status report_interrupted(const RunConfig& config, const TrainResult& result, bool leads) {
+  if (config.json && leads) {
     const nlohmann::ordered_json j{{"done", false}, {"steps", result.steps}, {"resumable", result.resumable}};
     std::printf("%s\n", j.dump().c_str());
   }
   std::string text =
       "stopped by a signal after step " + std::to_string(result.steps) + " of " + std::to_string(config.steps);
-  text += result.resumable ? "; to go on: sluice train --run " + config.run + " --resume"
+  const std::string launcher = config.ranks_of_node > 0 ? "mpirun -n " + std::to_string(config.ranks) + " " : "";
+  text += result.resumable ? "; to go on: " + launcher + "sluice train --run " + config.run + " --resume"
                            : "; nothing is kept (--run none)";
   return Error{ErrorCode::cancelled, text};
 }
@@ -149,8 +149,10 @@ Status report_complete(const RunConfig& config, const RunDirectory& directory, c
   SLUICE_TRY(directory.remove_state());
   SwapOptions swap;
   swap.directories = config.nvme;
-  swap.name = swap_name(directory.run()->id);
-  SLUICE_TRY(SwapFile::remove(swap));
+  for (int rank = 0; rank < directory.run()->config.ranks; ++rank) {
+    swap.name = swap_name(directory.run()->id, static_cast<RankId>(rank));
+    SLUICE_TRY(SwapFile::remove(swap));
+  }
   if (config.json) {
     nlohmann::ordered_json j{{"done", true}};
     j.update(result);
@@ -178,73 +180,132 @@ std::string durability(const Prepared& run, const RunDirectory& directory) {
          format_bytes(durable_slot_bytes(run.main) * run.workload.ranks()) + " of the drive";
 }
 
-/// With its kernels and its swap file, where it goes on.
+/// With its kernels and its swap files, where it goes on.
 Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const RunDirectory& directory, bool kernels_anew,
-                                              const Progress& progress) {
+                                              const World* world, const Progress& progress) {
   SLUICE_ASSIGN(auto prepared, prepare_described(config, directory, progress));
   if (!directory.run()) return prepared;
   const RunDescription& run = *directory.run();
   if (!kernels_anew && run.device == prepared->workload.device) prepared->kernels = run.kernels;
-  // For other ranks there is going to be another one.
+  // For other ranks there are going to be others.
   const bool is_kept = !directory.has_snapshot() && prepared->config.ranks == run.config.ranks;
+  const RankRange here = world == nullptr ? RankRange{0, prepared->workload.ranks()} : world->here();
   if (prepared->workload.durable && directory.has_commits() && is_kept)
-    SLUICE_TRY(Engine::check_swap(*prepared, swap_name(run.id)));
+    SLUICE_TRY(Engine::check_swap(*prepared, run.id, here));
   return prepared;
 }
 
-/// A new run that is refused here, or stopped before it has begun, leaves nothing.
-Result<std::unique_ptr<Trainer>> begin(const Prepared& run, Screen& screen, RunDirectory& directory, bool goes_on,
-                                       const std::atomic<bool>& stop) {
-  const RunConfig& c = run.config;
-  const NewRunFiles made(c.run, metrics_path(c));
-  if (!c.run.empty() && !goes_on) SLUICE_TRY(directory.make());
-  auto trainer = Trainer::create(run, screen, c.run.empty() ? nullptr : &directory, &stop);
-  if (!trainer.ok() && !goes_on && !directory.run()) made.remove();
-  return trainer;
-}
+/// A run as its leader has decided it, or heard of it.
+struct Run {
+  std::unique_ptr<Prepared> prepared;
+  RunDirectory directory;
+  bool goes_on = false;
+  bool is_complete = false;  ///< it was before: that has been reported
+};
 
-Status train(RunOptions options, const std::set<std::string>& given) {
+/// Everything up to the plans: what is checked, measured and searched once. Nothing is touched.
+Status decide(RunOptions options, const std::set<std::string>& given, const World* world, NewRunHome& home,
+              Screen& screen, Run& run) {
   SLUICE_TRY(check_named(options, true));
-  NewRunHome home;
   if (options.config.run.empty()) {
     SLUICE_ASSIGN(home, NewRunHome::find(options.config.model));
     options.config.run = home.path();
   }
-  RunDirectory directory;
   if (options.config.run != keep_nothing) {
-    SLUICE_ASSIGN(directory, RunDirectory::open(absolute_path(options.config.run)));
+    SLUICE_ASSIGN(run.directory, RunDirectory::open(absolute_path(options.config.run)));
   }
-  SLUICE_ASSIGN(RunConfig config, described_config(options, given, directory, true));
-  const bool goes_on = directory.run().has_value();
-  if (goes_on) {
-    SLUICE_ASSIGN(const auto result, directory.result());
-    if (result) return report_complete(config, directory, *result);
+  SLUICE_ASSIGN(RunConfig config, described_config(options, given, run.directory, true));
+  run.goes_on = run.directory.run().has_value();
+  if (run.goes_on) {
+    SLUICE_ASSIGN(const auto result, run.directory.result());
+    run.is_complete = result.has_value();
+    if (result) return report_complete(config, run.directory, *result);
   }
+  config.ranks_of_node = options.config.ranks_of_node;
   SLUICE_ASSIGN(CheckedRequest checked,
-                check_request({.config = config, .from_scratch = options.from_scratch, .goes_on = goes_on}));
+                check_request({.config = config, .from_scratch = options.from_scratch, .goes_on = run.goes_on}));
   config = std::move(checked.config);
-  SLUICE_TRY(check_metrics(config, &directory));
-  Screen screen(config);
+  SLUICE_TRY(check_metrics(config, &run.directory));
+  screen.set_steps(config.steps);
   screen.hold();
   screen.note(told_at_start(config.run));
-  if (!goes_on) screen.note(checked.weights);
-  SLUICE_ASSIGN(auto run, prepare_run(config, directory, options.kernels_anew, [&](const std::string& text) {
-                  if (!goes_on) screen.release();
+  if (!run.goes_on) screen.note(checked.weights);
+  SLUICE_ASSIGN(run.prepared,
+                prepare_run(config, run.directory, options.kernels_anew, world, [&](const std::string& text) {
+                  if (!run.goes_on) screen.release();
                   screen.note(text);
                 }));
-  if (!run->search.fits) return does_not_fit(*run);
-  screen.note(summary(*run));
-  screen.note(durability(*run, directory));
+  if (!run.prepared->search.fits) return does_not_fit(*run.prepared);
+  screen.note(summary(*run.prepared));
+  screen.note(durability(*run.prepared, run.directory));
   if (const std::size_t drives = config.nvme.size(); drives > 0)
-    screen.note("drive wear: " + to_text(predicted_wear(*run), predicted_rate, drives));
+    screen.note("drive wear: " + to_text(predicted_wear(*run.prepared), predicted_rate, drives));
+  return success();
+}
+
+/// What the leader has decided, as the other processes have it.
+Status follow(const std::string& decided, const RunOptions& options, Run& run) {
+  SLUICE_ASSIGN(run.prepared, prepare_from_text(decided, options.config));
+  const std::string& path = run.prepared->config.run;
+  if (!path.empty()) {
+    SLUICE_ASSIGN(run.directory, RunDirectory::look(path));
+  }
+  return success();
+}
+
+/// A new run that is refused here, or stopped before it has begun, leaves nothing.
+Result<std::unique_ptr<Trainer>> begin(Run& run, TrainObserver& observer, const std::atomic<bool>& stop, World* world) {
+  const RunConfig& c = run.prepared->config;
+  const bool leads = world == nullptr || world->leads();
+  const NewRunFiles made(c.run, metrics_path(c));
+  const Status place = leads && !c.run.empty() && !run.goes_on ? run.directory.make() : success();
+  SLUICE_TRY(world == nullptr ? place : agree(*world, place));
+  auto trainer = Trainer::create(*run.prepared, observer, c.run.empty() ? nullptr : &run.directory, &stop, world);
+  if (!trainer.ok() && leads && !run.goes_on && !run.directory.run()) made.remove();
+  return trainer;
+}
+
+/// Of a process that does not lead: nothing.
+class Silence final : public TrainObserver {};
+
+Status train(RunOptions options, const std::set<std::string>& given, World* world) {
+  const bool leads = world == nullptr || world->leads();
+  NewRunHome home;
+  Run run;
+  // The leader's screen shows what it has decided; the others' stay dark.
+  Screen screen(options.config.json);
+  Silence silence;
+  Status decided = leads ? decide(options, given, world, home, screen, run) : success();
+  if (world != nullptr) {
+    SLUICE_TRY(agree(*world, decided));
+    SLUICE_ASSIGN(const std::string text, from_leader(*world, run.prepared ? decided_text(*run.prepared) : ""));
+    if (text.empty()) return success();
+    if (!leads) decided = follow(text, options, run);
+    decided = agree(*world, decided);
+  }
+  SLUICE_TRY(decided);
+  if (run.is_complete) return success();
   // Until here a signal ends the process at once: nothing has been touched.
   const std::atomic<bool>& stop = stop_on_signals();
-  SLUICE_ASSIGN(auto trainer, begin(*run, screen, directory, goes_on, stop));
+  SLUICE_ASSIGN(auto trainer, begin(run, leads ? static_cast<TrainObserver&>(screen) : silence, stop, world));
   screen.release();
   auto result = trainer->run(stop);
   screen.finish();
   if (!result.ok()) return result.error();
-  return result->interrupted ? report_interrupted(config, *result) : report(config, *result, trainer->engine());
+  const RunConfig& config = run.prepared->config;
+  if (config.json && !result->interrupted && !result->state_hash) {
+    SLUICE_ASSIGN(result->state_hash, trainer->engine().state_hash());
+  }
+  if (result->interrupted) return report_interrupted(config, *result, leads);
+  if (leads) report(config, *result);
+  return success();
+}
+
+/// All processes end alike, and the first one says why.
+Status train_together(RunOptions options, std::set<std::string> given) {
+  SLUICE_ASSIGN(const std::unique_ptr<World> world, join_world(options, given));
+  const Status trained = train(std::move(options), given, world.get());
+  return world == nullptr ? trained : agree(*world, trained);
 }
 
 }  // namespace
@@ -275,7 +336,7 @@ void add_train(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<RunOptions>();
   add_train_options(command, options.get());
   command->callback(
-      [options, command, &outcome] { outcome.finish("train", train(*options, given_options(*command))); });
+      [options, command, &outcome] { outcome.finish("train", train_together(*options, given_options(*command))); });
 }
 
 }  // namespace sluice::tools

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "sluice/size.h"
+#include "tools/launch.h"
 
 namespace sluice::tools {
 
@@ -11,7 +12,7 @@ void Outcome::finish(const std::string& command, const Status& result) {
   if (result.ok()) return;
   std::string line = result.error().message;
   std::replace(line.begin(), line.end(), '\n', ' ');
-  std::fprintf(stderr, "sluice %s: %s\n", command.c_str(), line.c_str());
+  if (is_first_process()) std::fprintf(stderr, "sluice %s: %s\n", command.c_str(), line.c_str());
   status_ = result.error().code == ErrorCode::bad_request ? 2 : 1;
 }
 

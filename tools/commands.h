@@ -14,7 +14,8 @@ namespace sluice::tools {
 class Outcome {
  public:
   int status() const { return status_; }
-  /// Take over the end of a subcommand's work; an error is printed as "sluice train: what, where, what to do".
+  /// Take over the end of a subcommand's work; an error is printed as "sluice train: what, where, what to do", by the
+  /// first of several processes.
   void finish(const std::string& command, const Status& result);
 
  private:

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "tools/commands.h"
+#include "tools/launch.h"
 #include "tools/refusal.h"
 #include "tools/values.h"
 
@@ -45,15 +46,19 @@ int run(int argc, char** argv) {
   sluice::tools::add_checkpoint(app, outcome);
   sluice::tools::add_bench(app, outcome);
   sluice::tools::refuse_impossible_values(app);
+  // Ranks are processes of training alone.
+  const std::string command = argc > 1 ? argv[1] : "";
+  if (command != "train" && !command.starts_with('-')) outcome.finish(command, sluice::tools::check_alone(command));
+  if (outcome.status() != 0) return outcome.status();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
     std::ostringstream text;
     const int status = app.exit(request, text, text);
-    std::fputs(text.str().c_str(), stdout);
+    if (sluice::tools::is_first_process()) std::fputs(text.str().c_str(), stdout);
     return status;
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "%s\n", sluice::tools::refusal(app, error).c_str());
+    if (sluice::tools::is_first_process()) std::fprintf(stderr, "%s\n", sluice::tools::refusal(app, error).c_str());
     return 2;
   }
   return outcome.status();

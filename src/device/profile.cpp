@@ -192,16 +192,22 @@ Result<std::string> default_profile_path() {
   return *cache + "/profile.json";
 }
 
+Result<HardwareProfile> profile_from_text(const std::string& text) {
+  SLUICE_TRY(check_json(text));
+  const json object = json::parse(text, nullptr, false);
+  HardwareProfile profile;
+  SLUICE_TRY(read_profile(object, profile));
+  return profile;
+}
+
 Result<HardwareProfile> load_profile(const std::string& path) {
   const auto refuse = [&path](const Error& why) {
     return bad_request(fmt::format("profile {}: {}; make it anew with 'sluice bench all'", path, why.message));
   };
   auto text = read_file(path, largest_profile_bytes);
   if (!text.ok()) return refuse(text.error());
-  if (const Status json_ok = check_json(*text); !json_ok.ok()) return refuse(json_ok.error());
-  const json object = json::parse(*text, nullptr, false);
-  HardwareProfile profile;
-  if (const Status read = read_profile(object, profile); !read.ok()) return refuse(read.error());
+  auto profile = profile_from_text(*text);
+  if (!profile.ok()) return refuse(profile.error());
   return profile;
 }
 
@@ -219,7 +225,9 @@ bool select_device(HardwareProfile& profile, const std::string& kind) {
   return profile.device.has_value() || kind.empty();
 }
 
-Status save_profile(const std::string& path, const HardwareProfile& profile) {
+namespace {
+
+json profile_json(const HardwareProfile& profile) {
   json object{{"schema_version", profile.schema_version}, {"machine", profile.machine}};
   for (const Count& c : counts) object[c.name] = profile.*c.field;
   for (const Rate<HardwareProfile>& r : rates) object[r.name] = profile.*r.field;
@@ -234,6 +242,15 @@ Status save_profile(const std::string& path, const HardwareProfile& profile) {
   }
   object["op_seconds"] = profile.op_seconds;
   if (profile.op_seconds.empty()) object["op_seconds"] = json::object();
+  return object;
+}
+
+}  // namespace
+
+std::string to_text(const HardwareProfile& profile) { return profile_json(profile).dump(); }
+
+Status save_profile(const std::string& path, const HardwareProfile& profile) {
+  json object = profile_json(profile);
   // They are of the file (doubts.h).
   if (auto old = read_file(path, largest_profile_bytes); old.ok() && check_json(*old).ok())
     if (const json before = json::parse(*old, nullptr, false); before.is_object() && before.contains("doubts"))

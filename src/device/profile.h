@@ -19,6 +19,9 @@ Result<std::string> default_profile_path();
 /// Errors: bad_request where the file is missing, is not a profile, has another schema version, or holds a rate that is
 /// not a positive finite number. The machine is not compared: see profile_is_of_this_machine.
 Result<HardwareProfile> load_profile(const std::string& path);
+/// The same from the text of a file, and what such a file has.
+Result<HardwareProfile> profile_from_text(const std::string& text);
+std::string to_text(const HardwareProfile& profile);
 /// Written atomically; folders on the way are made. Numbers read back exactly.
 Status save_profile(const std::string& path, const HardwareProfile& profile);
 

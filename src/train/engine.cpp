@@ -9,6 +9,7 @@
 #include "src/model/init.h"
 #include "src/schedule/build.h"
 #include "src/train/hugging_face.h"
+#include "src/train/run_directory.h"
 
 namespace sluice {
 namespace {
@@ -28,15 +29,13 @@ std::vector<OptimizerUnit> optimizer_units(const Workload& w, RankId rank) {
   return units;
 }
 
-/// Ranks have a part of the swap file each, one after the other.
-std::uint64_t swap_part_bytes(const Prepared& run) { return padded_bytes(run.search.needs.nvme); }
-
-SwapOptions swap_options(const Prepared& run, const std::string& name) {
+/// Every rank has a swap file of its own.
+SwapOptions swap_options(const Prepared& run, std::optional<std::uint64_t> run_id, RankId rank) {
   SwapOptions swap;
   swap.directories = run.config.nvme;
   swap.weights = run.profile.drive.stripe_weights;
-  swap.bytes = swap_part_bytes(run) * run.workload.ranks();
-  swap.name = name;
+  swap.bytes = padded_bytes(run.search.needs.nvme);
+  if (run_id) swap.name = swap_name(*run_id, rank);
   return swap;
 }
 
@@ -45,11 +44,15 @@ SwapOptions swap_options(const Prepared& run, const std::string& name) {
 Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& source, const Options& options) {
-  std::unique_ptr<Engine> engine(new Engine(run));
+  std::unique_ptr<World> own;
+  if (options.world == nullptr) own = std::make_unique<InProcessWorld>(run.workload.ranks());
+  World* const world = options.world == nullptr ? own.get() : options.world;
+  std::unique_ptr<Engine> engine(new Engine(run, world->here(), world));
+  engine->own_world_ = std::move(own);
   const auto make = [&]() -> Status {
     SLUICE_TRY(engine->reserve(options));
     engine->index_buffers();
-    engine->build_other_ranks();
+    engine->build_ranks();
     return engine->build_executors(source, options);
   };
   if (const Status made = make(); !made.ok()) {
@@ -59,15 +62,17 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
   return engine;
 }
 
-Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, const std::string& swap_name) {
-  std::unique_ptr<Engine> engine(new Engine(run));
+Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id) {
+  const RankRange all{0, run.workload.ranks()};
+  std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
   engine->states_only_ = true;
-  if (!swap_name.empty()) {
-    SLUICE_ASSIGN(engine->swap_, SwapFile::open_existing(swap_options(run, swap_name)));
-  }
   SLUICE_ASSIGN(engine->device_, Device::open("cpu"));
-  engine->ranks_.resize(run.workload.ranks());
-  for (Rank& rank : engine->ranks_) {
+  engine->ranks_.resize(all.count);
+  for (RankId r = 0; r < all.end(); ++r) {
+    Rank& rank = engine->at(r);
+    if (swap_run_id) {
+      SLUICE_ASSIGN(rank.swap, SwapFile::open_existing(swap_options(run, swap_run_id, r)));
+    }
     SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_->memory()));
     rank.memory = std::make_unique<Memory>(std::move(memory));
   }
@@ -76,46 +81,46 @@ Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, const s
   return engine;
 }
 
-Status Engine::check_swap(const Prepared& run, const std::string& swap_name) {
-  const auto opened = SwapFile::open_existing(swap_options(run, swap_name));
-  return opened.ok() ? success() : Status(opened.error());
+Status Engine::check_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks) {
+  for (RankId r = ranks.first; r < ranks.end(); ++r)
+    if (const auto opened = SwapFile::open_existing(swap_options(run, run_id, r)); !opened.ok()) return opened.error();
+  return success();
 }
 
 Status Engine::reserve(const Options& options) {
   const TierBytes& needs = run_.search.needs;
-  // The swap file first: it says no before any memory is taken.
-  if (needs.nvme > 0) {
-    const SwapOptions swap = swap_options(run_, options.swap_name);
+  ranks_.resize(here_.count);
+  // Swap files first: they say no before any memory is taken.
+  for (RankId r = here_.first; r < here_.end() && needs.nvme > 0; ++r) {
+    const SwapOptions swap = swap_options(run_, options.swap_run_id, r);
     // One that is there without a commit record is of an attempt that never began.
     if (!swap.name.empty() && !options.swap_exists) SLUICE_TRY(SwapFile::remove(swap));
-    SLUICE_ASSIGN(swap_, options.swap_exists ? SwapFile::open_existing(swap) : SwapFile::create(swap));
-    storage_ = swap_.description();
+    SLUICE_ASSIGN(at(r).swap, options.swap_exists ? SwapFile::open_existing(swap) : SwapFile::create(swap));
   }
   SLUICE_ASSIGN(device_, Device::open(run_.config.device));
-  ranks_.resize(run_.workload.ranks());
-  for (RankId r = 0; r < ranks_.size(); ++r) {
+  for (RankId r = here_.first; r < here_.end(); ++r) {
     const std::array arenas{ArenaSpec{Tier::device, needs.device}, ArenaSpec{Tier::host, needs.host}};
     Result<Memory> memory = Memory::create(arenas, device_->memory());
-    if (!memory.ok()) return ranks_.size() > 1 ? memory.error().in("rank " + std::to_string(r)) : memory.error();
-    ranks_[r].memory = std::make_unique<Memory>(*std::move(memory));
+    if (!memory.ok()) return here_.count > 1 ? memory.error().in("rank " + std::to_string(r)) : memory.error();
+    at(r).memory = std::make_unique<Memory>(*std::move(memory));
   }
   return open_stores();
 }
 
 Status Engine::open_stores() {
-  if (!swap_.files().empty()) {
+  if (!ranks_.front().swap.files().empty()) {
     const DriveProfile& drive = run_.profile.drive;
     const RunConfig& c = run_.config;
     QueueOptions queue;
     SLUICE_ASSIGN(queue.backend, parse_io_backend(c.io_backend.empty() ? drive.backend : c.io_backend));
     queue.depth = c.queue_depth > 0 ? static_cast<std::size_t>(c.queue_depth) : drive.depth;
     queue.faults = c.faults;
-    for (RankId r = 0; r < ranks_.size(); ++r) {
-      const std::uint64_t bytes = swap_part_bytes(run_);
-      SLUICE_ASSIGN(ranks_[r].store, SwapStore::create(swap_, r * bytes, bytes, *ranks_[r].memory, queue));
-      SLUICE_TRY(ranks_[r].store->bind(run_.main));
+    for (Rank& rank : ranks_) {
+      SLUICE_ASSIGN(rank.store, SwapStore::create(rank.swap, 0, rank.swap.bytes(), *rank.memory, queue));
+      SLUICE_TRY(rank.store->bind(run_.main));
     }
-    storage_ += "; " + ranks_.front().store->queue(IoOp::read).description();
+    storage_ = ranks_.front().swap.description() + "; " + ranks_.front().store->queue(IoOp::read).description();
+    if (here_.count > 1) storage_ += "; of each of " + std::to_string(here_.count) + " ranks";
   }
   moments_ = MomentLayout::of(run_.workload.moments, run_.search.schedule.tile_numel);
   piece_numel_ = std::min(run_.search.schedule.tile_numel, piece_numel_max);
@@ -156,26 +161,27 @@ Result<RopeView> Engine::put_rope(RankId rank) {
   const std::span cos(std::as_bytes(std::span(rope_.cos))), sin(std::as_bytes(std::span(rope_.sin)));
   for (const Buffer& b : run_.main.buffers) {
     if (b.tier != Tier::device || b.name != rope_buffer_name) continue;
-    std::byte* const at = ranks_[rank].memory->at(Tier::device, b.offset);
-    SLUICE_TRY(device_->memory().copy(at, cos.data(), cos.size()));
-    SLUICE_TRY(device_->memory().copy(at + cos.size(), sin.data(), sin.size()));
-    view.cos = reinterpret_cast<const float*>(at);
-    view.sin = reinterpret_cast<const float*>(at + cos.size());
+    std::byte* const to = at(rank).memory->at(Tier::device, b.offset);
+    SLUICE_TRY(device_->memory().copy(to, cos.data(), cos.size()));
+    SLUICE_TRY(device_->memory().copy(to + cos.size(), sin.data(), sin.size()));
+    view.cos = reinterpret_cast<const float*>(to);
+    view.sin = reinterpret_cast<const float*>(to + cos.size());
   }
   return view;
 }
 
-/// The plans of all ranks, which differ in where a rank's own parts lie.
-void Engine::build_other_ranks() {
+/// The plans of the ranks of here, which differ in where a rank's own parts lie.
+void Engine::build_ranks() {
   const Schedule& schedule = run_.search.schedule;
   for (const StepPlan* plan : {&run_.main, &run_.flush, &run_.evaluate}) {
     if (plan->ops.empty()) continue;
     std::vector<const StepPlan*>& of_ranks = plans_[static_cast<std::size_t>(plan->kind)];
-    of_ranks.push_back(plan);
-    for (RankId r = 1; r < ranks_.size(); ++r) {
-      other_plans_.push_back(std::make_unique<StepPlan>(build_alike(*plan, run_.workload, schedule, r)));
-      of_ranks.push_back(other_plans_.back().get());
-      SLUICE_CHECK(plan_signature(*of_ranks.back()) == plan_signature(*plan), "rank %u does not run alike", r);
+    for (RankId r = here_.first; r < here_.end(); ++r) {
+      if (r != 0) {
+        other_plans_.push_back(std::make_unique<StepPlan>(build_alike(*plan, run_.workload, schedule, r)));
+        SLUICE_CHECK(plan_signature(*other_plans_.back()) == plan_signature(*plan), "rank %u does not run alike", r);
+      }
+      of_ranks.push_back(r == 0 ? plan : other_plans_.back().get());
     }
   }
 }
@@ -195,18 +201,17 @@ Status Engine::build_executors(StepSource& source, const Options& engine_options
   options.moments = moments_;
   options.record_timeline = engine_options.record_timeline;
   options.delay_seed = c.delay_seed;
-  if (w.ranks() > 1) world_ = std::make_unique<InProcessWorld>(w.ranks());
   std::vector<std::unique_ptr<Executor>> executors;
-  for (RankId r = 0; r < ranks_.size(); ++r) {
+  for (RankId r = here_.first; r < here_.end(); ++r) {
     SLUICE_ASSIGN(const RopeView rope, put_rope(r));
     SLUICE_ASSIGN(
-        ranks_[r].backend,
+        at(r).backend,
         device_->make_backend(*w.model, rope, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
     ExecutorParts parts;
-    parts.memory = ranks_[r].memory.get();
-    parts.store = ranks_[r].store.get();
-    parts.backend = ranks_[r].backend.get();
-    parts.communicator = world_ ? &world_->communicator(r) : nullptr;
+    parts.memory = at(r).memory.get();
+    parts.store = at(r).store.get();
+    parts.backend = at(r).backend.get();
+    parts.communicator = w.ranks() > 1 ? &world_->communicator(r) : nullptr;
     parts.source = &source;
     parts.commit_sink = engine_options.commit_sink;
     parts.units = optimizer_units(w, r);
@@ -253,7 +258,7 @@ Status Engine::clear_states(bool gradients_only) {
       const Buffer& b = run_.main.buffers[id];
       const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
       if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
-      for (RankId r = 0; r < ranks_.size(); ++r) {
+      for (RankId r = here_.first; r < here_.end(); ++r) {
         if (b.tier == Tier::nvme && !gradients_only) store(r)->assume_zero(id, Slot::current);
         if (b.tier == Tier::nvme && gradients_only) SLUICE_TRY(store(r)->clear(id));
         if (b.tier == Tier::host && gradients_only) std::memset(host(r, b), 0, b.bytes);
@@ -318,7 +323,7 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, cons
   return put(StateKind::parameter, parameter);
 }
 
-WeightPieces Engine::pieces() const { return {run_.model, run_.workload.shard_map(), piece_numel_}; }
+WeightPieces Engine::pieces() const { return {run_.model, run_.workload.shard_map(), here_, piece_numel_}; }
 
 Status Engine::initialize(const std::string& init, std::uint64_t seed, const Watch& watch) {
   const Workload& w = run_.workload;
@@ -332,7 +337,8 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
   SwapWindow window(piece_numel_ * 4);
   std::vector<float> random;
   std::uint64_t done = 0, total = 0;
-  for (const UnitSpec& spec : w.model->units) total += spec.numel;
+  for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
+    for (RankId r = here_.first; r < here_.end(); ++r) total += w.shard_map().content_numel(u, r);
   WeightPieces all = pieces();
   while (const std::optional<WeightPiece> piece = all.next()) {
     WeightValues weights;
@@ -349,6 +355,34 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
     if (watch) SLUICE_TRY(watch(static_cast<double>(done) / static_cast<double>(total)));
   }
   return window.finish();
+}
+
+Result<std::vector<std::uint64_t>> Engine::common(std::vector<std::uint64_t> own) const {
+  if (is_alone()) return own;
+  SLUICE_ASSIGN(const std::vector<std::string> all,
+                world_->exchange({reinterpret_cast<const char*>(own.data()), own.size() * sizeof(std::uint64_t)}));
+  std::erase_if(own, [&](std::uint64_t value) {
+    const std::string_view bytes(reinterpret_cast<const char*>(&value), sizeof value);
+    return !std::ranges::all_of(all, [&](const std::string& text) {
+      for (std::size_t at = 0; at < text.size(); at += sizeof value)
+        if (std::string_view(text).substr(at, sizeof value) == bytes) return true;
+      return false;
+    });
+  });
+  return own;
+}
+
+Status Engine::share_residents() {
+  if (is_alone()) return success();
+  const RankId self = here_.first;
+  Communicator& others = world_->communicator(self);
+  SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{run_.main.topology.all_axes()}));
+  for (const BufferId id : residents_) {
+    if (id == none) continue;
+    const Buffer& b = run_.main.buffers[id];
+    SLUICE_TRY(others.all_gather(0, {at(self).memory->at(Tier::device, b.offset), b.bytes}));
+  }
+  return success();
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,32 +14,34 @@
 #include "offload/run/rank_team.h"
 #include "offload/run/swap_window.h"
 #include "offload/state/commit_log.h"
-#include "src/comm/in_process.h"
+#include "src/comm/world.h"
 #include "src/device/device.h"
 #include "src/train/prepare.h"
 #include "src/train/weight_pieces.h"
 
 namespace sluice {
 
-/// Reserves everything that the plans need and nothing later. Owned memory is frozen at create().
+/// The ranks of this process. Reserves everything that the plans need and nothing later: owned memory is frozen at
+/// create(). What says so is for all processes of the run together.
 class Engine {
  public:
   /// `run` and `source` must outlive it. Errors: bad_request when the machine or the drive lacks the room.
   struct Options {
     bool record_timeline = false;
-    CommitSink* commit_sink = nullptr;  ///< of durable runs; outlives the engine
-    std::string swap_name;              ///< the kept swap file of a durable run; empty: a temporary one
-    bool swap_exists = false;           ///< opened instead of made anew
+    CommitSink* commit_sink = nullptr;         ///< of durable runs; outlives the engine
+    std::optional<std::uint64_t> swap_run_id;  ///< of a durable run, whose swap files are kept; none: temporary ones
+    bool swap_exists = false;                  ///< opened instead of made anew
+    World* world = nullptr;                    ///< outlives the engine; null: all ranks are this process's
   };
   static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, const Options& options);
-  /// Only to read what a run has left: no arenas, no lanes, and of the drive the kept swap file, opened, where it has a
-  /// name. Of this interface restore, take_slots, scan_states, save_states and what tells sizes serve; nothing is
-  /// written.
-  static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, const std::string& swap_name);
+  /// Only to read what a run has left, of all ranks: no arenas, no lanes, and of the drive the kept swap files, opened,
+  /// where the run has any. Of this interface restore, take_slots, scan_states, save_states and what tells sizes serve;
+  /// nothing is written.
+  static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id);
   ~Engine();
 
-  /// Whether the kept swap file of a run can be opened: bad_request when it is missing, cut off or in use.
-  static Status check_swap(const Prepared& run, const std::string& swap_name);
+  /// Whether the kept swap files of these ranks can be opened: bad_request when one is missing, cut off or in use.
+  static Status check_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks);
 
   /// Random weights, or those of a Hugging Face directory, into every state's home; moments zero. Once, before anything
   /// runs. `watch`, which may be empty, hears the fraction that is done, and may end the work.
@@ -55,63 +58,83 @@ class Engine {
     int states = 0, all = 0;
   };
   Result<Changed> count_changed(RankId rank, const CommitRecord& record);
-  /// Back to the last commit, after an iteration was given up: fills what lives in memory from the slots.
+  /// All processes, when the states of their ranks are in place: copies of whole units on the devices are filled.
+  Status share_residents();
+  /// All processes. Back to the last commit, after an iteration was given up: fills what lives in memory from the slots.
   Status roll_back();
 
-  /// All states as one stream of bytes in logical order, for snapshots: out, and back into their homes.
+  /// All states as one stream of bytes in logical order, for snapshots: out, as visit_states does, and back into their
+  /// homes, where every process has a source of the whole stream.
   using Sink = std::function<Status(std::span<const std::byte> data)>;
   using Source = std::function<Status(std::span<std::byte> data)>;
   Status save_states(const Sink& sink);
   Status load_states(const Source& source);
   std::uint64_t state_stream_bytes();
 
-  /// Every shard of a state that the run has, in logical order: of the stream too, where it has so many bytes.
+  /// Every shard of a state that the run has, here or elsewhere, in logical order: of the stream too, where it has so
+  /// many bytes.
   Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
   std::uint64_t shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const;
-  /// All weights in pieces of whole blocks of every state.
+  /// The weights of the ranks of this process in pieces of whole blocks of every state.
   WeightPieces pieces() const;
   /// Calls `visit` with these states of each piece from the slots that were taken, one kind after the other, verified,
   /// and while the next ones are read; padding included.
   using VisitPiece = std::function<Status(const StatePiece& piece, std::span<const std::byte> data)>;
   Status scan_states(std::span<const StateKind> kinds, const VisitPiece& visit);
 
-  /// Bind the plans of this kind to the executors of all ranks.
+  /// Bind the plans of this kind to the executors of the ranks.
   Status begin(PlanKind kind);
   RankTeam& team() { return *team_; }
-  SwapStore* store(RankId rank) { return ranks_[rank].store.get(); }
-  std::byte* host(RankId rank, const Buffer& b) const { return ranks_[rank].memory->at(Tier::host, b.offset); }
+  RankRange here() const { return here_; }
+  SwapStore* store(RankId rank) { return at(rank).store.get(); }
+  std::byte* host(RankId rank, const Buffer& b) const { return at(rank).memory->at(Tier::host, b.offset); }
   const RopeTable& rope() const { return rope_; }
 
   /// Calls `visit` with consecutive pieces of each unit's flat states of these kinds in their storage types, padding of
   /// the shards left out, the same wherever they lie (8-bit moments: codes and scales page by page). Nothing may run
-  /// meanwhile.
+  /// meanwhile. Where there are other processes, within lead_visits.
   using Visit = std::function<Status(UnitId unit, std::uint64_t first_element, std::span<const std::byte> data)>;
   Status visit_states(std::span<const StateKind> kinds, const Visit& visit);
+  /// All processes call it: the leader does its work, which visits states, and the others send theirs. The same status
+  /// on all.
+  Status lead_visits(const std::function<Status()>& work);
   /// Of every parameter and optimizer state: the sum of what blocks of 4096 elements of each unit's flat states hash
-  /// to, each with its place, so that it is the same wherever they lie and however many ranks have parts of them.
+  /// to, each with its place, so that it is the same wherever they lie and however many ranks have parts of them. All
+  /// processes call it.
   Result<std::uint64_t> state_hash();
 
   /// What visits states ends early, with ErrorCode::cancelled, when `stop`, which may be null, is true.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
 
-  /// The run is over: its kept swap file goes with the engine.
-  void discard_swap() { swap_.discard(); }
+  World* world() const { return world_; }  ///< null of one that only reads
+  /// With the other processes, see World.
+  Status agree_on(const Status& own) const { return world_ == nullptr ? own : agree(*world_, own); }
+  /// Of the values of this process, in their order, those that all have.
+  Result<std::vector<std::uint64_t>> common(std::vector<std::uint64_t> own) const;
+
+  /// The run is over: its kept swap files go with the engine.
+  void discard_swap() {
+    for (Rank& rank : ranks_) rank.swap.discard();
+  }
 
   const std::string& storage() const { return storage_; }  ///< where the drive tier lies and how, for people
 
  private:
-  explicit Engine(const Prepared& run) : run_(run) {}
+  Engine(const Prepared& run, RankRange here, World* world) : run_(run), here_(here), world_(world) {}
   Status reserve(const Options& options);
   Status open_stores();
   Result<RopeView> put_rope(RankId rank);
-  void build_other_ranks();
+  void build_ranks();
   Status build_executors(StepSource& source, const Options& options);
   void index_buffers();
   bool grouped(StateKind kind) const;                                     ///< 8-bit moments: not element after element
   std::uint64_t state_bytes(StateKind kind, std::uint64_t numel) const;   ///< of the first elements of a shard
   std::uint64_t stream_bytes(StateKind kind, std::uint64_t numel) const;  ///< of the same as `visit` gets them
   BufferId& home(UnitId unit, StateKind kind);
+  bool is_alone() const { return world_ == nullptr || world_->is_alone(); }
   Status visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window);
+  Result<Status> send_shard(UnitId unit, StateKind kind, RankId rank, SwapWindow& window);
+  Status receive_shard(UnitId unit, RankId rank, const Visit& visit);
   Status write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                      SwapWindow::Piece& piece, SwapWindow& window);
   std::byte* only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first);
@@ -122,21 +145,25 @@ class Engine {
   Status copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;
+  RankRange here_;
+  std::unique_ptr<World> own_world_;
+  World* world_;  ///< null: see open_states
   bool states_only_ = false;  ///< see open_states
   MomentLayout moments_;
   std::uint64_t piece_numel_ = 0;  ///< elements moved at a time outside steps: whole blocks of every state
   RopeTable rope_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<InProcessWorld> world_;
-  SwapFile swap_;
   struct Rank {
+    SwapFile swap;
     std::unique_ptr<Memory> memory;
     std::unique_ptr<SwapStore> store;  ///< null where the plan has nothing on the drive
     std::unique_ptr<ComputeBackend> backend;
   };
-  std::vector<Rank> ranks_;
-  std::vector<std::unique_ptr<StepPlan>> other_plans_;  ///< of ranks behind the first, whose are run_'s
-  std::array<std::vector<const StepPlan*>, plan_kind_names.size()> plans_;  ///< [kind][rank]
+  Rank& at(RankId rank) { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
+  const Rank& at(RankId rank) const { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
+  std::vector<Rank> ranks_;  ///< of here
+  std::vector<std::unique_ptr<StepPlan>> other_plans_;  ///< of ranks but the first, whose are run_'s
+  std::array<std::vector<const StepPlan*>, plan_kind_names.size()> plans_;  ///< [kind][rank of here]
   std::unique_ptr<RankTeam> team_;
   // Buffers are the same in the plans of all ranks.
   std::vector<BufferId> homes_;      ///< [unit * 5 + kind]

@@ -19,19 +19,92 @@ constexpr std::array saved_kinds{StateKind::parameter, StateKind::remainder, Sta
 
 }  // namespace
 
+/// Who fails sees the others through, so that none of them waits for it, and then says so.
 Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit) {
+  if (!is_alone()) SLUICE_TRY(from_leader(*world_, {reinterpret_cast<const char*>(kinds.data()), kinds.size()}));
   SwapWindow window(piece_numel_ * 4);
-  return each_shard([&](UnitId u, StateKind kind, RankId r) {
+  Status failed;
+  const Visit visit_sound = [&](UnitId u, std::uint64_t first, std::span<const std::byte> data) {
+    if (failed.ok()) failed = visit(u, first, data);
+    return is_alone() ? failed : success();
+  };
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
     if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) return success();
-    return visit_shard(u, kind, r, visit, window);
-  });
+    const Status shard =
+        here_.contains(r) ? visit_shard(u, kind, r, visit_sound, window) : receive_shard(u, r, visit_sound);
+    if (failed.ok()) failed = shard;
+    return is_alone() ? failed : success();
+  }));
+  return failed;
+}
+
+Status Engine::lead_visits(const std::function<Status()>& work) {
+  if (is_alone()) return work();
+  if (here_.first == 0) {
+    const Status done = work();
+    SLUICE_TRY(from_leader(*world_, ""));  // no more of them
+    return agree(*world_, done);
+  }
+  Status served;
+  for (;;) {
+    SLUICE_ASSIGN(const std::string asked, from_leader(*world_, ""));
+    if (asked.empty()) return agree(*world_, served);
+    SwapWindow window(piece_numel_ * 4);
+    SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
+      if (!here_.contains(r) || asked.find(static_cast<char>(kind)) == std::string::npos) return success();
+      SLUICE_ASSIGN(const Status sent, send_shard(u, kind, r, window));
+      if (served.ok()) served = sent;
+      return success();
+    }));
+  }
+}
+
+namespace {
+
+/// In front of a piece of a shard that goes to who leads.
+struct PieceHeader {
+  std::uint64_t first = 0;  ///< element
+  std::uint64_t bytes = 0;  ///< 0: the shard has ended
+  std::uint64_t failed = 0;
+};
+
+}  // namespace
+
+/// Errors are the transport's; the status is whether the shard could be read.
+Result<Status> Engine::send_shard(UnitId unit, StateKind kind, RankId rank, SwapWindow& window) {
+  Status broken;
+  const auto send = [&](const PieceHeader& header, std::span<const std::byte> data) {
+    broken = world_->send(0, std::as_bytes(std::span(&header, 1)));
+    if (broken.ok()) broken = world_->send(0, data);
+    return broken;
+  };
+  const Visit send_piece = [&](UnitId, std::uint64_t first, std::span<const std::byte> data) {
+    return data.empty() ? success() : send({first, data.size(), 0}, data);
+  };
+  const Status visited = visit_shard(unit, kind, rank, send_piece, window);
+  if (broken.ok()) static_cast<void>(send({0, 0, visited.ok() ? 0u : 1u}, {}));
+  if (!broken.ok()) return broken.error();
+  return visited;
+}
+
+Status Engine::receive_shard(UnitId unit, RankId rank, const Visit& visit) {
+  std::vector<std::byte> data;
+  for (;;) {
+    PieceHeader header;
+    SLUICE_TRY(world_->receive(rank, std::as_writable_bytes(std::span(&header, 1))));
+    if (header.failed != 0) return Error{ErrorCode::cancelled, "rank " + std::to_string(rank) + " has failed"};
+    if (header.bytes == 0) return success();
+    data.resize(header.bytes);
+    SLUICE_TRY(world_->receive(rank, data));
+    SLUICE_TRY(visit(unit, header.first, data));
+  }
 }
 
 Status Engine::each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit) {
   const Workload& w = run_.workload;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
     for (const StateKind kind : saved_kinds)
-      for (RankId r = 0; r < ranks_.size(); ++r)
+      for (RankId r = 0; r < w.ranks(); ++r)
         if (home(u, kind) != none) SLUICE_TRY(visit(u, kind, r));
   return success();
 }
@@ -125,7 +198,7 @@ void Engine::take_slots(RankId rank, const CommitRecord& record) {
 Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
   take_slots(rank, record);
   SLUICE_TRY(load_slots(rank, true, watch));
-  return rank + std::size_t{1} == ranks_.size() && !states_only_ ? clear_states(true) : success();
+  return rank + 1 == here_.end() && !states_only_ ? clear_states(true) : success();
 }
 
 Result<Engine::Changed> Engine::count_changed(RankId rank, const CommitRecord& record) {
@@ -162,8 +235,12 @@ Status Engine::scan_states(std::span<const StateKind> kinds, const VisitPiece& v
 }
 
 Status Engine::roll_back() {
-  for (RankId r = 0; r < ranks_.size(); ++r) SLUICE_TRY(load_slots(r, false, {}));
-  return clear_states(true);
+  const auto load = [&]() -> Status {
+    for (RankId r = here_.first; r < here_.end(); ++r) SLUICE_TRY(load_slots(r, false, {}));
+    return clear_states(true);
+  };
+  SLUICE_TRY(agree(*world_, load()));
+  return share_residents();
 }
 
 Status Engine::save_states(const Sink& sink) {
@@ -180,10 +257,11 @@ Status Engine::load_states(const Source& source) {
     for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
       const std::uint64_t n = std::min(piece_numel_, shard - at);
       const std::uint64_t meant = at < content ? std::min(n, content - at) : 0;
-      SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
-      std::memset(piece->data(), 0, state_bytes(kind, n));
       stream.resize(stream_bytes(kind, meant));
       SLUICE_TRY(source(stream));
+      if (!here_.contains(r)) continue;
+      SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
+      std::memset(piece->data(), 0, state_bytes(kind, n));
       if (grouped(kind))
         moments_.from_stream(stream.data(), meant, piece->data(), n);
       else
@@ -215,7 +293,8 @@ std::uint64_t Engine::state_stream_bytes() {
 Result<std::uint64_t> Engine::state_hash() {
   SwapWindow window(piece_numel_ * 4);
   std::uint64_t hash = 0;
-  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
+  const Status hashed = each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
+    if (!here_.contains(r)) return success();
     BlockSums blocks(stream_bytes(kind, shard_grain_numel));
     const auto add = [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
       blocks.add(data);
@@ -230,7 +309,10 @@ Result<std::uint64_t> Engine::state_hash() {
       hash += std::uint64_t{mixed[0]} << 32 | mixed[1];
     }
     return success();
-  }));
+  });
+  if (world_ == nullptr) return hashed.ok() ? Result<std::uint64_t>(hash) : hashed.error();
+  SLUICE_TRY(agree(*world_, hashed));
+  SLUICE_TRY(add_up(*world_, std::span(&hash, 1)));
   return hash;
 }
 

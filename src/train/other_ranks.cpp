@@ -33,11 +33,10 @@ Result<std::uint64_t> save_for_other_ranks(const RunDirectory& directory, const 
   config.faults = now.faults;
   SLUICE_ASSIGN(const auto prepared, prepare_stored(config, run.schedule, {run.block_bytes, run.stripe_weights}));
   SLUICE_TRY(check_same_states(directory, *prepared));
-  SLUICE_ASSIGN(const auto engine, Engine::open_states(*prepared, swap_name(run.id)));
+  SLUICE_ASSIGN(const auto engine, Engine::open_states(*prepared, run.id));
   SLUICE_TRY(check_room(directory.path(), engine->state_stream_bytes()));
   SLUICE_ASSIGN(const auto journal, open_journal(directory, *prepared, *engine, false, listener));
-  SLUICE_ASSIGN(const std::uint64_t step,
-                restore_newest(directory, *engine, *journal, prepared->workload.ranks(), listener));
+  SLUICE_ASSIGN(const std::uint64_t step, restore_newest(directory, *engine, *journal, listener));
   std::vector<StepResult> results;
   for (std::uint64_t s = step > CommitLog::results_max ? step - CommitLog::results_max + 1 : 1; s <= step; ++s)
     if (const auto known = journal->find(s)) results.push_back(*known);

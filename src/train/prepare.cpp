@@ -31,6 +31,9 @@ namespace {
 /// Units times micro-batches of a step: each is some ops of a plan.
 constexpr std::int64_t passes_max = 1 << 18;
 
+/// That share this machine's memory, cores and drives.
+int ranks_here(const RunConfig& c) { return c.ranks_of_node > 0 ? c.ranks_of_node : c.ranks; }
+
 int lots_of(const RunConfig& c) { return c.lots > 0 ? c.lots : c.ranks; }
 
 /// Of a batch that divides among the ranks.
@@ -120,7 +123,7 @@ Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
 
 /// Budgets per rank; what the user left open is a share of what the machine has now.
 Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w) {
-  const auto ranks = static_cast<std::uint64_t>(c.ranks);
+  const auto ranks = static_cast<std::uint64_t>(ranks_here(c));
   const std::uint64_t memory = available_memory_bytes();
   SLUICE_ASSIGN(const std::uint64_t own, what_computes.free_bytes());
   const std::uint64_t device = c.device_memory ? c.device_memory : (own > 0 ? own / 10 * 9 : memory / 2) / ranks;
@@ -233,6 +236,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
   w.inference = purpose != Purpose::train;
   w.topology = data_parallel(static_cast<RankId>(config.ranks));
+  w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   if (purpose == Purpose::train) w.lots = lots_of(config) / config.ranks;
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * config.ranks)
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
@@ -249,7 +253,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
   w.document_length = config.document_length > 0 ? std::min(config.document_length, config.sequence) : config.sequence;
   w.threads = config.threads > 0 ? config.threads
-                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / config.ranks);
+                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_here(config));
   if (purpose == Purpose::decode) {
     w.kv_capacity = model_config.max_positions;
     w.kv_capacity = std::min<std::int64_t>(w.kv_capacity, config.steps);
@@ -266,7 +270,7 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
   run->workload.device = device->kind();
   SLUICE_TRY(set_budgets(config, *device, run->workload));
   SLUICE_TRY(get_profile(*run, *device, progress));
-  run->profile.ranks = config.ranks;
+  run->profile.ranks = ranks_here(config);
   run->model_flop_per_token = flop_per_token(run->model, config.sequence);
   return run;
 }
@@ -284,7 +288,8 @@ Status prove_plans(const Prepared& run) {
   return success();
 }
 
-Status build_plans(Prepared& run) {
+/// Without the proof.
+void build_plans_alone(Prepared& run) {
   const Workload& w = run.workload;
   parallel_invoke(
       [&] {
@@ -297,13 +302,17 @@ Status build_plans(Prepared& run) {
       });
   run.kernels = chosen_kernels(run.profile, run.main.cost_keys);
   run.kernels.merge(chosen_kernels(run.profile, run.evaluate.cost_keys));
+}
+
+Status build_plans(Prepared& run) {
+  build_plans_alone(run);
   return prove_plans(run);
 }
 
 }  // namespace
 
 SmallestBudgets smallest_budgets(const Prepared& run) {
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks());
+  const auto ranks = static_cast<std::uint64_t>(ranks_here(run.config));
   const auto of_all = [&](TierBytes b) { return TierBytes{b.device, b.host * ranks, b.nvme * ranks}; };
   if (run.is_given) {
     const TierBytes needs = of_all(run.search.needs);
@@ -326,7 +335,7 @@ SmallestBudgets smallest_budgets(const Prepared& run) {
 }
 
 Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest) {
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks());
+  const auto ranks = static_cast<std::uint64_t>(ranks_here(run.config));
   const bool has_drive = !run.config.nvme.empty();
   const auto option = [](const char* name, std::uint64_t bytes) {
     return std::string(name) + " " + std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
@@ -467,6 +476,28 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   if (!found.fits) return run;
   SLUICE_TRY(build_plans(*run));
   found.predicted_seconds = run->predicted.step_seconds;
+  return run;
+}
+
+Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided) {
+  SLUICE_ASSIGN(auto run, describe_request(decided.config, Purpose::train));
+  SLUICE_TRY(check_units(*run, decided.schedule));
+  Workload& w = run->workload;
+  w.device = decided.device;
+  w.budget_bytes = decided.budget_bytes;
+  w.threads = decided.threads;
+  w.durable = decided.durable;
+  run->profile = decided.profile;
+  w.block_bytes = run->profile.drive.block_bytes;
+  run->profile.ranks = ranks_here(decided.config);
+  run->model_flop_per_token = flop_per_token(run->model, decided.config.sequence);
+  run->is_given = true;
+  run->search.schedule = decided.schedule;
+  run->search.needs = run_needs(w, decided.schedule);
+  run->search.fits = true;
+  build_plans_alone(*run);
+  run->kernels = decided.kernels;
+  run->search.predicted_seconds = run->predicted.step_seconds;
   return run;
 }
 

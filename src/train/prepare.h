@@ -1,6 +1,7 @@
 // From a RunConfig to everything that is decided before memory is touched: what `sluice plan` prints and `train` runs.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -63,6 +64,20 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
 /// predicted or written. Budgets are not looked at.
 Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const Schedule& schedule,
                                                  const DriveLayout& layout);
+
+/// What a run's leader has decided, for the other processes: everything that plans follow from.
+struct Decided {
+  RunConfig config;
+  Schedule schedule;
+  HardwareProfile profile;  ///< with its drive
+  std::string device;       ///< Device::kind
+  KernelChoices kernels;
+  std::array<std::uint64_t, 3> budget_bytes{};  ///< of a rank
+  int threads = 1;                              ///< of a rank
+  bool durable = false;
+};
+/// The same run, with nothing measured, searched, proven or printed.
+Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided);
 
 /// Bytes of swap file that the second slots take, of one rank; 0 where the run is not durable.
 std::uint64_t durable_slot_bytes(const StepPlan& plan);

@@ -58,7 +58,8 @@ Error none_is_whole(const RunDirectory& directory, Engine& engine, const StepJou
     return bad_request(where + journal.damage().front() + ", and the step before has been overwritten since (" +
                        without_cause(why) + "); put that file back as it was, or start a new run in another directory");
   const std::uint64_t step = journal.steps().front();
-  const Result<Engine::Changed> changed = engine.count_changed(0, *journal.records(0, step).front());
+  const RankId rank = journal.first();
+  const Result<Engine::Changed> changed = engine.count_changed(rank, *journal.records(rank, step).front());
   if (!changed.ok()) return changed.error().in(directory.path());
   // Nobody who goes on here writes to the newest slots, and a drive that fails loses blocks, not most of what there is.
   if (2 * changed->states > changed->all)
@@ -110,40 +111,47 @@ Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory,
   SLUICE_ASSIGN(options.queue.backend, parse_io_backend(backend.empty() ? prepared.profile.drive.backend : backend));
   options.queue.faults = prepared.config.faults;
   options.create = create;
+  options.first = engine.here().first;
   std::vector<SwapStore*> stores;
-  for (RankId r = 0; r < prepared.workload.ranks(); ++r) stores.push_back(engine.store(r));
+  for (RankId r = engine.here().first; r < engine.here().end(); ++r) stores.push_back(engine.store(r));
   SLUICE_ASSIGN(auto journal, StepJournal::open(directory, stores, options));
   for (const std::string& line : journal->damage()) listener.note(line);
   return journal;
 }
 
-Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine, const StepJournal& journal,
-                                  RankId ranks) {
+Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine, const StepJournal& journal) {
   SLUICE_TRY(check_records(directory, journal));
   const std::uint64_t step = journal.steps().front();
-  for (RankId r = 0; r < ranks; ++r) engine.take_slots(r, *journal.records(r, step).front());
+  for (RankId r = 0; r < journal.count(); ++r) engine.take_slots(r, *journal.records(r, step).front());
   return step;
 }
 
-Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal, RankId ranks,
+Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal,
                                      const RestoreListener& listener) {
-  SLUICE_TRY(check_records(directory, journal));
+  SLUICE_TRY(engine.agree_on(check_records(directory, journal)));
+  SLUICE_ASSIGN(const std::vector<std::uint64_t> steps, engine.common(journal.steps()));
+  if (steps.empty()) return bad_request(directory.path() + ": no step was committed by all ranks; start a new run");
   Attempts attempts;
-  for (const std::uint64_t step : journal.steps()) {
-    bool whole = true;
-    for (RankId r = 0; r < ranks && whole; ++r) {
+  for (const std::uint64_t step : steps) {
+    std::vector<const CommitRecord*> records;
+    Status whole;
+    for (RankId r = journal.first(); r < journal.first() + journal.count() && whole.ok(); ++r) {
       const Result<const CommitRecord*> record = restore_rank(r, step, engine, journal, listener, attempts);
-      whole = record.ok();
-      if (whole)
-        journal.continue_from(r, **record);
-      else if (!is_of_one_step(record.error()))
-        return record.error();
+      if (record.ok()) records.push_back(*record);
+      if (!record.ok()) whole = record.error();
     }
-    if (!whole) continue;
+    const Status everywhere = engine.agree_on(whole);
+    if (!everywhere.ok() && !is_of_one_step(everywhere.error())) return everywhere.error();
+    if (!everywhere.ok()) {
+      if (whole.ok()) attempts.add(step, everywhere.error());
+      continue;
+    }
+    for (std::size_t i = 0; i < records.size(); ++i)
+      journal.continue_from(static_cast<RankId>(journal.first() + i), *records[i]);
     for (const std::string& line : attempts.notes) listener.note(line);
     return step;
   }
-  return none_is_whole(directory, engine, journal, attempts);
+  return engine.agree_on(none_is_whole(directory, engine, journal, attempts)).error();
 }
 
 }  // namespace sluice

@@ -23,19 +23,18 @@ std::uint64_t model_hash(const Prepared& prepared);
 Status check_same_model(const RunDirectory& directory, const Prepared& prepared);
 Status check_same_states(const RunDirectory& directory, const Prepared& prepared);
 
-/// The records of the directory's run; those that are damaged are noted. `store`, with its plan bound, outlives them.
+/// The records of the engine's ranks; those that are damaged are noted. The engine outlives them.
 Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory, const Prepared& prepared,
                                                   Engine& engine, bool create, const RestoreListener& listener);
 
 /// Takes the slots of the newest step that all ranks have a record of, unread. Returns the step; bad_request with the
 /// directory's name when there is none.
-Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine, const StepJournal& journal,
-                                  RankId ranks);
+Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine, const StepJournal& journal);
 
 /// Takes the slots of that step for the engine's states, every block read and verified, and the journal goes on from
 /// its records. Returns the step. Steps that can not be used are noted. Errors, all with the directory's name:
-/// bad_request when no step is whole, fault when the drive fails.
-Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal, RankId ranks,
+/// bad_request when no step is whole, fault when the drive fails. All processes of the engine's world call it.
+Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal,
                                      const RestoreListener& listener);
 
 }  // namespace sluice

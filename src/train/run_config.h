@@ -48,7 +48,7 @@ struct RunConfig {
   std::int64_t sequence = 256;
   int micro_batch = 1;  ///< sequences per micro-batch
   int batch = 8;        ///< sequences per step, all ranks
-  int ranks = 1;        ///< ZeRO-3 ranks in this process
+  int ranks = 1;        ///< ZeRO-3 ranks
   int lots = 0;         ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks
   Dtype dtype = Dtype::bf16;
   MomentFormat moments = MomentFormat::f32;
@@ -75,6 +75,8 @@ struct RunConfig {
   std::optional<FaultOptions> faults;      ///< injected into the drive's queues: for tests
   std::vector<std::int64_t> poison_steps;  ///< their losses become NaN: for tests
   std::uint64_t delay_seed = 0;            ///< not 0: random delays before ops, to show that timing changes no bit
+  /// Of ranks that are processes: how many share this machine. 0: all ranks are this process's.
+  int ranks_of_node = 0;
   bool json = false;
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };

@@ -133,7 +133,9 @@ Status remove_file(const std::string& path) {
 }  // namespace
 
 std::string run_name(std::uint64_t run_id) { return hex(run_id); }
-std::string swap_name(std::uint64_t run_id) { return "sluice-" + hex(run_id) + ".swap"; }
+std::string swap_name(std::uint64_t run_id, RankId rank) {
+  return "sluice-" + hex(run_id) + (rank == 0 ? "" : "." + std::to_string(rank)) + ".swap";
+}
 
 RunDirectory::~RunDirectory() {
   if (fd_ >= 0) close(fd_);
@@ -320,13 +322,13 @@ Status RunDirectory::remove_commits(RankId from) const {
 
 Status RunDirectory::check_swap_files(const std::vector<std::string>& directories) const {
   if (!run_ || run_->config.durable != Durable::on || !has_commits() || has_snapshot()) return success();
-  const std::string name = swap_name(run_->id);
-  for (const std::string& directory : directories)
-    if (!exists(directory + "/" + name))
-      return bad_request(
-          fmt::format("--run {}: its states are in {}, which is not in {}; put it back, or say with --nvme DIR where "
-                      "it was moved to",
-                      path_, name, directory));
+  for (int rank = 0; rank < run_->config.ranks; ++rank)
+    for (const std::string& directory : directories)
+      if (const std::string name = swap_name(run_->id, static_cast<RankId>(rank)); !exists(directory + "/" + name))
+        return bad_request(
+            fmt::format("--run {}: its states are in {}, which is not in {}; put it back, or say with --nvme DIR where "
+                        "it was moved to",
+                        path_, name, directory));
   return success();
 }
 

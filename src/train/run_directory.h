@@ -85,7 +85,7 @@ class RunDirectory {
   /// The run goes on with another number of ranks: its schedule, and where its states lie, are those of `laid_out` from
   /// now on.
   Status lay_out(const RunDescription& laid_out, std::int64_t done);
-  /// Whether the swap file of a run that is to go on lies in these directories: bad_request, naming what was looked
+  /// Whether the swap files of a run that is to go on lie in these directories: bad_request, naming what was looked
   /// for.
   Status check_swap_files(const std::vector<std::string>& directories) const;
   /// Forget a run that never got as far as a state to go on from.
@@ -118,7 +118,7 @@ class RunDirectory {
 
 /// What the lines of its metrics and its result have as "run".
 std::string run_name(std::uint64_t run_id);
-/// "sluice-<id>.swap"
-std::string swap_name(std::uint64_t run_id);
+/// Of each rank: "sluice-<id>.swap" of the first, "sluice-<id>.<rank>.swap" of the others.
+std::string swap_name(std::uint64_t run_id, RankId rank);
 
 }  // namespace sluice

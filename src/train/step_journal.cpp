@@ -21,9 +21,11 @@ std::uint64_t durable_layout(const StepPlan& plan) {
 Result<std::unique_ptr<StepJournal>> StepJournal::open(const RunDirectory& directory,
                                                        std::span<SwapStore* const> stores, const Options& options) {
   auto journal = std::make_unique<StepJournal>();
-  for (RankId r = 0; r < stores.size(); ++r) {
+  journal->first_ = options.first;
+  for (std::size_t i = 0; i < stores.size(); ++i) {
+    const auto r = static_cast<RankId>(options.first + i);
     auto rank = std::make_unique<Rank>();
-    rank->tables = stores[r]->durable_sums();
+    rank->tables = stores[i]->durable_sums();
     CommitLog::Identity identity;
     identity.run_id = options.run_id;
     identity.layout = options.layout;
@@ -53,7 +55,7 @@ std::vector<std::uint64_t> StepJournal::steps() const {
 
 std::vector<const CommitRecord*> StepJournal::records(RankId rank, std::uint64_t step) const {
   std::vector<const CommitRecord*> found;
-  for (const CommitRecord& record : ranks_[rank]->log->records())
+  for (const CommitRecord& record : at(rank).log->records())
     if (record.step == step) found.push_back(&record);
   return found;
 }
@@ -64,7 +66,7 @@ Status StepJournal::publish() {
 }
 
 bool StepJournal::step_back(RankId r, std::uint64_t step) {
-  Rank& rank = *ranks_[r];
+  Rank& rank = at(r);
   if (rank.committed.load() == step) return false;
   SLUICE_CHECK(rank.previous == step, "(%llu, %llu, %llu)", static_cast<unsigned long long>(rank.committed.load()),
                static_cast<unsigned long long>(rank.previous), static_cast<unsigned long long>(step));
@@ -80,9 +82,9 @@ std::vector<std::string> StepJournal::damage() const {
 }
 
 void StepJournal::continue_from(RankId rank, const CommitRecord& record) {
-  ranks_[rank]->log->continue_from(record);
-  ranks_[rank]->committed.store(record.step);
-  ranks_[rank]->previous = record.step;
+  at(rank).log->continue_from(record);
+  at(rank).committed.store(record.step);
+  at(rank).previous = record.step;
   for (const StepResult& result : record.results) add(result);
 }
 
@@ -98,7 +100,7 @@ std::optional<StepResult> StepJournal::find(std::uint64_t step) const {
 }
 
 Status StepJournal::commit(RankId r, std::uint64_t step, std::uint8_t parity) {
-  Rank& rank = *ranks_[r];
+  Rank& rank = at(r);
   rank.results.clear();
   for (std::uint64_t s = step > recent_.size() ? step - recent_.size() + 1 : 1; s <= step; ++s)
     if (const auto result = find(s)) rank.results.push_back(*result);

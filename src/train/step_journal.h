@@ -1,4 +1,4 @@
-// Commits of all ranks: what every record needs to know, and how far the run is durable.
+// Commits of the ranks of this process: what every record needs to know, and how far they are durable.
 #pragma once
 
 #include <array>
@@ -18,6 +18,7 @@ class StepJournal {
  public:
   struct Options {
     std::uint64_t run_id = 0, layout = 0;
+    RankId first = 0;     ///< of the ranks
     QueueOptions queue;   ///< backend and faults
     bool create = false;  ///< new records instead of those that are there
   };
@@ -25,10 +26,12 @@ class StepJournal {
   static Result<std::unique_ptr<StepJournal>> open(const RunDirectory& directory, std::span<SwapStore* const> stores,
                                                    const Options& options);
 
-  /// New logs take their names, rank 0's last: where that one is, all are.
+  /// New logs take their names, the first rank's last: where that one is, all are.
   Status publish();
 
-  /// Steps that every rank has a valid record of, newest first.
+  RankId first() const { return first_; }
+  RankId count() const { return static_cast<RankId>(ranks_.size()); }
+  /// Steps that every rank of here has a valid record of, newest first.
   std::vector<std::uint64_t> steps() const;
   /// Valid records of the rank for this step, newest first.
   std::vector<const CommitRecord*> records(RankId rank, std::uint64_t step) const;
@@ -43,7 +46,7 @@ class StepJournal {
 
   /// Make the rank's slots of this parity the state after `step`. Lane threads; one at a time per rank.
   Status commit(RankId rank, std::uint64_t step, std::uint8_t parity);
-  /// The step that all ranks have committed.
+  /// The step that all ranks of here have committed.
   std::uint64_t committed() const;
   /// An iteration was given up, and ranks may have made one commit more than others: those go one commit back.
   /// Returns whether this one does, to slots that nothing has been written to since.
@@ -58,6 +61,8 @@ class StepJournal {
     std::atomic<std::uint64_t> committed{0};
     std::uint64_t previous = 0;  ///< the step of the commit before
   };
+  Rank& at(RankId rank) const { return *ranks_[static_cast<std::size_t>(rank - first_)]; }
+  RankId first_ = 0;
   std::vector<std::unique_ptr<Rank>> ranks_;
   mutable std::mutex mutex_;                                 ///< guards recent_
   std::array<StepResult, CommitLog::results_max> recent_{};  ///< ring by step; step 0 is none

@@ -38,7 +38,7 @@ class ModelWeights final : public StoredWeights {
   Place place() const override { return Place::model; }
 
   Status visit(bool masters, const Visit& visit_piece) override {
-    WeightPieces pieces(model_, ShardMap(model_, 1), model_piece_numel);
+    WeightPieces pieces(model_, ShardMap(model_, 1), {0, 1}, model_piece_numel);
     SLUICE_ASSIGN(const auto stream, WeightStream::open(weights_, pieces, masters ? Dtype::f32 : dtype()));
     while (const std::optional<WeightPiece> piece = pieces.next()) {
       SLUICE_ASSIGN(const WeightValues values, stream->next());
@@ -66,8 +66,8 @@ class StateWeights : public StoredWeights {
     model_ = prepared_->model;
     return check_same_states(directory_, *prepared_);
   }
-  Status open_engine(const std::string& swap) {
-    SLUICE_ASSIGN(engine_, Engine::open_states(*prepared_, swap));
+  Status open_engine(std::optional<std::uint64_t> swap_run_id) {
+    SLUICE_ASSIGN(engine_, Engine::open_states(*prepared_, swap_run_id));
     return success();
   }
   Status visit(bool masters, const Visit& visit_piece) override {
@@ -107,14 +107,14 @@ class SlotWeights final : public StateWeights {
   explicit SlotWeights(const RunDirectory& directory) : StateWeights(directory) {}
   Status open(const RestoreListener& listener) {
     SLUICE_TRY(prepare_states());
-    SLUICE_TRY(open_engine(swap_name(run().id)));
+    SLUICE_TRY(open_engine(run().id));
     SLUICE_ASSIGN(journal_, open_journal(directory_, *prepared_, *engine_, false, listener));
-    SLUICE_ASSIGN(step_, take_newest(directory_, *engine_, *journal_, prepared_->workload.ranks()));
+    SLUICE_ASSIGN(step_, take_newest(directory_, *engine_, *journal_));
     return success();
   }
   Place place() const override { return Place::slots; }
   Status verify(const RestoreListener& listener) override {
-    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal_, prepared_->workload.ranks(), listener));
+    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal_, listener));
     verified_ = true;
     return success();
   }
@@ -145,7 +145,7 @@ class SnapshotWeights final : public StateWeights {
   }
   Status open(const RestoreListener& listener) {
     SLUICE_TRY(prepare_states());
-    SLUICE_TRY(open_engine(""));
+    SLUICE_TRY(open_engine(std::nullopt));
     const std::string path = directory_.snapshot_path();
     std::uint64_t end = snapshot_head_bytes;
     SLUICE_TRY(engine_->each_shard([&](UnitId unit, StateKind kind, RankId rank) {

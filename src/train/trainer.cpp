@@ -91,7 +91,7 @@ Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlo
     evaluation->collect(rank, params, losses);
     return success();
   }
-  if (rank != 0) return success();
+  if (rank != world_.here().first) return success();
   const Clock::time_point now = Clock::now();
   ended_[params.step % ended_.size()] = {control, now};
   if (!journal_) return success();
@@ -148,7 +148,7 @@ Status Trainer::release(std::int64_t step) {
 Status Trainer::begin_training(std::int64_t first) {
   first_ = first;
   released_ = first - 1;
-  SLUICE_TRY(engine_->begin(PlanKind::train));
+  SLUICE_TRY(agree(world_, engine_->begin(PlanKind::train)));
   training_ = true;
   previous_end_ = previous_report_ = Clock::now();
   return success();
@@ -164,13 +164,16 @@ Status Trainer::drain() {
   RankTeam& team = engine_->team();
   if (training_) timeline_ = team.timeline();
   training_ = false;
-  SLUICE_TRY(team.end());
+  SLUICE_TRY(agree(world_, team.end()));
   if (!pending_) return success();
   StepParams p = step_params(released_ + 1, batch_tokens());
   p.step = p.update_step;
-  SLUICE_TRY(engine_->begin(PlanKind::flush));
-  SLUICE_TRY(team.release(p));
-  SLUICE_TRY(team.end());
+  const auto flush = [&]() -> Status {
+    SLUICE_TRY(team.release(p));
+    return team.end();
+  };
+  SLUICE_TRY(agree(world_, engine_->begin(PlanKind::flush)));
+  SLUICE_TRY(agree(world_, flush()));
   pending_ = false;
   return success();
 }
@@ -202,7 +205,7 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   r.grad_norm = std::sqrt(e.control.grad_norm_sq);
   r.step_seconds = std::chrono::duration<double>(e.at - previous_end_).count();
   previous_end_ = e.at;
-  for (RankId rank = 0; rank < run_.workload.ranks(); ++rank) {
+  for (RankId rank = 0; rank < world_.here().count; ++rank) {
     r.device_peak_bytes = std::max(r.device_peak_bytes, team.peak_bytes(Tier::device, rank));
     r.host_peak_bytes += team.peak_bytes(Tier::host, rank);
     r.nvme_peak_bytes += team.peak_bytes(Tier::nvme, rank);
@@ -312,16 +315,25 @@ void Trainer::compare_with_prediction() const {
 }
 
 Status Trainer::write_trace_file() {
-  if (run_.config.trace.empty() || timeline_.empty()) return success();
+  if (run_.config.trace.empty() || timeline_.empty() || !world_.leads()) return success();
   return write_trace(run_.config.trace, run_.main, {{"predicted", run_.predicted.timeline}, {"measured", timeline_}});
 }
 
 /// Run one step, with the next one released so that its first reads and updates overlap this one's tail.
-Result<StepRecord> Trainer::train_step(std::int64_t step, const std::atomic<bool>& stop, TrainResult& result) {
+Result<StepRecord> Trainer::train_step(std::int64_t step, bool stops, TrainResult& result) {
   if (!training_) SLUICE_TRY(begin_training(step));
-  while (released_ < std::min(step + 1, run_.config.steps) && !(released_ >= step && (stop.load() || ends_alone(step))))
-    SLUICE_TRY(release(released_ + 1));
-  SLUICE_ASSIGN(StepRecord record, collect(step));
+  const auto collected = [&]() -> Result<StepRecord> {
+    while (released_ < std::min(step + 1, run_.config.steps) && !(released_ >= step && (stops || ends_alone(step))))
+      SLUICE_TRY(release(released_ + 1));
+    return collect(step);
+  };
+  Result<StepRecord> done = collected();
+  const Status agreed = agree(world_, done.ok() ? success() : Status(done.error()));
+  // Where ranks are apart none knows what the others have released.
+  if (!agreed.ok() && !world_.is_alone() && agreed.error().code != ErrorCode::not_finite && !journal_) broken_ = true;
+  SLUICE_TRY(agreed);
+  StepRecord record = *std::move(done);
+  SLUICE_TRY(share(record));
   if (step > first_ && steady_.size() < steady_steps_max) steady_.push_back(record);
   ++result.timed_steps;
   result.seconds += record.step_seconds;
@@ -344,18 +356,18 @@ Status Trainer::skip_failed(const Error& reason) {
   const Status echo = engine_->team().end();
   (void)echo;
   if (!journal_) return reason;
-  const std::int64_t failed = failed_step_.load();
+  SLUICE_ASSIGN(const std::int64_t failed, largest(failed_step_.load()));
   std::int64_t first = failed;
   while (skip_.contains(first - 1)) --first;
   skip_.insert(failed);
-  const auto committed = static_cast<std::int64_t>(journal_->committed());
+  SLUICE_ASSIGN(const std::int64_t committed, smallest(static_cast<std::int64_t>(journal_->committed())));
   if (failed - first + 1 >= run_.config.skip_limit)
     return fault(reason.message + "; steps " + std::to_string(first) + " to " + std::to_string(failed) +
                  " were not finite one after another, and nothing of them is kept: the run stands at step " +
                  std::to_string(committed));
   observer_.note(reason.message + ": nothing of this step is kept, the run goes on with the next one");
-  for (RankId r = 0; r < run_.workload.ranks(); ++r)
-    if (journal_->step_back(r, journal_->committed()))
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r)
+    if (journal_->step_back(r, static_cast<std::uint64_t>(committed)))
       engine_->store(r)->set_parity(static_cast<std::uint8_t>(1 - engine_->store(r)->parity()));
   SLUICE_TRY(engine_->roll_back());
   training_ = pending_ = false;
@@ -366,15 +378,16 @@ Status Trainer::skip_failed(const Error& reason) {
 Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {
   while (done_ < run_.config.steps) {
     const std::int64_t step = done_ + 1;
+    SLUICE_ASSIGN(const bool stops, any_says(stop.load()));
     // What was released is finished.
-    if (stop.load() && !(training_ && released_ >= step)) return end_training();
-    Result<StepRecord> record = skip_.contains(step) ? pass_over(step) : train_step(step, stop, result);
+    if (stops && !(training_ && released_ >= step)) return end_training();
+    Result<StepRecord> record = skip_.contains(step) ? pass_over(step) : train_step(step, stops, result);
     if (!record.ok()) return record.error();
     const Status between = interlude(step, *record);
     // The step is behind us, and its evaluation is left to who goes on.
     if (!between.ok() && between.error().code == ErrorCode::cancelled) done_ = step;
     SLUICE_TRY(between);
-    SLUICE_TRY(write(*record));
+    SLUICE_TRY(agree(world_, write(*record)));
     done_ = step;
     result.loss = record->loss;
   }
@@ -382,7 +395,9 @@ Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {
 }
 
 Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& how) {
-  if (journal_) done_ = static_cast<std::int64_t>(journal_->committed());
+  if (journal_) {
+    SLUICE_ASSIGN(done_, smallest(static_cast<std::int64_t>(journal_->committed())));
+  }
   result.steps = done_;
   result.interrupted = true;
   result.resumable = directory_ != nullptr;
@@ -409,18 +424,20 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (ran.ok()) ran = steps(stop, result);
   }
   if (!ran.ok()) {
-    if (ran.error().code != ErrorCode::cancelled || !stop.load()) return kept(ran.error());
+    SLUICE_ASSIGN(const bool stops, any_says(stop.load()));
+    if (ran.error().code != ErrorCode::cancelled || !stops) return kept(ran.error());
     const Status echo = engine_->team().end();
     (void)echo;
     return interrupted(result, "what was under way is given up: it would have taken too long");
   }
   compare_with_prediction();
   const bool disturbed = !disturbance(begun, clock.read(), clock.cores()).empty();
-  compare_with_profile(run_, steady_, timeline_, disturbed, observer_);
+  if (world_.leads()) compare_with_profile(run_, steady_, timeline_, disturbed, observer_);
   if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
   result.steps = done_;
   if (const Status completed = complete(result); !completed.ok()) {
-    if (completed.error().code != ErrorCode::cancelled || !stop.load()) return kept(completed.error());
+    SLUICE_ASSIGN(const bool stops, any_says(stop.load()));
+    if (completed.error().code != ErrorCode::cancelled || !stops) return kept(completed.error());
     return interrupted(result, "all steps are done; what is left is evaluation and the model");
   }
   if (const Status traced = write_trace_file(); !traced.ok())

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -16,6 +17,7 @@
 
 #include "io/publish.h"
 #include "io/token_file.h"
+#include "src/comm/world.h"
 #include "src/train/batches.h"
 #include "src/train/engine.h"
 #include "src/train/eval_sets.h"
@@ -81,10 +83,12 @@ nlohmann::ordered_json to_json(const TrainResult& result);
 class Trainer final : public StepSource, public CommitSink {
  public:
   /// Opens the data, reserves memory and drive, and fills the states: new, or from where the directory's run stopped.
-  /// Nothing has run yet. `directory` and `stop`, which ends it early, may be null; else they outlive the trainer.
+  /// Nothing has run yet. `directory` and `stop`, which ends it early, may be null; else they outlive the trainer, and
+  /// so does `world`, null where all ranks are this process's. All processes of a world call everything here alike, and
+  /// get the same errors; who leads writes to the directory, the others look at it.
   static Result<std::unique_ptr<Trainer>> create(const Prepared& run, TrainObserver& observer,
                                                  RunDirectory* directory = nullptr,
-                                                 const std::atomic<bool>* stop = nullptr);
+                                                 const std::atomic<bool>* stop = nullptr, World* world = nullptr);
 
   /// All steps that are left, or until `stop` becomes true: then the steps that were released are finished, or given up
   /// where that would take long and the run is durable.
@@ -102,10 +106,20 @@ class Trainer final : public StepSource, public CommitSink {
 
  private:
   using Clock = std::chrono::steady_clock;
-  Trainer(const Prepared& run, TrainObserver& observer, RunDirectory* directory, const std::atomic<bool>* stop)
-      : run_(run), observer_(observer), directory_(directory), stop_(stop) {}
+  Trainer(const Prepared& run, TrainObserver& observer, RunDirectory* directory, const std::atomic<bool>* stop,
+          World* world);
+
+  // together with the other processes (trainer_together.cpp)
+  Status lead(const std::function<Status()>& work);
+  Result<bool> leader_says(bool own);
+  Result<bool> any_says(bool own);
+  Result<std::int64_t> largest(std::int64_t own);
+  Result<std::int64_t> smallest(std::int64_t own);
+  Status check_alike(const std::string& what, std::uint64_t own);
+  Status share(StepRecord& record);
 
   // where the run stands (trainer_state.cpp)
+  Status open_tokens();
   Status open_state();
   Status continue_run();
   Status open_engine(bool swap_exists);
@@ -119,6 +133,7 @@ class Trainer final : public StepSource, public CommitSink {
   Status fill_new();
   Status continue_durable();
   Status continue_snapshot();
+  Status remove_swap_files(RankId from) const;
   Status lay_out_anew();
   Result<std::uint64_t> check_snapshot();
   void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);
@@ -152,7 +167,7 @@ class Trainer final : public StepSource, public CommitSink {
   bool ends_alone(std::int64_t step) const;
   Status write(const StepRecord& record);
   Status steps(const std::atomic<bool>& stop, TrainResult& result);
-  Result<StepRecord> train_step(std::int64_t step, const std::atomic<bool>& stop, TrainResult& result);
+  Result<StepRecord> train_step(std::int64_t step, bool stops, TrainResult& result);
   Result<StepRecord> pass_over(std::int64_t step);
   Status skip_failed(const Error& reason);
   Result<TrainResult> interrupted(TrainResult result, const std::string& how);
@@ -167,6 +182,8 @@ class Trainer final : public StepSource, public CommitSink {
   TrainObserver& observer_;
   RunDirectory* directory_;
   const std::atomic<bool>* stop_;
+  std::unique_ptr<World> own_world_;  ///< where all ranks are this process's
+  World& world_;
   TokenFile tokens_;
   std::uint64_t data_hash_ = 0;
   Batches batches_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -36,28 +37,19 @@ Error with(const Error& error, const std::string& what) { return {error.code, er
 }  // namespace
 
 Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObserver& observer, RunDirectory* directory,
-                                                 const std::atomic<bool>* stop) {
+                                                 const std::atomic<bool>* stop, World* world) {
   if (!run.search.fits) return does_not_fit(run);
   const RunConfig& c = run.config;
   SLUICE_CHECK(c.run.empty() == (directory == nullptr), "(a run in '%s' and its directory)", c.run.c_str());
-  std::unique_ptr<Trainer> t(new Trainer(run, observer, directory, stop));
+  std::unique_ptr<Trainer> t(new Trainer(run, observer, directory, stop, world));
   NewFiles tokens_made(directory != nullptr && directory->run() ? c.run + "/tokens" : "");
-  SLUICE_ASSIGN(t->tokens_, open_data(
-                                c, run.model.config, [&](const std::string& text) { observer.note(text); },
-                                [&](double fraction) {
-                                  // Who is refused where a run goes on reads one line.
-                                  const bool is_quiet = directory != nullptr && directory->run();
-                                  if (is_quiet && (stop == nullptr || !stop->load())) return success();
-                                  return t->pass_on("tokenizing " + c.data, fraction);
-                                }));
-  SLUICE_ASSIGN(t->batches_, Batches::create(t->tokens_, c.sequence, c.seed, run.workload.documents, c.eval_split));
-  SLUICE_ASSIGN(t->eval_sets_, open_eval_sets(c, run.model.config, run.workload.documents, t->batches_,
-                                              [&](const std::string& text) { observer.note(text); }));
-  observer.note(shown(c, t->batches_, t->eval_sets_));
-  t->metrics_path_ = metrics_path(c);
-  if (directory != nullptr) {
-    SLUICE_ASSIGN(t->data_hash_, t->tokens_.hash());
-  }
+  // Who leads makes tokens of texts; the others find them.
+  Status opened = t->world_.leads() ? t->open_tokens() : success();
+  SLUICE_TRY(agree(t->world_, opened));
+  if (!t->world_.leads()) opened = t->open_tokens();
+  SLUICE_TRY(agree(t->world_, opened));
+  SLUICE_TRY(t->check_alike("tokens", t->tokens_.count()));
+  SLUICE_TRY(t->check_alike("data", t->data_hash_));
   SLUICE_TRY(t->open_state());
   tokens_made.keep();
   t->first_ = t->done_ + 1;
@@ -65,37 +57,66 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   return t;
 }
 
+Status Trainer::open_tokens() {
+  const RunConfig& c = run_.config;
+  const auto note = [this](const std::string& text) { observer_.note(text); };
+  SLUICE_ASSIGN(tokens_, open_data(c, run_.model.config, note, [&](double fraction) {
+                  // Who is refused where a run goes on reads one line.
+                  const bool is_quiet = directory_ != nullptr && directory_->run();
+                  if (is_quiet && (stop_ == nullptr || !stop_->load())) return success();
+                  return pass_on("tokenizing " + c.data, fraction);
+                }));
+  SLUICE_ASSIGN(batches_, Batches::create(tokens_, c.sequence, c.seed, run_.workload.documents, c.eval_split));
+  SLUICE_ASSIGN(eval_sets_, open_eval_sets(c, run_.model.config, run_.workload.documents, batches_, note));
+  observer_.note(shown(c, batches_, eval_sets_));
+  metrics_path_ = metrics_path(c);
+  if (directory_ != nullptr) {
+    SLUICE_ASSIGN(data_hash_, tokens_.hash());
+  }
+  return success();
+}
+
 Status Trainer::open_state() {
-  SLUICE_TRY(check_metrics(run_.config, directory_));
+  SLUICE_TRY(lead([&] { return check_metrics(run_.config, directory_); }));
   if (directory_ == nullptr || !directory_->run()) return begin_run();
-  SLUICE_TRY(check_same(*directory_->run()));
-  SLUICE_TRY(directory_->check_place());
-  if (const std::string moved = directory_->moved(); !moved.empty()) observer_.note(moved);
-  SLUICE_TRY(keep_beside());
+  const auto check = [&]() -> Status {
+    SLUICE_TRY(check_same(*directory_->run()));
+    SLUICE_TRY(directory_->check_place());
+    if (const std::string moved = directory_->moved(); !moved.empty()) observer_.note(moved);
+    return keep_beside();
+  };
+  SLUICE_TRY(lead(check));
   SLUICE_TRY(continue_run());
-  tell_changes();
-  return directory_->update(run_.config, done_, run_.workload.device, run_.kernels);
+  return lead([&] {
+    tell_changes();
+    return directory_->update(run_.config, done_, run_.workload.device, run_.kernels);
+  });
 }
 
 /// From what it has left; nothing of that is touched yet.
 Status Trainer::continue_run() {
   const bool durable = run_.workload.durable;
-  const bool is_kept = directory_->has_snapshot() || (durable && directory_->has_commits());
+  SLUICE_ASSIGN(const bool is_kept,
+                leader_says(directory_->has_snapshot() || (durable && directory_->has_commits())));
   if (is_kept) {
-    if (has_other_ranks()) SLUICE_TRY(lay_out_anew());
+    if (has_other_ranks()) SLUICE_TRY(lead([&] { return lay_out_anew(); }));
     // A durable run has a snapshot while it is laid out for another number of ranks.
-    return directory_->has_snapshot() ? continue_snapshot() : continue_durable();
+    SLUICE_ASSIGN(const bool has_snapshot, leader_says(directory_->has_snapshot()));
+    return has_snapshot ? continue_snapshot() : continue_durable();
   }
-  // A step's line is written after the first commit: where there is one, there were records.
-  std::error_code ignored;
-  if (durable && std::filesystem::is_regular_file(metrics_path_, ignored) &&
-      std::filesystem::file_size(metrics_path_, ignored) > 0)
-    return bad_request("--run " + directory_->path() + " holds half a run: " + metrics_path_ + " has steps, and " +
-                       directory_->commit_path(0) +
-                       " is missing; put it back, or start a new run in another directory");
-  observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
-  SLUICE_TRY(directory_->remove_state());
-  if (has_other_ranks()) SLUICE_TRY(directory_->lay_out(describe(), 0));
+  const auto start_over = [&]() -> Status {
+    // A step's line is written after the first commit: where there is one, there were records.
+    std::error_code ignored;
+    if (durable && std::filesystem::is_regular_file(metrics_path_, ignored) &&
+        std::filesystem::file_size(metrics_path_, ignored) > 0)
+      return bad_request("--run " + directory_->path() + " holds half a run: " + metrics_path_ + " has steps, and " +
+                         directory_->commit_path(0) +
+                         " is missing; put it back, or start a new run in another directory");
+    observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
+    SLUICE_TRY(directory_->remove_state());
+    return has_other_ranks() ? directory_->lay_out(describe(), 0) : success();
+  };
+  SLUICE_TRY(lead(start_over));
   return begin_run();
 }
 
@@ -104,12 +125,20 @@ Status Trainer::open_engine(bool swap_exists) {
   // What ops take is compared with the profile; of huge plans it takes memory.
   options.record_timeline = !run_.config.trace.empty() || run_.main.ops.size() <= watched_ops_max;
   options.commit_sink = this;
-  if (run_.workload.durable) options.swap_name = swap_name(directory_->run()->id);
+  if (run_.workload.durable) options.swap_run_id = directory_->run()->id;
   options.swap_exists = swap_exists;
+  options.world = &world_;
   observer_.note("reserving " + std::to_string(run_.workload.ranks()) + " x device and host arenas, and the swap file");
-  SLUICE_ASSIGN(engine_, Engine::create(run_, *this, options));
+  auto engine = Engine::create(run_, *this, options);
+  if (engine.ok()) engine_ = *std::move(engine);
+  const Status made = engine_ ? success() : Status(engine.error());
+  if (const Status agreed = agree(world_, made); !agreed.ok()) {
+    if (engine_ && !swap_exists) engine_->discard_swap();
+    engine_.reset();
+    return agreed;
+  }
   if (!engine_->storage().empty()) observer_.note("drive tier: " + engine_->storage());
-  return check_room();
+  return lead([&] { return check_room(); });
 }
 
 /// What the end of the run, or a stop, writes to the directory: better missed now than after all steps.
@@ -152,15 +181,21 @@ Status Trainer::pass_on(const std::string& what, double fraction) {
 
 /// A new run: its directory first, so that a swap file that is left behind has an owner.
 Status Trainer::begin_run() {
-  const bool is_new = directory_ != nullptr && !directory_->run();
-  if (is_new) SLUICE_TRY(directory_->begin(describe()));
-  Status filled = keep_beside();
-  if (filled.ok()) filled = fill_new();
+  SLUICE_ASSIGN(const bool is_new, leader_says(directory_ != nullptr && !directory_->run()));
+  const auto begin_directory = [&]() -> Status {
+    if (is_new) SLUICE_TRY(directory_->begin(describe()));
+    return keep_beside();
+  };
+  const auto begin = [&]() -> Status {
+    SLUICE_TRY(lead(begin_directory));
+    return fill_new();
+  };
+  const Status filled = begin();
   // What can not be had now leaves nothing.
   if (filled.ok() || filled.error().code != ErrorCode::bad_request) return filled;
   if (engine_ && run_.workload.durable) engine_->discard_swap();
   engine_.reset();
-  if (is_new) SLUICE_TRY(directory_->forget());
+  if (is_new && world_.leads() && directory_->run()) SLUICE_TRY(directory_->forget());
   return filled;
 }
 
@@ -181,12 +216,15 @@ Status Trainer::keep_beside() {
 Status Trainer::fill_new() {
   const RunConfig& c = run_.config;
   SLUICE_TRY(open_engine(false));
-  if (!metrics_path_.empty()) {
+  SLUICE_TRY(lead([&]() -> Status {
+    if (metrics_path_.empty()) return success();
     SLUICE_ASSIGN(metrics_, LineWriter::open(metrics_path_, false));
-  }
+    return success();
+  }));
   const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
   const Clock::time_point began = Clock::now();
-  SLUICE_TRY(engine_->initialize(c.init, c.seed, watch(what)));
+  SLUICE_TRY(agree(world_, engine_->initialize(c.init, c.seed, watch(what))));
+  SLUICE_TRY(agree(world_, engine_->share_residents()));
   observer_.note("the weights are in place after " +
                  format_seconds(std::chrono::duration<double>(Clock::now() - began).count()));
   return run_.workload.durable ? commit_initial(0, {}) : success();
@@ -197,23 +235,34 @@ RestoreListener Trainer::listener() {
           [this](const std::string& what) { return watch(what); }};
 }
 
-/// The states as they are become the first commit of a layout.
+/// The states as they are become the first commit of a layout. The leader's records take their names last: where they
+/// are, all are.
 Status Trainer::commit_initial(std::uint64_t step, const std::vector<StepResult>& results) {
-  const RankId ranks = run_.workload.ranks();
-  for (RankId r = 0; r < ranks; ++r) SLUICE_TRY(engine_->store(r)->sync());
-  SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, true, listener()));
-  for (const StepResult& result : results) journal_->add(result);
-  for (RankId r = 0; r < ranks; ++r) SLUICE_TRY(journal_->commit(r, step, engine_->store(r)->parity()));
-  return journal_->publish();
+  const RankRange here = world_.here();
+  const auto commit_here = [&]() -> Status {
+    for (RankId r = here.first; r < here.end(); ++r) SLUICE_TRY(engine_->store(r)->sync());
+    SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, true, listener()));
+    for (const StepResult& result : results) journal_->add(result);
+    for (RankId r = here.first; r < here.end(); ++r)
+      SLUICE_TRY(journal_->commit(r, step, engine_->store(r)->parity()));
+    return world_.leads() ? success() : journal_->publish();
+  };
+  SLUICE_TRY(agree(world_, commit_here()));
+  return lead([&] { return journal_->publish(); });
 }
 
 Status Trainer::continue_durable() {
-  remove_abandoned_files(directory_->snapshot_path());  // for other ranks, by who was killed
+  // For other ranks, by who was killed.
+  if (world_.leads()) remove_abandoned_files(directory_->snapshot_path());
   SLUICE_TRY(open_engine(true));
-  SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, false, listener()));
-  if (!journal_->steps().empty()) SLUICE_TRY(check_not_done(journal_->steps().front()));
-  const auto restored = restore_newest(*directory_, *engine_, *journal_, run_.workload.ranks(), listener());
+  const auto open_records = [&]() -> Status {
+    SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, false, listener()));
+    return journal_->steps().empty() ? success() : check_not_done(journal_->steps().front());
+  };
+  SLUICE_TRY(agree(world_, open_records()));
+  const auto restored = restore_newest(*directory_, *engine_, *journal_, listener());
   if (!restored.ok()) return in_order_of_drives(restored.error());
+  SLUICE_TRY(agree(world_, engine_->share_residents()));
   const std::uint64_t step = *restored;
   done_ = static_cast<std::int64_t>(step);
   std::vector<StepResult> results;
@@ -226,24 +275,44 @@ Status Trainer::continue_durable() {
 
 Status Trainer::continue_snapshot() {
   // The swap file that is going to be made takes the place of one whose states may be whole too.
-  if (run_.workload.durable) {
-    SLUICE_ASSIGN([[maybe_unused]] const std::uint64_t whole, check_snapshot());
-  }
+  SLUICE_TRY(lead([&]() -> Status {
+    if (!run_.workload.durable) return success();
+    const auto whole = check_snapshot();
+    return whole.ok() ? success() : Status(whole.error());
+  }));
   SLUICE_TRY(open_engine(false));
-  SLUICE_ASSIGN(const std::uint64_t step, load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
-                                                        watch("reading the states that were saved")));
-  SLUICE_TRY(check_not_done(step));
+  const auto loaded = load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
+                                    watch("reading the states that were saved"));
+  SLUICE_TRY(agree(world_, loaded.ok() ? check_not_done(*loaded) : Status(loaded.error())));
+  SLUICE_TRY(agree(world_, engine_->share_residents()));
+  const std::uint64_t step = *loaded;
   done_ = saved_ = static_cast<std::int64_t>(step);
   const std::vector<StepResult> results = snapshot_results(directory_->snapshot_path(), engine_->state_stream_bytes());
   for (const StepResult& result : results) recent_[result.step % recent_.size()] = result;
   if (run_.workload.durable) {
     remember_skipped(step, results);
     SLUICE_TRY(commit_initial(step, results));
-    SLUICE_TRY(directory_->remove_commits(run_.workload.ranks()));
-    SLUICE_TRY(directory_->remove_snapshot());
+    const auto remove_old = [&]() -> Status {
+      SLUICE_TRY(directory_->remove_commits(run_.workload.ranks()));
+      SLUICE_TRY(remove_swap_files(run_.workload.ranks()));
+      return directory_->remove_snapshot();
+    };
+    SLUICE_TRY(lead(remove_old));
   }
   observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
                  std::to_string(run_.config.steps));
+  return success();
+}
+
+/// Of more ranks that the run had before: there were at most as many as it has lots.
+Status Trainer::remove_swap_files(RankId from) const {
+  const Workload& w = run_.workload;
+  SwapOptions swap;
+  swap.directories = run_.config.nvme;
+  for (int rank = from; rank < w.lots * w.ranks(); ++rank) {
+    swap.name = swap_name(directory_->run()->id, static_cast<RankId>(rank));
+    SLUICE_TRY(SwapFile::remove(swap));
+  }
   return success();
 }
 
@@ -269,7 +338,7 @@ Status Trainer::lay_out_anew() {
 
 /// Reads it, ahead of anything that takes away what else there is.
 Result<std::uint64_t> Trainer::check_snapshot() {
-  SLUICE_ASSIGN(const auto on_paper, Engine::open_states(run_, ""));
+  SLUICE_ASSIGN(const auto on_paper, Engine::open_states(run_, std::nullopt));
   return verify_snapshot(directory_->snapshot_path(), directory_->run()->id, on_paper->state_stream_bytes(),
                          watch("verifying the states that were saved"));
 }
@@ -330,16 +399,20 @@ Status Trainer::check_same(const RunDescription& run) const {
 
 Status Trainer::open_metrics() {
   written_ = done_;
-  if (metrics_path_.empty() || metrics_.is_open()) return success();
-  // Records and snapshots know the last steps.
-  const auto rebuilt = [this](std::int64_t step) -> std::optional<std::string> {
-    const std::optional<StepResult> known = find_result(step);
-    return known ? std::optional(to_json_line(restored(*known))) : std::nullopt;
-  };
-  SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(metrics_path_, done_, rebuilt));
-  for (const std::string& line : metrics.notes) observer_.note(line);
-  metrics_ = std::move(metrics.writer);
-  written_ = metrics.last_step;
+  SLUICE_TRY(lead([&]() -> Status {
+    if (metrics_path_.empty() || metrics_.is_open()) return success();
+    // Records and snapshots know the last steps.
+    const auto rebuilt = [this](std::int64_t step) -> std::optional<std::string> {
+      const std::optional<StepResult> known = find_result(step);
+      return known ? std::optional(to_json_line(restored(*known))) : std::nullopt;
+    };
+    SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(metrics_path_, done_, rebuilt));
+    for (const std::string& line : metrics.notes) observer_.note(line);
+    metrics_ = std::move(metrics.writer);
+    written_ = metrics.last_step;
+    return success();
+  }));
+  SLUICE_ASSIGN(written_, smallest(world_.leads() ? written_ : std::numeric_limits<std::int64_t>::max()));
   return success();
 }
 
@@ -348,13 +421,14 @@ Status Trainer::complete_metrics(TrainResult& result) {
   std::int64_t lost = 0;
   for (std::int64_t step = written_ + 1; step <= done_; ++step) {
     const std::optional<StepResult> known = find_result(step);
-    if (!known) {
+    SLUICE_ASSIGN(const bool is_known, leader_says(known.has_value()));
+    if (!is_known) {
       ++lost;
       continue;
     }
-    StepRecord record = restored(*known);
+    StepRecord record = restored(known.value_or(StepResult{.step = static_cast<std::uint64_t>(step)}));
     if (step == done_) SLUICE_TRY(interlude(step, record));
-    SLUICE_TRY(write(record));
+    SLUICE_TRY(agree(world_, write(record)));
   }
   if (lost > 0) observer_.note(metrics_path_ + ": the lines of " + std::to_string(lost) + " steps are lost");
   if (const std::optional<StepResult> known = find_result(done_)) result.loss = known->loss;
@@ -378,11 +452,13 @@ Status Trainer::save_state() {
   for (std::int64_t step = std::max<std::int64_t>(1, done_ - static_cast<std::int64_t>(recent_.size()) + 1);
        step <= done_; ++step)
     if (const std::optional<StepResult> known = find_result(step)) results.push_back(*known);
-  SLUICE_TRY(save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done_),
-                           *engine_, results, [&](double fraction) {
-                             observer_.progress(what, fraction);
-                             return success();
-                           }));
+  SLUICE_TRY(engine_->lead_visits([&] {
+    return save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done_),
+                         *engine_, results, [&](double fraction) {
+                           observer_.progress(what, fraction);
+                           return success();
+                         });
+  }));
   saved_ = done_;
   return success();
 }
@@ -402,8 +478,8 @@ Status Trainer::settle() {
 /// What failed need not take the steps along that are done: where the states are whole the run can go on.
 Error Trainer::kept(const Error& reason) {
   const Error failed{reason.code == ErrorCode::bad_request ? ErrorCode::fault : reason.code, reason.message};
-  if (broken_ || !settle().ok() || directory_ == nullptr) return failed;
-  if (journal_) done_ = static_cast<std::int64_t>(journal_->committed());
+  if (broken_ || !agree(world_, settle()).ok() || directory_ == nullptr) return failed;
+  if (journal_) done_ = smallest(static_cast<std::int64_t>(journal_->committed())).value();
   if (!journal_ && done_ == 0) return failed;
   if (!journal_ && saved_ < done_)
     if (const Status saved = save_state(); !saved.ok())
@@ -421,12 +497,16 @@ Status Trainer::complete(TrainResult& result) {
   result.eval = *eval_;
   if (directory_ == nullptr) return success();
   observer_.note("saving the model to " + directory_->path());
-  SLUICE_TRY(export_model(*engine_, run_, directory_->path(), directory_->companions()));
+  SLUICE_TRY(engine_->lead_visits(
+      [&] { return export_model(*engine_, run_, directory_->path(), directory_->companions()); }));
   SLUICE_ASSIGN(const std::uint64_t hash, engine_->state_hash());
   result.state_hash = hash;
-  SLUICE_TRY(metrics_.is_open() ? metrics_.sync() : success());
-  SLUICE_TRY(directory_->publish_result(to_json(result)));
-  SLUICE_TRY(directory_->remove_state());
+  const auto publish = [&]() -> Status {
+    SLUICE_TRY(metrics_.is_open() ? metrics_.sync() : success());
+    SLUICE_TRY(directory_->publish_result(to_json(result)));
+    return directory_->remove_state();
+  };
+  SLUICE_TRY(lead(publish));
   if (run_.workload.durable) engine_->discard_swap();
   return success();
 }

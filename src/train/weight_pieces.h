@@ -47,9 +47,9 @@ struct WeightPiece {
 
 class WeightPieces {
  public:
-  /// `model` outlives it.
-  WeightPieces(const ModelSpec& model, ShardMap map, std::uint64_t piece_numel)
-      : model_(&model), map_(map), piece_numel_(piece_numel) {}
+  /// Those of these ranks; `model` outlives it.
+  WeightPieces(const ModelSpec& model, ShardMap map, RankRange ranks, std::uint64_t piece_numel)
+      : model_(&model), map_(map), ranks_(ranks), piece_numel_(piece_numel), rank_(ranks.first) {}
 
   std::uint64_t piece_numel() const { return piece_numel_; }
   /// Empty after the last.
@@ -60,8 +60,8 @@ class WeightPieces {
     piece.content_numel = at_ < content ? std::min(piece.numel, content - at_) : 0;
     if ((at_ += piece.numel) < shard) return piece;
     at_ = 0;
-    if (++rank_ < map_.shards()) return piece;
-    rank_ = 0;
+    if (++rank_ < ranks_.end()) return piece;
+    rank_ = ranks_.first;
     ++unit_;
     return piece;
   }
@@ -69,9 +69,10 @@ class WeightPieces {
  private:
   const ModelSpec* model_;
   ShardMap map_;
+  RankRange ranks_;
   std::uint64_t piece_numel_;
   UnitId unit_ = 0;
-  RankId rank_ = 0;
+  RankId rank_;
   std::uint64_t at_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
@@ -50,7 +51,21 @@ Result<std::uint64_t> WindowLoss::count_targets(std::uint64_t first, std::uint64
   return count;
 }
 
-Status WindowLoss::passes(RankTeam& team, const Stop& stop, const Watch& watch, EvaluateResult& result) {
+/// The losses of a pass, of all ranks; and whether any process is asked to stop.
+Status WindowLoss::share(World& world, std::uint64_t pass, bool& stops) {
+  // Every loss is one process's, and zero in the others.
+  std::vector<std::uint64_t> values(per_pass_ + 1);
+  const std::span<double> losses = std::span(losses_).subspan(pass * per_pass_, per_pass_);
+  std::memcpy(values.data(), losses.data(), losses.size_bytes());
+  values.back() = stops ? 1 : 0;
+  SLUICE_TRY(add_up(world, values));
+  std::memcpy(losses.data(), values.data(), losses.size_bytes());
+  stops = values.back() > 0;
+  return success();
+}
+
+Status WindowLoss::passes(Engine& engine, const Stop& stop, const Watch& watch, EvaluateResult& result) {
+  RankTeam& team = engine.team();
   using Clock = std::chrono::steady_clock;
   const std::uint64_t windows_per_pass = per_pass_ * rows_,
                       passes = (windows_.count() + windows_per_pass - 1) / windows_per_pass;
@@ -59,12 +74,17 @@ Status WindowLoss::passes(RankTeam& team, const Stop& stop, const Watch& watch, 
   double sum = 0;
   for (std::uint64_t pass = 0, released = 0; pass < passes; ++pass) {
     // One pass ahead, so that its first reads overlap this one's tail.
-    for (; released < std::min(pass + 2, passes); ++released) {
-      StepParams p;
-      p.step = released + 1;
-      SLUICE_TRY(team.release(p));
-    }
-    SLUICE_TRY(team.wait(pass));
+    const auto run_pass = [&]() -> Status {
+      for (; released < std::min(pass + 2, passes); ++released) {
+        StepParams p;
+        p.step = released + 1;
+        SLUICE_TRY(team.release(p));
+      }
+      return team.wait(pass);
+    };
+    SLUICE_TRY(engine.agree_on(run_pass()));
+    bool stops = stop.requested != nullptr && stop.requested->load();
+    SLUICE_TRY(share(*engine.world(), pass, stops));
     for (std::uint64_t m = pass * per_pass_; m < (pass + 1) * per_pass_; ++m) sum += losses_[m];
     const std::uint64_t windows = std::min((pass + 1) * windows_per_pass, windows_.count());
     SLUICE_ASSIGN(const std::uint64_t counted, count_targets(result.windows, windows));
@@ -73,9 +93,11 @@ Status WindowLoss::passes(RankTeam& team, const Stop& stop, const Watch& watch, 
     result.loss =
         result.tokens > 0 ? sum / static_cast<double>(result.tokens) : std::numeric_limits<double>::quiet_NaN();
     if (watch) watch(static_cast<double>(pass + 1) / static_cast<double>(passes), result.loss);
-    if (stop.requested == nullptr || !stop.requested->load() || pass + 1 == passes) continue;
+    if (!stops || pass + 1 == passes) continue;
     if (!asked) asked = Clock::now();
-    if (std::chrono::duration<double>(Clock::now() - *asked).count() >= stop.patience_seconds)
+    const bool late = std::chrono::duration<double>(Clock::now() - *asked).count() >= stop.patience_seconds;
+    SLUICE_ASSIGN(const std::string agreed, from_leader(*engine.world(), late ? "late" : ""));
+    if (!agreed.empty())
       return Error{ErrorCode::cancelled, "stopped by a signal after " + std::to_string(windows) + " of " +
                                              std::to_string(windows_.count()) + " windows"};
   }
@@ -84,9 +106,9 @@ Status WindowLoss::passes(RankTeam& team, const Stop& stop, const Watch& watch, 
 
 Result<EvaluateResult> WindowLoss::run(Engine& engine, PlanKind kind, const Stop& stop, const Watch& watch) {
   EvaluateResult result;
-  Status status = engine.begin(kind);
-  if (status.ok()) status = passes(engine.team(), stop, watch, result);
-  const Status ended = engine.team().end();
+  Status status = engine.agree_on(engine.begin(kind));
+  if (status.ok()) status = passes(engine, stop, watch, result);
+  const Status ended = engine.agree_on(engine.team().end());
   if (status.ok()) status = ended;
   if (!status.ok()) return status.error();
   return result;

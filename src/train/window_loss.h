@@ -38,11 +38,13 @@ class WindowLoss {
   };
   using Watch = std::function<void(double fraction, double loss)>;
   /// Runs plans of `kind`, which make losses, as often as it takes; nothing runs before and after. `watch`, which may
-  /// be empty, hears the loss so far after every pass. Errors: cancelled.
+  /// be empty, hears the loss so far after every pass. All processes of the engine's world call it, and get the same.
+  /// Errors: cancelled.
   Result<EvaluateResult> run(Engine& engine, PlanKind kind, const Stop& stop, const Watch& watch);
 
  private:
-  Status passes(RankTeam& team, const Stop& stop, const Watch& watch, EvaluateResult& result);
+  Status passes(Engine& engine, const Stop& stop, const Watch& watch, EvaluateResult& result);
+  Status share(World& world, std::uint64_t pass, bool& stops);
   Result<std::uint64_t> count_targets(std::uint64_t first, std::uint64_t last);
   std::uint64_t micro_batch_of(RankId rank, std::uint64_t pass) const;
 

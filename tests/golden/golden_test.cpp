@@ -57,7 +57,7 @@ class Golden : public testing::TestWithParam<const char*> {
     const auto weights = HuggingFaceWeights::open(folder_, spec);
     EXPECT_TRUE(weights.ok()) << (weights.ok() ? "" : weights.error().message);
     if (!weights.ok()) return values;
-    const auto stream = WeightStream::open(*weights, {spec, ShardMap(spec, 1), std::uint64_t{1} << 20});
+    const auto stream = WeightStream::open(*weights, {spec, ShardMap(spec, 1), {0, 1}, std::uint64_t{1} << 20});
     EXPECT_TRUE(stream.ok());
     for (std::size_t u = 0; u < spec.units.size(); ++u) {
       const auto unit = (*stream)->next();

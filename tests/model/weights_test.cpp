@@ -129,7 +129,7 @@ void expect_filled(const ModelSpec& model, Dtype dtype, RankId ranks, std::uint6
   const auto weights = HuggingFaceWeights::open(folder.path(), model);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const ShardMap map(model, ranks);
-  WeightPieces pieces(model, map, piece_numel);
+  WeightPieces pieces(model, map, {0, map.shards()}, piece_numel);
   const auto stream = WeightStream::open(*weights, pieces, as_stored ? Dtype::bf16 : Dtype::f32);
   ASSERT_TRUE(stream.ok()) << stream.error().message;
   std::vector<std::vector<float>> got(model.units.size());
@@ -169,7 +169,7 @@ TEST(HfWeights, a_stream_that_nobody_reads_to_its_end_ends) {
   stored(model, Dtype::bf16).write(folder / "model.safetensors", false);
   const auto weights = HuggingFaceWeights::open(folder.path(), model);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
-  const WeightPieces pieces(model, ShardMap(model, 1), 256);
+  const WeightPieces pieces(model, ShardMap(model, 1), {0, 1}, 256);
   for (int taken = 0; taken < 9; ++taken) {
     const auto stream = WeightStream::open(*weights, pieces);
     ASSERT_TRUE(stream.ok()) << stream.error().message;

@@ -1,0 +1,134 @@
+// sluice train as processes that mpirun starts: to the bits of one process, and back.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+#include "tests/comm/mpirun.h"
+
+namespace sluice {
+namespace {
+
+class MpiCommand : public RunCommandTest {
+ protected:
+  void SetUp() override {
+    if (!testing::has_mpi) GTEST_SKIP() << "this build has no MPI";
+    RunCommandTest::SetUp();
+  }
+  static std::string mpirun(int processes) {
+    return testing::mpi_environment + ("mpirun -n " + std::to_string(processes)) + " ";
+  }
+  Finished launched(int processes, const std::string& arguments) const {
+    return shell(mpirun(processes) + SLUICE_BINARY " " + arguments);
+  }
+  Finished shell(const std::string& command) const {
+    const std::string script = "cd " + path("") + " && export XDG_CACHE_HOME=" + path("cache") + "; " + command + " >" +
+                               path(".out") + " 2>" + path(".err") + " </dev/null";
+    const int status = std::system(script.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path(".out")), read(path(".err"))};
+  }
+  /// Of the lines of standard error those that sluice has written: mpirun has words of its own.
+  static std::vector<std::string> own_lines(const Finished& f) {
+    std::vector<std::string> lines;
+    std::stringstream text(f.err);
+    for (std::string line; std::getline(text, line);)
+      if (line.starts_with("sluice ")) lines.push_back(line);
+    return lines;
+  }
+  void expect_refusal(const Finished& f, const std::string& what) const {
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_EQ(f.out, "");
+    const std::vector<std::string> lines = own_lines(f);
+    ASSERT_EQ(lines.size(), 1u) << f.err;
+    EXPECT_NE(lines.front().find(what), std::string::npos) << lines.front();
+  }
+  void expect_same_run(const std::string& a, const std::string& b) const {
+    EXPECT_EQ(lines(a), lines(b));
+    EXPECT_EQ(result(a), result(b));
+    EXPECT_EQ(read(path(a) + "/model.safetensors"), read(path(b) + "/model.safetensors"));
+  }
+  /// What to signal, given to the shell behind "kill -TERM": the mpirun that was started, or one of its processes.
+  static std::string process(int number) {
+    return "TERM $(pgrep -P $pid | sed -n " + std::to_string(number) + "p); true";
+  }
+};
+
+TEST_F(MpiCommand, ProcessesHaveTheBitsOfOneProcess) {
+  int number = 0;
+  for (const std::string& where : {drive(), drive() + "--durable off --update backward --clip 0 ",
+                                   std::string("--states host --residency all ")}) {
+    SCOPED_TRACE(where);
+    const std::string command = options() + where + "--steps 9 --hash 3 --eval-every 4 ";
+    const std::string one = "one" + std::to_string(number), many = "many" + std::to_string(number++);
+    ASSERT_EQ(sluice(command + run(one) + "--ranks 2").status, 0);
+    const Finished f = launched(2, command + run(many));
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_EQ(own_lines(f).size(), 0u) << f.err;
+    expect_same_run(one, many);
+    EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+  }
+  // What all ranks moved and held, from rank 0's metrics.
+  const auto last_line = [&](const std::string& name) {
+    std::stringstream text(read(path(name) + "/metrics.jsonl"));
+    std::string line, last;
+    while (std::getline(text, line)) last = line;
+    return json::parse(last);
+  };
+  for (const char* key : {"nvme_read_bytes", "nvme_write_bytes", "collective_bytes", "nvme_peak_bytes"})
+    EXPECT_EQ(last_line("one0")[key], last_line("many0")[key]) << key;
+}
+
+TEST_F(MpiCommand, ARunGoesOnAsProcessesOrAsOne) {
+  const std::string command = options() + drive() + "--lots 4 --steps 40 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  // One of its processes is asked to stop: all of them do.
+  Finished f = signalled(command + run("run"), "run", process(3), 3, mpirun(4));
+  EXPECT_EQ(own_lines(f).size(), 1u) << f.err;
+  EXPECT_NE(f.err.find("; to go on: mpirun -n 4 sluice train --run"), std::string::npos) << f.err;
+  f = signalled("train --resume --ranks 1 " + run("run"), "run", "TERM", static_cast<int>(lines("run").size()) + 3);
+  EXPECT_EQ(f.status, 1) << f.err;
+  f = launched(2, "train --resume " + run("run"));
+  EXPECT_EQ(f.status, 0) << f.err;
+  expect_same_run("whole", "run");
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme"))) << "also of ranks that there are no more";
+}
+
+TEST_F(MpiCommand, WhatIsNotDurableIsSavedByAllAndGoesOn) {
+  const std::string command = options() + "--states host --lots 2 --steps 40 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  signalled(command + run("run"), "run", process(2), 3, mpirun(2));
+  EXPECT_TRUE(std::filesystem::exists(path("run/state.snapshot")));
+  const Finished f = launched(2, "train --resume " + run("run"));
+  EXPECT_EQ(f.status, 0) << f.err;
+  expect_same_run("whole", "run");
+}
+
+TEST_F(MpiCommand, AfterAKilledProcessTheSameCommandGoesOn) {
+  const std::string command = options() + drive() + "--lots 2 --steps 40 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  for (const int number : {1, 2}) {
+    const Finished f = signalled(command + run("run"), "run", "KILL $(pgrep -P $pid | sed -n " + std::to_string(number) + "p); true",
+                                 static_cast<int>(number == 1 ? 0 : lines("run").size()) + 3, mpirun(2));
+    EXPECT_NE(f.err.find("signal 9"), std::string::npos) << f.err;
+  }
+  const Finished f = launched(2, command + run("run"));
+  EXPECT_EQ(f.status, 0) << f.err;
+  expect_same_run("whole", "run");
+}
+
+TEST_F(MpiCommand, RefusalsAreOneLineAndTouchNothing) {
+  const auto before = everything();
+  expect_refusal(launched(2, options() + run("run") + "--ranks 3"), "2 processes were started");
+  expect_refusal(launched(3, options() + run("run")), "is not a multiple of --micro-batch x --ranks = 3");
+  expect_refusal(launched(2, options() + run("run") + "--device-memory 4KiB"), "does not fit");
+  expect_refusal(launched(2, "train --model llama-tiny --data nowhere " + run("run")), "nowhere");
+  const std::string one = SLUICE_BINARY " " + options() + run("run");
+  expect_refusal(shell(mpirun(1) + one + " : -n 1 " + one + " --seed 2"), "rank 1 was started with other options");
+  for (const char* other : {"eval --model llama-tiny --data text", "generate --model llama-tiny", "plan --model llama-tiny"})
+    expect_refusal(launched(2, other), "is one process, and 2 were started");
+  EXPECT_TRUE(before == everything()) << "something was touched";
+}
+
+}  // namespace
+}  // namespace sluice

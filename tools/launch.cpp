@@ -1,0 +1,86 @@
+#include "tools/launch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "io/checksum.h"
+#include "src/comm/mpi.h"
+
+namespace sluice::tools {
+namespace {
+
+/// Clocks that differ by more make files look older than what they were made from.
+constexpr std::int64_t clock_seconds_max = 120;
+
+std::uint64_t checksum_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  return checksum(std::as_bytes(std::span(text)));
+}
+
+/// What must be alike.
+struct Process {
+  std::uint64_t program = 0, arguments = 0;
+  std::int64_t clock_seconds = 0;
+  std::uint64_t node_ranks = 0;
+};
+
+Status check_alike(World& world) {
+  // All at the same time.
+  SLUICE_TRY(agree(world, success()));
+  Process own;
+  own.program = checksum_of("/proc/self/exe");
+  own.arguments = checksum_of("/proc/self/cmdline");
+  own.clock_seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  own.node_ranks = world.ranks_of_node();
+  SLUICE_ASSIGN(const std::vector<std::string> texts,
+                world.exchange({reinterpret_cast<const char*>(&own), sizeof own}));
+  Process first;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    Process other;
+    if (texts[rank].size() != sizeof other) return bad_request("rank " + std::to_string(rank) + " runs another sluice");
+    std::memcpy(&other, texts[rank].data(), sizeof other);
+    if (rank == 0) first = other;
+    const std::string who = "rank " + std::to_string(rank);
+    if (other.program != first.program) return bad_request(who + " runs another program than rank 0: install the same");
+    if (other.arguments != first.arguments)
+      return bad_request(who + " was started with other options than rank 0: all ranks need the same");
+    if (other.node_ranks != first.node_ranks)
+      return bad_request(who + " is one of " + std::to_string(other.node_ranks) + " on its machine, and rank 0 one of " +
+                         std::to_string(first.node_ranks) + ": give all machines as many");
+    if (std::abs(other.clock_seconds - first.clock_seconds) > clock_seconds_max)
+      return bad_request("the clock of " + who + " is " + std::to_string(other.clock_seconds - first.clock_seconds) +
+                         " s away from that of rank 0: set them right");
+  }
+  return success();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<World>> join_world(RunOptions& options, std::set<std::string>& given) {
+  if (launched().processes == 1) return std::unique_ptr<World>();
+  SLUICE_ASSIGN(std::unique_ptr<World> world, connect_by_mpi());
+  SLUICE_TRY(check_alike(*world));
+  const int ranks = world->ranks();
+  if (given.contains("--ranks") && options.config.ranks != ranks)
+    return bad_request("--ranks " + std::to_string(options.config.ranks) + ": " + std::to_string(ranks) +
+                       " processes were started, and each is a rank; leave --ranks out");
+  options.config.ranks = ranks;
+  options.config.ranks_of_node = world->ranks_of_node();
+  given.insert("--ranks");
+  return world;
+}
+
+Status check_alone(const std::string& command) {
+  if (launched().processes == 1) return success();
+  return bad_request("'" + command + "' is one process, and " + std::to_string(launched().processes) +
+                     " were started; start it without mpirun");
+}
+
+bool is_first_process() { return launched().number == 0; }
+
+}  // namespace sluice::tools
