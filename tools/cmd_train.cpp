@@ -301,11 +301,15 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
   return success();
 }
 
-/// All processes end alike, and the first one says why.
-Status train_together(RunOptions options, std::set<std::string> given) {
-  SLUICE_ASSIGN(const std::unique_ptr<World> world, join_world(options, given));
-  const Status trained = train(std::move(options), given, world.get());
-  return world == nullptr ? trained : agree(*world, trained);
+/// All processes end alike, and the first one says why; where one is lost, each of the others does.
+void train_together(RunOptions options, std::set<std::string> given, Outcome& outcome) {
+  const auto world = join_world(options, given);
+  if (!world.ok()) return outcome.finish("train", world.error());
+  Status trained = train(std::move(options), given, world->get());
+  if (*world != nullptr) trained = agree(**world, trained);
+  if (*world == nullptr || !(*world)->has_lost_a_process()) return outcome.finish("train", trained);
+  const Error lost = trained.ok() ? fault("a process was lost after the last step") : trained.error();
+  outcome.finish_alone("train", lost.in("rank " + std::to_string((*world)->here().first)));
 }
 
 }  // namespace
@@ -336,7 +340,7 @@ void add_train(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<RunOptions>();
   add_train_options(command, options.get());
   command->callback(
-      [options, command, &outcome] { outcome.finish("train", train_together(*options, given_options(*command))); });
+      [options, command, &outcome] { train_together(*options, given_options(*command), outcome); });
 }
 
 }  // namespace sluice::tools

@@ -10,10 +10,15 @@ namespace sluice::tools {
 
 void Outcome::finish(const std::string& command, const Status& result) {
   if (result.ok()) return;
-  std::string line = result.error().message;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  if (is_first_process()) std::fprintf(stderr, "sluice %s: %s\n", command.c_str(), line.c_str());
   status_ = result.error().code == ErrorCode::bad_request ? 2 : 1;
+  if (is_first_process()) finish_alone(command, result.error());
+}
+
+void Outcome::finish_alone(const std::string& command, const Error& error) {
+  std::string line = error.message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fprintf(stderr, "sluice %s: %s\n", command.c_str(), line.c_str());
+  status_ = error.code == ErrorCode::bad_request ? 2 : 1;
 }
 
 CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* bytes, const std::string& description) {

@@ -17,6 +17,8 @@ class Outcome {
   /// Take over the end of a subcommand's work; an error is printed as "sluice train: what, where, what to do", by the
   /// first of several processes.
   void finish(const std::string& command, const Status& result);
+  /// The same of a process whose end is not that of the others: it says so itself.
+  void finish_alone(const std::string& command, const Error& error);
 
  private:
   int status_ = 0;

@@ -159,6 +159,12 @@ void add_training_options(CLI::App* app, RunOptions* o) {
                   "equal parts of a batch whose gradients add up as a tree: any number of ranks that divides it by a "
                   "power of two trains to the same bits, and a run may change it (default: --ranks)")
       ->group("Batch");
+  app->add_option("--deadline", c.deadline_seconds,
+                  "seconds that a rank waits for others which are alive, or three steps where those take longer; one "
+                  "that is gone is noticed after 15 s at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000))
+      ->group("Batch");
   add_size(app, "--drive-tbw", &c.drive_tbw,
            "what the drive is rated to have written to it in its life, like 600TB: TBW in its data sheet; for several "
            "directories in --nvme the sum over their drives (default: unknown, no life is predicted)")

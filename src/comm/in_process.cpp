@@ -1,6 +1,7 @@
 #include "src/comm/in_process.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -137,12 +138,12 @@ class InProcessCommunicator final : public Communicator {
     SLUICE_CHECK(full.size() % members == 0, "(%zu bytes, %zu members)", full.size(), members);
     const std::size_t part = full.size() / members;
     shared->publish(own, full.data());
-    SLUICE_TRY(shared->meet(deadline_, rank_, group));
+    SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
     for (std::size_t step = 1; step < members; ++step) {
       const std::size_t other = (own + step) % members;  // each rank starts at another's part, so that they spread
       std::memcpy(full.data() + other * part, shared->of<std::byte>(other) + other * part, part);
     }
-    return shared->meet(deadline_, rank_, group);
+    return shared->meet(deadline_.load(), rank_, group);
   }
 
   Status reduce_scatter(std::int32_t group, std::span<const float> full, std::span<float> part,
@@ -151,25 +152,26 @@ class InProcessCommunicator final : public Communicator {
     const std::size_t members = shared->members(), numel = part.size();
     SLUICE_CHECK(full.size() == numel * members, "(%zu elements, %zu in %zu parts)", full.size(), numel, members);
     shared->publish(own, full.data());
-    SLUICE_TRY(shared->meet(deadline_, rank_, group));
+    SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
     // Part may lie inside full: nobody else reads there.
     tree_.add_up(members, part, [&](std::size_t m) { return shared->of<float>(m) + own * numel; });
-    return shared->meet(deadline_, rank_, group);
+    return shared->meet(deadline_.load(), rank_, group);
   }
 
   Status sum(std::int32_t group, std::span<std::int64_t> values) override {
     auto& [shared, own] = place(group);
     scratch_.resize(std::max(scratch_.size(), values.size()));  // the same for every step of a plan
     shared->publish(own, values.data());
-    SLUICE_TRY(shared->meet(deadline_, rank_, group));
+    SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
     std::fill_n(scratch_.begin(), values.size(), std::int64_t{0});
     for (std::size_t m = 0; m < shared->members(); ++m)
       for (std::size_t i = 0; i < values.size(); ++i) scratch_[i] += shared->of<std::int64_t>(m)[i];
-    SLUICE_TRY(shared->meet(deadline_, rank_, group));
+    SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
     std::copy_n(scratch_.begin(), values.size(), values.begin());
     return success();
   }
 
+  void set_deadline(std::chrono::seconds deadline) { deadline_ = deadline; }
   void cancel(const std::string& reason) override {
     std::shared_ptr<Session> session;
     {
@@ -192,7 +194,7 @@ class InProcessCommunicator final : public Communicator {
 
   std::shared_ptr<Sessions> sessions_;
   RankId rank_, ranks_;
-  std::chrono::seconds deadline_;
+  std::atomic<std::chrono::seconds> deadline_;
   std::uint64_t prepared_ = 0;
   std::mutex mutex_;  ///< guards the session against cancel from other threads
   std::shared_ptr<Session> session_;
@@ -210,6 +212,10 @@ InProcessWorld::InProcessWorld(RankId ranks, std::chrono::seconds deadline) {
 }
 
 InProcessWorld::~InProcessWorld() = default;
+
+void InProcessWorld::set_deadline(std::chrono::seconds deadline) {
+  for (const auto& end : ends_) static_cast<InProcessCommunicator&>(*end).set_deadline(deadline);
+}
 
 Status InProcessWorld::send(RankId, std::span<const std::byte>) { return fault("there is no other process"); }
 Status InProcessWorld::receive(RankId, std::span<std::byte>) { return fault("there is no other process"); }

@@ -14,7 +14,8 @@
 namespace sluice {
 
 struct MpiOptions {
-  std::chrono::seconds deadline{600};  ///< of a collective
+  std::chrono::seconds deadline{600};         ///< of a collective
+  std::chrono::milliseconds patience{15000};  ///< with a process that gives no sign of life
 };
 
 /// Connects this process with the others that its launcher has started; once in a process. Errors: bad_request where

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-MpiCommunicator::MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, std::chrono::seconds deadline)
-    : data_(data), notices_(notices), tag_max_(tag_max), deadline_(deadline) {
+MpiCommunicator::MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, const Alarm& alarm)
+    : data_(data), notices_(notices), tag_max_(tag_max), alarm_(alarm) {
   int rank = 0, ranks = 1;
   MPI_Comm_rank(data, &rank);
   MPI_Comm_size(data, &ranks);
@@ -43,10 +43,10 @@ MpiCommunicator::Channel& MpiCommunicator::channel(std::int32_t number) {
 }
 
 Status MpiCommunicator::finish(Messages& messages, const char* what, const Channel& channel) {
-  Status finished = messages.finish(deadline_, [this] { return interrupted(); });
+  Status finished = messages.finish(deadline_.load(), [this] { return interrupted(); });
+  if (finished.ok() && met_) met_();
   if (finished.ok() || finished.error().code == ErrorCode::cancelled) return finished;
-  return finished.error().in("rank " + std::to_string(rank_) + ", " + what + " of " +
-                             std::to_string(channel.members.size()) + " ranks");
+  return finished.error().in(std::string(what) + " of " + std::to_string(channel.members.size()) + " ranks");
 }
 
 Status MpiCommunicator::all_gather(std::int32_t number, std::span<std::byte> full) {
@@ -54,10 +54,11 @@ Status MpiCommunicator::all_gather(std::int32_t number, std::span<std::byte> ful
   const std::size_t members = c.members.size();
   SLUICE_CHECK(full.size() % members == 0, "(%zu bytes, %zu members)", full.size(), members);
   const std::size_t part = full.size() / members;
+  SLUICE_TRY(check_cancelled());
   for (std::size_t begin = 0; begin < part; begin += message_bytes_max) {
     const std::size_t count = std::min(message_bytes_max, part - begin);
     const auto piece = [&](std::size_t member) { return full.subspan(member * part + begin, count); };
-    Messages messages;
+    Messages messages(alarm_);
     for (std::size_t step = 1; step < members; ++step) {
       const std::size_t from = (c.position + members - step) % members;
       SLUICE_TRY(messages.receive(data_, c.members[from], c.tag, piece(from)));
@@ -81,7 +82,7 @@ Status MpiCommunicator::reduce_scatter(std::int32_t number, std::span<const floa
     const std::size_t place = member - (member > c.position ? 1 : 0);
     return reinterpret_cast<float*>(exchange.data()) + ((at % exchange_blocks) * (members - 1) + place) * block;
   };
-  std::array<Messages, exchange_blocks> under_way;
+  std::array<Messages, exchange_blocks> under_way{Messages(alarm_), Messages(alarm_)};
   const auto begin_block = [&](std::size_t at) -> Status {
     Messages& messages = under_way[at % exchange_blocks];
     const std::size_t begin = at * block, count = std::min(block, numel - begin);
@@ -97,6 +98,7 @@ Status MpiCommunicator::reduce_scatter(std::int32_t number, std::span<const floa
     }
     return success();
   };
+  SLUICE_TRY(check_cancelled());
   if (blocks > 0) SLUICE_TRY(begin_block(0));
   for (std::size_t at = 0; at < blocks; ++at) {
     if (at + 1 < blocks) SLUICE_TRY(begin_block(at + 1));
@@ -112,8 +114,9 @@ Status MpiCommunicator::reduce_scatter(std::int32_t number, std::span<const floa
 Status MpiCommunicator::sum(std::int32_t number, std::span<std::int64_t> values) {
   Channel& c = channel(number);
   const std::size_t members = c.members.size(), others = members - 1;
+  SLUICE_TRY(check_cancelled());
   c.received.resize(others * values.size());  // the same for every step of a plan
-  Messages messages;
+  Messages messages(alarm_);
   for (std::size_t i = 0; i < others; ++i) {
     const std::size_t from = (c.position + members - 1 - i) % members;
     SLUICE_TRY(messages.receive(data_, c.members[from], c.tag,
@@ -128,6 +131,10 @@ Status MpiCommunicator::sum(std::int32_t number, std::span<std::int64_t> values)
 
 Status MpiCommunicator::interrupted() {
   hear_notices();
+  return check_cancelled();
+}
+
+Status MpiCommunicator::check_cancelled() {
   const std::lock_guard lock(mutex_);
   const auto found = cancelled_.find(session_);
   return found == cancelled_.end() ? success() : Status(Error{ErrorCode::cancelled, found->second});

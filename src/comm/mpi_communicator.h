@@ -4,7 +4,9 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,8 +24,11 @@ namespace sluice {
 /// tags of their own: what a cancelled session has left under way meets nobody.
 class MpiCommunicator final : public Communicator {
  public:
-  /// Both are this communicator's alone; tags are at most `tag_max`.
-  MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, std::chrono::seconds deadline);
+  /// Both are this communicator's alone; tags are at most `tag_max`; the alarm outlives it.
+  MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, const Alarm& alarm);
+  void set_deadline(std::chrono::seconds deadline) { deadline_ = deadline; }
+  /// Called after every meeting, on its thread.
+  void on_meeting(std::function<void()> met) { met_ = std::move(met); }
 
   RankId rank() const override { return rank_; }
   RankId ranks() const override { return ranks_; }
@@ -50,11 +55,14 @@ class MpiCommunicator final : public Communicator {
   Channel& channel(std::int32_t number);
   Status finish(Messages& messages, const char* what, const Channel& channel);
   Status interrupted();
+  Status check_cancelled();
   void hear_notices();
 
   MPI_Comm data_, notices_;
   int tag_max_;
-  std::chrono::seconds deadline_;
+  const Alarm& alarm_;
+  std::atomic<std::chrono::seconds> deadline_{std::chrono::seconds(600)};
+  std::function<void()> met_;
   RankId rank_ = 0, ranks_ = 1;
   std::vector<Channel> channels_;
   TreeSum tree_;  ///< of reduce_scatter, which one thread calls

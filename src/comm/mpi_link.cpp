@@ -54,6 +54,19 @@ Status Messages::receive(MPI_Message& message, int from, std::span<std::byte> da
   return success();
 }
 
+void Alarm::raise(const std::string& text) {
+  if (is_raised()) return;
+  text_ = text;
+  raised_.store(true, std::memory_order_release);
+}
+
+Status Alarm::check() const { return is_raised() ? Status(fault(text_)) : success(); }
+
+int Messages::awaited() const {
+  const auto open = std::ranges::find_if(requests_, [](MPI_Request r) { return r != MPI_REQUEST_NULL; });
+  return peers_[static_cast<std::size_t>(open - requests_.begin())];
+}
+
 Status Messages::finish(std::chrono::seconds deadline, const Interrupted& interrupted) {
   Pause pause;
   ended_.resize(requests_.size());
@@ -67,12 +80,11 @@ Status Messages::finish(std::chrono::seconds deadline, const Interrupted& interr
     left -= static_cast<std::size_t>(std::max(count, 0));
     if (left == 0) break;
     if (pause.is_idle()) {
+      const std::string peer = "rank " + std::to_string(awaited());
+      if (const Status lost = alarm_.check(); !lost.ok()) return lost.error().in("waiting for " + peer);
       if (interrupted) SLUICE_TRY(interrupted());
-      if (pause.waited() > deadline) {
-        const auto open = std::ranges::find_if(requests_, [](MPI_Request r) { return r != MPI_REQUEST_NULL; });
-        return fault("waited " + std::to_string(deadline.count()) + " s for rank " +
-                     std::to_string(peers_[static_cast<std::size_t>(open - requests_.begin())]));
-      }
+      if (pause.waited() > deadline)
+        return fault("waited " + std::to_string(deadline.count()) + " s for " + peer + ", the deadline");
     }
     pause.rest();
   }
@@ -84,6 +96,7 @@ Status Messages::finish(std::chrono::seconds deadline, const Interrupted& interr
 
 void Messages::abandon() {
   constexpr std::chrono::seconds patience(2);
+  if (alarm_.is_raised()) requests_.clear();
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     if (!receives_[i]) {

@@ -36,10 +36,23 @@ class Pause {
   Clock::time_point began_ = Clock::now(), last_ = began_;
 };
 
+/// Raised once, when a process is lost: whoever waits for any process then waits in vain.
+class Alarm {
+ public:
+  void raise(const std::string& text);
+  bool is_raised() const { return raised_.load(std::memory_order_acquire); }
+  /// fault with the text once it is raised.
+  Status check() const;
+
+ private:
+  std::atomic<bool> raised_{false};
+  std::string text_;  ///< written before raised_
+};
+
 /// Messages under way: sends and receives, each with the rank at its other end.
 class Messages {
  public:
-  Messages() = default;
+  explicit Messages(const Alarm& alarm) : alarm_(alarm) {}
   ~Messages() { abandon(); }
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
@@ -49,7 +62,7 @@ class Messages {
   /// One that a probe has matched.
   Status receive(MPI_Message& message, int from, std::span<std::byte> data);
   /// Until all have ended. `interrupted`, which may be empty, is asked before every sleep and ends the wait with its
-  /// error. Errors: fault naming a peer, after the deadline, or in MPI's words.
+  /// error. Errors: fault naming a peer, after the deadline or when a process is lost, or in MPI's words.
   using Interrupted = std::function<Status()>;
   Status finish(std::chrono::seconds deadline, const Interrupted& interrupted);
   bool is_empty() const { return requests_.empty(); }
@@ -57,8 +70,11 @@ class Messages {
 
  private:
   void add(MPI_Request request, int peer, bool receives);
-  /// Nothing more arrives in the buffers of those that have not ended.
+  /// Nothing more arrives in the buffers of those that have not ended. Where a process is lost MPI is asked nothing
+  /// more, and so moves nothing.
   void abandon();
+  int awaited() const;  ///< a rank that is waited for
+  const Alarm& alarm_;
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;
   std::vector<bool> receives_;

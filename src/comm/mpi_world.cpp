@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "src/comm/lifeline.h"
 #include "src/comm/mpi_communicator.h"
 
 namespace sluice {
@@ -15,13 +16,31 @@ constexpr int text_tag = 0, data_tag = 1;
 
 class MpiWorld final : public World {
  public:
-  MpiWorld(MPI_Comm control, RankId node_ranks, std::unique_ptr<MpiCommunicator> communicator)
-      : control_(control), node_ranks_(node_ranks), communicator_(std::move(communicator)) {}
+  MpiWorld(MPI_Comm control, RankId node_ranks, std::unique_ptr<Alarm> alarm,
+           std::unique_ptr<MpiCommunicator> communicator)
+      : control_(control),
+        node_ranks_(node_ranks),
+        alarm_(std::move(alarm)),
+        communicator_(std::move(communicator)) {}
   ~MpiWorld() override {
-    // Where one has failed alone, the others are not at their end: MPI_Finalize would wait for them.
-    if (in_step_) MPI_Finalize();
+    lifeline_.reset();
+    // Where one has failed alone, or is lost, the others are not at their end: MPI_Finalize would wait for them.
+    if (in_step_ && !alarm_->is_raised()) MPI_Finalize();
+  }
+  Status watch(std::chrono::milliseconds patience) {
+    Lifeline::Options options;
+    options.rank = communicator_->rank();
+    options.ranks = ranks();
+    options.one_machine = node_ranks_ == ranks();
+    options.patience = patience;
+    options.lost = [this](const std::string& text) { alarm_->raise(text); };
+    SLUICE_ASSIGN(lifeline_, Lifeline::connect(options, [this](std::string_view own) { return exchange(own); }));
+    communicator_->on_meeting([this] { lifeline_->met(); });
+    return agree(*this, success());
   }
 
+  void set_deadline(std::chrono::seconds deadline) override { communicator_->set_deadline(deadline); }
+  bool has_lost_a_process() const override { return alarm_->is_raised(); }
   RankId ranks() const override { return communicator_->ranks(); }
   RankRange here() const override { return {communicator_->rank(), 1}; }
   RankId ranks_of_node() const override { return node_ranks_; }
@@ -42,12 +61,12 @@ class MpiWorld final : public World {
         SLUICE_ASSIGN(texts[from], receive_text(from));
       }
       const std::string all = packed(texts);
-      Messages messages;
+      Messages messages(*alarm_);
       for (RankId to = 1; to < ranks(); ++to)
         SLUICE_TRY(messages.send(control_, to, text_tag, std::as_bytes(std::span(all))));
       SLUICE_TRY(messages.finish(between_steps, {}));
     } else {
-      Messages messages;
+      Messages messages(*alarm_);
       SLUICE_TRY(messages.send(control_, 0, text_tag, std::as_bytes(std::span(own))));
       SLUICE_TRY(messages.finish(between_steps, {}));
       SLUICE_ASSIGN(const std::string all, receive_text(0));
@@ -59,7 +78,7 @@ class MpiWorld final : public World {
 
   Status send(RankId to, std::span<const std::byte> data) override {
     for (std::size_t at = 0; at < data.size(); at += message_bytes_max) {
-      Messages messages;
+      Messages messages(*alarm_);
       SLUICE_TRY(messages.send(control_, to, data_tag, data.subspan(at, std::min(message_bytes_max, data.size() - at))));
       SLUICE_TRY(messages.finish(between_steps, {}));
     }
@@ -67,7 +86,7 @@ class MpiWorld final : public World {
   }
   Status receive(RankId from, std::span<std::byte> data) override {
     for (std::size_t at = 0; at < data.size(); at += message_bytes_max) {
-      Messages messages;
+      Messages messages(*alarm_);
       SLUICE_TRY(
           messages.receive(control_, from, data_tag, data.subspan(at, std::min(message_bytes_max, data.size() - at))));
       SLUICE_TRY(messages.finish(between_steps, {}));
@@ -83,11 +102,13 @@ class MpiWorld final : public World {
     for (Pause pause; is_there == 0; pause.rest()) {
       SLUICE_TRY(mpi_status(MPI_Improbe(from, text_tag, control_, &is_there, &message, &status), "MPI_Improbe"));
       if (is_there != 0) break;
+      if (const Status lost = alarm_->check(); !lost.ok())
+        return lost.error().in("waiting for rank " + std::to_string(from) + " between steps");
     }
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     std::string text(static_cast<std::size_t>(bytes), 0);
-    Messages messages;
+    Messages messages(*alarm_);
     SLUICE_TRY(messages.receive(message, from, std::as_writable_bytes(std::span(text))));
     SLUICE_TRY(messages.finish(between_steps, {}));
     return text;
@@ -117,7 +138,9 @@ class MpiWorld final : public World {
 
   MPI_Comm control_;
   RankId node_ranks_;
+  std::unique_ptr<Alarm> alarm_;
   std::unique_ptr<MpiCommunicator> communicator_;
+  std::unique_ptr<Lifeline> lifeline_;
   bool in_step_ = true;  ///< with the others: what the last exchange began it has ended
 };
 
@@ -148,9 +171,13 @@ Result<std::unique_ptr<World>> connect_by_mpi(const MpiOptions& options) {
   int is_set = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &is_set);
   const int tag_max = is_set != 0 ? *static_cast<const int*>(tag_limit) : 32767;
-  return std::unique_ptr<World>(
-      std::make_unique<MpiWorld>(control, static_cast<RankId>(node_ranks),
-                                 std::make_unique<MpiCommunicator>(data, notices, tag_max, options.deadline)));
+  auto alarm = std::make_unique<Alarm>();
+  auto communicator = std::make_unique<MpiCommunicator>(data, notices, tag_max, *alarm);
+  communicator->set_deadline(options.deadline);
+  auto world = std::make_unique<MpiWorld>(control, static_cast<RankId>(node_ranks), std::move(alarm),
+                                          std::move(communicator));
+  SLUICE_TRY(world->watch(options.patience));
+  return std::unique_ptr<World>(std::move(world));
 }
 
 }  // namespace sluice

@@ -21,10 +21,11 @@ std::optional<Error> unpacked(const std::string& text) {
 
 Status agree(World& world, const Status& own) {
   if (world.is_alone()) return own;
-  SLUICE_ASSIGN(const std::vector<std::string> all, world.exchange(packed(own)));
+  const auto all = world.exchange(packed(own));
+  if (!all.ok()) return own.ok() ? Status(all.error()) : own;
   std::optional<Error> worst;
-  for (std::size_t process = 0; process < all.size(); ++process) {
-    std::optional<Error> error = unpacked(all[process]);
+  for (std::size_t process = 0; process < all->size(); ++process) {
+    std::optional<Error> error = unpacked((*all)[process]);
     if (!error) continue;
     if (worst && (worst->code != ErrorCode::cancelled || error->code == ErrorCode::cancelled)) continue;
     worst = process == 0 ? *error : error->in("rank " + std::to_string(process * world.here().count));

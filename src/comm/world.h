@@ -5,6 +5,7 @@
 // come from one thread of each process, in the same order in all of them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,13 +35,19 @@ class World {
   virtual Status send(RankId to, std::span<const std::byte> data) = 0;
   virtual Status receive(RankId from, std::span<std::byte> data) = 0;
 
+  /// Of a collective, from the next one on: who waits longer fails, though all may be alive.
+  virtual void set_deadline(std::chrono::seconds deadline) = 0;
+  /// Nothing that waits for others succeeds any more.
+  virtual bool has_lost_a_process() const { return false; }
+
   /// Of all processes one measures, searches, prints, and writes what there is once: that of rank 0.
   bool leads() const { return here().first == 0; }
   bool is_alone() const { return processes() == 1; }
 };
 
 /// Success where every process succeeded. Else the same error on all: that of the first process which failed for a
-/// reason of its own and was not merely cancelled; where it is another's, with its rank.
+/// reason of its own and was not merely cancelled; where it is another's, with its rank. Where a process is lost each
+/// has its own error.
 Status agree(World& world, const Status& own);
 /// The leader's value, on all.
 Result<std::string> from_leader(World& world, std::string_view own);

@@ -75,6 +75,7 @@ struct RunConfig {
   std::optional<FaultOptions> faults;      ///< injected into the drive's queues: for tests
   std::vector<std::int64_t> poison_steps;  ///< their losses become NaN: for tests
   std::uint64_t delay_seed = 0;            ///< not 0: random delays before ops, to show that timing changes no bit
+  int deadline_seconds = 600;  ///< that a collective may take, or three steps where they take longer
   /// Of ranks that are processes: how many share this machine. 0: all ranks are this process's.
   int ranks_of_node = 0;
   bool json = false;

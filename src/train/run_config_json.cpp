@@ -71,6 +71,7 @@ void each_field(Config& c, F f) {
   f("--optimizer", "update_on_device", w.update_on_device, Change::never);
   f("--durable", "durable", c.durable, Change::never);
   f("--profile", "profile", c.profile, Change::free);
+  f("--deadline", "deadline_seconds", c.deadline_seconds, Change::free);
   f("--delay-seed", "delay_seed", c.delay_seed, Change::free);
   f("--poison-steps", "poison_steps", c.poison_steps, Change::free);
 }
@@ -152,8 +153,9 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 8> later_keys{
-    "document_mask", "document_length", "device", "update_on_device", "eval_split", "eval_data", "tokenizer", "lots"};
+constexpr std::array<std::string_view, 9> later_keys{
+    "document_mask", "document_length", "device", "update_on_device", "eval_split", "eval_data", "tokenizer", "lots",
+    "deadline_seconds"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -424,8 +424,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (ran.ok()) ran = steps(stop, result);
   }
   if (!ran.ok()) {
-    SLUICE_ASSIGN(const bool stops, any_says(stop.load()));
-    if (ran.error().code != ErrorCode::cancelled || !stops) return kept(ran.error());
+    const Result<bool> stops = any_says(stop.load());
+    if (ran.error().code != ErrorCode::cancelled || !stops.ok() || !*stops) return kept(ran.error());
     const Status echo = engine_->team().end();
     (void)echo;
     return interrupted(result, "what was under way is given up: it would have taken too long");

@@ -128,6 +128,8 @@ Status Trainer::open_engine(bool swap_exists) {
   if (run_.workload.durable) options.swap_run_id = directory_->run()->id;
   options.swap_exists = swap_exists;
   options.world = &world_;
+  const auto three_steps = static_cast<std::int64_t>(3 * run_.predicted.step_seconds);
+  world_.set_deadline(std::chrono::seconds(std::max<std::int64_t>(run_.config.deadline_seconds, three_steps)));
   observer_.note("reserving " + std::to_string(run_.workload.ranks()) + " x device and host arenas, and the swap file");
   auto engine = Engine::create(run_, *this, options);
   if (engine.ok()) engine_ = *std::move(engine);
@@ -478,14 +480,21 @@ Status Trainer::settle() {
 /// What failed need not take the steps along that are done: where the states are whole the run can go on.
 Error Trainer::kept(const Error& reason) {
   const Error failed{reason.code == ErrorCode::bad_request ? ErrorCode::fault : reason.code, reason.message};
-  if (broken_ || !agree(world_, settle()).ok() || directory_ == nullptr) return failed;
-  if (journal_) done_ = smallest(static_cast<std::int64_t>(journal_->committed())).value();
+  const bool settled = !broken_ && agree(world_, settle()).ok();
+  const std::string go_on = "when this is mended, go on with: sluice train --run ";
+  if (world_.has_lost_a_process() && journal_)
+    return with(failed, "what was committed is kept; " + go_on + directory_->path() + " --resume");
+  if (!settled || directory_ == nullptr) return failed;
+  if (journal_) {
+    const auto committed = smallest(static_cast<std::int64_t>(journal_->committed()));
+    if (!committed.ok()) return failed;
+    done_ = *committed;
+  }
   if (!journal_ && done_ == 0) return failed;
   if (!journal_ && saved_ < done_)
     if (const Status saved = save_state(); !saved.ok())
       return with(failed, "and the states can not be saved: " + saved.error().message);
-  return with(failed, "the states of step " + std::to_string(done_) +
-                          " are kept; when this is mended, go on with: sluice train --run " + directory_->path() +
+  return with(failed, "the states of step " + std::to_string(done_) + " are kept; " + go_on + directory_->path() +
                           " --resume");
 }
 

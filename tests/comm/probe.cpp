@@ -1,4 +1,5 @@
 // One process of a world, started by mpirun for a test: makes the checks, prints what was wrong.
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -11,6 +12,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   MpiOptions options;
   if (what == "deadline") options.deadline = std::chrono::seconds(1);
+  if (what == "stopped") options.patience = std::chrono::milliseconds(2500);
   auto world = connect_by_mpi(options);
   if (!world.ok()) {
     std::printf("%s\n", world.error().message.c_str());
@@ -22,8 +24,12 @@ int main(int argc, char** argv) {
   if (what == "groups") found = check_groups(**world, rank);
   if (what == "cancelling") found = check_cancelling(**world, rank);
   if (what == "between-steps") found = check_between_steps(**world);
-  if (what == "deadline" && rank != 0) {
-    // Rank 0 does not come.
+  if (what == "killed" && rank == 1) raise(SIGKILL);
+  if (what == "stopped" && rank == 1) raise(SIGSTOP);
+  const bool waits = (what == "deadline" || what == "killed" || what == "stopped" || what == "first-killed") && rank != 0;
+  if (what == "first-killed" && rank == 0) raise(SIGKILL);
+  if (waits || (rank == 0 && (what == "killed" || what == "stopped"))) {
+    // One does not come.
     Communicator& communicator = (*world)->communicator(rank);
     const Topology topology = Topology::of({{"dp", (*world)->ranks()}}, rank);
     std::int64_t value = 1;
@@ -34,6 +40,7 @@ int main(int argc, char** argv) {
   }
   for (const std::string& line : found) std::printf("%s\n", line.c_str());
   std::fflush(stdout);
+  if ((*world)->has_lost_a_process()) return 1;
   // Whoever found something still ends with the others.
   return agree(**world, success()).ok() && found.empty() ? 0 : 1;
 }

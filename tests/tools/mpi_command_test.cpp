@@ -13,7 +13,7 @@ namespace {
 class MpiCommand : public RunCommandTest {
  protected:
   void SetUp() override {
-    if (!testing::has_mpi) GTEST_SKIP() << "this build has no MPI";
+    if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
     RunCommandTest::SetUp();
   }
   static std::string mpirun(int processes) {
@@ -48,9 +48,9 @@ class MpiCommand : public RunCommandTest {
     EXPECT_EQ(result(a), result(b));
     EXPECT_EQ(read(path(a) + "/model.safetensors"), read(path(b) + "/model.safetensors"));
   }
-  /// What to signal, given to the shell behind "kill -TERM": the mpirun that was started, or one of its processes.
-  static std::string process(int number) {
-    return "TERM $(pgrep -P $pid | sed -n " + std::to_string(number) + "p); true";
+  /// For `signalled`: one of mpirun's processes instead of itself, by rank from 1.
+  static std::string process(const std::string& signal, int number) {
+    return signal + " $(pgrep -P $pid | sed -n " + std::to_string(number) + "p); true";
   }
 };
 
@@ -83,7 +83,7 @@ TEST_F(MpiCommand, ARunGoesOnAsProcessesOrAsOne) {
   const std::string command = options() + drive() + "--lots 4 --steps 40 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   // One of its processes is asked to stop: all of them do.
-  Finished f = signalled(command + run("run"), "run", process(3), 3, mpirun(4));
+  Finished f = signalled(command + run("run"), "run", process("TERM", 3), 3, mpirun(4));
   EXPECT_EQ(own_lines(f).size(), 1u) << f.err;
   EXPECT_NE(f.err.find("; to go on: mpirun -n 4 sluice train --run"), std::string::npos) << f.err;
   f = signalled("train --resume --ranks 1 " + run("run"), "run", "TERM", static_cast<int>(lines("run").size()) + 3);
@@ -97,7 +97,7 @@ TEST_F(MpiCommand, ARunGoesOnAsProcessesOrAsOne) {
 TEST_F(MpiCommand, WhatIsNotDurableIsSavedByAllAndGoesOn) {
   const std::string command = options() + "--states host --lots 2 --steps 40 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
-  signalled(command + run("run"), "run", process(2), 3, mpirun(2));
+  signalled(command + run("run"), "run", process("TERM", 2), 3, mpirun(2));
   EXPECT_TRUE(std::filesystem::exists(path("run/state.snapshot")));
   const Finished f = launched(2, "train --resume " + run("run"));
   EXPECT_EQ(f.status, 0) << f.err;
@@ -108,11 +108,22 @@ TEST_F(MpiCommand, AfterAKilledProcessTheSameCommandGoesOn) {
   const std::string command = options() + drive() + "--lots 2 --steps 40 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   for (const int number : {1, 2}) {
-    const Finished f = signalled(command + run("run"), "run", "KILL $(pgrep -P $pid | sed -n " + std::to_string(number) + "p); true",
-                                 static_cast<int>(number == 1 ? 0 : lines("run").size()) + 3, mpirun(2));
+    const int done = number == 1 ? 0 : static_cast<int>(lines("run").size());
+    const Finished f = signalled(command + run("run"), "run", process("KILL", number), done + 3, mpirun(2));
     EXPECT_NE(f.err.find("signal 9"), std::string::npos) << f.err;
   }
-  const Finished f = launched(2, command + run("run"));
+  // Where mpirun lets the others live they say who is lost and where they waited; so they do of one that is stopped.
+  Finished f = signalled(command + run("run"), "run", process("KILL", 2), static_cast<int>(lines("run").size()) + 3,
+                         mpirun(2) + "--enable-recovery ");
+  ASSERT_EQ(own_lines(f).size(), 1u) << f.err;
+  EXPECT_NE(own_lines(f).front().find("waiting for rank 1"), std::string::npos) << f.err;
+  EXPECT_NE(own_lines(f).front().find("rank 1 is lost: its process has ended; what was committed is kept"),
+            std::string::npos)
+      << f.err;
+  f = signalled(command + run("run"), "run", process("STOP", 2), static_cast<int>(lines("run").size()) + 3, mpirun(2));
+  EXPECT_EQ(f.status, 1) << f.err;
+  EXPECT_NE(f.err.find("rank 1 is lost: it has given no sign of life for 15 s"), std::string::npos) << f.err;
+  f = launched(2, command + run("run"));
   EXPECT_EQ(f.status, 0) << f.err;
   expect_same_run("whole", "run");
 }
