@@ -228,6 +228,7 @@ void add_bench(CLI::App& app, Outcome& outcome) {
   add("norm", "The gradient's norm against the memory's bandwidth", "  sluice bench norm --json", bench_norm);
   add_bench_adamw(*bench, outcome);
   add_bench_copy(*bench, outcome);
+  add_bench_collective(*bench, outcome);
   add_bench_device(*bench, outcome);
   add_bench_io(*bench, outcome);
 }

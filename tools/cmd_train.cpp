@@ -325,6 +325,7 @@ void add_train(CLI::App& app, Outcome& outcome) {
       "  sluice train --run out --resume --steps 400 --lr 1e-4     # and from there on otherwise\n"
       "  sluice train --model llama-25m --data book.txt --run out --ranks 4\n"
       "  sluice train --run out --resume --ranks 2     # to the same bits\n"
+      "  mpirun -n 4 sluice train --model llama-25m --data book.txt --run out     # ranks as processes\n"
       "  sluice train --model llama-tiny --data book.txt --steps 5 --run none     # a trial: nothing is kept\n"
       "\nWithout --run the run is kept in a new directory, like runs/llama-25m-2026-11-23T04-05-06.\n\n"
       "With --resume these may be others than before: --steps (not below where the run stands; the rate is\n"

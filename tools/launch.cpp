@@ -1,5 +1,8 @@
 #include "tools/launch.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -59,12 +62,25 @@ Status check_alike(World& world) {
   return success();
 }
 
+/// mpirun binds a process to one core where it can. A rank has a share of the machine's, and its threads need them.
+void widen_binding(int node_ranks) {
+  cpu_set_t bound, all;
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  if (cores > CPU_SETSIZE || sched_getaffinity(0, sizeof bound, &bound) != 0) return;
+  if (CPU_COUNT(&bound) >= std::max(1L, cores / node_ranks)) return;
+  CPU_ZERO(&all);
+  for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &all);
+  // The kernel takes those that this process's control group may use.
+  static_cast<void>(sched_setaffinity(0, sizeof all, &all));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<World>> join_world(RunOptions& options, std::set<std::string>& given) {
   if (launched().processes == 1) return std::unique_ptr<World>();
   SLUICE_ASSIGN(std::unique_ptr<World> world, connect_by_mpi());
   SLUICE_TRY(check_alike(*world));
+  widen_binding(world->ranks_of_node());
   const int ranks = world->ranks();
   if (given.contains("--ranks") && options.config.ranks != ranks)
     return bad_request("--ranks " + std::to_string(options.config.ranks) + ": " + std::to_string(ranks) +

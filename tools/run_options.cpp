@@ -152,7 +152,7 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   OptimizerConfig& a = c.optimizer;
   app->add_flag("--from-scratch", o->from_scratch, "begin with random weights, also where --model has its own")
       ->group("Model");
-  app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process")
+  app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process; those that mpirun starts are its processes")
       ->capture_default_str()
       ->group("Batch");
   app->add_option("--lots", c.lots,

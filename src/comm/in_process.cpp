@@ -213,6 +213,19 @@ InProcessWorld::InProcessWorld(RankId ranks, std::chrono::seconds deadline) {
 
 InProcessWorld::~InProcessWorld() = default;
 
+Status InProcessWorld::native_all_gather(RankId rank, std::span<std::byte> full) {
+  const std::size_t part = full.size() / ranks();
+  for (RankId other = 0; other < ranks(); ++other)
+    if (other != rank) std::memcpy(full.data() + other * part, full.data() + rank * part, part);
+  return success();
+}
+
+Status InProcessWorld::native_reduce_scatter(RankId, std::span<const float> full, std::span<float> part) {
+  for (RankId other = 1; other < ranks(); ++other)
+    std::memcpy(part.data(), full.data() + other * part.size(), part.size_bytes());
+  return success();
+}
+
 void InProcessWorld::set_deadline(std::chrono::seconds deadline) {
   for (const auto& end : ends_) static_cast<InProcessCommunicator&>(*end).set_deadline(deadline);
 }

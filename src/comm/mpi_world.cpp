@@ -39,6 +39,16 @@ class MpiWorld final : public World {
     return agree(*this, success());
   }
 
+  Status native_all_gather(RankId, std::span<std::byte> full) override {
+    const int part = static_cast<int>(full.size() / ranks());
+    return mpi_status(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, full.data(), part, MPI_BYTE, control_), "MPI_Allgather");
+  }
+  Status native_reduce_scatter(RankId, std::span<const float> full, std::span<float> part) override {
+    return mpi_status(MPI_Reduce_scatter_block(full.data(), part.data(), static_cast<int>(part.size()), MPI_FLOAT,
+                                               MPI_SUM, control_),
+                      "MPI_Reduce_scatter_block");
+  }
+
   void set_deadline(std::chrono::seconds deadline) override { communicator_->set_deadline(deadline); }
   bool has_lost_a_process() const override { return alarm_->is_raised(); }
   RankId ranks() const override { return communicator_->ranks(); }

@@ -31,10 +31,19 @@ class TreeSum {
     const LotSums lots(static_cast<int>(members), 1);
     std::size_t depth = 0;
     for (std::size_t m = 0; m < members; ++m) {
-      std::memcpy(sums_[depth++].data(), term(m) + begin, count * sizeof(float));
-      for (int left = lots.additions_after(static_cast<int>(m)); left > 0; --left, --depth)
-        for (std::size_t i = 0; i < count; ++i) sums_[depth - 2][i] += sums_[depth - 1][i];
+      const float* const own = term(m) + begin;
+      int left = lots.additions_after(static_cast<int>(m));
+      if (left == 0) {
+        std::memcpy(sums_[depth++].data(), own, count * sizeof(float));
+        continue;
+      }
+      add(own, sums_[depth - 1].data(), count);
+      for (--left; left > 0; --left, --depth) add(sums_[depth - 1].data(), sums_[depth - 2].data(), count);
     }
+  }
+
+  static void add(const float* from, float* to, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
   }
 
   static constexpr std::size_t block_numel = 1024;

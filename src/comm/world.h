@@ -35,6 +35,11 @@ class World {
   virtual Status send(RankId to, std::span<const std::byte> data) = 0;
   virtual Status receive(RankId from, std::span<std::byte> data) = 0;
 
+  /// What the transport's own library has for the same bytes, on the first group that was prepared with all ranks: to
+  /// measure against. In one process a copy of as many bytes as would arrive.
+  virtual Status native_all_gather(RankId rank, std::span<std::byte> full) = 0;
+  virtual Status native_reduce_scatter(RankId rank, std::span<const float> full, std::span<float> part) = 0;
+
   /// Of a collective, from the next one on: who waits longer fails, though all may be alive.
   virtual void set_deadline(std::chrono::seconds deadline) = 0;
   /// Nothing that waits for others succeeds any more.

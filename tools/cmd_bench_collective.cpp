@@ -1,0 +1,205 @@
+// sluice bench collective: what collectives between ranks carry, held against the transport's own.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "io/aligned_memory.h"
+#include "sluice/exchange.h"
+#include "sluice/size.h"
+#include "src/comm/in_process.h"
+#include "src/comm/mpi.h"
+#include "src/device/profile.h"
+#include "src/device/statistics.h"
+#include "tools/commands.h"
+#include "tools/launch.h"
+
+namespace sluice::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto examples =
+    "  mpirun -n 2 sluice bench collective\n"
+    "  mpirun -n 4 --host a:2,b:2 sluice bench collective --size 4KiB,64MiB --json\n"
+    "  sluice bench collective --ranks 4     # threads of one process\n\n"
+    "A rate is bytes that arrive at a rank a second. Rounds have ours and the library's in turn; figures are medians.\n"
+    "Between processes the library is MPI's: MPI_Allgather and MPI_Reduce_scatter_block, whose sums have an order of\n"
+    "their own, and whose ranks keep a core busy while they wait. In one process it is a copy of as many bytes.\n\n"
+    "JSON: machine, ranks, transport and results, each with collective, size_bytes (of all parts), seconds,\n"
+    "achieved and bound (B/s), ratio.";
+
+struct Options {
+  std::vector<std::uint64_t> sizes;
+  int ranks = 2;
+  double seconds = 0.3;
+  bool json = false;
+};
+
+constexpr std::array<const char*, 2> collectives{"all_gather", "reduce_scatter"};
+
+struct Row {
+  const char* collective = "";
+  std::uint64_t size_bytes = 0, received_bytes = 0;
+  double seconds = 0, native_seconds = 0;
+};
+
+/// One rank's side of the measurement.
+class Side {
+ public:
+  Side(World& world, RankId rank, const Options& options) : world_(world), rank_(rank), options_(options) {}
+
+  Status run(std::vector<Row>& rows) {
+    const Topology topology = Topology::of({{"dp", world_.ranks()}}, rank_);
+    SLUICE_TRY(world_.communicator(rank_).prepare(topology, std::array{topology.all_axes()}));
+    for (const std::uint64_t size : options_.sizes)
+      for (const char* collective : collectives) {
+        SLUICE_ASSIGN(const Row row, measure(collective, size));
+        if (rank_ == 0) rows.push_back(row);
+      }
+    return success();
+  }
+
+ private:
+  Result<Row> measure(const char* collective, std::uint64_t size) {
+    const std::size_t part = size / world_.ranks() / sizeof(float);
+    const AlignedMemory memory(part * world_.ranks() * sizeof(float)), own(part * sizeof(float)),
+        room(exchange_bytes(world_.ranks(), part * sizeof(float)));
+    std::fill_n(memory.data(), memory.bytes(), std::byte{0});
+    std::fill_n(own.data(), own.bytes(), std::byte{0});
+    const std::span full(reinterpret_cast<float*>(memory.data()), part * world_.ranks());
+    const std::span sums(reinterpret_cast<float*>(own.data()), part);
+    const bool gathers = collective == collectives[0];
+    const auto ours = [&] {
+      return gathers ? world_.communicator(rank_).all_gather(0, std::as_writable_bytes(full))
+                     : world_.communicator(rank_).reduce_scatter(0, full, sums, room.span());
+    };
+    const auto native = [&] {
+      return gathers ? world_.native_all_gather(rank_, std::as_writable_bytes(full))
+                     : world_.native_reduce_scatter(rank_, full, sums);
+    };
+    SLUICE_ASSIGN(const double once, timed(ours, 2));
+    SLUICE_TRY(timed(native, 2));
+    // As many as fit the time, by rank 0's clock.
+    constexpr int rounds = 9;
+    std::int64_t repeats = rank_ == 0 ? std::clamp<std::int64_t>(static_cast<std::int64_t>(options_.seconds / rounds / once), 1, 1000) : 0;
+    SLUICE_TRY(world_.communicator(rank_).sum(0, std::span(&repeats, 1)));
+    std::vector<double> seconds, native_seconds;
+    for (int round = 0; round < rounds; ++round) {
+      SLUICE_ASSIGN(const double mine, timed(ours, repeats));
+      SLUICE_ASSIGN(const double theirs, timed(native, repeats));
+      seconds.push_back(mine);
+      native_seconds.push_back(theirs);
+    }
+    return Row{collective, size, part * sizeof(float) * (world_.ranks() - 1u), median(seconds), median(native_seconds)};
+  }
+
+  template <class F>
+  Result<double> timed(F call, std::int64_t repeats) {
+    std::int64_t together = 0;
+    SLUICE_TRY(world_.communicator(rank_).sum(0, std::span(&together, 1)));
+    const Clock::time_point began = Clock::now();
+    for (std::int64_t i = 0; i < repeats; ++i) SLUICE_TRY(call());
+    return std::chrono::duration<double>(Clock::now() - began).count() / static_cast<double>(repeats);
+  }
+
+  World& world_;
+  RankId rank_;
+  const Options& options_;
+};
+
+void print(const Options& o, const World& world, const std::vector<Row>& rows) {
+  const bool apart = !world.is_alone();
+  const auto rate = [](const Row& row, double seconds) { return static_cast<double>(row.received_bytes) / seconds; };
+  if (o.json) {
+    Json j{{"machine", machine_id()}, {"ranks", world.ranks()}, {"transport", apart ? "mpi" : "in-process"}};
+    for (const Row& row : rows)
+      j["results"].push_back({{"collective", row.collective},
+                              {"size_bytes", row.size_bytes},
+                              {"seconds", row.seconds},
+                              {"achieved", rate(row, row.seconds)},
+                              {"bound", rate(row, row.native_seconds)},
+                              {"ratio", row.native_seconds / row.seconds}});
+    std::printf("%s\n", j.dump(2).c_str());
+    return;
+  }
+  std::printf("%s, %d ranks %s\n", machine_id().c_str(), static_cast<int>(world.ranks()),
+              apart ? "that are processes" : "of one process");
+  std::printf("%-16s %10s %12s %14s %14s %7s\n", "collective", "size", "time", "rate", apart ? "MPI's own" : "a copy",
+              "ratio");
+  for (const Row& row : rows)
+    std::printf("%-16s %10s %12s %14s %14s %7.2f\n", row.collective, format_bytes(row.size_bytes).c_str(),
+                format_seconds(row.seconds).c_str(), format_rate(rate(row, row.seconds)).c_str(),
+                format_rate(rate(row, row.native_seconds)).c_str(), row.native_seconds / row.seconds);
+}
+
+Status measure_in(World& world, const Options& o) {
+  const RankRange here = world.here();
+  std::vector<Row> rows;
+  std::vector<Status> ended(here.count);
+  std::vector<std::thread> threads;
+  for (RankId r = here.first; r < here.end(); ++r)
+    threads.emplace_back([&, r] { ended[static_cast<std::size_t>(r - here.first)] = Side(world, r, o).run(rows); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : ended) SLUICE_TRY(status);
+  if (world.leads()) print(o, world, rows);
+  return success();
+}
+
+Status bench_collective(Options o, bool ranks_given) {
+  std::unique_ptr<World> world;
+  if (launched().processes > 1) {
+    if (ranks_given) return bad_request("--ranks is of one process; each that mpirun has started is a rank");
+    SLUICE_ASSIGN(world, connect_by_mpi());
+  } else {
+    world = std::make_unique<InProcessWorld>(static_cast<RankId>(o.ranks));
+  }
+  for (std::uint64_t& size : o.sizes) {
+    const std::uint64_t grain = world->ranks() * sizeof(float);
+    if (size < grain)
+      return bad_request(fmt::format("--size {}: {} ranks have no part of it; give at least {}", size, world->ranks(), grain));
+    size = size / grain * grain;
+  }
+  return agree(*world, measure_in(*world, o));
+}
+
+}  // namespace
+
+void add_bench_collective(CLI::App& bench, Outcome& outcome) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(bench, "collective", "Collectives between ranks, against MPI's own (half a minute)", examples);
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "--size",
+          [options](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) {
+              const auto size = parse_size(text);
+              if (!size.ok()) throw CLI::ValidationError("--size", size.error().message);
+              options->sizes.push_back(*size);
+            }
+          },
+          "bytes of all parts together (default: 4KiB, 64KiB, 1MiB, 16MiB, 256MiB)")
+      ->delimiter(',')
+      ->type_name("SIZE[,SIZE]");
+  CLI::Option* const ranks = command->add_option("--ranks", options->ranks, "threads of this process")
+                                 ->check(CLI::Range(2, 64))
+                                 ->capture_default_str();
+  command->add_option("--seconds", options->seconds, "per collective and size")
+      ->check(CLI::Range(0.01, 600.0))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "print one JSON object");
+  command->callback([options, ranks, &outcome] {
+    constexpr std::uint64_t kib = 1024;
+    if (options->sizes.empty()) options->sizes = {4 * kib, 64 * kib, kib * kib, 16 * kib * kib, 256 * kib * kib};
+    outcome.finish("bench collective", bench_collective(*options, ranks->count() > 0));
+  });
+}
+
+}  // namespace sluice::tools
