@@ -34,7 +34,7 @@ constexpr auto examples =
     "Between processes the library is MPI's: MPI_Allgather and MPI_Reduce_scatter_block, whose sums have an order of\n"
     "their own, and whose ranks keep a core busy while they wait. In one process it is a copy of as many bytes.\n\n"
     "JSON: machine, ranks, transport and results, each with collective, size_bytes (of all parts), seconds,\n"
-    "achieved and bound (B/s), ratio.";
+    "achieved and bound (B/s), ratio. Between processes the profile of this machine keeps the rates of the last size.";
 
 struct Options {
   std::vector<std::uint64_t> sizes;
@@ -140,6 +140,24 @@ void print(const Options& o, const World& world, const std::vector<Row>& rows) {
                 format_rate(rate(row, row.native_seconds)).c_str(), row.native_seconds / row.seconds);
 }
 
+/// Plans of ranks that are processes are predicted with these.
+Status keep(const World& world, const std::vector<Row>& rows) {
+  const bool one_machine = world.ranks_of_node() == world.ranks();
+  if (!one_machine && world.ranks_of_node() > 1) return success();  // both kinds of link at once
+  SLUICE_ASSIGN(const std::string path, default_profile_path());
+  auto profile = load_profile(path);
+  if (!profile.ok()) return success();  // the machine has not been measured
+  MessageRates rates;
+  rates.latency_seconds = rows.front().seconds;
+  for (const Row& row : rows) {
+    const double rate = static_cast<double>(row.received_bytes) / row.seconds;
+    (row.collective == collectives[0] ? rates.gather_bytes_per_second : rates.reduce_bytes_per_second) = rate;
+    rates.latency_seconds = std::min(rates.latency_seconds, row.seconds);
+  }
+  (one_machine ? profile->messages_inside : profile->messages_between) = rates;
+  return save_profile(path, *profile);
+}
+
 Status measure_in(World& world, const Options& o) {
   const RankRange here = world.here();
   std::vector<Row> rows;
@@ -150,7 +168,7 @@ Status measure_in(World& world, const Options& o) {
   for (std::thread& thread : threads) thread.join();
   for (const Status& status : ended) SLUICE_TRY(status);
   if (world.leads()) print(o, world, rows);
-  return success();
+  return world.leads() && !world.is_alone() ? keep(world, rows) : success();
 }
 
 Status bench_collective(Options o, bool ranks_given) {

@@ -9,6 +9,7 @@
 #include "offload/plan/timeline.h"
 #include "sluice/size.h"
 #include "src/device/efficiency.h"
+#include "src/device/profile.h"
 #include "src/train/advice.h"
 #include "src/train/check_request.h"
 #include "src/train/machine_limits.h"
@@ -23,9 +24,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Of one machine, whose budgets, resources and drives a plan is about.
+std::uint64_t ranks_of(const Prepared& run) { return static_cast<std::uint64_t>(ranks_of_machine(run.config)); }
+
 /// Device memory is each rank's; host memory and drive are shared by the ranks of a machine.
 Json arena_json(const Prepared& run, Tier tier, std::uint64_t planned) {
-  const std::uint64_t shares = tier == Tier::device ? 1 : run.workload.ranks();
+  const std::uint64_t shares = tier == Tier::device ? 1 : ranks_of(run);
   Json j;
   j["arena_bytes"] = run.arena(tier).arena_bytes * shares;
   j["max_live_bytes"] = run.arena(tier).max_live_bytes * shares;
@@ -98,7 +102,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
     j["advice"]["enlarge"] = {{"tier", tier_names[static_cast<std::size_t>(advice.larger->tier)]},
                               {"bytes", advice.larger->bytes},
                               {"gain", advice.larger->gain}};
-  const LinkBytes b = plan_link_bytes(run.main) * run.workload.ranks();
+  const LinkBytes b = plan_link_bytes(run.main) * ranks_of(run);
   j["bytes"] = {{"nvme_read", b.nvme_read},
                 {"nvme_write", b.nvme_write},
                 {"h2d", b.h2d},
@@ -113,7 +117,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
                    {"tile_numel", s.tile_numel}};
   add_smallest(j, smallest);
   j["durable"] = {{"on", run.workload.durable},
-                  {"second_slots_bytes", durable_slot_bytes(run.main) * run.workload.ranks()},
+                  {"second_slots_bytes", durable_slot_bytes(run.main) * ranks_of(run)},
                   {"why", run.durability}};
   const double numel = static_cast<double>(run.model.parameters);
   j["state_bytes_per_parameter"] = static_cast<double>(state_bytes(run)) / numel;
@@ -136,7 +140,7 @@ std::string share(const Schedule& s, F holds) {
 }
 
 void print_memory(const Prepared& run, const SmallestBudgets& smallest) {
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks());
+  const std::uint64_t ranks = ranks_of(run);
   Table table({"tier", "budget", "arena", "most alive", "arena / alive", "least, others as given", "least corner"});
   const auto row = [&](Tier tier, const std::optional<std::uint64_t>& least, std::uint64_t corner) {
     const Arena& a = run.arena(tier);
@@ -189,11 +193,11 @@ void print_placement(const Prepared& run) {
 
 void print_time(const Prepared& run, const Advice& advice) {
   const Simulation& p = run.predicted;
-  const LinkBytes b = plan_link_bytes(run.main) * run.workload.ranks();
+  const LinkBytes b = plan_link_bytes(run.main) * ranks_of(run);
   Table table({"resource", "work per step", "seconds alone", "share of the step"});
   double flop = 0;
   for (const Op& op : run.main.ops) flop += op.flop;
-  flop *= run.workload.ranks();
+  flop *= static_cast<double>(ranks_of(run));
   const std::array<std::string, 6> work{
       format_count(flop) + "FLOP", "-", "-", format_bytes(b.nvme_read + b.nvme_write), format_bytes(b.h2d),
       format_bytes(b.d2h)};
@@ -214,7 +218,7 @@ void print_time(const Prepared& run, const Advice& advice) {
               static_cast<double>(state_bytes(run)) / static_cast<double>(run.model.parameters));
   std::printf("durable         %s%s\n", run.durability.c_str(),
               run.workload.durable ? (": every step survives a crash; the second slots take " +
-                                      format_bytes(durable_slot_bytes(run.main) * run.workload.ranks()) +
+                                      format_bytes(durable_slot_bytes(run.main) * ranks_of(run)) +
                                       " of the drive and no other traffic")
                                          .c_str()
                                    : "");
@@ -238,6 +242,8 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
     SLUICE_ASSIGN(directory, RunDirectory::look(absolute_path(options.config.run)));
   }
   SLUICE_ASSIGN(RunConfig config, described_config(options, given, directory, false));
+  if (HardwareProfile links; !config.cluster.empty())
+    SLUICE_TRY(read_cluster(config.cluster, links, config.ranks_of_node));
   const bool goes_on = directory.run().has_value();
   SLUICE_ASSIGN(
       CheckedRequest checked,
@@ -265,6 +271,9 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
               format_count(static_cast<double>(run->model.parameters)).c_str(),
               format_count(static_cast<double>(config.batch * config.sequence)).c_str(), checked.weights.c_str());
   print_assumed(assumed);
+  if (const int machines = config.ranks / ranks_of_machine(config); machines > 1)
+    std::printf("ranks           %d on %d machines; memory, drives and resources are those of one machine\n\n",
+                config.ranks, machines);
   print_memory(*run, findings.smallest);
   print_placement(*run);
   print_time(*run, findings.advice);
@@ -280,6 +289,7 @@ void add_plan(CLI::App& app, Outcome& outcome) {
                   "  sluice plan --model llama-7b --device-memory 24GiB --host-memory 32GiB --nvme /mnt/nvme --assume\n"
                   "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp\n"
                   "  sluice plan --run out               # of a run that is there\n"
+                  "  sluice plan --model llama-70b --ranks 512 --batch 512 --cluster cluster.json --assume\n"
                   "Every option of train is an option here, and checked as train does. Nothing is written but the\n"
                   "profile, where it lacks something, and --trace.");
   auto options = std::make_shared<RunOptions>();
@@ -289,6 +299,12 @@ void add_plan(CLI::App& app, Outcome& outcome) {
                  "plan for a machine that has these budgets and drives, though this one has not; what is assumed is "
                  "said in the answer")
       ->group("Budgets");
+  command
+      ->add_option("--cluster", options->config.cluster,
+                   "file that says how many ranks a machine has and how messages go between ranks, for --ranks on "
+                   "machines like this one: JSON with ranks_of_machine, and messages_inside and messages_between a "
+                   "machine, each with latency_seconds, gather_bytes_per_second and reduce_bytes_per_second")
+      ->group("Batch");
   command->get_option("--data")->description("as of train; what it refuses is refused (default: plan without)");
   command->get_option("--run")->description("as of train: a run that is there is planned as it goes on");
   command->get_option("--trace")->description("file for the predicted timeline of one step");

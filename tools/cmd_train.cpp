@@ -77,7 +77,7 @@ class Screen final : public TrainObserver {
 
 std::string summary(const Prepared& run) {
   const Schedule& s = run.search.schedule;
-  const auto ranks = static_cast<std::uint64_t>(run.workload.ranks());
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
   return fmt::format(
       "{}: {} parameters; {} micro-batches in groups of {}; arenas: device {}, host {}, nvme {}; predicted {} a step "
       "(bound {}, {})",
@@ -177,7 +177,7 @@ std::string durability(const Prepared& run, const RunDirectory& directory) {
     return seconds < 20 ? text : text + ", which may take " + format_seconds(seconds);
   }
   return "durable: every step survives a crash; the second slots take " +
-         format_bytes(durable_slot_bytes(run.main) * run.workload.ranks()) + " of the drive";
+         format_bytes(durable_slot_bytes(run.main) * static_cast<std::uint64_t>(ranks_of_machine(run.config))) + " of the drive";
 }
 
 /// With its kernels and its swap files, where it goes on.

@@ -3,7 +3,7 @@
 namespace sluice::tools {
 
 Wear predicted_wear(const Prepared& run) {
-  return drive_wear(plan_link_bytes(run.main).nvme_write * run.workload.ranks(), run.predicted.step_seconds,
+  return drive_wear(plan_link_bytes(run.main).nvme_write * static_cast<std::uint64_t>(ranks_of_machine(run.config)), run.predicted.step_seconds,
                     run.config.drive_tbw);
 }
 

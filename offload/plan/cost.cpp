@@ -70,6 +70,21 @@ double CostModel::compute_seconds(const Op& op) const {
   return op.flop / flops(op) + overhead;
 }
 
+/// Messages inside the machine and between machines go beside each other; the ranks of a machine share its network.
+double CostModel::message_seconds(const Op& op) const {
+  const double members = plan_.topology.size(plan_.groups[static_cast<std::size_t>(op.group)]);
+  const double here = std::min<double>(members, hw_.ranks), part = static_cast<double>(op.bytes) / (members - 1);
+  const auto seconds = [&](const std::optional<MessageRates>& measured, double bytes) {
+    const MessageRates rates = measured.value_or(MessageRates());
+    const bool gathers = op.kind == OpKind::all_gather;
+    return bytes == 0 ? 0.0
+                      : rates.latency_seconds +
+                            bytes / (gathers ? rates.gather_bytes_per_second : rates.reduce_bytes_per_second);
+  };
+  return std::max(seconds(hw_.messages_inside, part * (here - 1)),
+                  seconds(hw_.messages_between, part * (members - here) * hw_.ranks));
+}
+
 OpCost CostModel::cost(const Op& op) const {
   OpCost c;
   double bytes = static_cast<double>(op.bytes), memory = 0, busy = 1;
@@ -120,7 +135,7 @@ OpCost CostModel::cost(const Op& op) const {
       break;
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
-      c.seconds = bytes / hw_.memory_bytes_per_second + overhead;
+      c.seconds = (hw_.ranks_apart ? message_seconds(op) : bytes / hw_.memory_bytes_per_second) + overhead;
       memory = bytes;
       break;
     case OpKind::sync:

@@ -38,6 +38,7 @@ class CostModel {
 
  private:
   double compute_seconds(const Op& op) const;
+  double message_seconds(const Op& op) const;
   double copy_rate(bool down) const;
   double flops(const Op& op) const;
 

@@ -66,6 +66,19 @@ constexpr Rate<DeviceProfile> device_rates[] = {
     {"handoff_seconds", &DeviceProfile::handoff_seconds, true},
 };
 
+constexpr Rate<MessageRates> message_rates[] = {
+    {"latency_seconds", &MessageRates::latency_seconds, true},
+    {"gather_bytes_per_second", &MessageRates::gather_bytes_per_second, false},
+    {"reduce_bytes_per_second", &MessageRates::reduce_bytes_per_second, false},
+};
+/// An object that need not be there.
+struct MessagesOf {
+  const char* name;
+  std::optional<MessageRates> HardwareProfile::*field;
+};
+constexpr MessagesOf all_messages[] = {{"messages_inside", &HardwareProfile::messages_inside},
+                                       {"messages_between", &HardwareProfile::messages_between}};
+
 struct Count {
   const char* name;
   int HardwareProfile::*field;
@@ -133,6 +146,17 @@ json drive_json(const DriveProfile& d) {
   return object;
 }
 
+Status read_messages(const json& object, const MessagesOf& of, HardwareProfile& p) {
+  const auto found = object.find(of.name);
+  if (found == object.end()) return success();
+  if (!found->is_object()) return bad_request(fmt::format("has '{}', which is no object", of.name));
+  MessageRates messages;
+  for (const Rate<MessageRates>& r : message_rates)
+    SLUICE_TRY(read_number(*found, r.name, r.may_be_zero, messages.*r.field));
+  p.*of.field = messages;
+  return success();
+}
+
 Status read_profile(const json& object, HardwareProfile& p) {
   if (!object.is_object() || !object.contains("schema_version") || !object["schema_version"].is_number_unsigned())
     return bad_request("is not a sluice profile");
@@ -147,6 +171,7 @@ Status read_profile(const json& object, HardwareProfile& p) {
     p.*c.field = static_cast<int>(value);
   }
   for (const Rate<HardwareProfile>& r : rates) SLUICE_TRY(read_number(object, r.name, r.may_be_zero, p.*r.field));
+  for (const MessagesOf& of : all_messages) SLUICE_TRY(read_messages(object, of, p));
   const auto drives = object.find("drives");
   if (drives == object.end() || !drives->is_object()) return bad_request("has no object 'drives'");
   for (const auto& [key, drive] : drives->items()) SLUICE_TRY(read_drive(drive, p.drives[key]));
@@ -231,6 +256,10 @@ json profile_json(const HardwareProfile& profile) {
   json object{{"schema_version", profile.schema_version}, {"machine", profile.machine}};
   for (const Count& c : counts) object[c.name] = profile.*c.field;
   for (const Rate<HardwareProfile>& r : rates) object[r.name] = profile.*r.field;
+  for (const MessagesOf& of : all_messages) {
+    if (!(profile.*of.field)) continue;
+    for (const Rate<MessageRates>& r : message_rates) object[of.name][r.name] = (*(profile.*of.field)).*r.field;
+  }
   object["drives"] = json::object();
   for (const auto& [key, drive] : profile.drives) object["drives"][key] = drive_json(drive);
   object["devices"] = json::object();
@@ -246,6 +275,29 @@ json profile_json(const HardwareProfile& profile) {
 }
 
 }  // namespace
+
+Status read_cluster(const std::string& path, HardwareProfile& profile, int& ranks_of_machine) {
+  const auto refuse = [&path](const Error& why) {
+    return bad_request(fmt::format("--cluster {}: {}; see sluice plan --help", path, why.message));
+  };
+  const auto text = read_file(path, largest_profile_bytes);
+  if (!text.ok()) return refuse(text.error());
+  if (const Status json_ok = check_json(*text); !json_ok.ok()) return refuse(json_ok.error());
+  const json object = json::parse(*text, nullptr, false);
+  if (!object.is_object()) return refuse(bad_request("is no object"));
+  for (const auto& [key, value] : object.items())
+    if (key != "ranks_of_machine" && std::ranges::none_of(all_messages, [&](const MessagesOf& of) { return key == of.name; }))
+      return refuse(bad_request(fmt::format("has '{}', which means nothing", key)));
+  std::uint32_t ranks = 0;
+  Status read = read_count(object, "ranks_of_machine", 4096, ranks);
+  for (const MessagesOf& of : all_messages) {
+    if (read.ok() && !object.contains(of.name)) read = bad_request(fmt::format("has no '{}'", of.name));
+    if (read.ok()) read = read_messages(object, of, profile);
+  }
+  if (!read.ok()) return refuse(read.error());
+  ranks_of_machine = static_cast<int>(ranks);
+  return success();
+}
 
 std::string to_text(const HardwareProfile& profile) { return profile_json(profile).dump(); }
 

@@ -87,7 +87,7 @@ HardwareProfile with_faster(HardwareProfile hw, Resource resource) {
 /// As the option of the tier takes it, of the budget per rank.
 std::uint64_t shown_bytes(const Prepared& run, Tier tier) {
   const std::uint64_t budget = run.workload.budget_bytes[static_cast<std::size_t>(tier)];
-  return tier == Tier::device ? budget : budget * run.workload.ranks();
+  return tier == Tier::device ? budget : budget * static_cast<std::uint64_t>(ranks_of_machine(run.config));
 }
 
 }  // namespace

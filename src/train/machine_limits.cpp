@@ -66,14 +66,14 @@ std::string shown(std::uint64_t bytes) { return bytes == unlimited ? "more than 
 
 /// The device's arenas and the host's are in one memory.
 void add_shared_memory(const RunConfig& c, std::vector<Excess>& excess) {
-  const std::uint64_t device = times(c.device_memory, c.ranks), memory = machine_memory_bytes();
+  const std::uint64_t device = times(c.device_memory, ranks_of_machine(c)), memory = machine_memory_bytes();
   const std::uint64_t asked = plus(device, c.host_memory);
   if (asked <= memory) return;
   const bool both = device > 0 && c.host_memory > 0;
   std::string options, what;
   if (device > 0) {
     options = fmt::format("--device-memory {}", shown(c.device_memory));
-    if (c.ranks > 1) options += fmt::format(" x {} ranks", c.ranks);
+    if (ranks_of_machine(c) > 1) options += fmt::format(" x {} ranks", ranks_of_machine(c));
     what = shown(device) + " of device memory";
   }
   if (c.host_memory > 0) {
@@ -183,7 +183,7 @@ Status check_machine(const RunConfig& config) {
 Status check_arenas(const Prepared& run) {
   const Workload& w = run.workload;
   const TierBytes& needs = run.search.needs;
-  const int ranks = static_cast<int>(w.ranks());
+  const int ranks = ranks_of_machine(run.config);
   const std::uint64_t device = w.device.empty() ? times(needs.device, ranks) : 0;
   const std::uint64_t asked = plus(device, times(needs.host, ranks)), memory = machine_memory_bytes();
   if (asked <= memory) return success();

@@ -31,9 +31,6 @@ namespace {
 /// Units times micro-batches of a step: each is some ops of a plan.
 constexpr std::int64_t passes_max = 1 << 18;
 
-/// That share this machine's memory, cores and drives.
-int ranks_here(const RunConfig& c) { return c.ranks_of_node > 0 ? c.ranks_of_node : c.ranks; }
-
 int lots_of(const RunConfig& c) { return c.lots > 0 ? c.lots : c.ranks; }
 
 /// Of a batch that divides among the ranks.
@@ -55,7 +52,13 @@ Status validate(const RunConfig& c, Purpose purpose) {
   const auto refuse = [](const std::string& text) { return Status(bad_request(text)); };
   if (c.sequence < 1) return refuse("--seq " + std::to_string(c.sequence) + ": sequences have at least 1 token");
   if (c.micro_batch < 1) return refuse("--micro-batch must be at least 1");
-  if (c.ranks < 1 || c.ranks > 64) return refuse("--ranks " + std::to_string(c.ranks) + ": give 1 to 64");
+  const int ranks_max = c.ranks_of_node > 0 ? 4096 : 64;
+  if (c.ranks < 1 || c.ranks > ranks_max)
+    return refuse("--ranks " + std::to_string(c.ranks) + ": give 1 to " + std::to_string(ranks_max) +
+                  (c.ranks_of_node > 0 ? "" : "; more are planned with --cluster FILE"));
+  if (c.ranks_of_node > 0 && c.ranks % c.ranks_of_node != 0)
+    return refuse("--ranks " + std::to_string(c.ranks) + " are no whole number of machines with " +
+                  std::to_string(c.ranks_of_node) + " ranks");
   // Ranks in one process exchange through host memory.
   if (c.device != "cpu" && c.ranks > 1)
     return refuse("--ranks " + std::to_string(c.ranks) + " is of the CPU, and " + c.device + " computes one rank");
@@ -123,7 +126,7 @@ Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
 
 /// Budgets per rank; what the user left open is a share of what the machine has now.
 Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w) {
-  const auto ranks = static_cast<std::uint64_t>(ranks_here(c));
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(c));
   const std::uint64_t memory = available_memory_bytes();
   SLUICE_ASSIGN(const std::uint64_t own, what_computes.free_bytes());
   const std::uint64_t device = c.device_memory ? c.device_memory : (own > 0 ? own / 10 * 9 : memory / 2) / ranks;
@@ -253,7 +256,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
   w.document_length = config.document_length > 0 ? std::min(config.document_length, config.sequence) : config.sequence;
   w.threads = config.threads > 0 ? config.threads
-                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_here(config));
+                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_of_machine(config));
   if (purpose == Purpose::decode) {
     w.kv_capacity = model_config.max_positions;
     w.kv_capacity = std::min<std::int64_t>(w.kv_capacity, config.steps);
@@ -270,7 +273,10 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
   run->workload.device = device->kind();
   SLUICE_TRY(set_budgets(config, *device, run->workload));
   SLUICE_TRY(get_profile(*run, *device, progress));
-  run->profile.ranks = ranks_here(config);
+  run->profile.ranks = ranks_of_machine(config);
+  run->profile.ranks_apart = run->workload.exchanges;
+  int ranks_there = 0;
+  if (!config.cluster.empty()) SLUICE_TRY(read_cluster(config.cluster, run->profile, ranks_there));
   run->model_flop_per_token = flop_per_token(run->model, config.sequence);
   return run;
 }
@@ -312,7 +318,7 @@ Status build_plans(Prepared& run) {
 }  // namespace
 
 SmallestBudgets smallest_budgets(const Prepared& run) {
-  const auto ranks = static_cast<std::uint64_t>(ranks_here(run.config));
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
   const auto of_all = [&](TierBytes b) { return TierBytes{b.device, b.host * ranks, b.nvme * ranks}; };
   if (run.is_given) {
     const TierBytes needs = of_all(run.search.needs);
@@ -335,7 +341,7 @@ SmallestBudgets smallest_budgets(const Prepared& run) {
 }
 
 Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest) {
-  const auto ranks = static_cast<std::uint64_t>(ranks_here(run.config));
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
   const bool has_drive = !run.config.nvme.empty();
   const auto option = [](const char* name, std::uint64_t bytes) {
     return std::string(name) + " " + std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
@@ -412,7 +418,7 @@ void search(Prepared& run, const ScheduleWish& wish, const Progress& progress) {
   const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;
   run.search = search_schedule(w, wish, run.profile, told(progress));
-  run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * w.ranks()) +
+  run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +
                    " on the drive; give that as --nvme-space";
 }
 
@@ -489,7 +495,8 @@ Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided) {
   w.durable = decided.durable;
   run->profile = decided.profile;
   w.block_bytes = run->profile.drive.block_bytes;
-  run->profile.ranks = ranks_here(decided.config);
+  run->profile.ranks = ranks_of_machine(decided.config);
+  run->profile.ranks_apart = w.exchanges;
   run->model_flop_per_token = flop_per_token(run->model, decided.config.sequence);
   run->is_given = true;
   run->search.schedule = decided.schedule;

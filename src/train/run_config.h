@@ -76,10 +76,14 @@ struct RunConfig {
   std::vector<std::int64_t> poison_steps;  ///< their losses become NaN: for tests
   std::uint64_t delay_seed = 0;            ///< not 0: random delays before ops, to show that timing changes no bit
   int deadline_seconds = 600;  ///< that a collective may take, or three steps where they take longer
-  /// Of ranks that are processes: how many share this machine. 0: all ranks are this process's.
+  /// Of ranks that are processes, or of a cluster: how many share a machine. 0: all ranks are this process's.
   int ranks_of_node = 0;
   bool json = false;
+  std::string cluster;  ///< file with the links of machines to plan for; empty: this one's
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
+
+/// That share a machine's memory, cores and drives.
+inline int ranks_of_machine(const RunConfig& c) { return c.ranks_of_node > 0 ? c.ranks_of_node : c.ranks; }
 
 }  // namespace sluice

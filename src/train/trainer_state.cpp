@@ -364,8 +364,9 @@ RunDescription Trainer::describe() const {
   d.config.lots = w.lots * w.ranks();
   const auto budget = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
   if (d.config.device_memory == 0) d.config.device_memory = budget(Tier::device);
-  if (d.config.host_memory == 0) d.config.host_memory = budget(Tier::host) * w.ranks();
-  if (d.config.nvme_space == 0 && !d.config.nvme.empty()) d.config.nvme_space = budget(Tier::nvme) * w.ranks();
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run_.config));
+  if (d.config.host_memory == 0) d.config.host_memory = budget(Tier::host) * ranks;
+  if (d.config.nvme_space == 0 && !d.config.nvme.empty()) d.config.nvme_space = budget(Tier::nvme) * ranks;
   d.model_hash = model_hash(run_);
   d.data_tokens = tokens_.count();
   d.data_hash = data_hash_;

@@ -19,7 +19,7 @@ TEST_F(CommandTest, HelpAndVersion) {
   for (const char* command : {"train", "plan", "bench", "data", "generate", "eval"})
     EXPECT_NE(help.out.find(std::string("\n  ") + command), std::string::npos) << command;
   for (const char* command : {"train", "plan", "generate", "eval", "data tokenize", "data convert", "data inspect",
-                              "bench all", "bench copy", "bench io"}) {
+                              "bench all", "bench copy", "bench collective", "bench io"}) {
     const Finished one = sluice(std::string(command) + " --help");
     EXPECT_EQ(one.status, 0) << command;
     EXPECT_NE(one.out.find("Examples:"), std::string::npos) << command;
