@@ -6,10 +6,12 @@
 #include <optional>
 
 #include "src/train/data_tokenizer.h"
+#include "src/train/decided.h"
 #include "src/train/inference.h"
 #include "tools/commands.h"
 #include "tools/eval_options.h"
 #include "tools/eval_task.h"
+#include "tools/launch.h"
 #include "tools/terminal.h"
 #include "tools/values.h"
 
@@ -85,30 +87,43 @@ void print_text(const std::vector<SetResult>& results) {
   }
 }
 
-Status eval(const EvalRequest& request, const std::set<std::string>& given) {
-  ProgressLine line(10, !request.options.config.json);
+/// Who leads searches, and the others follow.
+Result<std::unique_ptr<Prepared>> prepare_on_ranks(const RunConfig& config, World* world, const Progress& tell) {
+  const auto fitting = [&]() -> Result<std::unique_ptr<Prepared>> {
+    SLUICE_ASSIGN(auto run, prepare(config, Purpose::evaluate, tell));
+    if (!run->search.fits) return does_not_fit(*run);
+    return run;
+  };
+  if (world == nullptr) return fitting();
+  return share_prepared(*world, world->leads() ? fitting() : fault("it follows"), Purpose::evaluate, config);
+}
+
+Status eval(const EvalRequest& request, const std::set<std::string>& given, World* world) {
+  const bool leads = world == nullptr || world->leads();
+  const auto together = [&](const Status& own) { return world == nullptr ? own : agree(*world, own); };
+  ProgressLine line(10, leads && !request.options.config.json);
   const auto tell = [&](const std::string& note) { line.note(note); };
   EvalTask task;
-  SLUICE_TRY(describe(request, given, task));
+  SLUICE_TRY(together(describe(request, given, task)));
+  task.config.ranks_of_node = request.options.config.ranks_of_node;
   const std::atomic<bool>& stop = stop_on_signals();
-  SLUICE_ASSIGN(auto run, prepare(task.config, Purpose::evaluate, tell));
-  if (!run->search.fits) return does_not_fit(*run);
+  SLUICE_ASSIGN(auto run, prepare_on_ranks(task.config, world, tell));
   // Not before: their tokens are kept, and who is refused leaves nothing.
-  SLUICE_TRY(open_sets(
-      request, tell,
-      [&](double fraction) -> Status {
-        line.task("tokenizing " + task.data.data, fraction);
-        if (!stop.load()) return success();
-        return Error{ErrorCode::cancelled, "stopped by a signal while tokenizing " + task.data.data};
-      },
-      task));
+  const auto watch = [&](double fraction) -> Status {
+    line.task("tokenizing " + task.data.data, fraction);
+    if (!stop.load()) return success();
+    return Error{ErrorCode::cancelled, "stopped by a signal while tokenizing " + task.data.data};
+  };
+  // Who leads makes tokens of texts; the others find them.
+  SLUICE_TRY(together(leads ? open_sets(request, tell, watch, task) : success()));
+  SLUICE_TRY(together(leads ? success() : open_sets(request, tell, watch, task)));
   // A GPU's bits are those of its kernels.
   if (task.run && !task.run->device.empty() && task.run->device == run->workload.device)
     run->kernels = task.run->kernels;
   SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, [&](double fraction) {
                   line.task("reading weights from " + task.config.init, fraction);
                   return success();
-                }));
+                }, world));
   const std::optional<Tokenizer> tokenizer = tokenizer_of(task.config, line);
   std::vector<SetResult> results;
   for (const EvalSet& set : task.sets) {
@@ -121,10 +136,14 @@ Status eval(const EvalRequest& request, const std::set<std::string>& given) {
       line.finish();
       return result.error();
     }
-    SLUICE_ASSIGN(const double bits, bits_per_byte(*run, tokenizer, set.windows, *result));
+    double bits = 0;
+    if (leads) {
+      SLUICE_ASSIGN(bits, bits_per_byte(*run, tokenizer, set.windows, *result));
+    }
     results.push_back({&set, *result, bits});
   }
   line.finish();
+  if (!leads) return success();
   task.config.json ? print_json(results) : print_text(results);
   return success();
 }
@@ -154,7 +173,10 @@ void add_eval(CLI::App& app, Outcome& outcome) {
       ->excludes(batches)
       ->group("Batch");
   add_batch_options(command, options);
-  command->callback([request, command, &outcome] { outcome.finish("eval", eval(*request, given_options(*command))); });
+  command->callback([request, command, &outcome] { 
+    run_on_ranks("eval", request->options, given_options(*command), outcome,
+                 [&](const std::set<std::string>& given, World* world) { return eval(*request, given, world); });
+   });
 }
 
 }  // namespace sluice::tools

@@ -278,7 +278,7 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
   Status decided = leads ? decide(options, given, world, home, screen, run) : success();
   if (world != nullptr) {
     SLUICE_TRY(agree(*world, decided));
-    SLUICE_ASSIGN(const std::string text, from_leader(*world, run.prepared ? decided_text(*run.prepared) : ""));
+    SLUICE_ASSIGN(const std::string text, from_leader(*world, run.prepared ? decided_text(*run.prepared, Purpose::train) : ""));
     if (text.empty()) return success();
     if (!leads) decided = follow(text, options, run);
     decided = agree(*world, decided);
@@ -299,17 +299,6 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
   if (result->interrupted) return report_interrupted(config, *result, leads);
   if (leads) report(config, *result);
   return success();
-}
-
-/// All processes end alike, and the first one says why; where one is lost, each of the others does.
-void train_together(RunOptions options, std::set<std::string> given, Outcome& outcome) {
-  const auto world = join_world(options, given);
-  if (!world.ok()) return outcome.finish("train", world.error());
-  Status trained = train(std::move(options), given, world->get());
-  if (*world != nullptr) trained = agree(**world, trained);
-  if (*world == nullptr || !(*world)->has_lost_a_process()) return outcome.finish("train", trained);
-  const Error lost = trained.ok() ? fault("a process was lost after the last step") : trained.error();
-  outcome.finish_alone("train", lost.in("rank " + std::to_string((*world)->here().first)));
 }
 
 }  // namespace
@@ -341,7 +330,8 @@ void add_train(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<RunOptions>();
   add_train_options(command, options.get());
   command->callback(
-      [options, command, &outcome] { train_together(*options, given_options(*command), outcome); });
+      [options, command, &outcome] { run_on_ranks("train", *options, given_options(*command), outcome,
+                     [&](const std::set<std::string>& given, World* world) { return train(*options, given, world); }); });
 }
 
 }  // namespace sluice::tools

@@ -91,6 +91,17 @@ Result<std::unique_ptr<World>> join_world(RunOptions& options, std::set<std::str
   return world;
 }
 
+void run_on_ranks(const char* command, RunOptions& options, std::set<std::string> given, Outcome& outcome,
+                  const RankWork& work) {
+  const auto world = join_world(options, given);
+  if (!world.ok()) return outcome.finish(command, world.error());
+  Status done = work(given, world->get());
+  if (*world != nullptr) done = agree(**world, done);
+  if (*world == nullptr || !(*world)->has_lost_a_process()) return outcome.finish(command, done);
+  const Error lost = done.ok() ? fault("a process was lost when all was done") : done.error();
+  outcome.finish_alone(command, lost.in("rank " + std::to_string((*world)->here().first)));
+}
+
 Status check_alone(const std::string& command) {
   if (launched().processes == 1) return success();
   return bad_request("'" + command + "' is one process, and " + std::to_string(launched().processes) +

@@ -17,8 +17,9 @@ std::array<std::uint64_t, 3> signatures(const Prepared& run) {
 
 }  // namespace
 
-std::string decided_text(const Prepared& run) {
+std::string decided_text(const Prepared& run, Purpose purpose) {
   Json j;
+  j["purpose"] = static_cast<int>(purpose);
   j["config"] = to_json(run.config);
   j["run"] = run.config.run;
   j["assume"] = run.config.assume;
@@ -41,6 +42,7 @@ Result<std::unique_ptr<Prepared>> prepare_from_text(const std::string& text, con
   const Json j = Json::parse(text, nullptr, false);
   if (!j.is_object()) return fault("what rank 0 has decided has not arrived");
   Decided decided;
+  decided.purpose = static_cast<Purpose>(j["purpose"].get<int>());
   SLUICE_ASSIGN(decided.config, run_config_from_json(j["config"]));
   decided.config.run = j["run"].get<std::string>();
   decided.config.assume = j["assume"].get<bool>();
@@ -60,6 +62,16 @@ Result<std::unique_ptr<Prepared>> prepare_from_text(const std::string& text, con
   if (signatures(*run) != j["signatures"].get<std::array<std::uint64_t, 3>>())
     return fault("the plans here are others than rank 0's: all ranks need the same sluice");
   return run;
+}
+
+Result<std::unique_ptr<Prepared>> share_prepared(World& world, Result<std::unique_ptr<Prepared>> own, Purpose purpose,
+                                                 const RunConfig& config) {
+  const bool leads = world.leads();
+  SLUICE_TRY(agree(world, !leads || own.ok() ? success() : Status(own.error())));
+  SLUICE_ASSIGN(const std::string text, from_leader(world, leads ? decided_text(**own, purpose) : ""));
+  if (!leads) own = prepare_from_text(text, config);
+  SLUICE_TRY(agree(world, own.ok() ? success() : Status(own.error())));
+  return own;
 }
 
 }  // namespace sluice

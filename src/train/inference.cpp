@@ -91,11 +91,17 @@ Result<TokenFile> open_text(const RunConfig& config, const std::function<void(co
   return open_data(config, model, note, watch);
 }
 
-Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, const Engine::Watch& watch) {
+Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, const Engine::Watch& watch, World* world) {
   if (!run.search.fits) return does_not_fit(run);
   std::unique_ptr<Evaluator> e(new Evaluator(run));
-  SLUICE_ASSIGN(e->engine_, Engine::create(run, *e, {}));
-  SLUICE_TRY(e->engine_->initialize(run.config.init, run.config.seed, watch));
+  Engine::Options options;
+  options.world = world;
+  auto engine = Engine::create(run, *e, options);
+  const Status made = engine.ok() ? success() : Status(engine.error());
+  SLUICE_TRY(world == nullptr ? made : agree(*world, made));
+  e->engine_ = *std::move(engine);
+  SLUICE_TRY(e->engine_->agree_on(e->engine_->initialize(run.config.init, run.config.seed, watch)));
+  SLUICE_TRY(e->engine_->agree_on(e->engine_->share_residents()));
   return e;
 }
 

@@ -59,8 +59,10 @@ Result<TokenFile> open_text(const RunConfig& config, const std::function<void(co
 /// Loss over windows of tokens. For Prepared of Purpose::evaluate.
 class Evaluator final : public StepSource {
  public:
-  /// Reads the weights of config.init; `watch` may be empty. `run` must outlive it.
-  static Result<std::unique_ptr<Evaluator>> create(const Prepared& run, const Engine::Watch& watch = {});
+  /// Reads the weights of config.init; `watch` may be empty. `run` must outlive it, and so must `world`, null where all
+  /// ranks are this process's. All processes of a world call everything here alike.
+  static Result<std::unique_ptr<Evaluator>> create(const Prepared& run, const Engine::Watch& watch = {},
+                                                   World* world = nullptr);
 
   /// Of the windows, at least one, with the run's sequence. `watch`, which may be empty, hears the loss so far after
   /// every pass over the model. Errors: cancelled once `stop` is true; bad_request where no token counts.

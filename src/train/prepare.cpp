@@ -486,7 +486,7 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
 }
 
 Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided) {
-  SLUICE_ASSIGN(auto run, describe_request(decided.config, Purpose::train));
+  SLUICE_ASSIGN(auto run, describe_request(decided.config, decided.purpose));
   SLUICE_TRY(check_units(*run, decided.schedule));
   Workload& w = run->workload;
   w.device = decided.device;

@@ -68,6 +68,7 @@ Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const 
 /// What a run's leader has decided, for the other processes: everything that plans follow from.
 struct Decided {
   RunConfig config;
+  Purpose purpose = Purpose::train;
   Schedule schedule;
   HardwareProfile profile;  ///< with its drive
   std::string device;       ///< Device::kind

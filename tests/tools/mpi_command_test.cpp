@@ -79,6 +79,16 @@ TEST_F(MpiCommand, ProcessesHaveTheBitsOfOneProcess) {
     EXPECT_EQ(last_line("one0")[key], last_line("many0")[key]) << key;
 }
 
+TEST_F(MpiCommand, EvalGivesTheSameNumbers) {
+  ASSERT_EQ(sluice(options() + "--steps 3 " + run("run")).status, 0);
+  const Finished one = sluice("eval --model run --json"), three = launched(3, "eval --model run --json");
+  ASSERT_EQ(one.status, 0) << one.err;
+  ASSERT_EQ(three.status, 0) << three.err;
+  EXPECT_EQ(one.out, three.out);
+  EXPECT_EQ(json::parse(three.out)["eval"], result("run")["eval"]);
+  expect_refusal(launched(2, "eval --model run --data nowhere"), "nowhere");
+}
+
 TEST_F(MpiCommand, ARunGoesOnAsProcessesOrAsOne) {
   const std::string command = options() + drive() + "--lots 4 --steps 40 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
@@ -136,7 +146,7 @@ TEST_F(MpiCommand, RefusalsAreOneLineAndTouchNothing) {
   expect_refusal(launched(2, "train --model llama-tiny --data nowhere " + run("run")), "nowhere");
   const std::string one = SLUICE_BINARY " " + options() + run("run");
   expect_refusal(shell(mpirun(1) + one + " : -n 1 " + one + " --seed 2"), "rank 1 was started with other options");
-  for (const char* other : {"eval --model llama-tiny --data text", "generate --model llama-tiny", "plan --model llama-tiny"})
+  for (const char* other : {"generate --model llama-tiny", "plan --model llama-tiny", "bench copy"})
     expect_refusal(launched(2, other), "is one process, and 2 were started");
   EXPECT_TRUE(before == everything()) << "something was touched";
 }
