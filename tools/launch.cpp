@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "io/checksum.h"
 #include "src/comm/mpi.h"
@@ -74,11 +75,10 @@ void widen_binding(int node_ranks) {
   static_cast<void>(sched_setaffinity(0, sizeof all, &all));
 }
 
-}  // namespace
-
-Result<std::unique_ptr<World>> join_world(RunOptions& options, std::set<std::string>& given) {
-  if (launched().processes == 1) return std::unique_ptr<World>();
-  SLUICE_ASSIGN(std::unique_ptr<World> world, connect_by_mpi());
+/// The world that this process was started in; none where it was started alone.
+Status join_world(RunOptions& options, std::set<std::string>& given, std::unique_ptr<World>& world) {
+  if (launched().processes == 1) return success();
+  SLUICE_ASSIGN(world, connect_by_mpi());
   SLUICE_TRY(check_alike(*world));
   widen_binding(world->ranks_of_node());
   const int ranks = world->ranks();
@@ -88,18 +88,24 @@ Result<std::unique_ptr<World>> join_world(RunOptions& options, std::set<std::str
   options.config.ranks = ranks;
   options.config.ranks_of_node = world->ranks_of_node();
   given.insert("--ranks");
-  return world;
+  return success();
 }
+
+}  // namespace
 
 void run_on_ranks(const char* command, RunOptions& options, std::set<std::string> given, Outcome& outcome,
                   const RankWork& work) {
-  const auto world = join_world(options, given);
-  if (!world.ok()) return outcome.finish(command, world.error());
-  Status done = work(given, world->get());
-  if (*world != nullptr) done = agree(**world, done);
-  if (*world == nullptr || !(*world)->has_lost_a_process()) return outcome.finish(command, done);
+  std::unique_ptr<World> world;
+  Status done = join_world(options, given, world);
+  if (done.ok()) {
+    done = work(given, world.get());
+    if (world != nullptr) done = agree(*world, done);
+  }
+  if (world == nullptr || !world->has_lost_a_process()) return outcome.finish(command, done);
   const Error lost = done.ok() ? fault("a process was lost when all was done") : done.error();
-  outcome.finish_alone(command, lost.in("rank " + std::to_string((*world)->here().first)));
+  outcome.finish_alone(command, lost.in("rank " + std::to_string(world->here().first)));
+  // mpirun ends all when one has failed: each is to say it first.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
 Status check_alone(const std::string& command) {

@@ -12,14 +12,10 @@
 
 namespace sluice::tools {
 
-/// The world that this process was started in, in which ranks are processes; null where it was started alone. Every
-/// process calls it with its options, which get their number of ranks. Errors, the same on all: bad_request where
-/// --ranks says otherwise, where machines have different numbers of processes, or where processes differ in program,
-/// options or clock.
-Result<std::unique_ptr<World>> join_world(RunOptions& options, std::set<std::string>& given);
-
 /// Runs a command that ranks may be processes of: `work` on each of them, with null where there is one. All end alike,
-/// and the first one says why; where a process is lost, each of the others does.
+/// and the first one says why; where a process is lost, each of the others does. The options get the number of ranks.
+/// Refused, with one line: --ranks that says otherwise, machines with different numbers of processes, processes that
+/// differ in program, options or clock.
 using RankWork = std::function<Status(const std::set<std::string>& given, World* world)>;
 void run_on_ranks(const char* command, RunOptions& options, std::set<std::string> given, Outcome& outcome,
                   const RankWork& work);

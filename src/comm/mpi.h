@@ -14,6 +14,7 @@
 namespace sluice {
 
 struct MpiOptions {
+  std::chrono::seconds start{120};            ///< until all processes have started: then this one ends, status 1
   std::chrono::seconds deadline{600};         ///< of a collective
   std::chrono::milliseconds patience{15000};  ///< with a process that gives no sign of life
 };

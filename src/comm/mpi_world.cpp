@@ -1,8 +1,13 @@
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <limits>
+#include <mutex>
+#include <thread>
 
 #include "src/comm/lifeline.h"
 #include "src/comm/mpi_communicator.h"
@@ -36,7 +41,7 @@ class MpiWorld final : public World {
     options.lost = [this](const std::string& text) { alarm_->raise(text); };
     SLUICE_ASSIGN(lifeline_, Lifeline::connect(options, [this](std::string_view own) { return exchange(own); }));
     communicator_->on_meeting([this] { lifeline_->met(); });
-    return agree(*this, success());
+    return success();
   }
 
   Status native_all_gather(RankId, std::span<std::byte> full) override {
@@ -154,9 +159,37 @@ class MpiWorld final : public World {
   bool in_step_ = true;  ///< with the others: what the last exchange began it has ended
 };
 
+/// MPI_Init does not return before all processes have called it, and has no deadline.
+class StartWatch {
+ public:
+  explicit StartWatch(std::chrono::seconds limit) : thread_([this, limit] { wait(limit); }) {}
+  ~StartWatch() {
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void wait(std::chrono::seconds limit) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, limit, [this] { return started_; })) return;
+    std::fprintf(stderr, "sluice: process %d of %d has waited %lld s for the others to start: one is stopped, or lost\n",
+                 launched().number, launched().processes, static_cast<long long>(limit.count()));
+    _exit(1);
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::thread thread_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<World>> connect_by_mpi(const MpiOptions& options) {
+  const StartWatch watch(options.start);
   int provided = 0;
   SLUICE_TRY(mpi_status(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
   if (provided < MPI_THREAD_MULTIPLE)

@@ -13,6 +13,7 @@
 
 #include "command.h"
 #include "src/device/profile.h"
+#include "tests/comm/mpirun.h"
 
 extern char** environ;
 
@@ -51,7 +52,20 @@ class Crash : public CommandTest {
 
   /// The process, with its outputs in files.
   pid_t start(const std::string& run, const std::string& optimizer = "cpu") const {
-    std::vector<std::string> words = command(run, optimizer);
+    return spawn(command(run, optimizer));
+  }
+  /// Ranks of it, in processes of mpirun.
+  pid_t start_ranks(const std::string& run, int ranks, bool recovers) const {
+    std::vector<std::string> words{"/usr/bin/env"}, all = command(run, "cpu");
+    std::stringstream environment(testing::mpi_environment);
+    for (std::string word; environment >> word;) words.push_back(word);
+    for (const std::string& word : {std::string("mpirun"), std::string("-n"), std::to_string(ranks)})
+      words.push_back(word);
+    if (recovers) words.emplace_back("--enable-recovery");
+    words.insert(words.end(), all.begin(), all.end());
+    return spawn(words);
+  }
+  pid_t spawn(std::vector<std::string> words) const {
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -60,7 +74,7 @@ class Crash : public CommandTest {
     posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_addopen(&actions, 2, path("err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     pid_t pid = -1;
-    EXPECT_EQ(posix_spawn(&pid, SLUICE_BINARY, &actions, nullptr, arguments.data(), environ), 0);
+    EXPECT_EQ(posix_spawn(&pid, arguments.front(), &actions, nullptr, arguments.data(), environ), 0);
     posix_spawn_file_actions_destroy(&actions);
     return pid;
   }
@@ -112,6 +126,95 @@ class Crash : public CommandTest {
   const std::string steps_ = from_environment("SLUICE_CRASH_STEPS", "20");
   const std::string device_memory_ = from_environment("SLUICE_CRASH_DEVICE_MEMORY", "8MiB");
 };
+
+/// Its children, in the order in which they were started.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  FILE* const pipe = popen(("pgrep -P " + std::to_string(parent)).c_str(), "r");
+  for (int child = 0; pipe != nullptr && std::fscanf(pipe, "%d", &child) == 1;) children.push_back(child);
+  if (pipe != nullptr) pclose(pipe);
+  return children;
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST_F(Crash, WhenARankIsLostTheOthersSaySoAndTheRunGoesOn) {
+  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  constexpr int ranks = 4;
+  const int kills = std::atoi(from_environment("SLUICE_CRASH_RANK_KILLS", "4").c_str());
+  const int stops = std::atoi(from_environment("SLUICE_CRASH_RANK_STOPS", "1").c_str());
+  const std::uint64_t seed = std::strtoull(from_environment("SLUICE_CRASH_SEED", "20261123").c_str(), nullptr, 10);
+  std::printf("%d kills and %d stops of single ranks of %d from seed %llu\n", kills, stops, ranks,
+              static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  using Clock = std::chrono::steady_clock;
+  ASSERT_EQ(finish(start_ranks("first", ranks, false)), 0) << read(path("err"));  // measures what later runs know
+  const Clock::time_point begin = Clock::now();
+  ASSERT_EQ(finish(start_ranks("whole", ranks, false)), 0) << read(path("err"));
+  const double whole_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const Ended expected = ended("whole");
+
+  int done = 0, said = 0;
+  double longest = 0;
+  for (int runs = 0; done < kills + stops; ++runs) {
+    const std::string run = "run" + std::to_string(runs);
+    std::int64_t least = 0;
+    for (int here = 0;; ++here) {
+      const bool disturbs = done < kills + stops && here < 6;
+      const bool stopped = done >= kills, recovers = !stopped && done % 2 == 0;
+      const pid_t pid = start_ranks(run, ranks, recovers);
+      Clock::time_point signalled = Clock::now();
+      pid_t victim = -1;
+      if (disturbs) {
+        await_directory(run, pid);
+        // MPI_Init waits for two minutes for a rank that is lost before it has joined.
+        while (read(path("err")).empty() && kill(pid, 0) == 0)
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        std::uniform_real_distribution<double> moment(0, whole_seconds * 0.8);
+        std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
+        const std::vector<pid_t> processes = children_of(pid);
+        signalled = Clock::now();
+        if (processes.size() == ranks) victim = processes[random() % ranks];
+        if (victim > 0) kill(victim, stopped ? SIGSTOP : SIGKILL);
+      }
+      const int status = finish(pid);
+      const double seconds = std::chrono::duration<double>(Clock::now() - signalled).count();
+      const std::string err = read(path("err"));
+      if (const std::int64_t began = began_after(); began >= 0) {
+        EXPECT_GE(began, least) << "a committed step is lost";
+        least = began;
+      }
+      if (std::filesystem::exists(path(run + "/result.json"))) break;
+      ASSERT_TRUE(disturbs && victim > 0) << status << "\n" << err;
+      ++done;
+      longest = std::max(longest, seconds);
+      EXPECT_LT(seconds, 30) << err;
+      // Plain mpirun may end the others before they have said anything.
+      const int lines = count(err, " is lost: ");
+      said += lines;
+      if (recovers) {
+        EXPECT_EQ(lines, ranks - 1) << err;
+      } else {
+        EXPECT_NE(status, 0) << err;
+      }
+      if (stopped) {
+        EXPECT_GE(lines, ranks - 1) << err;
+      }
+    }
+    EXPECT_EQ(ended(run).result, expected.result);
+    EXPECT_EQ(ended(run).lines, expected.lines);
+    std::filesystem::remove_all(path(run));
+    if (HasFailure()) return;
+    std::printf("%d ranks lost, %d times said by others, all ended within %.1f s, all runs the same\n", done, said,
+                longest);
+    std::fflush(stdout);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme"))) << "a complete run leaves no swap file";
+}
 
 TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
   const int kills_wanted = std::atoi(from_environment("SLUICE_CRASH_KILLS", "12").c_str());
