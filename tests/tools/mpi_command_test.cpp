@@ -79,6 +79,20 @@ TEST_F(MpiCommand, ProcessesHaveTheBitsOfOneProcess) {
     EXPECT_EQ(last_line("one0")[key], last_line("many0")[key]) << key;
 }
 
+TEST_F(MpiCommand, StepsThatAreNotFiniteAreSkippedByAll) {
+  const std::string command = options() + drive() + "--steps 8 --poison-steps 3,4 ";
+  ASSERT_EQ(sluice(command + run("one") + "--ranks 2").status, 0);
+  const Finished f = launched(2, command + run("many"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_NE(f.err.find("nothing of this step is kept"), std::string::npos) << f.err;
+  expect_same_run("one", "many");
+  // Where they are one after another as often as may be, all end.
+  const Finished ended = launched(2, options() + drive() + run("ended") + "--steps 8 --poison-steps 3,4,5,6");
+  EXPECT_EQ(ended.status, 1) << ended.err;
+  ASSERT_EQ(own_lines(ended).size(), 1u) << ended.err;
+  EXPECT_NE(own_lines(ended).front().find("were not finite one after another"), std::string::npos) << ended.err;
+}
+
 TEST_F(MpiCommand, EvalGivesTheSameNumbers) {
   ASSERT_EQ(sluice(options() + "--steps 3 " + run("run")).status, 0);
   const Finished one = sluice("eval --model run --json"), three = launched(3, "eval --model run --json");

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -23,16 +25,27 @@ class RunCommandTest : public CommandTest {
   }
   std::string run(const std::string& name) const { return "--run " + path(name) + " "; }
 
-  /// Starts the command, with `launcher` in front of it, and signals it when the run's metrics have a few lines.
+  /// Starts the command, with `launcher` in front of it, and signals it when the run's metrics have a few lines. The
+  /// steps of these runs take milliseconds, so that the lines are counted here and not by a shell's loop, which a busy
+  /// machine holds up until the run is over.
   Finished signalled(const std::string& arguments, const std::string& name, const std::string& signal,
                      int lines_min = 3, const std::string& launcher = "") const {
-    const std::string metrics = path(name) + "/metrics.jsonl";
+    using namespace std::chrono_literals;
     const std::string command = launcher + SLUICE_BINARY " " + arguments + " >" + path(".out") + " 2>" + path(".err");
-    const std::string script = "export XDG_CACHE_HOME=" + path("cache") + "; " + command +
-                               " & pid=$!; until [ \"$(cat " + metrics + " 2>/dev/null | wc -l)\" -ge " +
-                               std::to_string(lines_min) + " ]; do kill -0 $pid || exit 99; sleep 0.02; done; kill -" +
-                               signal + " $pid; wait $pid";
-    const int status = std::system(script.c_str());
+    std::filesystem::remove(path(".pid"));
+    std::future<int> ended = std::async(std::launch::async, [script = "export XDG_CACHE_HOME=" + path("cache") + "; " +
+                                                                      command + " & pid=$!; echo $pid >" +
+                                                                      path(".pid") + "; wait $pid"] {
+      return std::system(script.c_str());
+    });
+    for (; ended.wait_for(1ms) != std::future_status::ready;) {
+      const std::string metrics = read(path(name) + "/metrics.jsonl");
+      if (std::count(metrics.begin(), metrics.end(), '\n') < lines_min) continue;
+      EXPECT_EQ(std::system(("pid=$(cat " + path(".pid") + "); kill -" + signal + " $pid").c_str()), 0)
+          << "the run was over before its signal";
+      break;
+    }
+    const int status = ended.get();
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path(".out")), read(path(".err"))};
   }
 
