@@ -1,14 +1,11 @@
 #include "src/train/prepare.h"
 
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <filesystem>
-#include <map>
 #include <thread>
 
 #include "io/publish.h"
@@ -23,6 +20,7 @@
 #include "src/device/profile_rates.h"
 #include "src/schedule/build.h"
 #include "src/train/assumed_drive.h"
+#include "src/train/drive_space.h"
 #include "src/train/profile_doubts.h"
 
 namespace sluice {
@@ -104,26 +102,6 @@ bool all_exist(const std::vector<std::string>& directories) {
   return std::ranges::all_of(directories, [&](const std::string& d) { return std::filesystem::exists(d, ignored); });
 }
 
-/// For stripes of one size: directories on one file system share its room.
-Result<std::uint64_t> free_space(const std::vector<std::string>& directories) {
-  struct Room {
-    std::uint64_t bytes = 0, directories = 0;
-  };
-  std::map<dev_t, Room> rooms;
-  for (const std::string& d : directories) {
-    struct stat st {};
-    struct statvfs fs {};
-    if (stat(d.c_str(), &st) != 0 || statvfs(d.c_str(), &fs) != 0)
-      return bad_request("--nvme " + d + ": cannot read its free space; give a directory on a mounted drive");
-    Room& room = rooms[st.st_dev];
-    room.bytes = fs.f_bavail * static_cast<std::uint64_t>(fs.f_frsize);
-    ++room.directories;
-  }
-  std::uint64_t least = directories.empty() ? 0 : ~0ull;
-  for (const auto& [device, room] : rooms) least = std::min(least, room.bytes / room.directories);
-  return least * directories.size();
-}
-
 /// Budgets per rank; what the user left open is a share of what the machine has now.
 Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w) {
   const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(c));
@@ -142,12 +120,6 @@ Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w)
   }
   w.budget_bytes = {device, host, nvme};
   return success();
-}
-
-/// A file that is large beside caches and small beside the room that there is.
-Result<std::uint64_t> measuring_bytes(const std::vector<std::string>& directories) {
-  SLUICE_ASSIGN(const std::uint64_t space, free_space(directories));
-  return std::clamp<std::uint64_t>(space / 4, 8u << 20, 2ull << 30) >> 20 << 20;
 }
 
 Status get_profile(Prepared& run, Device& device, const Progress& progress) {

@@ -8,6 +8,7 @@
 #include "src/device/profile.h"
 #include "src/device/profile_measure.h"
 #include "src/device/profile_rates.h"
+#include "src/train/drive_space.h"
 
 namespace sluice {
 namespace {
@@ -20,6 +21,8 @@ constexpr double beaten_by = 0.98;
 constexpr double far_quicker = 0.7, far_slower = 1.6;
 /// An op matters that is this share of the step.
 constexpr double share_that_matters = 0.1;
+/// Of the file that a drive is measured with again: smaller ones show what caches do.
+constexpr std::uint64_t again_bytes_min = 32u << 20, again_bytes_max = 256u << 20;
 
 std::vector<std::string> op_names_of(const Workload& w) {
   std::vector<std::string> names;
@@ -39,20 +42,26 @@ std::vector<std::string> names_in_use(const Workload& w, const std::vector<std::
   return names;
 }
 
-Status measure_drive_again(HardwareProfile& profile, const std::vector<std::string>& drives, Doubts& doubts,
-                           CpuClock* clock) {
+/// Of a drive that is nearly full, as one is that holds the run itself, the old figures and their doubt stay: a run does
+/// not fail for want of better ones.
+void measure_drive_again(HardwareProfile& profile, const std::vector<std::string>& drives, Doubts& doubts,
+                         CpuClock* clock) {
+  const Result<std::uint64_t> room = measuring_bytes(drives);
+  if (!room.ok() || *room < again_bytes_min) return;
   DriveProfile& known = profile.drives[drive_key(drives)];
   DriveOptions options;
   options.directories = drives;
-  options.file_bytes = 256u << 20;
+  options.file_bytes = std::min(*room, again_bytes_max);
   options.setting.block_bytes = known.block_bytes;
   options.setting.depth = known.depth;
-  SLUICE_ASSIGN(options.setting.backend, parse_io_backend(known.backend));
-  const std::vector<double> weights = known.stripe_weights;
-  SLUICE_ASSIGN(known, measure_drive_quietly(options, doubts, clock));
+  const Result<IoBackendKind> backend = parse_io_backend(known.backend);
+  if (!backend.ok()) return;
+  options.setting.backend = *backend;
+  Result<DriveProfile> measured = measure_drive_quietly(options, doubts, clock);
+  if (!measured.ok()) return;
   // Where things lie in swap files follows from them.
-  known.stripe_weights = weights;
-  return success();
+  measured->stripe_weights = known.stripe_weights;
+  known = *std::move(measured);
 }
 
 /// What the bound of this resource was worked out from.
@@ -110,7 +119,7 @@ Result<MeasuredAgain> settle_doubts(HardwareProfile& profile, const Workload& wo
   const auto chosen = [&](const std::string& name) { return std::ranges::count(names, name) > 0; };
   SLUICE_TRY(measure_rates(profile, chosen, doubts, clock));
   if (!drives.empty() && chosen(drive_doubt(drive_key(drives))) && profile.drives.contains(drive_key(drives)))
-    SLUICE_TRY(measure_drive_again(profile, drives, doubts, clock));
+    measure_drive_again(profile, drives, doubts, clock);
   for (const std::string& name : names) profile.op_seconds.erase(name);
   result.changed = true;
   result.device = !workload.device.empty() && chosen(device_doubt(workload.device));

@@ -17,7 +17,8 @@ struct MeasuredAgain {
   bool device = false;   ///< the GPU in use is to be measured again, by who has it
 };
 /// Where something that this workload is predicted with is doubted, and the machine is quiet: measures rates and the
-/// drives again, and forgets seconds of ops, which calibrate then measures. `clock` null: the system's.
+/// drives again, where these have room for it, and forgets seconds of ops, which calibrate then measures. `clock` null:
+/// the system's.
 Result<MeasuredAgain> settle_doubts(HardwareProfile& profile, const Workload& workload,
                                     const std::vector<std::string>& drives, Doubts& doubts, const Progress& progress,
                                     CpuClock* clock = nullptr);

@@ -2,7 +2,9 @@
 #include "src/device/quiet.h"
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -197,6 +199,24 @@ TEST(Doubts, AreMeasuredAgainWhenTheMachineIsQuietAndNotForEver) {
   EXPECT_FALSE(again->changed) << "measured often enough";
   say_doubts(rig.work, {}, doubts, [&](const std::string& text) { said.push_back(text); });
   EXPECT_NE(said.back().find("runs still differ"), std::string::npos) << said.back();
+}
+
+TEST(Doubts, OfADriveThatIsFullStay) {
+  const ScratchDir scratch;
+  const std::string drive = scratch.path() + "/drive";
+  std::filesystem::create_directory(drive);
+  if (mount("tmpfs", drive.c_str(), "tmpfs", 0, "size=64m") != 0) GTEST_SKIP() << "no file system can be mounted here";
+  Rig rig;
+  Doubts doubts;
+  const std::string key = drive_key(std::vector<std::string>{drive});
+  rig.profile.drives[key] = {};
+  doubts.contradict(drive_doubt(key), "it took 2 s");
+  PlayedClock quiet({0});
+  const auto again = settle_doubts(rig.profile, rig.work, {drive}, doubts, {}, &quiet);
+  EXPECT_EQ(umount(drive.c_str()), 0);
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(rig.profile.drives[key].read_bytes_per_second, DriveProfile().read_bytes_per_second);
+  EXPECT_TRUE(doubts.to_measure(drive_doubt(key)));
 }
 
 TEST(Doubts, OpsMeasuredOnABusyMachineAreMarked) {
