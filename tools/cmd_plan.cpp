@@ -108,6 +108,14 @@ Json to_json(const Prepared& run, const Findings& findings) {
                 {"h2d", b.h2d},
                 {"d2h", b.d2h},
                 {"collective", b.collective}};
+  const Workload& w = run.workload;
+  if (w.ranks() > 1)
+    j["ranks"] = {{"all", w.ranks()},
+                  {"shard_group", w.shards()},
+                  {"replicas", w.replicas()},
+                  {"lots", w.lots * w.ranks()},
+                  {"reduction", reduction_names[static_cast<std::size_t>(w.reduction)]},
+                  {"received_bytes_per_rank", plan_link_bytes(run.main).collective}};
   const Schedule& s = run.search.schedule;
   j["schedule"] = {{"group", s.group},
                    {"micro_batches", run.workload.micro_batches},
@@ -139,6 +147,21 @@ std::string share(const Schedule& s, F holds) {
   return std::to_string(count) + " of " + std::to_string(s.units.size());
 }
 
+void print_ranks(const Prepared& run) {
+  const Workload& w = run.workload;
+  if (w.ranks() == 1) return;
+  std::printf("ranks           %d", w.ranks());
+  if (const int machines = w.ranks() / ranks_of_machine(run.config); machines > 1)
+    std::printf(" on %d machines; memory, drives and resources are those of one machine", machines);
+  const std::string states = w.shards() == 1            ? "every rank has all states"
+                             : w.shards() == w.ranks() ? "all share one copy of the states"
+                                                       : "groups of " + std::to_string(w.shards()) +
+                                                             " share one copy of the states";
+  std::printf("\n                %s; they add up gradients %s; each receives %s a step\n\n", states.c_str(),
+              w.reduction == Reduction::pass ? "behind every lot" : "behind their last micro-batch",
+              format_bytes(plan_link_bytes(run.main).collective).c_str());
+}
+
 void print_memory(const Prepared& run, const SmallestBudgets& smallest) {
   const std::uint64_t ranks = ranks_of(run);
   Table table({"tier", "budget", "arena", "most alive", "arena / alive", "least, others as given", "least corner"});
@@ -168,6 +191,8 @@ void print_placement(const Prepared& run) {
   };
   table.add({"parameters (units)", share(s, [](const UnitChoice& c) { return c.resident; }),
              home(&UnitChoice::parameter_home, Place::host), home(&UnitChoice::parameter_home, Place::nvme)});
+  if (const std::string held = share(s, [](const UnitChoice& c) { return c.held && !c.resident; }); held != "none")
+    table.add({"parameters through a step", held, "-", "-"});
   table.add({"remainder, moments", "-", home(&UnitChoice::state_home, Place::host),
              home(&UnitChoice::state_home, Place::nvme)});
   const auto updated = [&](bool device) {
@@ -198,10 +223,11 @@ void print_time(const Prepared& run, const Advice& advice) {
   double flop = 0;
   for (const Op& op : run.main.ops) flop += op.flop;
   flop *= static_cast<double>(ranks_of(run));
-  const std::array<std::string, 6> work{
+  const std::array<std::string, resource_names.size()> work{
       format_count(flop) + "FLOP", "-", "-", format_bytes(b.nvme_read + b.nvme_write), format_bytes(b.h2d),
-      format_bytes(b.d2h)};
+      format_bytes(b.d2h), format_bytes(b.collective)};
   for (std::size_t r = 0; r < resource_names.size(); ++r) {
+    if (r == static_cast<std::size_t>(Resource::network) && run.workload.ranks() == 1) continue;
     char percent[32];
     std::snprintf(percent, sizeof percent, "%.0f%%", 100 * p.resource_seconds[r] / p.step_seconds);
     table.add({resource_names[r], work[r], format_seconds(p.resource_seconds[r]), percent});
@@ -271,9 +297,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
               format_count(static_cast<double>(run->model.parameters)).c_str(),
               format_count(static_cast<double>(config.batch * config.sequence)).c_str(), checked.weights.c_str());
   print_assumed(assumed);
-  if (const int machines = config.ranks / ranks_of_machine(config); machines > 1)
-    std::printf("ranks           %d on %d machines; memory, drives and resources are those of one machine\n\n",
-                config.ranks, machines);
+  print_ranks(*run);
   print_memory(*run, findings.smallest);
   print_placement(*run);
   print_time(*run, findings.advice);

@@ -188,7 +188,7 @@ Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const Run
   const RunDescription& run = *directory.run();
   if (!kernels_anew && run.device == prepared->workload.device) prepared->kernels = run.kernels;
   // For other ranks there are going to be others.
-  const bool is_kept = !directory.has_snapshot() && prepared->config.ranks == run.config.ranks;
+  const bool is_kept = !directory.has_snapshot() && is_laid_out_alike(prepared->config, run.config);
   const RankRange here = world == nullptr ? RankRange{0, prepared->workload.ranks()} : world->here();
   if (prepared->workload.durable && directory.has_commits() && is_kept)
     SLUICE_TRY(Engine::check_swap(*prepared, run.id, here));

@@ -39,7 +39,7 @@ Status check_goes_on(const RunConfig& config, const RunDirectory& directory) {
   if (result) return check_complete(config, directory, (*result)["steps"].get<std::int64_t>());
   SLUICE_TRY(directory.check_place());
   SLUICE_TRY(directory.check_swap_files(config.nvme));
-  const bool keeps_plan = config.ranks == directory.run()->config.ranks;
+  const bool keeps_plan = is_laid_out_alike(config, directory.run()->config);
   if (config.optimizer.clip_norm == 0 || !keeps_plan || directory.run()->schedule.update_ahead) return success();
   return bad_request(
       "--clip: the run's plan updates within the backward pass, before the norm is known: it can go on "
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Prepared>> prepare_described(const RunConfig& config, con
   if (!directory.run()) return prepare(config, Purpose::train, progress);
   const RunDescription& run = *directory.run();
   // Shards of another size have another plan.
-  if (config.ranks != run.config.ranks) {
+  if (!is_laid_out_alike(config, run.config)) {
     SLUICE_ASSIGN(auto anew, prepare(config, Purpose::train, progress));
     SLUICE_TRY(check_arenas(*anew));
     return anew;

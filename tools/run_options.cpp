@@ -152,7 +152,25 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   OptimizerConfig& a = c.optimizer;
   app->add_flag("--from-scratch", o->from_scratch, "begin with random weights, also where --model has its own")
       ->group("Model");
-  app->add_option("--ranks", c.ranks, "ZeRO-3 data-parallel ranks in this process; those that mpirun starts are its processes")
+  app->add_option("--ranks", c.ranks, "data-parallel ranks in this process; those that mpirun starts are its processes")
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option("--zero", o->zero,
+                  "what ranks share (ZeRO): 0 nothing, every rank has all states and gradients are all-reduced; 1 "
+                  "states; 2 states and gradients; 3 parameters too; auto: states, and of the rest what is predicted to "
+                  "be quickest within the budgets, unit by unit. The bits are the same")
+      ->check(one_of({"auto", "0", "1", "2", "3"}))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option("--shard-group", c.shard_group,
+                  "ranks, neighbours, that have one copy of the states between them; other groups have replicas "
+                  "(default: all ranks)")
+      ->check(more_than(0))
+      ->group("Batch");
+  app->add_option("--reduction", o->reduction,
+                  "when ranks add up their gradients: after their last micro-batch, or after each lot, so that what "
+                  "waits between passes is a shard and not a whole gradient. The bits are the same")
+      ->check(one_of({"last", "pass"}))
       ->capture_default_str()
       ->group("Batch");
   app->add_option("--lots", c.lots,
@@ -233,8 +251,9 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({"auto", "host", "nvme"}))
       ->capture_default_str()
       ->group("Schedule");
-  app->add_option("--residency", o->residency, "parameters that stay on the device")
-      ->check(one_of({"auto", "none", "all"}))
+  app->add_option("--residency", o->residency,
+                  "parameters that stay on the device: none, all, or from a step's first pass over them to its last")
+      ->check(one_of({"auto", "none", "step", "all"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--optimizer", o->optimizer,
@@ -272,6 +291,46 @@ std::set<std::string> given_options(const CLI::App& app) {
   return names;
 }
 
+namespace {
+
+/// What is shared is a choice of where things lie and when they are added up: --zero fixes those options.
+Status resolve_zero(const RunOptions& o, RunConfig& c) {
+  if (o.zero == "auto") return success();
+  const auto contradicts = [&](const std::string& option, const std::string& means) {
+    return bad_request("--zero " + o.zero + " means " + means + ", and " + option + " was given; leave one of them out");
+  };
+  if (o.zero == "0") {
+    if (c.shard_group > 1)
+      return contradicts("--shard-group " + std::to_string(c.shard_group), "that every rank has all states");
+    c.shard_group = 1;
+    return success();
+  }
+  if (c.shard_group == 1 && c.ranks > 1) return contradicts("--shard-group 1", "that ranks share the states");
+  if (o.zero == "3") {
+    if (c.wish.resident == true || c.wish.held == true)
+      return contradicts("--residency " + o.residency, "that parameters are gathered for every pass");
+    c.wish.resident = c.wish.held = false;
+  } else {
+    if (c.wish.resident == false && c.wish.held != true)
+      return contradicts("--residency " + o.residency, "that parameters are gathered once a step");
+    if (!c.wish.resident) c.wish.resident = true;
+  }
+  if (o.zero == "1") {
+    if (c.reduction == Reduction::pass) return contradicts("--reduction pass", "that gradients are added up once");
+    return success();
+  }
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * c.ranks;
+  const int micro_batches = at_once > 0 ? static_cast<int>(c.batch / at_once) : 1;
+  if (c.reduction == Reduction::last && c.wish.group && *c.wish.group < micro_batches)
+    return contradicts(o.group > 0 ? "--group " + std::to_string(o.group) : "--schedule " + o.schedule,
+                       "that no whole gradient waits between passes, which takes --schedule vertical or --reduction "
+                       "pass");
+  if (c.reduction == Reduction::last) c.wish.group = std::max(1, micro_batches);
+  return success();
+}
+
+}  // namespace
+
 Result<RunConfig> resolve(const RunOptions& o) {
   RunConfig c = o.config;
   if (c.run == keep_nothing) c.run.clear();
@@ -303,8 +362,11 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.update != "auto") c.wish.update_ahead = o.update == "ahead";
   if (o.recompute != "auto") c.wish.recompute = o.recompute == "full";
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
+  if (o.residency != "auto") c.wish.held = o.residency == "step";
+  c.reduction = o.reduction == "pass" ? Reduction::pass : Reduction::last;
   if (o.optimizer != "auto") c.wish.update_on_device = o.optimizer == "device";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
+  SLUICE_TRY(resolve_zero(o, c));
   SLUICE_TRY(check_names(c));
   SLUICE_TRY(resolve_evaluation(o, c));
   // Another process may go on from another directory.

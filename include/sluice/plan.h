@@ -181,6 +181,7 @@ struct Op {
   std::int32_t group = -1;       ///< index in StepPlan::groups for collectives
   std::int32_t collective = -1;  ///< number of the collective among those of its group, in program order from 0
   bool accumulate = false;       ///< backward, grad_norm: add to what is there instead of setting it
+  bool is_replica = false;       ///< control: another rank counts the norm of the same gradients
   std::uint64_t element = 0;     ///< first element of the tile within the rank's shard (optimizer ops)
   std::uint64_t numel = 0;       ///< elements of the tile (optimizer ops)
   std::uint64_t bytes = 0;       ///< moved by the op (copies, drive, collectives: received)

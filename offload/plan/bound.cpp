@@ -14,10 +14,15 @@ void Work::add(const OpCost& c) {
   memory_seconds += c.memory_seconds;
   link_down_seconds += c.link_down_seconds;
   link_up_seconds += c.link_up_seconds;
+  if (c.network_seconds > 0) {
+    const auto group = static_cast<std::size_t>(c.group);
+    network_seconds.resize(std::max(network_seconds.size(), group + 1));
+    network_seconds[group] += c.network_seconds;
+  }
   (c.drive == DriveUse::write ? write_bytes : read_bytes) += c.drive_bytes;
 }
 
-std::array<double, 6> Work::seconds(const HardwareProfile& hw) const {
+ResourceSeconds Work::seconds(const HardwareProfile& hw) const {
   // Both directions at once may share what neither reaches alone.
   double down = link_down_seconds, up = link_up_seconds;
   if (hw.device) {
@@ -27,7 +32,8 @@ std::array<double, 6> Work::seconds(const HardwareProfile& hw) const {
   }
   return {compute_seconds,           hw.ranks * core_seconds / hw.cores,
           hw.ranks * memory_seconds, drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes),
-          hw.ranks * down,           hw.ranks * up};
+          hw.ranks * down,           hw.ranks * up,
+          network_seconds.empty() ? 0 : *std::ranges::max_element(network_seconds)};
 }
 
 double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
@@ -65,11 +71,11 @@ double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw)
 }
 
 double time_bound(const StepPlan& plan, const HardwareProfile& hw, Resource* bottleneck,
-                  std::array<double, 6>* seconds) {
+                  ResourceSeconds* seconds) {
   const planning::CostModel model(plan, hw);
   planning::Work work;
   for (const Op& op : plan.ops) work.add(model.cost(op));
-  const std::array<double, 6> each = work.seconds(hw);
+  const ResourceSeconds each = work.seconds(hw);
   const auto largest = std::max_element(each.begin(), each.end());
   if (bottleneck) *bottleneck = static_cast<Resource>(largest - each.begin());
   if (seconds) *seconds = each;

@@ -70,15 +70,24 @@ double CostModel::compute_seconds(const Op& op) const {
   return op.flop / flops(op) + overhead;
 }
 
+/// Neighbouring ranks share a machine. Members of a group are as far apart as the axes behind its last one are large.
+double CostModel::members_here(AxisSet axes) const {
+  double stride = 1, members = 1;
+  for (std::size_t i = plan_.topology.axes.size(); i-- > 0; stride *= plan_.topology.axes[i].size)
+    if (axes >> i & 1) members *= std::clamp(hw_.ranks / stride, 1.0, static_cast<double>(plan_.topology.axes[i].size));
+  return members;
+}
+
 /// Messages inside the machine and between machines go beside each other; the ranks of a machine share its network.
-double CostModel::message_seconds(const Op& op) const {
-  const double members = plan_.topology.size(plan_.groups[static_cast<std::size_t>(op.group)]);
-  const double here = std::min<double>(members, hw_.ranks), part = static_cast<double>(op.bytes) / (members - 1);
+double CostModel::message_seconds(const Op& op, bool with_latency) const {
+  const AxisSet axes = plan_.groups[static_cast<std::size_t>(op.group)];
+  const double members = plan_.topology.size(axes), here = members_here(axes);
+  const double part = static_cast<double>(op.bytes) / (members - 1);
   const auto seconds = [&](const std::optional<MessageRates>& measured, double bytes) {
     const MessageRates rates = measured.value_or(MessageRates());
     const bool gathers = op.kind == OpKind::all_gather;
     return bytes == 0 ? 0.0
-                      : rates.latency_seconds +
+                      : (with_latency ? rates.latency_seconds : 0) +
                             bytes / (gathers ? rates.gather_bytes_per_second : rates.reduce_bytes_per_second);
   };
   return std::max(seconds(hw_.messages_inside, part * (here - 1)),
@@ -135,7 +144,9 @@ OpCost CostModel::cost(const Op& op) const {
       break;
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
-      c.seconds = (hw_.ranks_apart ? message_seconds(op) : bytes / hw_.memory_bytes_per_second) + overhead;
+      c.seconds = (hw_.ranks_apart ? message_seconds(op, true) : bytes / hw_.memory_bytes_per_second) + overhead;
+      c.network_seconds = hw_.ranks_apart ? message_seconds(op, false) : 0;
+      c.group = op.group;
       memory = bytes;
       break;
     case OpKind::sync:

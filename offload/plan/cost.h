@@ -21,6 +21,8 @@ struct OpCost {
   DriveUse drive = DriveUse::none;
   double latency_seconds = 0;  ///< after the transfer, while the lane is free for the next one (windowed lanes)
   double link_down_seconds = 0, link_up_seconds = 0;  ///< on the way to and from the device
+  double network_seconds = 0;  ///< of messages, at the full rate
+  std::int32_t group = -1;     ///< whose messages they are
 };
 
 /// What the host does for steps, alone or beside a GPU.
@@ -38,7 +40,8 @@ class CostModel {
 
  private:
   double compute_seconds(const Op& op) const;
-  double message_seconds(const Op& op) const;
+  double members_here(AxisSet axes) const;
+  double message_seconds(const Op& op, bool with_latency) const;
   double copy_rate(bool down) const;
   double flops(const Op& op) const;
 

@@ -47,8 +47,8 @@ void add_size(WordHash& h, const std::vector<T>& v) {
 }
 
 void add_op(WordHash& h, const Op& op) {
-  add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.tile, op.collective, op.group, op.accumulate, op.element,
-          op.numel, op.bytes, op.flop, op.cost);
+  add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.tile, op.collective, op.group, op.accumulate, op.is_replica,
+          op.element, op.numel, op.bytes, op.flop, op.cost);
   add_size(h, op.accesses);
   for (const Access& a : op.accesses) add_all(h, a.buffer, a.offset, a.bytes, a.role, a.mode, a.slot);
   add_size(h, op.waits);

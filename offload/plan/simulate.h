@@ -20,8 +20,9 @@ struct Span {
 using Timeline = std::vector<Span>;
 
 /// Resources that lanes share. No step is faster than the largest work / rate over them.
-enum class Resource : std::uint8_t { compute, cores, memory, drive, link_down, link_up };
-constexpr std::array<const char*, 6> resource_names{"compute", "cores", "memory", "nvme", "h2d", "d2h"};
+enum class Resource : std::uint8_t { compute, cores, memory, drive, link_down, link_up, network };
+constexpr std::array<const char*, 7> resource_names{"compute", "cores", "memory", "nvme", "h2d", "d2h", "network"};
+using ResourceSeconds = std::array<double, resource_names.size()>;
 
 struct Simulation {
   double step_seconds = 0;   ///< steady state: time between the ends of consecutive iterations of a cyclic plan
@@ -32,7 +33,7 @@ struct Simulation {
   /// them, or the first one).
   double pass_bound_seconds = 0;
   Resource bottleneck = Resource::compute;
-  std::array<double, 6> resource_seconds{};           ///< work / rate of each
+  ResourceSeconds resource_seconds{};                 ///< work / rate of each
   std::array<double, lane_names.size()> lane_busy{};  ///< busy fraction of each lane kind in steady state
   Timeline timeline;                                  ///< last simulated iteration, in program order
 };
@@ -51,6 +52,6 @@ Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterati
 
 /// The time bound alone, without simulating.
 double time_bound(const StepPlan& plan, const HardwareProfile& hw, Resource* bottleneck = nullptr,
-                  std::array<double, 6>* seconds = nullptr);
+                  ResourceSeconds* seconds = nullptr);
 
 }  // namespace sluice

@@ -33,8 +33,8 @@ class Communicator {
 
   /// part[i] = sum over members of full_m[position * part.size() + i], in pairs of neighbours, and their sums in pairs,
   /// while there is an even number of them, and then one after the other; full has members x part elements. `part` may
-  /// be the caller's own part of `full`. One group of a plan has reductions, so that calls come from one thread.
-  /// `exchange` is host memory for what arrives, where ranks do not share theirs (sluice/exchange.h).
+  /// be the caller's own part of `full`. `exchange` is host memory for what arrives, where ranks do not share theirs
+  /// (sluice/exchange.h).
   virtual Status reduce_scatter(std::int32_t channel, std::span<const float> full, std::span<float> part,
                                 std::span<std::byte> exchange) = 0;
 

@@ -177,7 +177,7 @@ Status StepOps::control(const BoundOp& op, const StepParams& params) {
   const Operand* const block = op.find(Role::control);
   auto* const own = as<ControlBlock>(block);
   // A plan without gradients has the norm of an earlier one there.
-  norm_ = has_norms_ ? own->norm : ExactSum{};
+  norm_ = has_norms_ && !op.op->is_replica ? own->norm : ExactSum{};
   loss_ = ExactSum{};
   for (const double loss : losses_of(*block)) loss_.add(loss);
   if (members(*op.op) > 1) {

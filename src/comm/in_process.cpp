@@ -125,7 +125,8 @@ class InProcessCommunicator final : public Communicator {
     const std::shared_ptr<Session> fresh = sessions_->get(++prepared_);
     std::vector<Place> places;
     for (std::size_t g = 0; g < groups.size(); ++g)
-      places.push_back({fresh->channel(g, topology.members(groups[g])), topology.position(groups[g])});
+      places.push_back(
+          {fresh->channel(g, topology.members(groups[g])), topology.position(groups[g]), std::make_unique<TreeSum>(), {}});
     const std::lock_guard lock(mutex_);
     session_ = fresh;
     places_ = std::move(places);
@@ -133,7 +134,8 @@ class InProcessCommunicator final : public Communicator {
   }
 
   Status all_gather(std::int32_t group, std::span<std::byte> full) override {
-    auto& [shared, own] = place(group);
+    const Place& p = place(group);
+    const auto& [shared, own] = std::tie(p.channel, p.position);
     const std::size_t members = shared->members();
     SLUICE_CHECK(full.size() % members == 0, "(%zu bytes, %zu members)", full.size(), members);
     const std::size_t part = full.size() / members;
@@ -148,26 +150,29 @@ class InProcessCommunicator final : public Communicator {
 
   Status reduce_scatter(std::int32_t group, std::span<const float> full, std::span<float> part,
                         std::span<std::byte>) override {
-    auto& [shared, own] = place(group);
+    const Place& p = place(group);
+    const auto& [shared, own] = std::tie(p.channel, p.position);
     const std::size_t members = shared->members(), numel = part.size();
     SLUICE_CHECK(full.size() == numel * members, "(%zu elements, %zu in %zu parts)", full.size(), numel, members);
     shared->publish(own, full.data());
     SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
     // Part may lie inside full: nobody else reads there.
-    tree_.add_up(members, part, [&](std::size_t m) { return shared->of<float>(m) + own * numel; });
+    p.tree->add_up(members, part, [&](std::size_t m) { return shared->of<float>(m) + own * numel; });
     return shared->meet(deadline_.load(), rank_, group);
   }
 
   Status sum(std::int32_t group, std::span<std::int64_t> values) override {
-    auto& [shared, own] = place(group);
-    scratch_.resize(std::max(scratch_.size(), values.size()));  // the same for every step of a plan
+    Place& p = place(group);
+    const auto& [shared, own] = std::tie(p.channel, p.position);
+    std::vector<std::int64_t>& scratch = p.scratch;
+    scratch.resize(std::max(scratch.size(), values.size()));  // the same for every step of a plan
     shared->publish(own, values.data());
     SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
-    std::fill_n(scratch_.begin(), values.size(), std::int64_t{0});
+    std::fill_n(scratch.begin(), values.size(), std::int64_t{0});
     for (std::size_t m = 0; m < shared->members(); ++m)
-      for (std::size_t i = 0; i < values.size(); ++i) scratch_[i] += shared->of<std::int64_t>(m)[i];
+      for (std::size_t i = 0; i < values.size(); ++i) scratch[i] += shared->of<std::int64_t>(m)[i];
     SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
-    std::copy_n(scratch_.begin(), values.size(), values.begin());
+    std::copy_n(scratch.begin(), values.size(), values.begin());
     return success();
   }
 
@@ -185,6 +190,9 @@ class InProcessCommunicator final : public Communicator {
   struct Place {
     std::shared_ptr<Channel> channel;
     std::size_t position = 0;
+    // Of collectives of this group, which one thread calls; those of other groups run beside it.
+    std::unique_ptr<TreeSum> tree;
+    std::vector<std::int64_t> scratch;
   };
   Place& place(std::int32_t group) {
     SLUICE_CHECK(group >= 0 && static_cast<std::size_t>(group) < places_.size(), "(group %d of %zu)", group,
@@ -199,8 +207,6 @@ class InProcessCommunicator final : public Communicator {
   std::mutex mutex_;  ///< guards the session against cancel from other threads
   std::shared_ptr<Session> session_;
   std::vector<Place> places_;
-  TreeSum tree_;                       ///< of reduce_scatter, which one thread calls
-  std::vector<std::int64_t> scratch_;  ///< of sum, which one thread calls
 };
 
 }  // namespace

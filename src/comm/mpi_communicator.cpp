@@ -104,7 +104,7 @@ Status MpiCommunicator::reduce_scatter(std::int32_t number, std::span<const floa
     if (at + 1 < blocks) SLUICE_TRY(begin_block(at + 1));
     SLUICE_TRY(finish(under_way[at % exchange_blocks], "reduce_scatter", c));
     const std::size_t begin = at * block, count = std::min(block, numel - begin);
-    tree_.add_up(members, part.subspan(begin, count), [&](std::size_t m) -> const float* {
+    c.tree->add_up(members, part.subspan(begin, count), [&](std::size_t m) -> const float* {
       return m == c.position ? full.data() + c.position * numel + begin : arrived(at, m);
     });
   }

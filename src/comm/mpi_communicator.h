@@ -50,7 +50,8 @@ class MpiCommunicator final : public Communicator {
     std::vector<RankId> members;
     std::size_t position = 0;
     int tag = 0;
-    std::vector<std::int64_t> received;  ///< by sum
+    std::vector<std::int64_t> received;           ///< by sum
+    std::unique_ptr<TreeSum> tree = std::make_unique<TreeSum>();  ///< of reduce_scatter
   };
   Channel& channel(std::int32_t number);
   Status finish(Messages& messages, const char* what, const Channel& channel);
@@ -65,7 +66,6 @@ class MpiCommunicator final : public Communicator {
   std::function<void()> met_;
   RankId rank_ = 0, ranks_ = 1;
   std::vector<Channel> channels_;
-  TreeSum tree_;  ///< of reduce_scatter, which one thread calls
   std::mutex mutex_;  ///< guards what follows
   std::uint64_t session_ = 0;
   std::map<std::uint64_t, std::string> cancelled_;  ///< sessions, this one and later ones, and why

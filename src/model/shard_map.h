@@ -1,11 +1,13 @@
 // Where the elements of a model lie: which shard of a unit's flat buffer, and where in it.
 //
-// A unit's flat buffer is cut into equal parts, one for each rank, rounded up to whole grains; what the last parts have
-// beyond the buffer's end is padding. Whoever asks where a tensor is, or whose an element is, asks here.
+// A unit's flat buffer is cut into equal parts, one for each rank of a shard group, rounded up to whole grains; what the
+// last parts have beyond the buffer's end is padding. Other groups have the same parts again, as replicas: rank r has
+// part r modulo the parts. Whoever asks where a tensor is, or whose an element is, asks here.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "sluice/plan.h"
 #include "src/model/model.h"
@@ -17,15 +19,17 @@ constexpr std::uint64_t shard_grain_numel = 4096;
 
 class ShardMap {
  public:
-  /// `model` outlives it.
-  ShardMap(const ModelSpec& model, RankId shards) : model_(&model), shards_(shards) {}
+  /// `model` outlives it. Replicas add up their shards in as many equal parts, of whole elements.
+  ShardMap(const ModelSpec& model, RankId shards, RankId replicas = 1)
+      : model_(&model), shards_(shards), grain_numel_(std::lcm(shard_grain_numel, std::uint64_t{replicas})) {}
 
   RankId shards() const { return shards_; }
+  RankId shard_of(RankId rank) const { return static_cast<RankId>(rank % shards_); }
   std::uint64_t unit_numel(UnitId unit) const { return model_->units[static_cast<std::size_t>(unit)].numel; }
   /// Elements of each shard, padding included.
   std::uint64_t shard_numel(UnitId unit) const {
-    const std::uint64_t grain = shard_grain_numel * shards_;
-    return (unit_numel(unit) + grain - 1) / grain * shard_grain_numel;
+    const std::uint64_t grain = grain_numel_ * shards_;
+    return (unit_numel(unit) + grain - 1) / grain * grain_numel_;
   }
   std::uint64_t full_numel(UnitId unit) const { return shard_numel(unit) * shards_; }
   /// First element of a shard in the flat buffer.
@@ -50,6 +54,7 @@ class ShardMap {
  private:
   const ModelSpec* model_;
   RankId shards_;
+  std::uint64_t grain_numel_;
 };
 
 }  // namespace sluice

@@ -66,6 +66,7 @@ class Driver {
         rank_(emitter_, w, s, kind),
         stream_(rank_, s.tiles_in_flight) {
     head_ = static_cast<UnitId>(w.model->units.size()) - 1;
+    groups_ = micro_batch_groups(w, s, kind);
   }
 
   void run() {
@@ -82,15 +83,16 @@ class Driver {
  private:
   bool train() const { return kind_ == PlanKind::train; }
   bool ahead() const { return train() && schedule_.update_ahead; }
-  int groups() const { return (work_.micro_batches + group_size() - 1) / group_size(); }
-  int group_size() const { return kind_ == PlanKind::decode ? 1 : std::clamp(schedule_.group, 1, work_.micro_batches); }
-  std::vector<int> micro_batches(int group) const {
+  int groups() const { return static_cast<int>(groups_.size()); }
+  const MicroBatchGroup& group(const Pass& p) const { return groups_[static_cast<std::size_t>(p.group)]; }
+  std::vector<int> micro_batches(const Pass& p) const {
     std::vector<int> list;
-    for (int i = group * group_size(); i < std::min((group + 1) * group_size(), work_.micro_batches); ++i)
-      list.push_back(i);
+    for (int i = group(p).first; i < group(p).end; ++i) list.push_back(i);
     return list;
   }
   bool last_group(const Pass& p) const { return p.group == groups() - 1; }
+  /// The embedding's backward needs none.
+  static bool reads_parameters(const Pass& p) { return p.phase != Phase::backward || p.unit != 0; }
   bool tied_head(const Pass& p) const { return p.phase == Phase::head && work_.model->config.tied; }
   void list_passes();
   void emit_pass(std::size_t p);
@@ -101,7 +103,7 @@ class Driver {
   std::vector<Task> prepare(std::size_t p);
   std::vector<Task> drain(std::size_t p);
   void emit_slot(const Pass& pass, int mb);
-  void close_pass(const Pass& pass);
+  void close_pass(std::size_t p);
   bool updated_in(const Pass& p) const;
   void bring_next(std::size_t p, std::size_t slot);
   void park_deferred();
@@ -114,7 +116,9 @@ class Driver {
   TileStream stream_;
   std::vector<Pass> passes_;
   std::vector<bool> prepared_;
-  std::vector<int> open_uses_;       ///< passes, by unit, that its open parameters still serve
+  std::vector<MicroBatchGroup> groups_;
+  std::vector<int> open_uses_;  ///< passes, by unit, that its open parameters still serve
+  std::vector<std::size_t> last_use_;  ///< by unit: the last pass over its parameters
   std::vector<Task> deferred_;       ///< parks of the previous slot
   std::vector<std::size_t> drains_;  ///< passes whose gradients are still to be drained
   UnitId head_ = 0;
@@ -130,6 +134,18 @@ void Driver::list_passes() {
   }
   prepared_.resize(passes_.size());
   open_uses_.resize(work_.model->units.size());
+  last_use_.resize(work_.model->units.size());
+  std::vector<int> uses(last_use_.size());
+  const auto use = [&](UnitId u, std::size_t p) {
+    last_use_[static_cast<std::size_t>(u)] = p;
+    // What is held is still there in its last pass.
+    if (++uses[static_cast<std::size_t>(u)] > 1 && schedule_.units[static_cast<std::size_t>(u)].held)
+      rank_.expect_no_retained_tiles(u);
+  };
+  for (std::size_t p = 0; p < passes_.size(); ++p) {
+    if (reads_parameters(passes_[p])) use(passes_[p].unit, p);
+    if (tied_head(passes_[p])) use(0, p);
+  }
   if (!train()) return;
   // Tiles in the order in which their units are updated.
   for (UnitId i = 0; i <= head_; ++i) stream_.add(unit_tiles(work_, schedule_, ahead() ? i : head_ - i));
@@ -140,8 +156,8 @@ bool Driver::updated_in(const Pass& p) const { return ahead() && p.group == 0 &&
 
 void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
-  // Still open for an earlier pass (the turnaround from forward to backward): nothing travels.
-  if (open_uses_[static_cast<std::size_t>(u)]++ > 0) {
+  // Still open for an earlier pass (the turnaround from forward to backward), or held: nothing travels.
+  if (open_uses_[static_cast<std::size_t>(u)]++ > 0 || rank_.is_open(u)) {
     if (retain) rank_.expect_no_retained_tiles(u);
     return;
   }
@@ -157,7 +173,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
   std::vector<Task> tasks;
   const Pass pass = passes_[p];
   const UnitId u = pass.unit;
-  if (pass.phase == Phase::backward && u == 0) return tasks;  // the embedding's backward needs no parameters
+  if (!reads_parameters(pass)) return tasks;
   if (updated_in(pass)) {
     ++open_uses_[static_cast<std::size_t>(u)];
     tasks.push_back([this, u] { rank_.open_parameters(u); });
@@ -216,21 +232,24 @@ void Driver::emit_slot(const Pass& pass, int mb) {
   }
 }
 
-void Driver::close_pass(const Pass& pass) {
+void Driver::close_pass(std::size_t p) {
+  const Pass& pass = passes_[p];
   const bool tied = tied_head(pass);
   const auto close = [&](UnitId u) {
-    if (--open_uses_[static_cast<std::size_t>(u)] == 0) rank_.close_parameters(u);
+    const auto at = static_cast<std::size_t>(u);
+    const bool stays = schedule_.units[at].held && p < last_use_[at];
+    if (--open_uses_[at] == 0 && !stays) rank_.close_parameters(u);
   };
-  if (pass.phase != Phase::backward || pass.unit != 0) close(pass.unit);
+  if (reads_parameters(pass)) close(pass.unit);
   if (tied) close(0);
   if (!train()) return;
   if (tied) rank_.park_tied_gradients();
   if (pass.phase == Phase::forward) return;
-  if (!last_group(pass)) {
+  if (group(pass).ends_sum) {
+    rank_.reduce(pass.unit, work_.lot_sums().lot_of(group(pass).first));
+  } else {
     rank_.park_gradients(pass.unit);
-    return;
   }
-  rank_.reduce(pass.unit);
 }
 
 void Driver::emit_pass(std::size_t p) {
@@ -252,7 +271,7 @@ void Driver::emit_pass(std::size_t p) {
     for (Task& t : drain(drains_.front())) drains.push_back(std::move(t));
     drains_.erase(drains_.begin());
   }
-  const std::vector<int> slots = micro_batches(pass.group);
+  const std::vector<int> slots = micro_batches(pass);
   const bool back = pass.phase == Phase::backward;
   if (train() && pass.phase != Phase::forward) rank_.bring_gradients(pass.unit);
   std::size_t fetched = 0, drained = 0;
@@ -273,7 +292,7 @@ void Driver::emit_pass(std::size_t p) {
     deferred_.push_back([this, pass, mb] { rank_.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
     if (schedule_.lag == 0) park_deferred();
   }
-  close_pass(pass);
+  close_pass(p);
   if (train() && pass.phase != Phase::forward && last_group(pass)) {
     if (schedule_.lag > 0) {
       drains_.push_back(p);
@@ -321,14 +340,14 @@ void Driver::park_deferred() {
 
 /// Fetch the activations of the next slot before this one computes, so that they travel meanwhile.
 void Driver::bring_next(std::size_t p, std::size_t slot) {
-  const std::vector<int> slots = micro_batches(passes_[p].group);
+  const std::vector<int> slots = micro_batches(passes_[p]);
   if (slot + 1 < slots.size()) {
     rank_.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward);
     return;
   }
   if (p + 1 >= passes_.size() || passes_[p + 1].phase != Phase::backward) return;
   park_deferred();
-  const int first = micro_batches(passes_[p + 1].group).front();
+  const int first = group(passes_[p + 1]).first;
   rank_.bring_inputs(passes_[p + 1].unit, first, true);
 }
 
@@ -343,7 +362,8 @@ StepPlan frame(PlanKind kind, const Workload& w, Detail detail) {
   for (Tier t : {Tier::device, Tier::host, Tier::nvme})
     plan.arenas.push_back({t, w.budget_bytes[static_cast<std::size_t>(t)], 0, 0});
   const AxisSet all = w.topology.all_axes();
-  if (w.ranks() > 1) plan.groups = {all, all};  // sharding_group, control_group
+  if (w.ranks() > 1) plan.groups = {shard_axis, all};  // sharding_group, control_group
+  if (w.replicas() > 1) plan.groups.push_back(replica_axis);
   return plan;
 }
 

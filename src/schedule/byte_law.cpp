@@ -14,7 +14,7 @@ class Law {
       : work_(w),
         schedule_(s),
         head_(static_cast<int>(w.model->units.size()) - 1),
-        groups_((w.micro_batches + group() - 1) / group()),
+        groups_(micro_batch_groups(w, s, PlanKind::train)),
         lots_(w.lot_sums()),
         element_(dtype_bytes(w.dtype)),
         remainder_(w.dtype == Dtype::bf16 ? 2 : 0) {}
@@ -35,13 +35,17 @@ class Law {
   }
 
  private:
+  /// How often ranks add up a gradient.
+  std::uint64_t sums_of_step() const {
+    return static_cast<std::uint64_t>(std::ranges::count_if(groups_, &MicroBatchGroup::ends_sum));
+  }
+
   /// Passes over a unit's parameters, in order, and which of them find the unit still open.
   struct Passes {
     std::uint64_t count = 0, still_open = 0;
     bool last_still_open = false;  ///< the last backward (or head) pass
   };
 
-  int group() const { return std::clamp(schedule_.group, 1, work_.micro_batches); }
   const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
   SublayerCost cost(UnitId u) const {
     return sublayer_cost(*work_.model, work_.model->units[static_cast<std::size_t>(u)], work_.shape, work_.dtype,
@@ -52,7 +56,7 @@ class Law {
   /// `prefetch` passes ahead finds it open when the pass before it that used the unit is no further away.
   Passes passes(UnitId u) const {
     std::vector<int> at;
-    for (int g = 0; g < groups_; ++g) {
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
       const int first = g * (2 * head_ + 1);
       at.push_back(first + u);
       if (u == 0 && work_.model->config.tied) at.push_back(first + head_);
@@ -61,7 +65,7 @@ class Law {
     Passes p;
     p.count = at.size();
     for (std::size_t i = 1; i < at.size(); ++i) {
-      p.last_still_open = at[i] - at[i - 1] <= schedule_.prefetch;
+      p.last_still_open = choice(u).held || at[i] - at[i - 1] <= schedule_.prefetch;
       p.still_open += p.last_still_open;
     }
     return p;
@@ -79,7 +83,7 @@ class Law {
     const std::uint64_t down = c.update_on_device ? (c.resident ? 0 : 1) : published;
     b_.h2d += (fetches + down) * bytes;
     if (c.update_on_device) b_.d2h += bytes;
-    b_.collective += (fetches + published) * bytes * (work_.ranks() - 1u);
+    b_.collective += (fetches + published) * bytes * (work_.shards() - 1u);
     if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
     const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open;
@@ -102,13 +106,17 @@ class Law {
   void gradient(UnitId u) {
     const std::uint64_t shard_bytes = work_.shard_numel(u) * 4;
     b_.d2h += shard_bytes;
-    b_.collective += shard_bytes * (work_.ranks() - 1u);
+    // Every replica of a shard group adds up a part of the shard for all of them.
+    const std::uint64_t sums = sums_of_step(), part_bytes = shard_bytes / work_.replicas();
+    b_.collective += sums * (shard_bytes * (work_.shards() - 1u) + 2 * part_bytes * (work_.replicas() - 1u));
+    park(choice(u).accumulator, sums - 1, shard_bytes, 1);
     if (schedule_.update_ahead && choice(u).gradient == Place::nvme) {
       b_.nvme_read += shard_bytes;
       b_.nvme_write += shard_bytes;
     }
     std::uint64_t between = 0;
-    for (int g = 1; g < groups_; ++g) between += static_cast<std::uint64_t>(lots_.depth_after(g * group()));
+    for (const MicroBatchGroup& g : groups_)
+      if (!g.ends_sum) between += work_.reduction == Reduction::pass ? 1u : static_cast<std::uint64_t>(lots_.depth_after(g.end));
     park(choice(u).accumulator, between, work_.full_numel(u) * 4, 1);
   }
 
@@ -117,10 +125,8 @@ class Law {
     const ModelConfig& c = work_.model->config;
     const auto bytes = 4u * static_cast<std::uint64_t>(c.vocabulary * c.hidden);
     std::uint64_t touched = 0;
-    for (int g = 0; g < groups_; ++g) {
-      const int last = std::min((g + 1) * group(), work_.micro_batches) - 1;
-      touched += static_cast<std::uint64_t>(lots_.lot_of(last) - lots_.lot_of(g * group()) + 1);
-    }
+    for (const MicroBatchGroup& g : groups_)
+      touched += static_cast<std::uint64_t>(lots_.lot_of(g.end - 1) - lots_.lot_of(g.first) + 1);
     park(choice(0).accumulator, touched, bytes, 1);
   }
 
@@ -151,7 +157,8 @@ class Law {
 
   const Workload& work_;
   const Schedule& schedule_;
-  int head_, groups_;
+  int head_;
+  std::vector<MicroBatchGroup> groups_;
   LotSums lots_;
   std::uint64_t element_, remainder_;
   LinkBytes b_;

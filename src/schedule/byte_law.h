@@ -9,7 +9,11 @@
 //               where a copy is resident
 //   gradient    S*4 up; and S*4 each way on the drive where it waits there for the global norm
 //   accumulator the whole unit's fp32 gradient each way between two groups, where it does not stay on the device; as
-//               many as there are partial sums of lots
+//               many as there are partial sums of lots. Where ranks add up after every lot S*4 instead, between two lots
+//   collective  what arrives of n ranks in groups of s that share one copy, r = n / s replicas: S*e*(s - 1) for every
+//               fetch and every update that is published, S*4*(s - 1) + 2*S*4*(r - 1)/r for every sum of gradients. Of a
+//               unit of P parameters that is 2*4*P*(n - 1)/n where s = 1 (all-reduce, ZeRO-0), (4 + e)*P*(n - 1)/n where
+//               parameters stay or are held (ZeRO-1 and 2), (4 + 2e)*P*(n - 1)/n where every pass fetches them (ZeRO-3)
 //   activations what is parked, each way, and once more down where it leaves between forward passes too
 #pragma once
 

@@ -138,7 +138,7 @@ Part RankBuilder::tile_of(const Part& whole, const TileRef& t, std::uint64_t byt
 /// Of a unit's whole parameters on the device.
 Part RankBuilder::own_tile(const Part& parameters, const TileRef& t) const {
   const std::uint64_t shard_bytes = work_.shard_numel(t.unit) * element_bytes();
-  return tile_of(parameters.slice(work_.topology.rank() * shard_bytes, shard_bytes), t, element_bytes());
+  return tile_of(parameters.slice(work_.topology.position(shard_axis) * shard_bytes, shard_bytes), t, element_bytes());
 }
 
 std::string RankBuilder::tile_label(const TileRef& t, StateKind k) const {
@@ -197,14 +197,14 @@ void RankBuilder::fetch_tile(const TileRef& t, bool retain) {
 }
 
 void RankBuilder::gather(UnitId u) {
-  const RankId ranks = work_.ranks();
-  if (ranks == 1) return;
+  if (work_.shards() == 1) return;
   // After an update in the backward pass only the resident copy is there.
   const Part& open = unit(u).open.valid() ? unit(u).open : unit(u).resident;
   Op& op = emit_.collective(OpKind::all_gather, sharding_group, u);
   // The others' parts have no contents yet: they are written only.
-  const std::uint64_t part = open.bytes / ranks, own = work_.topology.rank() * part, after = own + part;
-  op.bytes = part * (ranks - 1u);
+  const std::uint64_t part = open.bytes / work_.shards(), own = work_.topology.position(shard_axis) * part,
+                      after = own + part;
+  op.bytes = part * (work_.shards() - 1u);
   Emitter::touch(op, open.slice(own, part), Role::dst, Mode::read);
   if (own > 0) Emitter::touch(op, open.slice(0, own), Role::dst, Mode::write);
   if (after < open.bytes) Emitter::touch(op, open.slice(after, open.bytes - after), Role::dst, Mode::write);
@@ -350,6 +350,7 @@ void RankBuilder::close_lot(UnitId u, int mb) {
     add(tied, sums.back().slice(spec(0).tensors.front().offset * 4, tied.bytes), 0);
     tied = Part{};
   }
+  if (work_.reduction == Reduction::pass) return;  // once it is reduced
   for (int left = lot_sums_.additions_after(lot); left > 0; --left) {
     const Part top = sums.back();
     sums.pop_back();
@@ -389,22 +390,62 @@ void RankBuilder::park_tied_gradients() {
   }
 }
 
-void RankBuilder::reduce(UnitId u) {
+void RankBuilder::reduce(UnitId u, int lot) {
   PerUnit& s = unit(u);
   SLUICE_CHECK(s.gradients.size() == 1, "unit %d has %zu partial sums", u, s.gradients.size());
-  const Part gradient = s.gradients.front();
+  Part sum = reduced(u, s.gradients.front());
   s.gradients.clear();
-  s.shard_gradient = gradient;
-  if (work_.ranks() > 1) {
-    s.shard_gradient = device(label(u, "gradient.shard"), work_.shard_numel(u) * 4);
-    Op& op = emit_.collective(OpKind::reduce_scatter, sharding_group, u);
-    op.bytes = s.shard_gradient.bytes * (work_.ranks() - 1u);
-    Emitter::touch(op, gradient, Role::src, Mode::read);
-    Emitter::touch(op, s.shard_gradient, Role::dst, Mode::write);
-    if (!work_.exchanges) return;
-    const std::uint64_t room = exchange_bytes(work_.ranks(), s.shard_gradient.bytes);
-    Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
+  const bool is_last = work_.reduction == Reduction::last || lot == work_.lots - 1;
+  if (work_.reduction == Reduction::pass) {
+    // The ranks' lots of a pass are a node of the tree; passes add up as a rank's own lots do.
+    for (int left = lot_sums_.additions_after(lot); left > 0; --left) {
+      const Parked below = s.shard_sums.back();
+      s.shard_sums.pop_back();
+      const Part to = below.place == Place::device
+                          ? below.part
+                          : bring(below, lot_label(u, "gradient.shard", lot - 1), u, -1, Life::lasting);
+      add(sum, to, u);
+      sum = to;
+    }
   }
+  if (is_last) {
+    s.shard_gradient = sum;
+    return;
+  }
+  const Place place = choice(u).accumulator;
+  s.shard_sums.push_back(place == Place::device ? Parked{place, sum}
+                                                : park(sum, place, lot_label(u, "gradient.shard", lot), u, -1));
+}
+
+/// Over the ranks: first those that share one copy of the states, neighbours and so a part of the tree, then the
+/// replicas, each of which adds up a part of the shard for all of them.
+Part RankBuilder::reduced(UnitId u, const Part& gradient) {
+  Part sum = gradient;
+  if (work_.shards() > 1) {
+    const Life life = work_.reduction == Reduction::pass ? Life::lasting : Life::brief;
+    sum = device(label(u, "gradient.shard"), work_.shard_numel(u) * 4, life);
+    reduce_parts(u, gradient, sum, sharding_group);
+  }
+  if (work_.replicas() > 1) {
+    const std::uint64_t part = sum.bytes / work_.replicas();
+    reduce_parts(u, sum, sum.slice(work_.topology.position(replica_axis) * part, part), replica_group);
+    // Whoever reads any of it waits for the gather, on all ranks alike, whichever part is their own.
+    Op& op = emit_.collective(OpKind::all_gather, replica_group, u);
+    op.bytes = part * (work_.replicas() - 1u);
+    Emitter::touch(op, sum, Role::dst, Mode::read_write);
+  }
+  return sum;
+}
+
+void RankBuilder::reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group) {
+  const RankId members = work_.topology.size(emit_.plan().groups[static_cast<std::size_t>(group)]);
+  Op& op = emit_.collective(OpKind::reduce_scatter, group, u);
+  op.bytes = own.bytes * (members - 1u);
+  Emitter::touch(op, whole, Role::src, Mode::read);
+  Emitter::touch(op, own, Role::dst, Mode::write);
+  if (!work_.exchanges) return;
+  const std::uint64_t room = exchange_bytes(members, own.bytes);
+  Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
 }
 
 void RankBuilder::drain_tile(const TileRef& t) {
@@ -442,6 +483,7 @@ void RankBuilder::collect_losses() {
 void RankBuilder::control() {
   Op& op = work_.ranks() > 1 ? emit_.collective(OpKind::control, control_group, -1, LaneKind::optimizer)
                              : emit_.op(OpKind::control, LaneKind::optimizer);
+  op.is_replica = work_.topology.position(replica_axis) > 0;
   Emitter::touch(op, control_, Role::control, Mode::read_write);
 }
 

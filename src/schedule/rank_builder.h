@@ -16,8 +16,8 @@
 
 namespace sluice {
 
-/// Of StepPlan::groups: who shares parameters and gradients, and who votes on a step.
-constexpr std::int32_t sharding_group = 0, control_group = 1;
+/// Of StepPlan::groups: who has the other shards, who votes on a step, and, where there are any, who has the same shard.
+constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2;
 
 /// One transfer and optimizer tile: elements [element, element + numel) of the rank's shard of the unit.
 struct TileRef {
@@ -33,6 +33,7 @@ class RankBuilder {
 
   // parameters on the device
   void open_parameters(UnitId u);
+  bool is_open(UnitId u) const { return units_[static_cast<std::size_t>(u)].open.valid(); }
   /// home -> the rank's part of the open parameters; `retain` keeps the tile in host memory for its update.
   void fetch_tile(const TileRef& t, bool retain);
   void expect_no_retained_tiles(UnitId u) { unit(u).fetched_before = true; }
@@ -69,7 +70,8 @@ class RankBuilder {
   void bring_gradients(UnitId u);
   void park_gradients(UnitId u);
   void park_tied_gradients();
-  void reduce(UnitId u);
+  /// The unit's gradient over the ranks; behind a lot that is not the last its shard waits for the others.
+  void reduce(UnitId u, int lot);
   /// gradient tile -> host (and its norm) -> where it waits, or the staging of its update
   void drain_tile(const TileRef& t);
   void close_gradient(UnitId u);
@@ -102,6 +104,7 @@ class RankBuilder {
     std::array<Part, 4> mirror;   ///< the durable copy on nvme of a home in host memory
     Part gradient_wait;
     std::vector<Parked> parked_gradients;
+    std::vector<Parked> shard_sums;  ///< partial sums of what was reduced: parked, or on the device
     bool updated = false;         ///< in this iteration
     bool fetched_before = false;  ///< its last backward pass fetches nothing: the update reads the parameters itself
     std::vector<PerMicroBatch> mb;
@@ -149,6 +152,8 @@ class RankBuilder {
   void close_lot(UnitId u, int mb);
   Part& tied_gradient(int lot);
   void add(const Part& from, const Part& to, UnitId u);
+  void reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group);
+  Part reduced(UnitId u, const Part& gradient);
 
   Emitter& emit_;
   const Workload& work_;

@@ -15,8 +15,19 @@
 
 namespace sluice {
 
-/// Ranks that each have a part of every batch, and this one of them.
-inline Topology data_parallel(RankId ranks, RankId rank = 0) { return Topology::of({{"dp", ranks}}, rank); }
+/// Axes of ranks that each have a part of every batch. The ranks of a shard group, neighbours, have one copy of the
+/// states between them; replicas of the group have the same.
+constexpr AxisSet replica_axis = 1, shard_axis = 2;
+/// `shards` divides `ranks`; 0: all of them share one copy.
+inline Topology data_parallel(RankId ranks, RankId rank = 0, RankId shards = 0) {
+  if (shards == 0) shards = ranks;
+  return Topology::of({{"replica", static_cast<RankId>(ranks / shards)}, {"shard", shards}}, rank);
+}
+
+/// Whether ranks add up their gradients once, or after each lot. Then the lots of a batch go round the ranks, and what
+/// waits for the last lot is the shard of a gradient, where else it is the whole. Bits are the same.
+enum class Reduction : std::uint8_t { last, pass };
+constexpr std::array<const char*, 2> reduction_names{"last", "pass"};
 
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
@@ -24,7 +35,8 @@ struct Workload {
   BatchShape shape;                                ///< of one micro-batch
   int micro_batches = 1;                           ///< per rank and step
   int lots = 1;                                    ///< of the rank's part of the batch: in which order it is added up
-  Topology topology;                               ///< whose plan it is; ZeRO-3 data parallel over all ranks
+  Reduction reduction = Reduction::last;
+  Topology topology;                               ///< whose plan it is
   bool exchanges = false;                          ///< ranks share no memory: sums over them need room of their own
   Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
   MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
@@ -46,8 +58,18 @@ struct Workload {
   /// That rotary tables are made for.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.sequence; }
   RankId ranks() const { return topology.ranks(); }
+  RankId shards() const { return topology.size(shard_axis); }
+  RankId replicas() const { return topology.size(replica_axis); }
   LotSums lot_sums() const { return {lots, micro_batches / lots}; }
-  ShardMap shard_map() const { return {*model, ranks()}; }
+  /// That are added up before ranks are: the most that a group can have.
+  int micro_batches_of_sum() const { return reduction == Reduction::pass ? micro_batches / lots : micro_batches; }
+  /// Of the batch's micro-batches, in the order of samples, the one that is a rank's `micro_batch`th.
+  std::uint64_t global_micro_batch(RankId rank, int micro_batch) const {
+    const std::uint64_t of_lot = static_cast<std::uint64_t>(micro_batches / lots), at = static_cast<std::uint64_t>(micro_batch);
+    if (reduction == Reduction::last) return rank * static_cast<std::uint64_t>(micro_batches) + at;
+    return (at / of_lot * ranks() + rank) * of_lot + at % of_lot;
+  }
+  ShardMap shard_map() const { return {*model, shards(), replicas()}; }
   std::uint64_t shard_numel(UnitId u) const { return shard_map().shard_numel(u); }
   std::uint64_t full_numel(UnitId u) const { return shard_map().full_numel(u); }
 };
@@ -63,6 +85,7 @@ constexpr std::array<const char*, 4> saved_names{"keep", "recompute", "host", "n
 /// The choices for one unit.
 struct UnitChoice {
   bool resident = false;               ///< a copy of the parameters stays on the device
+  bool held = false;                   ///< else: what a step has gathered stays there until its last pass over it
   Place parameter_home = Place::nvme;  ///< host or nvme
   Place state_home = Place::nvme;      ///< remainder and moments: host or nvme
   Place gradient = Place::host;        ///< where the reduced gradient waits for the global norm: host or nvme
@@ -84,6 +107,13 @@ struct Schedule {
   std::vector<UnitChoice> units;
   bool operator==(const Schedule&) const = default;
 };
+
+/// Micro-batches that pass a unit together, one group after the other.
+struct MicroBatchGroup {
+  int first = 0, end = 0;
+  bool ends_sum = false;  ///< ranks add up their gradients behind it
+};
+std::vector<MicroBatchGroup> micro_batch_groups(const Workload& workload, const Schedule& schedule, PlanKind kind);
 
 /// A power of two from tile_min to 2^24 that cuts the model into about tiles_max tiles or fewer.
 std::uint64_t tile_for(const Workload& workload, std::uint64_t tile_min, std::uint64_t tiles_max);

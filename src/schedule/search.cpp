@@ -65,7 +65,7 @@ class Search {
   /// Of the family that decides whether a run fits; where budgets are roomy it is not asked.
   std::optional<Schedule> least_schedule(const FrugalFamily& family) const {
     Schedule s = frugal_schedule(work_);
-    s.group = work_.micro_batches;
+    s.group = work_.micro_batches_of_sum();
     s.update_ahead = open_updates(work_, wish_).front();
     s = fixed(std::move(s), wish_);
     if (within(live_needs(work_, s), work_.budget_bytes, roomy)) return s;
@@ -102,7 +102,7 @@ class Search {
   std::vector<int> groups() const {
     if (wish_.group) return {*wish_.group};
     std::vector<int> list;
-    for (int g = work_.micro_batches; g >= 1; g = g == 1 ? 0 : (g + 1) / 2) list.push_back(g);
+    for (int g = work_.micro_batches_of_sum(); g >= 1; g = g == 1 ? 0 : (g + 1) / 2) list.push_back(g);
     return list;
   }
 

@@ -16,6 +16,7 @@ Schedule fixed(Schedule s, const ScheduleWish& wish) {
     if (wish.activations) c.boundary = *wish.activations;
     if (wish.states) c.parameter_home = c.state_home = c.gradient = *wish.states;
     if (wish.resident) c.resident = *wish.resident;
+    if (wish.held) c.held = *wish.held;
     if (wish.update_on_device) c.update_on_device = *wish.update_on_device;
   }
   return s;

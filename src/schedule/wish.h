@@ -17,6 +17,7 @@ struct ScheduleWish {
   std::optional<int> prefetch;
   std::optional<Place> states;           ///< home of parameters and optimizer states: host or nvme
   std::optional<bool> resident;          ///< parameters stay on the device, or none does
+  std::optional<bool> held;              ///< from a step's first pass over them to its last, or of one pass each
   std::optional<bool> update_on_device;  ///< of all units, or of none
 };
 

@@ -80,6 +80,13 @@ HardwareProfile with_faster(HardwareProfile hw, Resource resource) {
         hw.device->both_bytes_per_second *= 2;
       }
       break;
+    case Resource::network:
+      for (std::optional<MessageRates>* messages : {&hw.messages_inside, &hw.messages_between}) {
+        if (!*messages) messages->emplace();
+        (*messages)->gather_bytes_per_second *= 2;
+        (*messages)->reduce_bytes_per_second *= 2;
+      }
+      break;
   }
   return hw;
 }
@@ -116,12 +123,13 @@ Advice advise(const Prepared& run) {
 }
 
 std::string to_text(const Advice& a) {
-  static constexpr std::array<const char*, 6> names{"computing",
+  static constexpr std::array<const char*, resource_names.size()> names{"computing",
                                                     "the cores",
                                                     "the memory's bandwidth",
                                                     "the drive",
                                                     "copies to the device",
-                                                    "copies from the device"};
+                                                    "copies from the device",
+                                                    "the network"};
   static constexpr std::array<const char*, 3> options{"--device-memory", "--host-memory", "--nvme-space"};
   char text[400];
   const auto limit = static_cast<std::size_t>(a.limit);

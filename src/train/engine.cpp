@@ -23,7 +23,8 @@ std::vector<OptimizerUnit> optimizer_units(const Workload& w, RankId rank) {
     OptimizerUnit o;
     for (const TensorSpec& t : w.model->units[u].tensors)
       o.segments.push_back({t.offset, t.numel, t.decay ? 1.0f : 0.0f, t.lr_scale, t.trainable, t.index});
-    o.shard_begin = w.shard_map().begin(static_cast<UnitId>(u), rank);
+    const ShardMap map = w.shard_map();
+    o.shard_begin = map.begin(static_cast<UnitId>(u), map.shard_of(rank));
     units.push_back(std::move(o));
   }
   return units;
@@ -63,7 +64,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
 }
 
 Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id) {
-  const RankRange all{0, run.workload.ranks()};
+  const RankRange all{0, run.workload.shards()};  // replicas have the same
   std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
   engine->states_only_ = true;
   SLUICE_ASSIGN(engine->device_, Device::open("cpu"));
@@ -318,7 +319,8 @@ Status Engine::store_weights(UnitId unit, RankId rank, std::uint64_t first, cons
   } else {
     std::memcpy(parameter.data, weights.bytes().data(), weights.bytes().size());
   }
-  SLUICE_TRY(copy_to_residents(unit, w.shard_map().begin(unit, rank) + first,
+  const ShardMap map = w.shard_map();
+  SLUICE_TRY(copy_to_residents(unit, map.begin(unit, map.shard_of(rank)) + first,
                                {parameter.data, state_bytes(StateKind::parameter, n)}));
   return put(StateKind::parameter, parameter);
 }
@@ -338,7 +340,8 @@ Status Engine::initialize(const std::string& init, std::uint64_t seed, const Wat
   std::vector<float> random;
   std::uint64_t done = 0, total = 0;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
-    for (RankId r = here_.first; r < here_.end(); ++r) total += w.shard_map().content_numel(u, r);
+    for (RankId r = here_.first; r < here_.end(); ++r)
+      total += w.shard_map().content_numel(u, w.shard_map().shard_of(r));
   WeightPieces all = pieces();
   while (const std::optional<WeightPiece> piece = all.next()) {
     WeightValues weights;
@@ -376,7 +379,7 @@ Status Engine::share_residents() {
   if (is_alone()) return success();
   const RankId self = here_.first;
   Communicator& others = world_->communicator(self);
-  SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{run_.main.topology.all_axes()}));
+  SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{shard_axis}));
   for (const BufferId id : residents_) {
     if (id == none) continue;
     const Buffer& b = run_.main.buffers[id];

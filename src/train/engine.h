@@ -71,8 +71,8 @@ class Engine {
   Status load_states(const Source& source);
   std::uint64_t state_stream_bytes();
 
-  /// Every shard of a state that the run has, here or elsewhere, in logical order: of the stream too, where it has so
-  /// many bytes.
+  /// Every shard of a state that the run has, here or elsewhere, in logical order, with the first rank that has it, whose
+  /// number is the shard's: of the stream too, where it has so many bytes.
   Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
   std::uint64_t shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const;
   /// The weights of the ranks of this process in pieces of whole blocks of every state.
@@ -98,7 +98,7 @@ class Engine {
   /// All processes call it: the leader does its work, which visits states, and the others send theirs. The same status
   /// on all.
   Status lead_visits(const std::function<Status()>& work);
-  /// Of every parameter and optimizer state: the sum of what blocks of 4096 elements of each unit's flat states hash
+  /// fault where replicas differ. Of every parameter and optimizer state: the sum of what blocks of 4096 elements of each unit's flat states hash
   /// to, each with its place, so that it is the same wherever they lie and however many ranks have parts of them. All
   /// processes call it.
   Result<std::uint64_t> state_hash();

@@ -104,7 +104,7 @@ Status Engine::each_shard(const std::function<Status(UnitId, StateKind, RankId)>
   const Workload& w = run_.workload;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
     for (const StateKind kind : saved_kinds)
-      for (RankId r = 0; r < w.ranks(); ++r)
+      for (RankId r = 0; r < w.shards(); ++r)
         if (home(u, kind) != none) SLUICE_TRY(visit(u, kind, r));
   return success();
 }
@@ -117,8 +117,9 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
   const ShardMap map = run_.workload.shard_map();
   const BufferId id = states_only_ ? kept(unit, kind) : home(unit, kind);
   const Buffer& b = run_.main.buffers[id];
-  const std::uint64_t shard = map.shard_numel(unit), first = map.begin(unit, rank),
-                      content = map.content_numel(unit, rank);
+  const RankId own = map.shard_of(rank);
+  const std::uint64_t shard = map.shard_numel(unit), first = map.begin(unit, own),
+                      content = map.content_numel(unit, own);
   const auto plain = [&](std::uint64_t offset, std::span<const std::byte> data) -> Status {
     const std::uint64_t bytes = state_bytes(kind, content);
     if (offset >= bytes) return success();
@@ -158,8 +159,9 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
   std::vector<BufferId> buffers;
   std::map<BufferId, Target> targets;
   std::uint64_t done = 0, total = 0;
-  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
-    if (r != rank) return success();
+  const ShardMap map = run_.workload.shard_map();
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
+    if (shard != map.shard_of(rank)) return success();
     const BufferId drive = kept(u, kind);
     const Buffer& place = run_.main.buffers[home(u, kind)];
     std::byte* const to = place.tier == Tier::host && !states_only_ ? host(rank, place) : nullptr;
@@ -179,7 +181,7 @@ Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
         if (target.resident)
           SLUICE_TRY(copy_to_residents(
               target.unit,
-              run_.workload.shard_map().begin(target.unit, rank) + part.offset_bytes / state_bytes(target.kind, 1),
+              map.begin(target.unit, map.shard_of(rank)) + part.offset_bytes / state_bytes(target.kind, 1),
               data));
         return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
       });
@@ -204,8 +206,8 @@ Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& wat
 Result<Engine::Changed> Engine::count_changed(RankId rank, const CommitRecord& record) {
   take_slots(rank, record);
   Changed changed;
-  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
-    if (r != rank) return success();
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
+    if (shard != run_.workload.shard_map().shard_of(rank)) return success();
     const BufferId drive = kept(u, kind);
     SwapWindow window(piece_numel_ * 4);
     const auto verify = [](const SwapWindow::Part&, std::span<const std::byte>) { return success(); };
@@ -251,24 +253,26 @@ Status Engine::load_states(const Source& source) {
   SLUICE_TRY(clear_states(false));
   SwapWindow window(piece_numel_ * 4);
   std::vector<std::byte> stream;
-  const auto fill = [&](UnitId u, StateKind kind, RankId r) -> Status {
-    const ShardMap map = run_.workload.shard_map();
-    const std::uint64_t shard = map.shard_numel(u), content = map.content_numel(u, r);
+  const ShardMap map = run_.workload.shard_map();
+  const auto fill = [&](UnitId u, StateKind kind, RankId part) -> Status {
+    const std::uint64_t shard = map.shard_numel(u), content = map.content_numel(u, part);
     for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
       const std::uint64_t n = std::min(piece_numel_, shard - at);
       const std::uint64_t meant = at < content ? std::min(n, content - at) : 0;
       stream.resize(stream_bytes(kind, meant));
       SLUICE_TRY(source(stream));
-      if (!here_.contains(r)) continue;
-      SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
-      std::memset(piece->data(), 0, state_bytes(kind, n));
-      if (grouped(kind))
-        moments_.from_stream(stream.data(), meant, piece->data(), n);
-      else
-        std::copy(stream.begin(), stream.end(), piece->data());
-      if (kind == StateKind::parameter)
-        SLUICE_TRY(copy_to_residents(u, map.begin(u, r) + at, {piece->data(), state_bytes(kind, n)}));
-      SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
+      for (RankId r = here_.first; r < here_.end(); ++r) {
+        if (map.shard_of(r) != part) continue;
+        SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
+        std::memset(piece->data(), 0, state_bytes(kind, n));
+        if (grouped(kind))
+          moments_.from_stream(stream.data(), meant, piece->data(), n);
+        else
+          std::copy(stream.begin(), stream.end(), piece->data());
+        if (kind == StateKind::parameter)
+          SLUICE_TRY(copy_to_residents(u, map.begin(u, part) + at, {piece->data(), state_bytes(kind, n)}));
+        SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
+      }
     }
     return success();
   };
@@ -292,28 +296,38 @@ std::uint64_t Engine::state_stream_bytes() {
 
 Result<std::uint64_t> Engine::state_hash() {
   SwapWindow window(piece_numel_ * 4);
-  std::uint64_t hash = 0;
-  const Status hashed = each_shard([&](UnitId u, StateKind kind, RankId r) -> Status {
-    if (!here_.contains(r)) return success();
-    BlockSums blocks(stream_bytes(kind, shard_grain_numel));
-    const auto add = [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
-      blocks.add(data);
-      return success();
-    };
-    if (Status visited = visit_shard(u, kind, r, add, window); !visited.ok()) return visited;
-    const std::uint64_t first = run_.workload.shard_map().begin(u, r) / shard_grain_numel;
-    const std::vector<std::uint64_t>& values = blocks.close();
-    const std::array place{static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(kind)};
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const auto mixed = philox(values[i], first + i, std::uint64_t{place[0]} << 8 | place[1]);
-      hash += std::uint64_t{mixed[0]} << 32 | mixed[1];
+  const ShardMap map = run_.workload.shard_map();
+  std::vector<std::uint64_t> hashes(run_.workload.replicas());
+  const Status hashed = each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
+    for (RankId r = here_.first; r < here_.end(); ++r) {
+      if (map.shard_of(r) != shard) continue;
+      BlockSums blocks(stream_bytes(kind, shard_grain_numel));
+      const auto add = [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
+        blocks.add(data);
+        return success();
+      };
+      SLUICE_TRY(visit_shard(u, kind, r, add, window));
+      const std::uint64_t first = map.begin(u, shard) / shard_grain_numel;
+      const std::vector<std::uint64_t>& values = blocks.close();
+      const std::array place{static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(kind)};
+      std::uint64_t& hash = hashes[r / map.shards()];
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto mixed = philox(values[i], first + i, std::uint64_t{place[0]} << 8 | place[1]);
+        hash += std::uint64_t{mixed[0]} << 32 | mixed[1];
+      }
     }
     return success();
   });
-  if (world_ == nullptr) return hashed.ok() ? Result<std::uint64_t>(hash) : hashed.error();
+  if (world_ == nullptr) return hashed.ok() ? Result<std::uint64_t>(hashes.front()) : hashed.error();
   SLUICE_TRY(agree(*world_, hashed));
-  SLUICE_TRY(add_up(*world_, std::span(&hash, 1)));
-  return hash;
+  SLUICE_TRY(add_up(*world_, hashes));
+  for (std::size_t replica = 1; replica < hashes.size(); ++replica)
+    if (hashes[replica] != hashes.front())
+      return fault("ranks " + std::to_string(replica * map.shards()) + " to " +
+                   std::to_string((replica + 1) * map.shards() - 1) +
+                   " have other states than the first shard group, though both are to be the same: memory or a drive "
+                   "of one of them is damaged");
+  return hashes.front();
 }
 
 }  // namespace sluice

@@ -29,7 +29,12 @@ namespace {
 /// Units times micro-batches of a step: each is some ops of a plan.
 constexpr std::int64_t passes_max = 1 << 18;
 
-int lots_of(const RunConfig& c) { return c.lots > 0 ? c.lots : c.ranks; }
+/// As many as ranks; where ranks add up after each lot, as many as there are micro-batches for.
+int lots_of(const RunConfig& c) {
+  if (c.lots > 0) return c.lots;
+  const int micro_batches = c.batch / (c.micro_batch * c.ranks);
+  return c.ranks * (c.reduction == Reduction::pass ? micro_batches & -micro_batches : 1);
+}
 
 /// Of a batch that divides among the ranks.
 Status check_lots(const RunConfig& c) {
@@ -39,11 +44,28 @@ Status check_lots(const RunConfig& c) {
     return bad_request(given + ": a batch has " + std::to_string(batches) +
                        " micro-batches, and lots of it are of equal size; give what divides that");
   const int share = lots_of(c) / c.ranks;
-  const bool is_node = lots_of(c) % c.ranks == 0 && (c.ranks == 1 || std::has_single_bit(static_cast<unsigned>(share)));
+  const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
+  const bool is_node = lots_of(c) % c.ranks == 0 && (c.ranks == 1 || is_power(share));
+  if (is_node && c.reduction == Reduction::pass && share > 1 && !is_power(c.ranks))
+    return bad_request("--reduction pass on " + std::to_string(c.ranks) +
+                       " ranks: a lot of each of them is no part of the lots' tree; give 1, 2, 4, 8, ... ranks, or "
+                       "--reduction last");
   if (is_node) return success();
   return bad_request(given + " on " + std::to_string(c.ranks) +
                      " ranks: each rank has 1, 2, 4, 8, ... of them, so that its part is one of their tree's; give " +
                      std::to_string(c.ranks) + " times a power of two");
+}
+
+/// Sums over a shard group are parts of the tree over all ranks.
+Status check_shard_group(const RunConfig& c) {
+  if (c.shard_group == 0 || c.shard_group == c.ranks) return success();
+  const std::string given = "--shard-group " + std::to_string(c.shard_group);
+  if (c.shard_group < 0 || c.ranks % c.shard_group != 0)
+    return bad_request(given + ": groups of as many make up all ranks; give what divides --ranks " +
+                       std::to_string(c.ranks));
+  if (std::has_single_bit(static_cast<unsigned>(c.shard_group))) return success();
+  return bad_request(given + ": gradients add up in pairs of ranks; give 1, 2, 4, 8, ..., or all " +
+                     std::to_string(c.ranks) + " ranks");
 }
 
 Status validate(const RunConfig& c, Purpose purpose) {
@@ -80,6 +102,7 @@ Status validate(const RunConfig& c, Purpose purpose) {
                   " is not a multiple of --micro-batch x --ranks = " + std::to_string(at_once));
   const auto micro_batches = static_cast<int>(c.batch / at_once);
   SLUICE_TRY(check_lots(c));
+  SLUICE_TRY(check_shard_group(c));
   if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
     return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
                   " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
@@ -210,7 +233,9 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.model = &run->model;
   w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
   w.inference = purpose != Purpose::train;
-  w.topology = data_parallel(static_cast<RankId>(config.ranks));
+  w.topology = data_parallel(static_cast<RankId>(config.ranks), 0,
+                             purpose == Purpose::train ? static_cast<RankId>(config.shard_group) : RankId{0});
+  w.reduction = config.reduction;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   if (purpose == Purpose::train) w.lots = lots_of(config) / config.ranks;
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * config.ranks)

@@ -83,6 +83,7 @@ std::vector<std::string> names_behind(const Prepared& run, Resource resource) {
     case Resource::drive: return {drive_doubt(drive_key(run.config.nvme))};
     case Resource::link_down:
     case Resource::link_up: return {w.device.empty() ? "h2d_bytes_per_second" : device};
+    case Resource::network: return {};  // what 'bench collective' measures again when it is asked to
   }
   return {};
 }

@@ -20,6 +20,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--lr-schedule", {"cosine", "linear", "constant"}},
       {"--activations", {"device", "host", "nvme"}},
       {"--states", {"device", "host", "nvme"}},
+      {"--reduction", {"last", "pass"}},
       {"--durable", {"auto", "on", "off"}},
   };
   if (option == "--eval-split" && value.is_null()) return "the last twentieth of its windows";
@@ -28,6 +29,7 @@ std::string shown(const std::string& option, const Json& value) {
   if (option == "--update") return value == true ? "ahead" : "backward";
   if (option == "--recompute") return value == true ? "full" : "none";
   if (option == "--residency") return value == true ? "all" : "none";
+  if (option == "--shard-group" && value == 0) return "all ranks";
   if (option == "--optimizer") return value == true ? "device" : "cpu";
   const auto of = names.find(option);
   if (of == names.end() || !value.is_number_integer())
@@ -107,6 +109,11 @@ Status check_ranks(const RunConfig& run, int ranks) {
                      ", or give another --run DIR");
 }
 
+/// Options that --zero fixes.
+bool follows_from_zero(const std::string& option) {
+  return option == "--shard-group" || option == "--residency" || option == "--group";
+}
+
 bool same_steps(const RunConfig& a, const RunConfig& b) { return changed_fields(to_json(a), to_json(b)).empty(); }
 
 }  // namespace
@@ -123,11 +130,15 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   for (const ConfigField& f : config_fields()) {
     const std::string name = f.option;
     const bool said = options.contains(name) || (name == "--group" && options.contains("--schedule")) ||
-                      (name == "--lr-end" && end_follows);
+                      (name == "--lr-end" && end_follows) || (options.contains("--zero") && follows_from_zero(name));
     if (!said || before[f.key] == now[f.key] || (f.change != Change::free && left_open(name, now[f.key]))) continue;
     merged[f.key] = now[f.key];
+    const bool held = std::string_view(f.key) == "held";
+    const auto text = [&](const Json& value) {
+      return held && !value.is_null() ? (value == true ? "step" : "none or all") : shown(name, value);
+    };
     const std::string contradiction =
-        name + " " + shown(name, now[f.key]) + " contradicts the run, which has " + shown(name, before[f.key]);
+        name + " " + text(now[f.key]) + " contradicts the run, which has " + text(before[f.key]);
     if (f.change == Change::never)
       return bad_request(contradiction + ": " + reason(name) +
                          "; leave the option out to go on, or give another --run DIR");
@@ -145,6 +156,9 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   const int micro_batches = config.batch / (config.micro_batch * config.ranks);
   if (config.ranks != stored.ranks && config.wish.group)
     config.wish.group = std::clamp(*config.wish.group, 1, std::max(1, micro_batches));
+  if (!is_laid_out_alike(config, stored) && !options.contains("--shard-group") && !options.contains("--zero") &&
+      config.shard_group > 0 && config.ranks % config.shard_group != 0)
+    config.shard_group = 0;
   config.run = given.run;
   config.json = given.json;
   config.faults = given.faults;

@@ -48,7 +48,9 @@ struct RunConfig {
   std::int64_t sequence = 256;
   int micro_batch = 1;  ///< sequences per micro-batch
   int batch = 8;        ///< sequences per step, all ranks
-  int ranks = 1;        ///< ZeRO-3 ranks
+  int ranks = 1;        ///< that each have a part of the batch
+  int shard_group = 0;  ///< ranks that have one copy of the states between them; 0: all
+  Reduction reduction = Reduction::last;
   int lots = 0;         ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks
   Dtype dtype = Dtype::bf16;
   MomentFormat moments = MomentFormat::f32;
@@ -82,6 +84,13 @@ struct RunConfig {
   std::string cluster;  ///< file with the links of machines to plan for; empty: this one's
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
+
+/// Whether a run of one has its states, and adds up its gradients, where one of the other has: else they are laid out
+/// anew before it goes on.
+inline bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
+  const auto group = [](const RunConfig& c) { return c.shard_group > 0 ? c.shard_group : c.ranks; };
+  return a.ranks == b.ranks && group(a) == group(b) && a.reduction == b.reduction;
+}
 
 /// That share a machine's memory, cores and drives.
 inline int ranks_of_machine(const RunConfig& c) { return c.ranks_of_node > 0 ? c.ranks_of_node : c.ranks; }

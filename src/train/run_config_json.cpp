@@ -31,6 +31,8 @@ void each_field(Config& c, F f) {
   f("--batch", "batch", c.batch, Change::never);
   f("--ranks", "ranks", c.ranks, Change::recorded);
   f("--lots", "lots", c.lots, Change::never);
+  f("--shard-group", "shard_group", c.shard_group, Change::recorded);
+  f("--reduction", "reduction", c.reduction, Change::recorded);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
   f("--lr", "lr", a.lr, Change::recorded);
@@ -68,6 +70,7 @@ void each_field(Config& c, F f) {
   f("--prefetch", "prefetch", w.prefetch, Change::never);
   f("--states", "states", w.states, Change::never);
   f("--residency", "resident", w.resident, Change::never);
+  f("--residency", "held", w.held, Change::never);
   f("--optimizer", "update_on_device", w.update_on_device, Change::never);
   f("--durable", "durable", c.durable, Change::never);
   f("--profile", "profile", c.profile, Change::free);
@@ -79,6 +82,7 @@ void each_field(Config& c, F f) {
 template <class S, class F>
 void each_choice(S& c, F&& f) {
   f("resident", c.resident);
+  f("held", c.held);
   f("parameter_home", c.parameter_home);
   f("state_home", c.state_home);
   f("gradient", c.gradient);
@@ -153,9 +157,9 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 9> later_keys{
+constexpr std::array<std::string_view, 12> later_keys{
     "document_mask", "document_length", "device", "update_on_device", "eval_split", "eval_data", "tokenizer", "lots",
-    "deadline_seconds"};
+    "deadline_seconds", "shard_group", "reduction", "held"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -53,9 +53,9 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
     return evaluation->load(rank, micro_batch, params, dst);
   const Workload& w = run_.workload;
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
-  const auto micro_batches = static_cast<std::uint64_t>(w.micro_batches);
   const std::uint64_t first =
-      (((params.step - 1) * w.ranks() + rank) * micro_batches + static_cast<std::uint64_t>(micro_batch)) * rows;
+      ((params.step - 1) * w.ranks() * static_cast<std::uint64_t>(w.micro_batches) + w.global_micro_batch(rank, micro_batch)) *
+      rows;
   for (std::uint64_t row = 0; row < rows; ++row)
     SLUICE_TRY(read_sample(first + row, BatchRow::of(dst, row, rows, static_cast<std::uint64_t>(w.shape.sequence))));
   return success();

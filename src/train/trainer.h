@@ -137,7 +137,7 @@ class Trainer final : public StepSource, public CommitSink {
   Status lay_out_anew();
   Result<std::uint64_t> check_snapshot();
   void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);
-  bool has_other_ranks() const { return directory_->run()->config.ranks != run_.config.ranks; }
+  bool has_other_ranks() const { return !is_laid_out_alike(directory_->run()->config, run_.config); }
   RunDescription describe() const;
   Status check_same(const RunDescription& run) const;
   Status open_metrics();

@@ -55,8 +55,9 @@ class WeightPieces {
   /// Empty after the last.
   std::optional<WeightPiece> next() {
     if (unit_ == static_cast<UnitId>(model_->units.size())) return std::nullopt;
-    const std::uint64_t shard = map_.shard_numel(unit_), content = map_.content_numel(unit_, rank_);
-    WeightPiece piece{unit_, rank_, at_, map_.begin(unit_, rank_) + at_, std::min(piece_numel_, shard - at_), 0};
+    const RankId own = map_.shard_of(rank_);
+    const std::uint64_t shard = map_.shard_numel(unit_), content = map_.content_numel(unit_, own);
+    WeightPiece piece{unit_, rank_, at_, map_.begin(unit_, own) + at_, std::min(piece_numel_, shard - at_), 0};
     piece.content_numel = at_ < content ? std::min(piece.numel, content - at_) : 0;
     if ((at_ += piece.numel) < shard) return piece;
     at_ = 0;

@@ -100,6 +100,27 @@ std::vector<std::string> check_groups(World& world, RankId rank) {
   found.expect(along_node == (std::int64_t{1} << place | std::int64_t{1} << (place + half)), "wrong sum over nodes");
   for (RankId r = first; r < first + half; ++r) expected |= std::int64_t{1} << r;
   found.expect(along_local == expected, "wrong sum along a node");
+
+  // Both groups add up at the same time, each on a thread of its own, in place.
+  constexpr std::size_t numel = 50000;
+  const auto add_up_often = [&](std::int32_t channel, RankId members, RankId position) {
+    std::vector<std::byte> room(exchange_bytes(members, numel * sizeof(float)));
+    std::vector<float> full(numel * members);
+    const std::span<float> own = std::span(full).subspan(position * numel, numel);
+    for (int round = 0; round < 20; ++round) {
+      for (std::size_t i = 0; i < full.size(); ++i) full[i] = static_cast<float>(i % numel + static_cast<std::size_t>(round));
+      if (!communicator.reduce_scatter(channel, full, own, room).ok()) return false;
+      for (std::size_t i = 0; i < numel; ++i)
+        if (own[i] != static_cast<float>(members) * static_cast<float>(i + static_cast<std::size_t>(round))) return false;
+    }
+    return true;
+  };
+  bool over_nodes = false;
+  {
+    const std::jthread beside([&] { over_nodes = add_up_often(0, 2, static_cast<RankId>(rank / half)); });
+    found.expect(add_up_often(1, half, place), "wrong sums along a node beside those over nodes");
+  }
+  found.expect(over_nodes, "wrong sums over nodes beside those along a node");
   return found.take();
 }
 

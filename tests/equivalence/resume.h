@@ -62,7 +62,7 @@ class Resume : public testing::Test {
       return a;
     }
     auto prepared = prepare_with(c, Purpose::train, schedule);
-    EXPECT_TRUE(prepared.ok() && (*prepared)->search.fits);
+    EXPECT_TRUE(prepared.ok() && (*prepared)->search.fits) << (prepared.ok() ? "" : prepared.error().message);
     Stopper observer(stop_after);
     observer.stop = stop_after == at_once;
     auto trainer = Trainer::create(**prepared, observer, &*directory, &observer.stop);

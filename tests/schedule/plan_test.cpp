@@ -27,7 +27,8 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.work.shape = {draw.between(1, 2), 32};
   c.work.micro_batches = draw.between(1, 4);
   const RankId ranks = draw.of<RankId>({1, 1, 2, 4});
-  c.work.topology = data_parallel(ranks, static_cast<RankId>(ranks - 1));
+  const RankId shards = draw.of<RankId>({ranks, ranks, static_cast<RankId>((ranks + 1) / 2), 1});
+  c.work.topology = data_parallel(ranks, static_cast<RankId>(ranks - 1), shards);
   c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
   c.work.durable = draw.coin();
   c.schedule = random_schedule(draw, c.work);
@@ -35,11 +36,14 @@ void draw_case(std::uint64_t seed, Case& c) {
   if (draw.coin()) c.work.micro_batches = draw.of({4, 6, 8});
   while (draw.coin() && c.work.micro_batches % (c.work.lots * 2) == 0) c.work.lots *= 2;
   if (c.work.ranks() == 1 && c.work.micro_batches == 6 && draw.coin()) c.work.lots = draw.of({3, 6});
+  if (draw.coin()) c.work.reduction = Reduction::pass;
+  c.work.exchanges = draw.coin();
 }
 
 std::string text(const Case& c) {
   return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
-         std::to_string(c.work.ranks()) + " lots " + std::to_string(c.work.lots) +
+         std::to_string(c.work.ranks()) + " shards " + std::to_string(c.work.shards()) + " lots " +
+         std::to_string(c.work.lots) + " reduction " + reduction_names[static_cast<std::size_t>(c.work.reduction)] +
          (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
          " " + describe(c.schedule);
 }
@@ -157,6 +161,48 @@ TEST(ByteLaw, OfAVerticalStepOnTheDrive) {
   EXPECT_EQ(law.nvme_write, (12 + 4) * all + 3 * 4 * all);
 }
 
+// ZeRO's stages: bytes that arrive at a rank for each parameter of a unit that a step passes twice.
+TEST(ByteLaw, OfWhatRanksShare) {
+  const ModelSpec model = build_model(tiny_config(Family::llama, false));
+  Workload w;
+  w.model = &model;
+  w.shape = {1, 32};
+  w.micro_batches = 4;
+  constexpr RankId ranks = 4;
+  /// Times ranks / (ranks - 1), over the unit's parameters and padding.
+  const auto bytes = [&](RankId shards, bool resident, bool held, int group, bool ahead) {
+    w.topology = data_parallel(ranks, 0, shards);
+    Schedule s = frugal_schedule(w);
+    s.group = group;
+    s.update_ahead = ahead;
+    for (UnitChoice& c : s.units) c.resident = resident, c.held = held;
+    const StepPlan plan = build_layout(PlanKind::train, w, s);
+    EXPECT_EQ(plan_link_bytes(plan).collective, byte_law(w, s).collective);
+    std::uint64_t arrives = 0;
+    constexpr UnitId unit = 1;
+    for (const Op& op : plan.ops)
+      if (op.unit == unit && (op.kind == OpKind::all_gather || op.kind == OpKind::reduce_scatter)) arrives += op.bytes;
+    EXPECT_EQ(arrives * ranks % (w.full_numel(unit) * (ranks - 1)), 0u);
+    return arrives * ranks / (w.full_numel(unit) * (ranks - 1));
+  };
+  for (const bool ahead : {true, false}) {
+    EXPECT_EQ(bytes(1, false, false, 4, ahead), 8u) << "ZeRO-0: all-reduce";
+    EXPECT_EQ(bytes(ranks, true, false, 4, ahead), 6u) << "ZeRO-1 and 2: reduced, gathered once";
+    EXPECT_EQ(bytes(ranks, false, true, 4, ahead), 6u) << "held through the step";
+    EXPECT_EQ(bytes(ranks, false, false, 4, ahead), 8u) << "ZeRO-3: gathered for both passes";
+    EXPECT_EQ(bytes(ranks, false, false, 1, ahead), 4u + 2 * 8) << "for both passes of every micro-batch";
+    EXPECT_EQ(bytes(ranks, false, true, 1, ahead), 6u);
+    EXPECT_EQ(bytes(1, false, false, 1, ahead), 8u);
+  }
+  // Behind every lot.
+  w.lots = 2;
+  w.reduction = Reduction::pass;
+  EXPECT_EQ(bytes(1, true, false, 2, true), 2u * 8);
+  EXPECT_EQ(bytes(ranks, true, false, 2, true), 2u * 4 + 2);
+  EXPECT_EQ(bytes(ranks, false, true, 1, true), 2u * 4 + 2);
+  EXPECT_EQ(bytes(ranks, false, false, 2, true), 2u * (4 + 2 * 2));
+}
+
 // A wait that is taken away is missed.
 TEST(Waits, EachIsNeeded) {
   std::size_t waits = 0;
@@ -167,7 +213,7 @@ TEST(Waits, EachIsNeeded) {
     w.model = &model;
     w.shape = {1, 16};
     w.micro_batches = 2;
-    w.topology = data_parallel(seed % 3 == 2 ? 2 : 1);
+    w.topology = data_parallel(seed % 3 == 2 ? 4 : 1, 0, seed == 2 ? 2 : 0);
     w.durable = seed % 2 == 0;
     Schedule s = random_schedule(draw, w);
     s.tile_numel = 1u << 14;

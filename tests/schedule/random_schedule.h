@@ -43,6 +43,7 @@ inline UnitChoice random_choice(Draw& draw) {
   const auto anywhere = [&] { return static_cast<Place>(draw.between(0, 2)); };
   UnitChoice c;
   c.resident = draw.coin();
+  c.held = draw.coin();
   c.parameter_home = away();
   c.state_home = away();
   c.gradient = away();
@@ -76,7 +77,7 @@ inline std::string describe(const Schedule& s) {
                      std::to_string(s.tile_numel);
   const auto place = [](Place p) { return std::string(place_names[static_cast<std::size_t>(p)]); };
   for (const UnitChoice& c : s.units)
-    text += " [" + std::string(c.resident ? "resident " : "") + "p " + place(c.parameter_home) + " s " +
+    text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") + "p " + place(c.parameter_home) + " s " +
             place(c.state_home) + " g " + place(c.gradient) + " a " + place(c.accumulator) + " " +
             saved_names[static_cast<std::size_t>(c.saved)] + " x " + place(c.boundary) +
             (c.update_on_device ? " u device" : "") + "]";

@@ -79,6 +79,21 @@ TEST_F(MpiCommand, ProcessesHaveTheBitsOfOneProcess) {
     EXPECT_EQ(last_line("one0")[key], last_line("many0")[key]) << key;
 }
 
+TEST_F(MpiCommand, WhatRanksShareChangesNoBit) {
+  const std::string command = options() + drive() + "--lots 4 --steps 5 --hash 5 ";
+  ASSERT_EQ(sluice(command + run("one")).status, 0);
+  int number = 0;
+  for (const std::string share : {"--zero 0", "--zero 1", "--zero 3", "--shard-group 2", "--shard-group 2 --residency all",
+                                   "--reduction pass --group 1 --residency step"}) {
+    SCOPED_TRACE(share);
+    const bool two = share.find("pass") != std::string::npos;
+    const std::string name = "many" + std::to_string(number++);
+    const Finished f = launched(two ? 2 : 4, command + run(name) + share);
+    ASSERT_EQ(f.status, 0) << f.err;
+    expect_same_run("one", name);
+  }
+}
+
 TEST_F(MpiCommand, StepsThatAreNotFiniteAreSkippedByAll) {
   const std::string command = options() + drive() + "--steps 8 --poison-steps 3,4 ";
   ASSERT_EQ(sluice(command + run("one") + "--ranks 2").status, 0);

@@ -1,0 +1,71 @@
+// What ranks share, as a person asks for it: --zero, --shard-group, --reduction.
+#include "run_command.h"
+
+namespace sluice {
+namespace {
+
+class ZeroCommand : public RunCommandTest {
+ protected:
+  std::string options(int batch = 16) const {
+    return "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 1 --data " + path("text") + " --batch " +
+           std::to_string(batch) + " ";
+  }
+  std::string four() const { return "--ranks 4 --lots 4 " + drive(); }
+  json planned(const std::string& more) const {
+    std::string arguments = options() + four() + more + " --json";
+    arguments.replace(0, 5, "plan");
+    const Finished f = sluice(arguments);
+    EXPECT_EQ(f.status, 0) << f.err;
+    return json::parse(f.out);
+  }
+};
+
+TEST_F(ZeroCommand, StagesMoveTheirBytes) {
+  // Of each parameter that a step passes twice: 8, 6, 6 and 8 bytes x 3/4. Embedding and head are passed once.
+  const auto bytes = [&](const std::string& more) { return planned(more)["bytes"]["collective"].get<double>(); };
+  const double all_reduced = bytes("--zero 0"), one = bytes("--zero 1"), two = bytes("--zero 2"), three = bytes("--zero 3");
+  EXPECT_EQ(one, two);
+  EXPECT_EQ(bytes("--residency step"), one);
+  EXPECT_GT(three, one);
+  EXPECT_NEAR(all_reduced / one, 8.0 / 6, 0.15) << "to the padding of shards";
+  const json groups = planned("--shard-group 2");
+  EXPECT_EQ(groups["ranks"]["replicas"], 2);
+  EXPECT_EQ(groups["ranks"]["shard_group"], 2);
+  EXPECT_EQ(groups["bytes"]["collective"].get<double>(), 4 * groups["ranks"]["received_bytes_per_rank"].get<double>());
+}
+
+TEST_F(ZeroCommand, RefusesWhatContradictsAStage) {
+  const std::string train = options() + four() + run("run");
+  expect_refused(train + "--zero 4", "--zero");
+  expect_refused(train + "--zero 0 --shard-group 2", "--zero 0 means that every rank has all states, and --shard-group 2");
+  expect_refused(train + "--zero 1 --shard-group 1", "--zero 1 means that ranks share the states, and --shard-group 1");
+  expect_refused(train + "--zero 1 --residency none", "--residency none was given; leave one of them out");
+  expect_refused(train + "--zero 1 --reduction pass", "--reduction pass was given");
+  expect_refused(train + "--zero 2 --group 1", "--group 1 was given");
+  expect_refused(train + "--zero 3 --schedule horizontal", "--schedule horizontal was given");
+  expect_refused(train + "--zero 3 --residency step", "--residency step was given");
+  expect_refused(train + "--shard-group 3", "give what divides --ranks 4");
+  expect_refused(train + "--shard-group 8", "give what divides --ranks 4");
+  expect_refused(options(12) + "--ranks 3 --lots 6 --reduction pass", "--reduction pass on 3 ranks");
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+TEST_F(ZeroCommand, ARunGoesOnAsItBeganOrAsItIsTold) {
+  const std::string command = options() + four() + "--steps 40 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  ASSERT_EQ(signalled(command + run("run") + "--zero 0", "run", "TERM").status, 1);
+  expect_refused_untouched(command + run("run") + "--zero 1", "--shard-group");
+  expect_refused_untouched(command + run("run") + "--zero 0 --residency all", "--residency all contradicts the run");
+  // The same line goes on; with --resume other groups may.
+  const auto done = lines("run").size();
+  ASSERT_EQ(signalled(command + run("run") + "--zero 0", "run", "TERM", static_cast<int>(done) + 3).status, 1);
+  const Finished on = sluice("train --resume --shard-group 2 " + run("run"));
+  ASSERT_EQ(on.status, 0) << on.err;
+  EXPECT_NE(on.err.find("with --shard-group 2 (1 before)"), std::string::npos) << on.err;
+  EXPECT_EQ(lines("run"), lines("whole"));
+  EXPECT_EQ(result("run"), result("whole"));
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+}
+
+}  // namespace
+}  // namespace sluice
