@@ -99,6 +99,10 @@ class Driver {
   void finish_step();
   void commit();
   void flush();
+  const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
+  const std::vector<std::size_t>& uses(UnitId u) const { return uses_[static_cast<std::size_t>(u)]; }
+  bool makes_second_copy(UnitId u) const;
+  void second_copy_task(UnitId u, std::vector<Task>& out);
   void fetch_tasks(UnitId u, bool retain, std::vector<Task>& out);
   std::vector<Task> prepare(std::size_t p);
   std::vector<Task> drain(std::size_t p);
@@ -118,7 +122,8 @@ class Driver {
   std::vector<bool> prepared_;
   std::vector<MicroBatchGroup> groups_;
   std::vector<int> open_uses_;  ///< passes, by unit, that its open parameters still serve
-  std::vector<std::size_t> last_use_;  ///< by unit: the last pass over its parameters
+  std::vector<std::vector<std::size_t>> uses_;  ///< by unit: the passes over its parameters
+  std::vector<bool> has_second_copy_;           ///< by unit
   std::vector<Task> deferred_;       ///< parks of the previous slot
   std::vector<std::size_t> drains_;  ///< passes whose gradients are still to be drained
   UnitId head_ = 0;
@@ -134,18 +139,16 @@ void Driver::list_passes() {
   }
   prepared_.resize(passes_.size());
   open_uses_.resize(work_.model->units.size());
-  last_use_.resize(work_.model->units.size());
-  std::vector<int> uses(last_use_.size());
-  const auto use = [&](UnitId u, std::size_t p) {
-    last_use_[static_cast<std::size_t>(u)] = p;
-    // What is held is still there in its last pass.
-    if (++uses[static_cast<std::size_t>(u)] > 1 && schedule_.units[static_cast<std::size_t>(u)].held)
-      rank_.expect_no_retained_tiles(u);
-  };
+  uses_.resize(work_.model->units.size());
+  has_second_copy_.resize(uses_.size());
   for (std::size_t p = 0; p < passes_.size(); ++p) {
-    if (reads_parameters(passes_[p])) use(passes_[p].unit, p);
-    if (tied_head(passes_[p])) use(0, p);
+    if (reads_parameters(passes_[p])) uses_[static_cast<std::size_t>(passes_[p].unit)].push_back(p);
+    if (tied_head(passes_[p])) uses_.front().push_back(p);
   }
+  // The last pass over these fetches nothing from home.
+  for (UnitId u = 0; u <= head_; ++u)
+    if (const UnitChoice& c = choice(u); uses(u).size() > 1 && (c.held || makes_second_copy(u)))
+      rank_.expect_no_retained_tiles(u);
   if (!train()) return;
   // Tiles in the order in which their units are updated.
   for (UnitId i = 0; i <= head_; ++i) stream_.add(unit_tiles(work_, schedule_, ahead() ? i : head_ - i));
@@ -155,7 +158,7 @@ void Driver::list_passes() {
 bool Driver::updated_in(const Pass& p) const { return ahead() && p.group == 0 && p.phase != Phase::backward; }
 
 void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
-  const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
+  const bool resident = choice(u).resident;
   // Still open for an earlier pass (the turnaround from forward to backward), or held: nothing travels.
   if (open_uses_[static_cast<std::size_t>(u)]++ > 0 || rank_.is_open(u)) {
     if (retain) rank_.expect_no_retained_tiles(u);
@@ -163,9 +166,31 @@ void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   }
   out.push_back([this, u] { rank_.open_parameters(u); });
   if (resident) return;
+  if (has_second_copy_[static_cast<std::size_t>(u)]) {
+    out.push_back([this, u] { rank_.fetch_second_copy(u); });
+    return;
+  }
   for (const TileRef& t : unit_tiles(work_, schedule_, u))
     out.push_back([this, t, retain] { rank_.fetch_tile(t, retain); });
   out.push_back([this, u] { rank_.gather(u); });
+  second_copy_task(u, out);
+}
+
+/// Behind the first gather of the step.
+void Driver::second_copy_task(UnitId u, std::vector<Task>& out) {
+  if (!makes_second_copy(u)) return;
+  has_second_copy_[static_cast<std::size_t>(u)] = true;
+  out.push_back([this, u] { rank_.keep_second_copy(u); });
+}
+
+/// Where any later pass of the step finds the unit gone.
+bool Driver::makes_second_copy(UnitId u) const {
+  const UnitChoice& c = choice(u);
+  if (!train() || !c.second_copy || c.resident || c.held || work_.shards() == 1) return false;
+  const std::vector<std::size_t>& at = uses(u);
+  return std::ranges::adjacent_find(at, [&](std::size_t before, std::size_t after) {
+           return after - before > static_cast<std::size_t>(std::max(0, schedule_.prefetch));
+         }) != at.end();
 }
 
 /// What must be on the device before pass p can compute.
@@ -183,6 +208,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
       rank_.mark_updated(u);
       rank_.gather(u);
     });
+    second_copy_task(u, tasks);
   } else {
     const bool retain = train() && !schedule_.update_ahead && last_group(pass) && pass.phase != Phase::forward;
     fetch_tasks(u, retain, tasks);
@@ -194,7 +220,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
 /// What remains to be done with a unit's gradient after its last backward pass.
 std::vector<Task> Driver::drain(std::size_t p) {
   const UnitId u = passes_[p].unit;
-  const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
+  const bool resident = choice(u).resident;
   std::vector<Task> tasks;
   for (const TileRef& t : unit_tiles(work_, schedule_, u)) {
     tasks.push_back([this, t, resident] {
@@ -237,7 +263,7 @@ void Driver::close_pass(std::size_t p) {
   const bool tied = tied_head(pass);
   const auto close = [&](UnitId u) {
     const auto at = static_cast<std::size_t>(u);
-    const bool stays = schedule_.units[at].held && p < last_use_[at];
+    const bool stays = choice(u).held && p < uses(u).back();
     if (--open_uses_[at] == 0 && !stays) rank_.close_parameters(u);
   };
   if (reads_parameters(pass)) close(pass.unit);
@@ -325,7 +351,7 @@ void Driver::finish_step() {
 void Driver::flush() {
   for (UnitId u = 0; u <= head_; ++u) stream_.add(unit_tiles(work_, schedule_, u));
   for (UnitId u = 0; u <= head_; ++u) {
-    const bool resident = schedule_.units[static_cast<std::size_t>(u)].resident;
+    const bool resident = choice(u).resident;
     if (resident) rank_.open_parameters(u);
     for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i) stream_.advance(resident);
     if (resident) rank_.gather(u);
@@ -362,8 +388,8 @@ StepPlan frame(PlanKind kind, const Workload& w, Detail detail) {
   for (Tier t : {Tier::device, Tier::host, Tier::nvme})
     plan.arenas.push_back({t, w.budget_bytes[static_cast<std::size_t>(t)], 0, 0});
   const AxisSet all = w.topology.all_axes();
-  if (w.ranks() > 1) plan.groups = {shard_axis, all};  // sharding_group, control_group
-  if (w.replicas() > 1) plan.groups.push_back(replica_axis);
+  // sharding_group, control_group, replica_group, close_group
+  if (w.ranks() > 1) plan.groups = {shard_axes, all, replica_axes, close_axes};
   return plan;
 }
 

@@ -75,7 +75,17 @@ class Law {
     const UnitChoice& c = choice(u);
     const std::uint64_t bytes = work_.shard_numel(u) * element_;
     const Passes p = passes(u);
-    std::uint64_t fetches = p.count - p.still_open - (schedule_.update_ahead ? 1 : 0);
+    // Of later passes, which a second copy serves.
+    std::uint64_t again = p.count - p.still_open - 1;
+    const bool has_second_copy = again > 0 && c.second_copy && !c.resident && !c.held && work_.shards() > 1;
+    if (has_second_copy) {
+      const std::uint64_t part_bytes = work_.full_numel(u) / work_.close_ranks() * element_;
+      b_.d2h += part_bytes;
+      b_.h2d += again * part_bytes;
+      b_.collective += again * part_bytes * (work_.close_ranks() - 1u);
+      again = 0;
+    }
+    std::uint64_t fetches = again + (schedule_.update_ahead ? 0 : 1);
     if (c.resident) fetches = 0;
     // Ahead of the forward pass the updated parameters go straight into the open unit; else only to a resident copy.
     const std::uint64_t published = schedule_.update_ahead || c.resident ? 1 : 0;
@@ -86,7 +96,8 @@ class Law {
     b_.collective += (fetches + published) * bytes * (work_.shards() - 1u);
     if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
-    const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open;
+    const bool retained =
+        !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open && !has_second_copy;
     const bool on_device = c.resident && c.update_on_device;
     b_.nvme_read += (fetches + (retained || on_device ? 0 : 1)) * bytes;
   }

@@ -3,6 +3,8 @@
 //
 // Per unit, S = elements of the shard, e = bytes of a parameter, r = bytes of a remainder, A = groups:
 //   fetches     one S*e for every pass that finds the unit's parameters gone; updates publish theirs instead
+//               of a second copy between c close ranks, for every pass but the first: P*e/c down and P*e/c*(c - 1) from
+//               the others, once P*e/c up, instead
 //   optimizer   S*(e + r + 8) each way for states on the drive; fetched tiles that wait for their update are not read
 //               again
 //               on the device: these and S*e up, and down with S*4 of gradient where that is not there, and without S*e

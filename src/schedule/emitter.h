@@ -59,6 +59,7 @@ class Emitter {
   static void move_also(Op& op, const Part& src, const Part& dst);
 
   StepPlan& plan() { return plan_; }
+  const StepPlan& plan() const { return plan_; }
 
  private:
   Op& append(OpKind kind, LaneId lane, UnitId unit);

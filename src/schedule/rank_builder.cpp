@@ -138,7 +138,7 @@ Part RankBuilder::tile_of(const Part& whole, const TileRef& t, std::uint64_t byt
 /// Of a unit's whole parameters on the device.
 Part RankBuilder::own_tile(const Part& parameters, const TileRef& t) const {
   const std::uint64_t shard_bytes = work_.shard_numel(t.unit) * element_bytes();
-  return tile_of(parameters.slice(work_.topology.position(shard_axis) * shard_bytes, shard_bytes), t, element_bytes());
+  return tile_of(parameters.slice(work_.topology.position(shard_axes) * shard_bytes, shard_bytes), t, element_bytes());
 }
 
 std::string RankBuilder::tile_label(const TileRef& t, StateKind k) const {
@@ -199,15 +199,37 @@ void RankBuilder::fetch_tile(const TileRef& t, bool retain) {
 void RankBuilder::gather(UnitId u) {
   if (work_.shards() == 1) return;
   // After an update in the backward pass only the resident copy is there.
-  const Part& open = unit(u).open.valid() ? unit(u).open : unit(u).resident;
-  Op& op = emit_.collective(OpKind::all_gather, sharding_group, u);
-  // The others' parts have no contents yet: they are written only.
-  const std::uint64_t part = open.bytes / work_.shards(), own = work_.topology.position(shard_axis) * part,
-                      after = own + part;
-  op.bytes = part * (work_.shards() - 1u);
-  Emitter::touch(op, open.slice(own, part), Role::dst, Mode::read);
-  if (own > 0) Emitter::touch(op, open.slice(0, own), Role::dst, Mode::write);
-  if (after < open.bytes) Emitter::touch(op, open.slice(after, open.bytes - after), Role::dst, Mode::write);
+  gather_parts(u, unit(u).open.valid() ? unit(u).open : unit(u).resident, sharding_group);
+}
+
+/// The equal part that is this rank's by its place in the group.
+Part RankBuilder::own_part(const Part& whole, std::int32_t group) const {
+  const AxisSet axes = emit_.plan().groups[static_cast<std::size_t>(group)];
+  const std::uint64_t part = whole.bytes / work_.topology.size(axes);
+  return whole.slice(work_.topology.position(axes) * part, part);
+}
+
+/// The others' parts have no contents yet: they are written only.
+void RankBuilder::gather_parts(UnitId u, const Part& whole, std::int32_t group) {
+  Op& op = emit_.collective(OpKind::all_gather, group, u);
+  const Part own = own_part(whole, group);
+  const std::uint64_t before = own.offset - whole.offset, after = before + own.bytes;
+  op.bytes = whole.bytes - own.bytes;
+  Emitter::touch(op, own, Role::dst, Mode::read);
+  if (before > 0) Emitter::touch(op, whole.slice(0, before), Role::dst, Mode::write);
+  if (after < whole.bytes) Emitter::touch(op, whole.slice(after, whole.bytes - after), Role::dst, Mode::write);
+}
+
+void RankBuilder::keep_second_copy(UnitId u) {
+  const Part own = own_part(unit(u).open, close_group);
+  unit(u).second_copy = emit_.buffer(label(u, "parameter.second"), Tier::host, own.bytes, Life::lasting);
+  emit_.move(OpKind::copy, LaneKind::d2h, u, own, unit(u).second_copy);
+}
+
+void RankBuilder::fetch_second_copy(UnitId u) {
+  const Part& open = unit(u).open;
+  emit_.move(OpKind::copy, LaneKind::h2d, u, unit(u).second_copy, own_part(open, close_group));
+  if (work_.close_ranks() > 1) gather_parts(u, open, close_group);
 }
 
 void RankBuilder::close_parameters(UnitId u) { unit(u).open = Part{}; }
@@ -427,11 +449,11 @@ Part RankBuilder::reduced(UnitId u, const Part& gradient) {
     reduce_parts(u, gradient, sum, sharding_group);
   }
   if (work_.replicas() > 1) {
-    const std::uint64_t part = sum.bytes / work_.replicas();
-    reduce_parts(u, sum, sum.slice(work_.topology.position(replica_axis) * part, part), replica_group);
+    const Part own = own_part(sum, replica_group);
+    reduce_parts(u, sum, own, replica_group);
     // Whoever reads any of it waits for the gather, on all ranks alike, whichever part is their own.
     Op& op = emit_.collective(OpKind::all_gather, replica_group, u);
-    op.bytes = part * (work_.replicas() - 1u);
+    op.bytes = sum.bytes - own.bytes;
     Emitter::touch(op, sum, Role::dst, Mode::read_write);
   }
   return sum;
@@ -483,7 +505,7 @@ void RankBuilder::collect_losses() {
 void RankBuilder::control() {
   Op& op = work_.ranks() > 1 ? emit_.collective(OpKind::control, control_group, -1, LaneKind::optimizer)
                              : emit_.op(OpKind::control, LaneKind::optimizer);
-  op.is_replica = work_.topology.position(replica_axis) > 0;
+  op.is_replica = work_.topology.position(replica_axes) > 0;
   Emitter::touch(op, control_, Role::control, Mode::read_write);
 }
 

@@ -16,8 +16,9 @@
 
 namespace sluice {
 
-/// Of StepPlan::groups: who has the other shards, who votes on a step, and, where there are any, who has the same shard.
-constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2;
+/// Of StepPlan::groups: who has the other shards, who votes on a step, who has the same shard, and who of the first is
+/// close.
+constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2, close_group = 3;
 
 /// One transfer and optimizer tile: elements [element, element + numel) of the rank's shard of the unit.
 struct TileRef {
@@ -38,6 +39,10 @@ class RankBuilder {
   void fetch_tile(const TileRef& t, bool retain);
   void expect_no_retained_tiles(UnitId u) { unit(u).fetched_before = true; }
   void gather(UnitId u);
+  /// The rank's part of the open parameters into host memory, and from there back into open ones, with those of close
+  /// ranks.
+  void keep_second_copy(UnitId u);
+  void fetch_second_copy(UnitId u);
   void close_parameters(UnitId u);
 
   // optimizer tiles
@@ -102,6 +107,7 @@ class RankBuilder {
     std::vector<Part> gradients;  ///< partial sums on the device, that of the current lot last
     std::array<Part, 4> home;     ///< by StateKind, one shard each
     std::array<Part, 4> mirror;   ///< the durable copy on nvme of a home in host memory
+    Part second_copy;             ///< in host memory, of this step
     Part gradient_wait;
     std::vector<Parked> parked_gradients;
     std::vector<Parked> shard_sums;  ///< partial sums of what was reduced: parked, or on the device
@@ -152,6 +158,8 @@ class RankBuilder {
   void close_lot(UnitId u, int mb);
   Part& tied_gradient(int lot);
   void add(const Part& from, const Part& to, UnitId u);
+  void gather_parts(UnitId u, const Part& whole, std::int32_t group);
+  Part own_part(const Part& whole, std::int32_t group) const;
   void reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group);
   Part reduced(UnitId u, const Part& gradient);
 

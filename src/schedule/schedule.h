@@ -16,12 +16,17 @@
 namespace sluice {
 
 /// Axes of ranks that each have a part of every batch. The ranks of a shard group, neighbours, have one copy of the
-/// states between them; replicas of the group have the same.
-constexpr AxisSet replica_axis = 1, shard_axis = 2;
-/// `shards` divides `ranks`; 0: all of them share one copy.
-inline Topology data_parallel(RankId ranks, RankId rank = 0, RankId shards = 0) {
+/// states between them; replicas of the group have the same. Within it those that are close may have a second copy of
+/// parameters between them.
+constexpr AxisSet replica_axes = 1, shard_axes = 6, close_axes = 4;
+/// `shards` divides `ranks`, and `close` divides `shards`; 0: all of them.
+inline Topology data_parallel(RankId ranks, RankId rank = 0, RankId shards = 0, RankId close = 0) {
   if (shards == 0) shards = ranks;
-  return Topology::of({{"replica", static_cast<RankId>(ranks / shards)}, {"shard", shards}}, rank);
+  if (close == 0) close = shards;
+  return Topology::of({{"replica", static_cast<RankId>(ranks / shards)},
+                       {"far", static_cast<RankId>(shards / close)},
+                       {"close", close}},
+                      rank);
 }
 
 /// Whether ranks add up their gradients once, or after each lot. Then the lots of a batch go round the ranks, and what
@@ -58,8 +63,9 @@ struct Workload {
   /// That rotary tables are made for.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.sequence; }
   RankId ranks() const { return topology.ranks(); }
-  RankId shards() const { return topology.size(shard_axis); }
-  RankId replicas() const { return topology.size(replica_axis); }
+  RankId shards() const { return topology.size(shard_axes); }
+  RankId replicas() const { return topology.size(replica_axes); }
+  RankId close_ranks() const { return topology.size(close_axes); }
   LotSums lot_sums() const { return {lots, micro_batches / lots}; }
   /// That are added up before ranks are: the most that a group can have.
   int micro_batches_of_sum() const { return reduction == Reduction::pass ? micro_batches / lots : micro_batches; }
@@ -86,6 +92,8 @@ constexpr std::array<const char*, 4> saved_names{"keep", "recompute", "host", "n
 struct UnitChoice {
   bool resident = false;               ///< a copy of the parameters stays on the device
   bool held = false;                   ///< else: what a step has gathered stays there until its last pass over it
+  /// Else: behind a step's first pass close ranks have a copy between them in host memory, and later passes fetch that.
+  bool second_copy = false;
   Place parameter_home = Place::nvme;  ///< host or nvme
   Place state_home = Place::nvme;      ///< remainder and moments: host or nvme
   Place gradient = Place::host;        ///< where the reduced gradient waits for the global norm: host or nvme

@@ -379,7 +379,7 @@ Status Engine::share_residents() {
   if (is_alone()) return success();
   const RankId self = here_.first;
   Communicator& others = world_->communicator(self);
-  SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{shard_axis}));
+  SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{shard_axes}));
   for (const BufferId id : residents_) {
     if (id == none) continue;
     const Buffer& b = run_.main.buffers[id];

@@ -28,7 +28,8 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.work.micro_batches = draw.between(1, 4);
   const RankId ranks = draw.of<RankId>({1, 1, 2, 4});
   const RankId shards = draw.of<RankId>({ranks, ranks, static_cast<RankId>((ranks + 1) / 2), 1});
-  c.work.topology = data_parallel(ranks, static_cast<RankId>(ranks - 1), shards);
+  const RankId close = shards > 1 && draw.coin() ? static_cast<RankId>(shards / 2) : shards;
+  c.work.topology = data_parallel(ranks, static_cast<RankId>(ranks - 1), shards, close);
   c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
   c.work.durable = draw.coin();
   c.schedule = random_schedule(draw, c.work);
@@ -42,8 +43,8 @@ void draw_case(std::uint64_t seed, Case& c) {
 
 std::string text(const Case& c) {
   return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
-         std::to_string(c.work.ranks()) + " shards " + std::to_string(c.work.shards()) + " lots " +
-         std::to_string(c.work.lots) + " reduction " + reduction_names[static_cast<std::size_t>(c.work.reduction)] +
+         std::to_string(c.work.ranks()) + " shards " + std::to_string(c.work.shards()) + " close " + std::to_string(c.work.close_ranks()) +
+         " lots " + std::to_string(c.work.lots) + " reduction " + reduction_names[static_cast<std::size_t>(c.work.reduction)] +
          (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
          " " + describe(c.schedule);
 }

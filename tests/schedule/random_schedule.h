@@ -44,6 +44,7 @@ inline UnitChoice random_choice(Draw& draw) {
   UnitChoice c;
   c.resident = draw.coin();
   c.held = draw.coin();
+  c.second_copy = draw.coin();
   c.parameter_home = away();
   c.state_home = away();
   c.gradient = away();
@@ -77,7 +78,7 @@ inline std::string describe(const Schedule& s) {
                      std::to_string(s.tile_numel);
   const auto place = [](Place p) { return std::string(place_names[static_cast<std::size_t>(p)]); };
   for (const UnitChoice& c : s.units)
-    text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") + "p " + place(c.parameter_home) + " s " +
+    text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") + (c.second_copy ? "second " : "") + "p " + place(c.parameter_home) + " s " +
             place(c.state_home) + " g " + place(c.gradient) + " a " + place(c.accumulator) + " " +
             saved_names[static_cast<std::size_t>(c.saved)] + " x " + place(c.boundary) +
             (c.update_on_device ? " u device" : "") + "]";
