@@ -167,6 +167,11 @@ void add_training_options(CLI::App* app, RunOptions* o) {
                   "(default: all ranks)")
       ->check(more_than(0))
       ->group("Batch");
+  app->add_option("--second-copy", c.second_copy,
+                  "ranks, neighbours on a machine, that keep what a step has gathered between them in host memory, so "
+                  "that its later passes do not ask other machines (ZeRO++'s hpZ; default: none)")
+      ->check(more_than(0))
+      ->group("Batch");
   app->add_option("--reduction", o->reduction,
                   "when ranks add up their gradients: after their last micro-batch, or after each lot, so that what "
                   "waits between passes is a shard and not a whole gradient. The bits are the same")

@@ -17,6 +17,7 @@ Schedule fixed(Schedule s, const ScheduleWish& wish) {
     if (wish.states) c.parameter_home = c.state_home = c.gradient = *wish.states;
     if (wish.resident) c.resident = *wish.resident;
     if (wish.held) c.held = *wish.held;
+    if (wish.second_copy) c.second_copy = *wish.second_copy;
     if (wish.update_on_device) c.update_on_device = *wish.update_on_device;
   }
   return s;

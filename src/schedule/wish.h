@@ -18,6 +18,7 @@ struct ScheduleWish {
   std::optional<Place> states;           ///< home of parameters and optimizer states: host or nvme
   std::optional<bool> resident;          ///< parameters stay on the device, or none does
   std::optional<bool> held;              ///< from a step's first pass over them to its last, or of one pass each
+  std::optional<bool> second_copy;       ///< of close ranks, of all units
   std::optional<bool> update_on_device;  ///< of all units, or of none
 };
 

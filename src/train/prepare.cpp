@@ -68,6 +68,20 @@ Status check_shard_group(const RunConfig& c) {
                      std::to_string(c.ranks) + " ranks");
 }
 
+Status check_second_copy(const RunConfig& c) {
+  const int shards = c.shard_group > 0 ? c.shard_group : c.ranks;
+  if (c.second_copy == 0) return success();
+  const std::string given = "--second-copy " + std::to_string(c.second_copy);
+  if (c.second_copy < 0 || c.second_copy >= shards || shards % c.second_copy != 0)
+    return bad_request(given + ": the " + std::to_string(shards) +
+                       " ranks that share the states are a whole number, and more than one, of such groups; give what "
+                       "divides " + std::to_string(shards) + " and is less");
+  if (c.wish.resident == true || c.wish.held == true)
+    return bad_request(given + " is of parameters that are gathered for every pass, and --residency keeps them on the "
+                       "device; leave one of them out");
+  return success();
+}
+
 Status validate(const RunConfig& c, Purpose purpose) {
   const auto refuse = [](const std::string& text) { return Status(bad_request(text)); };
   if (c.sequence < 1) return refuse("--seq " + std::to_string(c.sequence) + ": sequences have at least 1 token");
@@ -103,6 +117,7 @@ Status validate(const RunConfig& c, Purpose purpose) {
   const auto micro_batches = static_cast<int>(c.batch / at_once);
   SLUICE_TRY(check_lots(c));
   SLUICE_TRY(check_shard_group(c));
+  SLUICE_TRY(check_second_copy(c));
   if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
     return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
                   " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
@@ -233,8 +248,9 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.model = &run->model;
   w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
   w.inference = purpose != Purpose::train;
-  w.topology = data_parallel(static_cast<RankId>(config.ranks), 0,
-                             purpose == Purpose::train ? static_cast<RankId>(config.shard_group) : RankId{0});
+  const auto of_training = [&](int group) { return static_cast<RankId>(purpose == Purpose::train ? group : 0); };
+  w.topology = data_parallel(static_cast<RankId>(config.ranks), 0, of_training(config.shard_group),
+                             of_training(config.second_copy));
   w.reduction = config.reduction;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   if (purpose == Purpose::train) w.lots = lots_of(config) / config.ranks;
@@ -425,6 +441,7 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
   ScheduleWish& wish = run->wish;
   wish = config.wish;
+  if (config.second_copy > 0) wish.second_copy = true;
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
   if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
   if (progress) progress("searching a schedule");

@@ -75,6 +75,7 @@ std::string reason(const std::string& option) {
       {"--prefetch", plan},
       {"--states", plan},
       {"--residency", plan},
+      {"--second-copy", plan},
       {"--optimizer", plan},
   };
   const auto found = reasons.find(option);
@@ -159,6 +160,9 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   if (!is_laid_out_alike(config, stored) && !options.contains("--shard-group") && !options.contains("--zero") &&
       config.shard_group > 0 && config.ranks % config.shard_group != 0)
     config.shard_group = 0;
+  const int shards = config.shard_group > 0 ? config.shard_group : config.ranks;
+  if (config.second_copy > 0 && (config.second_copy >= shards || shards % config.second_copy != 0))
+    config.second_copy = 0;
   config.run = given.run;
   config.json = given.json;
   config.faults = given.faults;

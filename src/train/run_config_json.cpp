@@ -32,6 +32,7 @@ void each_field(Config& c, F f) {
   f("--ranks", "ranks", c.ranks, Change::recorded);
   f("--lots", "lots", c.lots, Change::never);
   f("--shard-group", "shard_group", c.shard_group, Change::recorded);
+  f("--second-copy", "second_copy", c.second_copy, Change::never);
   f("--reduction", "reduction", c.reduction, Change::recorded);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
@@ -83,6 +84,7 @@ template <class S, class F>
 void each_choice(S& c, F&& f) {
   f("resident", c.resident);
   f("held", c.held);
+  f("second_copy", c.second_copy);
   f("parameter_home", c.parameter_home);
   f("state_home", c.state_home);
   f("gradient", c.gradient);
@@ -157,9 +159,9 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 12> later_keys{
+constexpr std::array<std::string_view, 13> later_keys{
     "document_mask", "document_length", "device", "update_on_device", "eval_split", "eval_data", "tokenizer", "lots",
-    "deadline_seconds", "shard_group", "reduction", "held"};
+    "deadline_seconds", "shard_group", "reduction", "held", "second_copy"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -22,7 +22,7 @@ class Zero : public Resume {
   }
   struct Places {
     Place home = Place::nvme, accumulator = Place::host;
-    bool resident = false, held = false;
+    bool resident = false, held = false, second_copy = false;
   };
   Schedule schedule(int group, Places places, bool ahead = true) const {
     Schedule s = Resume::schedule(ahead, places.home);
@@ -32,6 +32,7 @@ class Zero : public Resume {
       unit.accumulator = places.accumulator;
       unit.resident = places.resident;
       unit.held = places.held;
+      unit.second_copy = places.second_copy;
     }
     return s;
   }
@@ -67,6 +68,14 @@ TEST_F(Zero, ChangesNoBit) {
       expect_same_as_one(config(4, 2), 4, {});
       expect_same_as_one(config(8, 2), 1, {Place::host, Place::host, resident});
       expect_same_as_one(config(8, 4), 2, {Place::nvme, Place::device, false, held});
+      // Later passes have a copy that close ranks keep.
+      const auto with_second_copy = [&](RunConfig c, int close) {
+        c.second_copy = close;
+        return c;
+      };
+      expect_same_as_one(with_second_copy(config(4, 0), 2), 4, {Place::nvme, Place::host, false, false, true});
+      expect_same_as_one(with_second_copy(config(8, 4), 2), 1, {Place::host, Place::host, false, false, true});
+      expect_same_as_one(with_second_copy(config(2, 0), 1), 2, {Place::nvme, Place::nvme, false, false, true});
       // Added up behind every lot: the tree is the same, and who has which samples is not.
       expect_same_as_one(config(2, 0, Reduction::pass), 2, {});
       expect_same_as_one(config(2, 1, Reduction::pass), 1, {Place::nvme, Place::nvme});

@@ -80,10 +80,11 @@ TEST_F(MpiCommand, ProcessesHaveTheBitsOfOneProcess) {
 }
 
 TEST_F(MpiCommand, WhatRanksShareChangesNoBit) {
-  const std::string command = options() + drive() + "--lots 4 --steps 5 --hash 5 ";
+  const std::string command = options() + "--device-memory 8MiB --host-memory 8MiB --states nvme --nvme " + path("nvme") + " --lots 4 --steps 5 --hash 5 ";
   ASSERT_EQ(sluice(command + run("one")).status, 0);
   int number = 0;
   for (const std::string share : {"--zero 0", "--zero 1", "--zero 3", "--shard-group 2", "--shard-group 2 --residency all",
+                                   "--second-copy 2",
                                    "--reduction pass --group 1 --residency step"}) {
     SCOPED_TRACE(share);
     const bool two = share.find("pass") != std::string::npos;

@@ -31,6 +31,9 @@ TEST_F(ZeroCommand, StagesMoveTheirBytes) {
   const json groups = planned("--shard-group 2");
   EXPECT_EQ(groups["ranks"]["replicas"], 2);
   EXPECT_EQ(groups["ranks"]["shard_group"], 2);
+  const json second = planned("--second-copy 2 --zero 3");
+  EXPECT_LT(second["bytes"]["collective"].get<double>(), three) << "later passes ask one rank and not three";
+  EXPECT_GT(second["bytes"]["h2d"].get<double>(), planned("--zero 3")["bytes"]["h2d"].get<double>());
   EXPECT_EQ(groups["bytes"]["collective"].get<double>(), 4 * groups["ranks"]["received_bytes_per_rank"].get<double>());
 }
 
@@ -44,6 +47,10 @@ TEST_F(ZeroCommand, RefusesWhatContradictsAStage) {
   expect_refused(train + "--zero 2 --group 1", "--group 1 was given");
   expect_refused(train + "--zero 3 --schedule horizontal", "--schedule horizontal was given");
   expect_refused(train + "--zero 3 --residency step", "--residency step was given");
+  expect_refused(train + "--second-copy 3", "give what divides 4 and is less");
+  expect_refused(train + "--second-copy 4", "give what divides 4 and is less");
+  expect_refused(train + "--second-copy 2 --shard-group 2", "give what divides 2 and is less");
+  expect_refused(train + "--second-copy 2 --zero 1", "gathered for every pass");
   expect_refused(train + "--shard-group 3", "give what divides --ranks 4");
   expect_refused(train + "--shard-group 8", "give what divides --ranks 4");
   expect_refused(options(12) + "--ranks 3 --lots 6 --reduction pass", "--reduction pass on 3 ranks");
