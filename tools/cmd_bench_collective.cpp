@@ -182,10 +182,16 @@ Status bench_collective(Options o, bool ranks_given) {
   for (std::uint64_t& size : o.sizes) {
     const std::uint64_t grain = world->ranks() * sizeof(float);
     if (size < grain)
-      return bad_request(fmt::format("--size {}: {} ranks have no part of it; give at least {}", size, world->ranks(), grain));
+      {
+        world->end();
+        return bad_request(
+            fmt::format("--size {}: {} ranks have no part of it; give at least {}", size, world->ranks(), grain));
+      }
     size = size / grain * grain;
   }
-  return agree(*world, measure_in(*world, o));
+  const Status measured = agree(*world, measure_in(*world, o));
+  world->end();
+  return measured;
 }
 
 }  // namespace

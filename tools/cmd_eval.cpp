@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "src/train/alike.h"
 #include "src/train/data_tokenizer.h"
 #include "src/train/decided.h"
 #include "src/train/inference.h"
@@ -117,6 +118,12 @@ Status eval(const EvalRequest& request, const std::set<std::string>& given, Worl
   // Who leads makes tokens of texts; the others find them.
   SLUICE_TRY(together(leads ? open_sets(request, tell, watch, task) : success()));
   SLUICE_TRY(together(leads ? success() : open_sets(request, tell, watch, task)));
+  if (world != nullptr) {
+    const auto sets = mark_of_sets(task.sets);
+    SLUICE_TRY(together(sets.ok() ? success() : Status(sets.error())));
+    SLUICE_TRY(check_alike(*world, "data to evaluate on", *sets));
+    SLUICE_TRY(check_alike(*world, "weights in " + task.config.init, mark_of_weights(task.config.init)));
+  }
   // A GPU's bits are those of its kernels.
   if (task.run && !task.run->device.empty() && task.run->device == run->workload.device)
     run->kernels = task.run->kernels;
@@ -136,11 +143,9 @@ Status eval(const EvalRequest& request, const std::set<std::string>& given, Worl
       line.finish();
       return result.error();
     }
-    double bits = 0;
-    if (leads) {
-      SLUICE_ASSIGN(bits, bits_per_byte(*run, tokenizer, set.windows, *result));
-    }
-    results.push_back({&set, *result, bits});
+    const auto bits = leads ? bits_per_byte(*run, tokenizer, set.windows, *result) : Result<double>(0.0);
+    SLUICE_TRY(together(bits.ok() ? success() : Status(bits.error())));
+    results.push_back({&set, *result, *bits});
   }
   line.finish();
   if (!leads) return success();

@@ -34,11 +34,11 @@ Status check_version(const RunDirectory& directory) {
 }
 
 /// Whether what was stored and what was given go together, where that is soon known.
-Status check_goes_on(const RunConfig& config, const RunDirectory& directory) {
+Status check_goes_on(const RunConfig& config, const RunDirectory& directory, int ranks_of_node) {
   SLUICE_ASSIGN(const auto result, directory.result());
   if (result) return check_complete(config, directory, (*result)["steps"].get<std::int64_t>());
   SLUICE_TRY(directory.check_place());
-  SLUICE_TRY(directory.check_swap_files(config.nvme));
+  SLUICE_TRY(directory.check_swap_files(config.nvme, ranks_of_node > 0 ? ranks_of_node : directory.run()->config.ranks));
   const bool keeps_plan = is_laid_out_alike(config, directory.run()->config);
   if (config.optimizer.clip_norm == 0 || !keeps_plan || directory.run()->schedule.update_ahead) return success();
   return bad_request(
@@ -77,7 +77,7 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   const RunConfig& stored = directory.run()->config;
   SLUICE_ASSIGN(const RunConfig config, resolve(with_batch_of(stored, options, given)));
   SLUICE_ASSIGN(const RunConfig merged, continued(stored, config, given, options.resume));
-  SLUICE_TRY(check_goes_on(merged, directory));
+  SLUICE_TRY(check_goes_on(merged, directory, options.config.ranks_of_node));
   return merged;
 }
 

@@ -99,8 +99,9 @@ void run_on_ranks(const char* command, RunOptions& options, std::set<std::string
   Status done = join_world(options, given, world);
   if (done.ok()) {
     done = work(given, world.get());
-    if (world != nullptr) done = agree(*world, done);
+    if (world != nullptr && !world->has_lost_a_process()) done = agree(*world, done);
   }
+  if (world != nullptr) world->end();
   if (world == nullptr || !world->has_lost_a_process()) return outcome.finish(command, done);
   const Error lost = done.ok() ? fault("a process was lost when all was done") : done.error();
   outcome.finish_alone(command, lost.in("rank " + std::to_string(world->here().first)));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "tools/commands.h"
 #include "tools/launch.h"
@@ -28,6 +30,12 @@ void wait_passively(char** argv) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", failed).string();
   if (failed || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
   execv(self.c_str(), argv);
+}
+
+/// mpirun ends all processes when one has failed: the first one says why.
+int refused(int status) {
+  if (!sluice::tools::is_first_process()) std::this_thread::sleep_for(std::chrono::seconds(1));
+  return status;
 }
 
 int run(int argc, char** argv) {
@@ -50,7 +58,7 @@ int run(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   const bool is_of_ranks = command == "train" || command == "eval" || (command == "bench" && argc > 2 && std::string(argv[2]) == "collective");
   if (!is_of_ranks && !command.starts_with('-')) outcome.finish(command, sluice::tools::check_alone(command));
-  if (outcome.status() != 0) return outcome.status();
+  if (outcome.status() != 0) return refused(outcome.status());
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
@@ -60,7 +68,7 @@ int run(int argc, char** argv) {
     return status;
   } catch (const CLI::ParseError& error) {
     if (sluice::tools::is_first_process()) std::fprintf(stderr, "%s\n", sluice::tools::refusal(app, error).c_str());
-    return 2;
+    return refused(2);
   }
   return outcome.status();
 }

@@ -137,7 +137,21 @@ void CommitLog::read_place(std::size_t place, std::span<const std::byte> bytes) 
   records_.push_back(std::move(record));
 }
 
-void CommitLog::continue_from(const CommitRecord& record) { next_place_ = (record.sequence + 1) % 2; }
+void CommitLog::continue_from(const CommitRecord& record) {
+  next_place_ = (record.sequence + 1) % 2;
+  from_ = record.sequence;
+}
+
+Status CommitLog::forget_newer() {
+  const auto is_newer = [this](const CommitRecord& record) { return record.sequence > from_; };
+  if (std::ranges::none_of(records_, is_newer)) return success();
+  const std::span<std::byte> place(memory_.get(), place_bytes_);
+  std::memset(place.data(), 0, place.size());
+  SLUICE_TRY(transfer_now(*queue_, IoOp::write, 0, next_place_ * place_bytes_, place));
+  SLUICE_TRY(transfer_now(*queue_, IoOp::sync, 0, 0, {}));
+  std::erase_if(records_, is_newer);
+  return success();
+}
 
 Status CommitLog::write(std::uint64_t step, std::uint8_t parity, std::span<const StepResult> results,
                         std::span<const std::span<const std::uint64_t>> sums) {

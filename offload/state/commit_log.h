@@ -59,6 +59,9 @@ class CommitLog {
   const std::vector<std::string>& damage() const { return damage_; }
   /// The run goes on from this record: the next one goes to the other place.
   void continue_from(const CommitRecord& record);
+  /// Takes away what is newer than that record, if anything is: a later step of that number may be another one, and must
+  /// not be taken for it. Before anything new is written.
+  Status forget_newer();
 
   /// The run goes on from the record before the last one that was written.
   void step_back() { next_place_ = 1 - next_place_; }
@@ -86,6 +89,7 @@ class CommitLog {
   std::vector<CommitRecord> records_;
   std::vector<std::string> damage_;
   std::uint64_t sequence_ = 0;  ///< of the newest record that was ever seen or written
+  std::uint64_t from_ = 0;      ///< sequence of the record that the run goes on from
   std::size_t next_place_ = 0;
 };
 

@@ -113,16 +113,19 @@ Lifeline::Lifeline(Options options)
 Result<std::unique_ptr<Lifeline>> Lifeline::connect(const Options& options, const Exchange& exchange) {
   std::unique_ptr<Lifeline> line(new Lifeline(options));
   SLUICE_TRY(options.rank == 0 ? line->listen_for_others(exchange) : line->reach_first(exchange));
-  for (Peer& peer : line->peers_) {
-    peer.heard = Clock::now();
+  for (const Peer& peer : line->peers_) {
     // A peer that takes nothing any more must not hold the thread up.
     const timeval limit{1, 0};
     setsockopt(peer.fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     const int on = 1;
     setsockopt(peer.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
-  line->thread_ = std::thread([raw = line.get()] { raw->run(); });
   return line;
+}
+
+void Lifeline::start() {
+  for (Peer& peer : peers_) peer.heard = Clock::now();
+  thread_ = std::thread([this] { run(); });
 }
 
 Status Lifeline::listen_for_others(const Exchange& exchange) {
@@ -158,7 +161,7 @@ Status Lifeline::listen_for_others(const Exchange& exchange) {
     const bool is_ours = fd >= 0 && receive_all(fd, &hello, sizeof hello, std::chrono::seconds(2)) && hello.key == key &&
                          hello.rank < options_.ranks;
     if (is_ours)
-      peers_.push_back({static_cast<RankId>(hello.rank), fd, {}, {}});
+      peers_.push_back({static_cast<RankId>(hello.rank), fd, {}, {}, false});
     else if (fd >= 0)
       close(fd);
   }
@@ -178,7 +181,7 @@ Status Lifeline::reach_first(const Exchange& exchange) {
     const int fd = connect_to(address, std::chrono::seconds(3));
     if (fd < 0) continue;
     if (send_all(fd, &hello, sizeof hello)) {
-      peers_.push_back({0, fd, {}, {}});
+      peers_.push_back({0, fd, {}, {}, false});
       return success();
     }
     close(fd);
@@ -201,8 +204,12 @@ std::chrono::seconds Lifeline::idle(RankId rank) const {
 }
 
 void Lifeline::run() {
-  Clock::time_point next = Clock::now();
+  Clock::time_point next = Clock::now(), before = next;
   while (!ends_ && !is_lost_) {
+    // A job that was stopped as a whole has heard nobody because it did not listen.
+    if (Clock::now() - before > 4 * options_.beat)
+      for (Peer& peer : peers_) peer.heard = Clock::now();
+    before = Clock::now();
     if (Clock::now() >= next) {
       send_beats();
       next = Clock::now() + options_.beat;
@@ -214,12 +221,13 @@ void Lifeline::run() {
     for (std::size_t i = 0; i < peers_.size() && !is_lost_; ++i)
       if (waits[i + 1].revents != 0) read_from(peers_[i]);
     for (const Peer& peer : peers_) {
-      if (is_lost_ || peer.fd < 0 || Clock::now() - peer.heard < options_.patience) continue;
+      if (is_lost_ || Clock::now() - peer.heard < options_.patience) continue;
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.patience).count();
-      lose(peer.rank, "it has given no sign of life for " + std::to_string(seconds) + " s");
+      lose(peer.rank, peer.has_left ? "it has ended, and others go on"
+                                    : "it has given no sign of life for " + std::to_string(seconds) + " s");
     }
   }
-  if (is_lost_) return;
+  if (is_lost_ || !leaves_) return;
   Beat beat;
   beat.kind = Beat::leaves;
   for (Peer& peer : peers_)
@@ -270,6 +278,7 @@ void Lifeline::take(const Beat& beat) {
 void Lifeline::leave(Peer& peer) {
   close(peer.fd);
   peer.fd = -1;  // poll passes over it
+  peer.has_left = true;
 }
 
 /// The first process tells the others; everyone does only once.

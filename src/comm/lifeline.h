@@ -33,7 +33,10 @@ class Lifeline {
   using Exchange = std::function<Result<std::vector<std::string>>(std::string_view)>;
   /// All processes call it. Errors: bad_request where the first one can not be reached.
   static Result<std::unique_ptr<Lifeline>> connect(const Options& options, const Exchange& exchange);
-  /// Says that this process goes.
+  /// When all have connected.
+  void start();
+  /// All are done with each other: that this process ends is no loss. One that goes without this is lost.
+  void say_goodbye() { leaves_ = true; }
   ~Lifeline();
 
   /// This process has met others once more. Any thread.
@@ -47,6 +50,7 @@ class Lifeline {
     int fd = -1;
     std::string received;
     std::chrono::steady_clock::time_point heard;
+    bool has_left = false;  ///< at `heard`
   };
   struct Beat;
   explicit Lifeline(Options options);
@@ -68,7 +72,7 @@ class Lifeline {
   };
   std::vector<Seen> seen_;  ///< [rank]
   bool is_lost_ = false;
-  std::atomic<bool> ends_{false};
+  std::atomic<bool> ends_{false}, leaves_{false};
   int wake_ = -1;
   std::thread thread_;
 };

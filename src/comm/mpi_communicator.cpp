@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-MpiCommunicator::MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, const Alarm& alarm)
+MpiCommunicator::MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, Alarm& alarm)
     : data_(data), notices_(notices), tag_max_(tag_max), alarm_(alarm) {
   int rank = 0, ranks = 1;
   MPI_Comm_rank(data, &rank);
@@ -142,7 +142,7 @@ Status MpiCommunicator::check_cancelled() {
 
 /// What other ranks have cancelled, this session or one that this rank has not begun.
 void MpiCommunicator::hear_notices() {
-  for (;;) {
+  while (!alarm_.is_raised()) {
     int is_there = 0;
     MPI_Message message;
     if (MPI_Improbe(MPI_ANY_SOURCE, 0, notices_, &is_there, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS || !is_there)
@@ -157,7 +157,7 @@ void MpiCommunicator::hear_notices() {
 
 void MpiCommunicator::cancel(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (!cancelled_.emplace(session_, reason).second) return;
+  if (!cancelled_.emplace(session_, reason).second || alarm_.is_raised()) return;
   Notice& notice = notices_sent_.emplace_back();
   notice.session = session_;
   std::copy_n(reason.begin(), std::min(reason.size(), notice.reason.size() - 1), notice.reason.begin());

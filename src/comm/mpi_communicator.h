@@ -25,7 +25,7 @@ namespace sluice {
 class MpiCommunicator final : public Communicator {
  public:
   /// Both are this communicator's alone; tags are at most `tag_max`; the alarm outlives it.
-  MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, const Alarm& alarm);
+  MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, Alarm& alarm);
   void set_deadline(std::chrono::seconds deadline) { deadline_ = deadline; }
   /// Called after every meeting, on its thread.
   void on_meeting(std::function<void()> met) { met_ = std::move(met); }
@@ -61,7 +61,7 @@ class MpiCommunicator final : public Communicator {
 
   MPI_Comm data_, notices_;
   int tag_max_;
-  const Alarm& alarm_;
+  Alarm& alarm_;
   std::atomic<std::chrono::seconds> deadline_{std::chrono::seconds(600)};
   std::function<void()> met_;
   RankId rank_ = 0, ranks_ = 1;

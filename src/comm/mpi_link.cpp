@@ -30,7 +30,13 @@ void Messages::add(MPI_Request request, int peer, bool receives) {
   receives_.push_back(receives);
 }
 
+Status Messages::check_alarm(int peer) const {
+  const Status lost = alarm_.check();
+  return lost.ok() ? lost : Status(lost.error().in("waiting for rank " + std::to_string(peer)));
+}
+
 Status Messages::send(MPI_Comm comm, int to, int tag, std::span<const std::byte> data) {
+  SLUICE_TRY(check_alarm(to));
   MPI_Request request;
   SLUICE_TRY(mpi_status(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm, &request),
                         "MPI_Isend"));
@@ -39,6 +45,7 @@ Status Messages::send(MPI_Comm comm, int to, int tag, std::span<const std::byte>
 }
 
 Status Messages::receive(MPI_Comm comm, int from, int tag, std::span<std::byte> data) {
+  SLUICE_TRY(check_alarm(from));
   MPI_Request request;
   SLUICE_TRY(mpi_status(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm, &request),
                         "MPI_Irecv"));
@@ -55,6 +62,7 @@ Status Messages::receive(MPI_Message& message, int from, std::span<std::byte> da
 }
 
 void Alarm::raise(const std::string& text) {
+  const std::lock_guard lock(mutex_);
   if (is_raised()) return;
   text_ = text;
   raised_.store(true, std::memory_order_release);
@@ -72,6 +80,7 @@ Status Messages::finish(std::chrono::seconds deadline, const Interrupted& interr
   ended_.resize(requests_.size());
   std::size_t left = requests_.size();
   while (left > 0) {
+    SLUICE_TRY(check_alarm(awaited()));
     int count = 0;
     SLUICE_TRY(mpi_status(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, ended_.data(),
                                        MPI_STATUSES_IGNORE),
@@ -80,11 +89,10 @@ Status Messages::finish(std::chrono::seconds deadline, const Interrupted& interr
     left -= static_cast<std::size_t>(std::max(count, 0));
     if (left == 0) break;
     if (pause.is_idle()) {
-      const std::string peer = "rank " + std::to_string(awaited());
-      if (const Status lost = alarm_.check(); !lost.ok()) return lost.error().in("waiting for " + peer);
       if (interrupted) SLUICE_TRY(interrupted());
       if (pause.waited() > deadline)
-        return fault("waited " + std::to_string(deadline.count()) + " s for " + peer + ", the deadline");
+        return fault("waited " + std::to_string(deadline.count()) + " s for rank " + std::to_string(awaited()) +
+                     ", the deadline");
     }
     pause.rest();
   }
@@ -109,6 +117,9 @@ void Messages::abandon() {
     int ended = 0;
     for (Pause pause; ended == 0 && pause.waited() < patience; pause.rest())
       if (MPI_Test(&requests_[i], &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+    if (ended == 0)
+      return alarm_.raise("a message of rank " + std::to_string(peers_[i]) +
+                          " has begun to arrive and does not end, so that nothing can go on here");
   }
   requests_.clear();
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,7 +37,8 @@ class Pause {
   Clock::time_point began_ = Clock::now(), last_ = began_;
 };
 
-/// Raised once, when a process is lost: whoever waits for any process then waits in vain.
+/// Raised once, when a process is lost: whoever waits for any process then waits in vain, and MPI is asked nothing more,
+/// since it may still write into memory that is gone by then.
 class Alarm {
  public:
   void raise(const std::string& text);
@@ -46,13 +48,14 @@ class Alarm {
 
  private:
   std::atomic<bool> raised_{false};
+  std::mutex mutex_;  ///< of who raises it
   std::string text_;  ///< written before raised_
 };
 
 /// Messages under way: sends and receives, each with the rank at its other end.
 class Messages {
  public:
-  explicit Messages(const Alarm& alarm) : alarm_(alarm) {}
+  explicit Messages(Alarm& alarm) : alarm_(alarm) {}
   ~Messages() { abandon(); }
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
@@ -67,14 +70,13 @@ class Messages {
   Status finish(std::chrono::seconds deadline, const Interrupted& interrupted);
   bool is_empty() const { return requests_.empty(); }
 
-
  private:
   void add(MPI_Request request, int peer, bool receives);
-  /// Nothing more arrives in the buffers of those that have not ended. Where a process is lost MPI is asked nothing
-  /// more, and so moves nothing.
+  /// Nothing more arrives in the buffers of those that have not ended; where that can not be had, the alarm is raised.
   void abandon();
   int awaited() const;  ///< a rank that is waited for
-  const Alarm& alarm_;
+  Status check_alarm(int peer) const;
+  Alarm& alarm_;
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;
   std::vector<bool> receives_;

@@ -28,10 +28,14 @@ class MpiWorld final : public World {
         alarm_(std::move(alarm)),
         communicator_(std::move(communicator)) {}
   ~MpiWorld() override {
+    // Where this process has failed alone, or another is lost, the others are not at their end: MPI_Finalize would
+    // wait for them. A connection that ends without a word tells them.
+    const bool together = has_ended_ && !alarm_->is_raised();
+    if (lifeline_ && together) lifeline_->say_goodbye();
     lifeline_.reset();
-    // Where one has failed alone, or is lost, the others are not at their end: MPI_Finalize would wait for them.
-    if (in_step_ && !alarm_->is_raised()) MPI_Finalize();
+    if (together) MPI_Finalize();
   }
+  void end() override { has_ended_ = true; }
   Status watch(std::chrono::milliseconds patience) {
     Lifeline::Options options;
     options.rank = communicator_->rank();
@@ -39,12 +43,21 @@ class MpiWorld final : public World {
     options.one_machine = node_ranks_ == ranks();
     options.patience = patience;
     options.lost = [this](const std::string& text) { alarm_->raise(text); };
-    SLUICE_ASSIGN(lifeline_, Lifeline::connect(options, [this](std::string_view own) { return exchange(own); }));
+    auto connected = Lifeline::connect(options, [this](std::string_view own) { return exchange(own); });
+    // Nobody watches the others before all can be watched.
+    if (const Status all = agree(*this, connected.ok() ? success() : Status(connected.error())); !all.ok()) {
+      end();
+      return all;
+    }
+    lifeline_ = *std::move(connected);
+    lifeline_->start();
     communicator_->on_meeting([this] { lifeline_->met(); });
     return success();
   }
 
   Status native_all_gather(RankId, std::span<std::byte> full) override {
+    if (full.size() / ranks() > std::numeric_limits<int>::max())
+      return bad_request("MPI's own collectives count parts in 31 bits; give a smaller size");
     const int part = static_cast<int>(full.size() / ranks());
     return mpi_status(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, full.data(), part, MPI_BYTE, control_), "MPI_Allgather");
   }
@@ -68,7 +81,6 @@ class MpiWorld final : public World {
 
   /// By way of who leads.
   Result<std::vector<std::string>> exchange(std::string_view own) override {
-    in_step_ = false;
     std::vector<std::string> texts(ranks());
     if (leads()) {
       texts.front() = own;
@@ -87,7 +99,6 @@ class MpiWorld final : public World {
       SLUICE_ASSIGN(const std::string all, receive_text(0));
       texts = unpacked(all);
     }
-    in_step_ = true;
     return texts;
   }
 
@@ -115,10 +126,10 @@ class MpiWorld final : public World {
     MPI_Status status;
     int is_there = 0;
     for (Pause pause; is_there == 0; pause.rest()) {
-      SLUICE_TRY(mpi_status(MPI_Improbe(from, text_tag, control_, &is_there, &message, &status), "MPI_Improbe"));
-      if (is_there != 0) break;
       if (const Status lost = alarm_->check(); !lost.ok())
         return lost.error().in("waiting for rank " + std::to_string(from) + " between steps");
+      SLUICE_TRY(mpi_status(MPI_Improbe(from, text_tag, control_, &is_there, &message, &status), "MPI_Improbe"));
+      if (is_there != 0) break;
     }
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
@@ -156,7 +167,7 @@ class MpiWorld final : public World {
   std::unique_ptr<Alarm> alarm_;
   std::unique_ptr<MpiCommunicator> communicator_;
   std::unique_ptr<Lifeline> lifeline_;
-  bool in_step_ = true;  ///< with the others: what the last exchange began it has ended
+  bool has_ended_ = false;
 };
 
 /// MPI_Init does not return before all processes have called it, and has no deadline.
@@ -198,6 +209,9 @@ Result<std::unique_ptr<World>> connect_by_mpi(const MpiOptions& options) {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (ranks != launched().processes)
+    return bad_request(std::to_string(launched().processes) + " processes were started, and the MPI that sluice was built with knows of " +
+                       std::to_string(ranks) + ": start them with that MPI's own mpirun");
   if (ranks > std::numeric_limits<RankId>::max())
     return bad_request(std::to_string(ranks) + " processes: give at most " +
                        std::to_string(std::numeric_limits<RankId>::max()));

@@ -1,5 +1,6 @@
 #include "src/comm/world.h"
 
+#include <charconv>
 #include <cstring>
 #include <optional>
 
@@ -13,8 +14,11 @@ std::string packed(const Status& status) {
 
 std::optional<Error> unpacked(const std::string& text) {
   if (text.empty()) return std::nullopt;
-  const std::size_t colon = text.find(':');
-  return Error{static_cast<ErrorCode>(std::stoi(text.substr(0, colon))), text.substr(colon + 1)};
+  int code = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), code);
+  if (failed != std::errc() || end == text.data() + text.size() || *end != ':')
+    return Error{ErrorCode::fault, "the processes of the run are not at the same place"};
+  return Error{static_cast<ErrorCode>(code), std::string(end + 1, text.data() + text.size())};
 }
 
 }  // namespace
@@ -52,6 +56,17 @@ Status add_up(World& world, std::span<std::uint64_t> values) {
       values[i] += value;
     }
   }
+  return success();
+}
+
+Status check_alike(World& world, const std::string& what, std::uint64_t own) {
+  if (world.is_alone()) return success();
+  SLUICE_ASSIGN(const std::vector<std::string> all,
+                world.exchange({reinterpret_cast<const char*>(&own), sizeof own}));
+  for (std::size_t process = 1; process < all.size(); ++process)
+    if (all[process] != all.front())
+      return bad_request("rank " + std::to_string(process * world.here().count) + " has other " + what +
+                         " than rank 0: all ranks need the same");
   return success();
 }
 

@@ -44,6 +44,9 @@ class World {
   virtual void set_deadline(std::chrono::seconds deadline) = 0;
   /// Nothing that waits for others succeeds any more.
   virtual bool has_lost_a_process() const { return false; }
+  /// All processes: they have agreed that they are done with each other. A world that ends otherwise is a process that
+  /// is lost to the others.
+  virtual void end() {}
 
   /// Of all processes one measures, searches, prints, and writes what there is once: that of rank 0.
   bool leads() const { return here().first == 0; }
@@ -58,6 +61,9 @@ Status agree(World& world, const Status& own);
 Result<std::string> from_leader(World& world, std::string_view own);
 /// Element by element over processes, wrapping around.
 Status add_up(World& world, std::span<std::uint64_t> values);
+
+/// bad_request naming who has another value of `what`, on all.
+Status check_alike(World& world, const std::string& what, std::uint64_t own);
 
 /// The leader does it alone. On all: whether it succeeded.
 Status leader_does(World& world, const std::function<Status()>& work);

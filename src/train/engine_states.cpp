@@ -242,7 +242,7 @@ Status Engine::roll_back() {
     return clear_states(true);
   };
   SLUICE_TRY(agree(*world_, load()));
-  return share_residents();
+  return agree(*world_, share_residents());
 }
 
 Status Engine::save_states(const Sink& sink) {

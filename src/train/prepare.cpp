@@ -28,6 +28,7 @@ namespace {
 
 /// Units times micro-batches of a step: each is some ops of a plan.
 constexpr std::int64_t passes_max = 1 << 18;
+constexpr int ranks_max = 4096;
 
 /// As many as ranks; where ranks add up after each lot, as many as there are micro-batches for.
 int lots_of(const RunConfig& c) {
@@ -86,10 +87,8 @@ Status validate(const RunConfig& c, Purpose purpose) {
   const auto refuse = [](const std::string& text) { return Status(bad_request(text)); };
   if (c.sequence < 1) return refuse("--seq " + std::to_string(c.sequence) + ": sequences have at least 1 token");
   if (c.micro_batch < 1) return refuse("--micro-batch must be at least 1");
-  const int ranks_max = c.ranks_of_node > 0 ? 4096 : 64;
   if (c.ranks < 1 || c.ranks > ranks_max)
-    return refuse("--ranks " + std::to_string(c.ranks) + ": give 1 to " + std::to_string(ranks_max) +
-                  (c.ranks_of_node > 0 ? "" : "; more are planned with --cluster FILE"));
+    return refuse("--ranks " + std::to_string(c.ranks) + ": give 1 to " + std::to_string(ranks_max));
   if (c.ranks_of_node > 0 && c.ranks % c.ranks_of_node != 0)
     return refuse("--ranks " + std::to_string(c.ranks) + " are no whole number of machines with " +
                   std::to_string(c.ranks_of_node) + " ranks");

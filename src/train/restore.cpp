@@ -143,7 +143,7 @@ Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engi
     const Status everywhere = engine.agree_on(whole);
     if (!everywhere.ok() && !is_of_one_step(everywhere.error())) return everywhere.error();
     if (!everywhere.ok()) {
-      if (whole.ok()) attempts.add(step, everywhere.error());
+      if (whole.ok() || !is_of_one_step(whole.error())) attempts.add(step, everywhere.error());
       continue;
     }
     for (std::size_t i = 0; i < records.size(); ++i)

@@ -320,9 +320,9 @@ Status RunDirectory::remove_commits(RankId from) const {
   return success();
 }
 
-Status RunDirectory::check_swap_files(const std::vector<std::string>& directories) const {
+Status RunDirectory::check_swap_files(const std::vector<std::string>& directories, int ranks_here) const {
   if (!run_ || run_->config.durable != Durable::on || !has_commits() || has_snapshot()) return success();
-  for (int rank = 0; rank < run_->config.ranks; ++rank)
+  for (int rank = 0; rank < std::min(run_->config.ranks, ranks_here); ++rank)
     for (const std::string& directory : directories)
       if (const std::string name = swap_name(run_->id, static_cast<RankId>(rank)); !exists(directory + "/" + name))
         return bad_request(

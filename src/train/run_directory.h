@@ -85,9 +85,9 @@ class RunDirectory {
   /// The run goes on with another number of ranks: its schedule, and where its states lie, are those of `laid_out` from
   /// now on.
   Status lay_out(const RunDescription& laid_out, std::int64_t done);
-  /// Whether the swap files of a run that is to go on lie in these directories: bad_request, naming what was looked
-  /// for.
-  Status check_swap_files(const std::vector<std::string>& directories) const;
+  /// Whether the swap files of the first `ranks_here` ranks of a run that is to go on, those of this machine, lie in
+  /// these directories: bad_request, naming what was looked for.
+  Status check_swap_files(const std::vector<std::string>& directories, int ranks_here) const;
   /// Forget a run that never got as far as a state to go on from.
   Status forget();
 

@@ -88,6 +88,11 @@ void StepJournal::continue_from(RankId rank, const CommitRecord& record) {
   for (const StepResult& result : record.results) add(result);
 }
 
+Status StepJournal::forget_newer() {
+  for (const auto& rank : ranks_) SLUICE_TRY(rank->log->forget_newer());
+  return success();
+}
+
 void StepJournal::add(const StepResult& result) {
   const std::lock_guard lock(mutex_);
   recent_[result.step % recent_.size()] = result;

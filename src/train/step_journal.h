@@ -38,6 +38,8 @@ class StepJournal {
   std::vector<std::string> damage() const;  ///< one line for each record that is not valid
   /// The rank goes on from this record of its own.
   void continue_from(RankId rank, const CommitRecord& record);
+  /// See CommitLog, of all ranks.
+  Status forget_newer();
 
   /// What the next records tell of a step. Any thread.
   void add(const StepResult& result);

@@ -440,7 +440,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (completed.error().code != ErrorCode::cancelled || !stops) return kept(completed.error());
     return interrupted(result, "all steps are done; what is left is evaluation and the model");
   }
-  if (const Status traced = write_trace_file(); !traced.ok())
+  if (const Status traced = agree(world_, write_trace_file()); !traced.ok())
     return fault(traced.error().message + "; the run itself is complete");
   return result;
 }

@@ -111,11 +111,11 @@ class Trainer final : public StepSource, public CommitSink {
 
   // together with the other processes (trainer_together.cpp)
   Status lead(const std::function<Status()>& work);
-  Result<bool> leader_says(bool own);
+  Result<bool> leader_says(const std::function<bool()>& own);
   Result<bool> any_says(bool own);
   Result<std::int64_t> largest(std::int64_t own);
   Result<std::int64_t> smallest(std::int64_t own);
-  Status check_alike(const std::string& what, std::uint64_t own);
+  Status compare_inputs();
   Status share(StepRecord& record);
 
   // where the run stands (trainer_state.cpp)

@@ -14,6 +14,7 @@
 #include "src/train/metrics_file.h"
 #include "src/train/model_writer.h"
 #include "src/train/new_files.h"
+#include "src/train/alike.h"
 #include "src/train/other_ranks.h"
 #include "src/train/restore.h"
 #include "src/train/snapshot.h"
@@ -48,13 +49,22 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   SLUICE_TRY(agree(t->world_, opened));
   if (!t->world_.leads()) opened = t->open_tokens();
   SLUICE_TRY(agree(t->world_, opened));
-  SLUICE_TRY(t->check_alike("tokens", t->tokens_.count()));
-  SLUICE_TRY(t->check_alike("data", t->data_hash_));
+  SLUICE_TRY(t->compare_inputs());
   SLUICE_TRY(t->open_state());
   tokens_made.keep();
   t->first_ = t->done_ + 1;
   SLUICE_TRY(t->open_metrics());
   return t;
+}
+
+/// Of processes: each may have read a file of its own machine.
+Status Trainer::compare_inputs() {
+  if (world_.is_alone()) return success();
+  const auto sets = mark_of_sets(eval_sets_);
+  SLUICE_TRY(agree(world_, sets.ok() ? success() : Status(sets.error())));
+  SLUICE_TRY(check_alike(world_, "tokens of " + run_.config.data, data_hash_));
+  SLUICE_TRY(check_alike(world_, "data to evaluate on", *sets));
+  return check_alike(world_, "weights in " + run_.config.init, mark_of_weights(run_.config.init));
 }
 
 Status Trainer::open_tokens() {
@@ -70,7 +80,7 @@ Status Trainer::open_tokens() {
   SLUICE_ASSIGN(eval_sets_, open_eval_sets(c, run_.model.config, run_.workload.documents, batches_, note));
   observer_.note(shown(c, batches_, eval_sets_));
   metrics_path_ = metrics_path(c);
-  if (directory_ != nullptr) {
+  if (directory_ != nullptr || !world_.is_alone()) {
     SLUICE_ASSIGN(data_hash_, tokens_.hash());
   }
   return success();
@@ -97,11 +107,11 @@ Status Trainer::open_state() {
 Status Trainer::continue_run() {
   const bool durable = run_.workload.durable;
   SLUICE_ASSIGN(const bool is_kept,
-                leader_says(directory_->has_snapshot() || (durable && directory_->has_commits())));
+                leader_says([&] { return directory_->has_snapshot() || (durable && directory_->has_commits()); }));
   if (is_kept) {
     if (has_other_ranks()) SLUICE_TRY(lead([&] { return lay_out_anew(); }));
     // A durable run has a snapshot while it is laid out for another number of ranks.
-    SLUICE_ASSIGN(const bool has_snapshot, leader_says(directory_->has_snapshot()));
+    SLUICE_ASSIGN(const bool has_snapshot, leader_says([&] { return directory_->has_snapshot(); }));
     return has_snapshot ? continue_snapshot() : continue_durable();
   }
   const auto start_over = [&]() -> Status {
@@ -183,7 +193,7 @@ Status Trainer::pass_on(const std::string& what, double fraction) {
 
 /// A new run: its directory first, so that a swap file that is left behind has an owner.
 Status Trainer::begin_run() {
-  SLUICE_ASSIGN(const bool is_new, leader_says(directory_ != nullptr && !directory_->run()));
+  SLUICE_ASSIGN(const bool is_new, leader_says([&] { return directory_ != nullptr && !directory_->run(); }));
   const auto begin_directory = [&]() -> Status {
     if (is_new) SLUICE_TRY(directory_->begin(describe()));
     return keep_beside();
@@ -264,6 +274,8 @@ Status Trainer::continue_durable() {
   SLUICE_TRY(agree(world_, open_records()));
   const auto restored = restore_newest(*directory_, *engine_, *journal_, listener());
   if (!restored.ok()) return in_order_of_drives(restored.error());
+  // Before the first step: what a rank had committed alone is made again, and may be with other options.
+  SLUICE_TRY(agree(world_, journal_->forget_newer()));
   SLUICE_TRY(agree(world_, engine_->share_residents()));
   const std::uint64_t step = *restored;
   done_ = static_cast<std::int64_t>(step);
@@ -424,7 +436,7 @@ Status Trainer::complete_metrics(TrainResult& result) {
   std::int64_t lost = 0;
   for (std::int64_t step = written_ + 1; step <= done_; ++step) {
     const std::optional<StepResult> known = find_result(step);
-    SLUICE_ASSIGN(const bool is_known, leader_says(known.has_value()));
+    SLUICE_ASSIGN(const bool is_known, leader_says([&] { return known.has_value(); }));
     if (!is_known) {
       ++lost;
       continue;

@@ -1,12 +1,17 @@
 // What the processes of a run decide together. Each of these is called by all of them, and gives all the same answer.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "src/comm/in_process.h"
 #include "src/train/trainer.h"
 
 namespace sluice {
 namespace {
+
+/// As long as NFS keeps what it knows of a directory, at most.
+constexpr int stale_seconds = 60;
 
 template <class T>
 std::string_view bytes_of(const T& value) {
@@ -41,20 +46,29 @@ Status Trainer::lead(const std::function<Status()>& work) {
   if (world_.is_alone()) return work();
   SLUICE_TRY(leader_does(world_, work));
   if (directory_ == nullptr) return success();
-  if (!world_.leads()) {
-    SLUICE_ASSIGN(*directory_, RunDirectory::look(directory_->path()));
-  }
-  const std::uint64_t id = directory_->run() ? directory_->run()->id : 0;
-  SLUICE_ASSIGN(const std::vector<std::uint64_t> ids, gather(world_, id));
-  for (std::size_t process = 1; process < ids.size(); ++process)
-    if (ids[process] != ids.front())
-      return bad_request("--run " + directory_->path() + " is another directory for rank " + std::to_string(process) +
+  // A file system over a network may show what was there some seconds ago.
+  const int looks = world_.ranks_of_node() == world_.ranks() ? 1 : stale_seconds;
+  for (int look = 1;; ++look) {
+    const auto look_again = [&]() -> Status {
+      SLUICE_ASSIGN(*directory_, RunDirectory::look(directory_->path()));
+      return success();
+    };
+    SLUICE_TRY(agree(world_, world_.leads() ? success() : look_again()));
+    const std::uint64_t id = directory_->run() ? directory_->run()->id : 0;
+    SLUICE_ASSIGN(const std::vector<std::uint64_t> ids, gather(world_, id));
+    const auto other = std::ranges::find_if(ids, [&](std::uint64_t of) { return of != ids.front(); });
+    if (other == ids.end()) return success();
+    if (look == looks)
+      return bad_request("--run " + directory_->path() + " is another directory for rank " +
+                         std::to_string(other - ids.begin()) +
                          " than for rank 0; give one on a file system that all ranks share");
-  return success();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
 }
 
-Result<bool> Trainer::leader_says(bool own) {
-  SLUICE_ASSIGN(const std::string value, from_leader(world_, own ? "1" : "0"));
+/// The others do not even look: a file system over a network would show them later what there was then.
+Result<bool> Trainer::leader_says(const std::function<bool()>& own) {
+  SLUICE_ASSIGN(const std::string value, from_leader(world_, world_.leads() && own() ? "1" : "0"));
   return value.starts_with('1');
 }
 
@@ -72,17 +86,6 @@ Result<std::int64_t> Trainer::largest(std::int64_t own) {
 Result<std::int64_t> Trainer::smallest(std::int64_t own) {
   SLUICE_ASSIGN(const std::int64_t value, largest(-own));
   return -value;
-}
-
-/// bad_request naming who differs.
-Status Trainer::check_alike(const std::string& what, std::uint64_t own) {
-  if (world_.is_alone()) return success();
-  SLUICE_ASSIGN(const std::vector<std::uint64_t> all, gather(world_, own));
-  for (std::size_t process = 1; process < all.size(); ++process)
-    if (all[process] != all.front())
-      return bad_request("rank " + std::to_string(process) + " has other " + what + " than rank 0: " + run_.config.data +
-                         " must be the same file everywhere");
-  return success();
 }
 
 /// From what a step was for the ranks of here to what it was for all.

@@ -65,5 +65,13 @@ TEST_F(Mpi, WhoIsLeftNamesWhoIsLost) {
       << ended.output;
 }
 
+/// Who goes without the others, by an error that they have not heard of, does not leave them waiting for ever.
+TEST_F(Mpi, WhoGoesAloneIsLost) {
+  Ended ended = mpirun(3, "--enable-recovery " + std::string(COMM_PROBE) + " deserted");
+  EXPECT_EQ(count(ended.output, "rank 1 is lost: its process has ended"), 2) << ended.output;
+  ended = mpirun(3, "--enable-recovery " + std::string(COMM_PROBE) + " left");
+  EXPECT_EQ(count(ended.output, "rank 1 is lost: it has ended, and others go on"), 2) << ended.output;
+}
+
 }  // namespace
 }  // namespace sluice::testing

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   MpiOptions options;
   if (what == "deadline") options.deadline = std::chrono::seconds(1);
-  if (what == "stopped") options.patience = std::chrono::milliseconds(2500);
+  if (what == "stopped" || what == "left") options.patience = std::chrono::milliseconds(2500);
   auto world = connect_by_mpi(options);
   if (!world.ok()) {
     std::printf("%s\n", world.error().message.c_str());
@@ -26,7 +26,15 @@ int main(int argc, char** argv) {
   if (what == "between-steps") found = check_between_steps(**world);
   if (what == "killed" && rank == 1) raise(SIGKILL);
   if (what == "stopped" && rank == 1) raise(SIGSTOP);
-  const bool waits = (what == "deadline" || what == "killed" || what == "stopped" || what == "first-killed") && rank != 0;
+  // An error of its own, of which the others have not heard; or it takes itself for done.
+  if (what == "deserted" && rank == 1) return 3;
+  if (what == "left" && rank == 1) {
+    (*world)->end();
+    return 0;
+  }
+  const bool is_odd = what == "deserted" || what == "left";
+  const bool waits = is_odd ||
+                     ((what == "deadline" || what == "killed" || what == "stopped" || what == "first-killed") && rank != 0);
   if (what == "first-killed" && rank == 0) raise(SIGKILL);
   if (waits || (rank == 0 && (what == "killed" || what == "stopped"))) {
     // One does not come.
@@ -42,5 +50,7 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   if ((*world)->has_lost_a_process()) return 1;
   // Whoever found something still ends with the others.
-  return agree(**world, success()).ok() && found.empty() ? 0 : 1;
+  const Status agreed = agree(**world, success());
+  (*world)->end();
+  return agreed.ok() && found.empty() ? 0 : 1;
 }

@@ -60,6 +60,30 @@ class CommitLogTest : public ::testing::Test {
   const ScratchDir folder_{ScratchDir::disk()};
 };
 
+/// Of ranks one may have committed a step alone. Where the run goes on from the one before, with other options perhaps,
+/// that step is made again, and what is left of the first time must not be taken for it.
+TEST_F(CommitLogTest, WhatIsNewerThanWhereARunGoesOnIsForgotten) {
+  begin();
+  {
+    const auto log = make(false);
+    for (std::uint64_t step = 1; step < 4; ++step) ASSERT_TRUE(write(*log, step).ok());
+  }
+  {
+    const auto log = make(false);
+    ASSERT_EQ(log->records().size(), 2u);
+    ASSERT_TRUE(log->forget_newer().ok());
+    EXPECT_EQ(log->records().size(), 2u) << "it goes on from the newest";
+    const CommitRecord older = log->records()[1];
+    log->continue_from(older);
+    ASSERT_TRUE(log->forget_newer().ok());
+  }
+  const auto log = make(false);
+  ASSERT_EQ(log->records().size(), 1u);
+  EXPECT_EQ(log->records()[0].step, 2u);
+  EXPECT_TRUE(log->damage().empty());
+  ASSERT_TRUE(write(*log, 3).ok());
+}
+
 TEST_F(CommitLogTest, TheLastTwoAreFoundNewestFirst) {
   begin();
   for (std::uint64_t step = 1; step < 6; ++step) {

@@ -1,4 +1,6 @@
 // sluice train as processes that mpirun starts: to the bits of one process, and back.
+#include <sys/mount.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -107,6 +109,28 @@ TEST_F(MpiCommand, StepsThatAreNotFiniteAreSkippedByAll) {
   EXPECT_EQ(ended.status, 1) << ended.err;
   ASSERT_EQ(own_lines(ended).size(), 1u) << ended.err;
   EXPECT_NE(own_lines(ended).front().find("were not finite one after another"), std::string::npos) << ended.err;
+}
+
+TEST_F(MpiCommand, WhatOneProcessFailsAtAllOfThemEndWith) {
+  // The trace is the leader's alone, and written when all is done.
+  const std::string small = path("small");
+  std::filesystem::create_directory(small);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=16k") != 0) GTEST_SKIP() << "no file system can be mounted here";
+  const Finished f = launched(2, options() + "--steps 3 --json --run none --trace " + small + "/trace.json");
+  EXPECT_EQ(umount(small.c_str()), 0);
+  EXPECT_EQ(f.status, 1) << f.err;
+  ASSERT_EQ(own_lines(f).size(), 1u) << f.err;
+  EXPECT_NE(own_lines(f).front().find("trace.json"), std::string::npos) << f.err;
+}
+
+TEST_F(MpiCommand, WhatEachHasReadIsCompared) {
+  // What a process sees as the model's weights or as data may be another file on another machine.
+  ASSERT_EQ(sluice(options() + "--steps 1 " + run("a")).status, 0);
+  ASSERT_EQ(sluice(options() + "--steps 1 --seed 2 " + run("b")).status, 0);
+  const std::string link = "[ $OMPI_COMM_WORLD_RANK = 1 ] && mount --bind " + path("b") + " " + path("a") + "; exec ";
+  const Finished f = shell(mpirun(2) + "unshare --mount sh -c '" + link + SLUICE_BINARY " eval --model a'");
+  if (f.err.find("unshare") != std::string::npos) GTEST_SKIP() << "no file system can be mounted here";
+  expect_refusal(f, "rank 1 has other weights in a than rank 0: all ranks need the same");
 }
 
 TEST_F(MpiCommand, EvalGivesTheSameNumbers) {
