@@ -494,7 +494,9 @@ Status Trainer::settle() {
 Error Trainer::kept(const Error& reason) {
   const Error failed{reason.code == ErrorCode::bad_request ? ErrorCode::fault : reason.code, reason.message};
   const bool settled = !broken_ && agree(world_, settle()).ok();
-  const std::string go_on = "when this is mended, go on with: sluice train --run ";
+  const std::string launcher =
+      world_.processes() > 1 ? "mpirun -n " + std::to_string(world_.processes()) + " " : "";
+  const std::string go_on = "when this is mended, go on with: " + launcher + "sluice train --run ";
   if (world_.has_lost_a_process() && journal_)
     return with(failed, "what was committed is kept; " + go_on + directory_->path() + " --resume");
   if (!settled || directory_ == nullptr) return failed;
