@@ -1,5 +1,6 @@
 #include "tools/described_run.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "src/train/machine_limits.h"
@@ -13,6 +14,10 @@ RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::se
   if (!given.contains("--batch")) options.config.batch = run.batch;
   if (!given.contains("--micro-batch")) options.config.micro_batch = run.micro_batch;
   if (!given.contains("--ranks")) options.config.ranks = run.ranks;
+  // And what ranks share decides what --zero means.
+  if (!given.contains("--reduction")) options.reduction = run.reduction == Reduction::pass ? "pass" : "last";
+  const bool keeps_group = options.zero != "0" && run.shard_group > 1 && options.config.ranks % run.shard_group == 0;
+  if (!given.contains("--shard-group") && keeps_group) options.config.shard_group = run.shard_group;
   return options;
 }
 
@@ -38,7 +43,11 @@ Status check_goes_on(const RunConfig& config, const RunDirectory& directory, int
   SLUICE_ASSIGN(const auto result, directory.result());
   if (result) return check_complete(config, directory, (*result)["steps"].get<std::int64_t>());
   SLUICE_TRY(directory.check_place());
-  SLUICE_TRY(directory.check_swap_files(config.nvme, ranks_of_node > 0 ? ranks_of_node : directory.run()->config.ranks));
+  const RunConfig& run = directory.run()->config;
+  // Where states are laid out anew replicas are not asked.
+  const int needed = is_laid_out_alike(config, run) || run.shard_group == 0 ? run.ranks : run.shard_group;
+  const int ranks_here = ranks_of_node > 0 ? std::min(ranks_of_node, needed) : needed;
+  SLUICE_TRY(directory.check_swap_files(config.nvme, ranks_here));
   const bool keeps_plan = is_laid_out_alike(config, directory.run()->config);
   if (config.optimizer.clip_norm == 0 || !keeps_plan || directory.run()->schedule.update_ahead) return success();
   return bad_request(
@@ -76,7 +85,9 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   SLUICE_TRY(check_version(directory));
   const RunConfig& stored = directory.run()->config;
   SLUICE_ASSIGN(const RunConfig config, resolve(with_batch_of(stored, options, given)));
-  SLUICE_ASSIGN(const RunConfig merged, continued(stored, config, given, options.resume));
+  std::set<std::string> said = given;
+  if (options.zero == "auto") said.erase("--zero");
+  SLUICE_ASSIGN(const RunConfig merged, continued(stored, config, said, options.resume));
   SLUICE_TRY(check_goes_on(merged, directory, options.config.ranks_of_node));
   return merged;
 }

@@ -174,7 +174,8 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->group("Batch");
   app->add_option("--reduction", o->reduction,
                   "when ranks add up their gradients: after their last micro-batch, or after each lot, so that what "
-                  "waits between passes is a shard and not a whole gradient. The bits are the same")
+                  "waits between passes is a shard and not a whole gradient; the bits are the same for the same --lots "
+                  "(whose default with 'pass' is as many as can be)")
       ->check(one_of({"last", "pass"}))
       ->capture_default_str()
       ->group("Batch");
@@ -319,6 +320,7 @@ Status resolve_zero(const RunOptions& o, RunConfig& c) {
     if (c.wish.resident == false && c.wish.held != true)
       return contradicts("--residency " + o.residency, "that parameters are gathered once a step");
     if (!c.wish.resident) c.wish.resident = true;
+    if (!c.wish.held) c.wish.held = false;
   }
   if (o.zero == "1") {
     if (c.reduction == Reduction::pass) return contradicts("--reduction pass", "that gradients are added up once");
@@ -330,7 +332,7 @@ Status resolve_zero(const RunOptions& o, RunConfig& c) {
     return contradicts(o.group > 0 ? "--group " + std::to_string(o.group) : "--schedule " + o.schedule,
                        "that no whole gradient waits between passes, which takes --schedule vertical or --reduction "
                        "pass");
-  if (c.reduction == Reduction::last) c.wish.group = std::max(1, micro_batches);
+  c.wish.group = std::max(1, micro_batches);  // of a lot, where ranks add up behind each
   return success();
 }
 

@@ -204,20 +204,20 @@ std::chrono::seconds Lifeline::idle(RankId rank) const {
 }
 
 void Lifeline::run() {
-  Clock::time_point next = Clock::now(), before = next;
+  Clock::time_point next = Clock::now();
   while (!ends_ && !is_lost_) {
-    // A job that was stopped as a whole has heard nobody because it did not listen.
-    if (Clock::now() - before > 4 * options_.beat)
-      for (Peer& peer : peers_) peer.heard = Clock::now();
-    before = Clock::now();
     if (Clock::now() >= next) {
       send_beats();
       next = Clock::now() + options_.beat;
     }
     std::vector<pollfd> waits{{wake_, POLLIN, 0}};
     for (const Peer& peer : peers_) waits.push_back({peer.fd, POLLIN, 0});
-    const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();
+    const Clock::time_point before = Clock::now();
+    const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(next - before).count();
     poll(waits.data(), waits.size(), static_cast<int>(std::clamp<std::int64_t>(pause, 0, options_.beat.count())));
+    // A job that was stopped as a whole has heard nobody because it did not listen.
+    if (Clock::now() - before > 4 * options_.beat)
+      for (Peer& peer : peers_) peer.heard = Clock::now();
     for (std::size_t i = 0; i < peers_.size() && !is_lost_; ++i)
       if (waits[i + 1].revents != 0) read_from(peers_[i]);
     for (const Peer& peer : peers_) {

@@ -30,12 +30,15 @@ class MpiWorld final : public World {
   ~MpiWorld() override {
     // Where this process has failed alone, or another is lost, the others are not at their end: MPI_Finalize would
     // wait for them. A connection that ends without a word tells them.
-    const bool together = has_ended_ && !alarm_->is_raised();
-    if (lifeline_ && together) lifeline_->say_goodbye();
     lifeline_.reset();
-    if (together) MPI_Finalize();
+    if (has_ended_) MPI_Finalize();
   }
-  void end() override { has_ended_ = true; }
+  /// From then on nobody is watched: who is slow to leave is not lost.
+  void end() override {
+    if (lifeline_ && !alarm_->is_raised()) lifeline_->say_goodbye();
+    lifeline_.reset();
+    has_ended_ = !alarm_->is_raised();
+  }
   Status watch(std::chrono::milliseconds patience) {
     Lifeline::Options options;
     options.rank = communicator_->rank();

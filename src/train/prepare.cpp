@@ -441,6 +441,7 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   ScheduleWish& wish = run->wish;
   wish = config.wish;
   if (config.second_copy > 0) wish.second_copy = true;
+  if (wish.group) wish.group = std::min(*wish.group, run->workload.micro_batches_of_sum());
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
   if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
   if (progress) progress("searching a schedule");

@@ -115,6 +115,11 @@ bool follows_from_zero(const std::string& option) {
   return option == "--shard-group" || option == "--residency" || option == "--group";
 }
 
+/// That a plan which is made anew may have otherwise.
+bool is_of_plan(const std::string& option) {
+  return option == "--group" || option == "--residency" || option == "--second-copy";
+}
+
 bool same_steps(const RunConfig& a, const RunConfig& b) { return changed_fields(to_json(a), to_json(b)).empty(); }
 
 }  // namespace
@@ -128,6 +133,11 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   const bool may_grow = stored.optimizer.schedule == LrSchedule::constant && given.steps > stored.steps;
   // Left open, it is a tenth of the rate.
   const bool end_follows = options.contains("--lr") && stored.optimizer.lr_end == stored.optimizer.lr / 10;
+  RunConfig laid_out = stored;
+  if (options.contains("--ranks")) laid_out.ranks = given.ranks;
+  if (options.contains("--shard-group") || options.contains("--zero")) laid_out.shard_group = given.shard_group;
+  if (options.contains("--reduction")) laid_out.reduction = given.reduction;
+  const bool anew = resume && !is_laid_out_alike(stored, laid_out);
   for (const ConfigField& f : config_fields()) {
     const std::string name = f.option;
     const bool said = options.contains(name) || (name == "--group" && options.contains("--schedule")) ||
@@ -140,7 +150,7 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
     };
     const std::string contradiction =
         name + " " + text(now[f.key]) + " contradicts the run, which has " + text(before[f.key]);
-    if (f.change == Change::never)
+    if (f.change == Change::never && !(anew && is_of_plan(name)))
       return bad_request(contradiction + ": " + reason(name) +
                          "; leave the option out to go on, or give another --run DIR");
     if (f.change == Change::recorded && !resume && !(name == "--steps" && may_grow))
@@ -155,13 +165,15 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
   // More ranks have fewer micro-batches each, and their plan is made anew.
   const int micro_batches = config.batch / (config.micro_batch * config.ranks);
-  if (config.ranks != stored.ranks && config.wish.group)
-    config.wish.group = std::clamp(*config.wish.group, 1, std::max(1, micro_batches));
+  const int before_all = stored.batch / (stored.micro_batch * stored.ranks);
+  if (config.ranks != stored.ranks && config.wish.group == stored.wish.group && config.wish.group)
+    config.wish.group =
+        *config.wish.group == before_all ? micro_batches : std::clamp(*config.wish.group, 1, std::max(1, micro_batches));
   if (!is_laid_out_alike(config, stored) && !options.contains("--shard-group") && !options.contains("--zero") &&
       config.shard_group > 0 && config.ranks % config.shard_group != 0)
     config.shard_group = 0;
   const int shards = config.shard_group > 0 ? config.shard_group : config.ranks;
-  if (config.second_copy > 0 && (config.second_copy >= shards || shards % config.second_copy != 0))
+  if (!options.contains("--second-copy") && config.second_copy > 0 && (config.second_copy >= shards || shards % config.second_copy != 0))
     config.second_copy = 0;
   config.run = given.run;
   config.json = given.json;

@@ -210,6 +210,8 @@ Result<RunConfig> run_config_from_json(const Json& json) {
   Reader read(json);
   each_field(config, [&](const char*, const char* key, auto& field, Change) { read(key, field); });
   SLUICE_TRY(read.status());
+  // Of runs from before there was a third way.
+  if (json.is_object() && !json.contains("held") && config.wish.resident) config.wish.held = false;
   return config;
 }
 

@@ -64,6 +64,9 @@ Status Trainer::compare_inputs() {
   SLUICE_TRY(agree(world_, sets.ok() ? success() : Status(sets.error())));
   SLUICE_TRY(check_alike(world_, "tokens of " + run_.config.data, data_hash_));
   SLUICE_TRY(check_alike(world_, "data to evaluate on", *sets));
+  // A run that goes on reads none, and they may be gone.
+  SLUICE_ASSIGN(const bool is_new, leader_says([&] { return directory_ == nullptr || !directory_->run(); }));
+  if (!is_new) return success();
   return check_alike(world_, "weights in " + run_.config.init, mark_of_weights(run_.config.init));
 }
 
@@ -109,7 +112,8 @@ Status Trainer::continue_run() {
   SLUICE_ASSIGN(const bool is_kept,
                 leader_says([&] { return directory_->has_snapshot() || (durable && directory_->has_commits()); }));
   if (is_kept) {
-    if (has_other_ranks()) SLUICE_TRY(lead([&] { return lay_out_anew(); }));
+    SLUICE_ASSIGN(const bool is_laid_out_anew, leader_says([&] { return has_other_ranks(); }));
+    if (is_laid_out_anew) SLUICE_TRY(lead([&] { return lay_out_anew(); }));
     // A durable run has a snapshot while it is laid out for another number of ranks.
     SLUICE_ASSIGN(const bool has_snapshot, leader_says([&] { return directory_->has_snapshot(); }));
     return has_snapshot ? continue_snapshot() : continue_durable();
@@ -124,6 +128,7 @@ Status Trainer::continue_run() {
                          " is missing; put it back, or start a new run in another directory");
     observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
     SLUICE_TRY(directory_->remove_state());
+    if (durable) SLUICE_TRY(remove_swap_files(run_.workload.ranks()));
     return has_other_ranks() ? directory_->lay_out(describe(), 0) : success();
   };
   SLUICE_TRY(lead(start_over));

@@ -57,6 +57,27 @@ TEST_F(ZeroCommand, RefusesWhatContradictsAStage) {
   EXPECT_FALSE(std::filesystem::exists(path("run")));
 }
 
+TEST_F(ZeroCommand, AStageGoesOnWithOtherRanks) {
+  const std::string command = options() + "--lots 8 " + drive() + "--steps 40 ";
+  ASSERT_EQ(sluice(command + run("whole") + "--ranks 2 --zero 2").status, 0);
+  const auto stopped = [&](const std::string& line, std::size_t after) {
+    return signalled(line, "run", "TERM", static_cast<int>(after) + 3).status;
+  };
+  ASSERT_EQ(stopped(command + run("run") + "--ranks 2 --zero 2", 0), 1);
+  ASSERT_EQ(stopped(command + run("run") + "--ranks 4 --zero 2 --resume", lines("run").size()), 1);
+  // Stages of a group stay of that group, and sums where they were.
+  ASSERT_EQ(stopped("train --resume --shard-group 2 --reduction pass --zero 3 " + run("run"), lines("run").size()), 1);
+  ASSERT_EQ(stopped("train --resume --zero 3 " + run("run"), lines("run").size()), 1);
+  const json kept = json::parse(read(path("run/run.json")))["config"];
+  EXPECT_EQ(kept["shard_group"], 2);
+  EXPECT_EQ(kept["reduction"], 1);
+  const Finished on = sluice("train --resume --ranks 1 --second-copy 2 " + run("run"));
+  EXPECT_EQ(on.status, 2) << on.err;
+  EXPECT_EQ(sluice("train --resume --ranks 1 " + run("run")).status, 0);
+  EXPECT_EQ(lines("run"), lines("whole"));
+  EXPECT_EQ(result("run"), result("whole"));
+}
+
 TEST_F(ZeroCommand, ARunGoesOnAsItBeganOrAsItIsTold) {
   const std::string command = options() + four() + "--steps 40 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
