@@ -144,7 +144,7 @@ TEST_F(MpiCommand, EvalGivesTheSameNumbers) {
 }
 
 TEST_F(MpiCommand, ARunGoesOnAsProcessesOrAsOne) {
-  const std::string command = options() + drive() + "--lots 4 --steps 40 ";
+  const std::string command = options() + drive() + "--lots 4 --steps 120 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   // One of its processes is asked to stop: all of them do.
   Finished f = signalled(command + run("run"), "run", process("TERM", 3), 3, mpirun(4));
@@ -159,7 +159,7 @@ TEST_F(MpiCommand, ARunGoesOnAsProcessesOrAsOne) {
 }
 
 TEST_F(MpiCommand, WhatIsNotDurableIsSavedByAllAndGoesOn) {
-  const std::string command = options() + "--states host --lots 2 --steps 40 ";
+  const std::string command = options() + "--states host --lots 2 --steps 120 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   signalled(command + run("run"), "run", process("TERM", 2), 3, mpirun(2));
   EXPECT_TRUE(std::filesystem::exists(path("run/state.snapshot")));
@@ -169,7 +169,7 @@ TEST_F(MpiCommand, WhatIsNotDurableIsSavedByAllAndGoesOn) {
 }
 
 TEST_F(MpiCommand, AfterAKilledProcessTheSameCommandGoesOn) {
-  const std::string command = options() + drive() + "--lots 2 --steps 40 ";
+  const std::string command = options() + drive() + "--lots 2 --steps 120 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   for (const int number : {1, 2}) {
     const int done = number == 1 ? 0 : static_cast<int>(lines("run").size());
