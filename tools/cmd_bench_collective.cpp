@@ -31,7 +31,7 @@ constexpr auto examples =
     "  mpirun -n 4 --host a:2,b:2 sluice bench collective --size 4KiB,64MiB --json\n"
     "  sluice bench collective --ranks 4     # threads of one process\n\n"
     "A rate is bytes that arrive at a rank a second. Rounds have ours and the library's in turn; figures are medians.\n"
-    "Between processes the library is MPI's: MPI_Allgather and MPI_Reduce_scatter_block, whose sums have an order of\n"
+    "Between processes the library is MPI's (MPI_Allgather, MPI_Reduce_scatter_block, ...), whose sums have an order of\n"
     "their own, and whose ranks keep a core busy while they wait. In one process it is a copy of as many bytes.\n\n"
     "JSON: machine, ranks, transport and results, each with collective, size_bytes (of all parts), seconds,\n"
     "achieved and bound (B/s), ratio. Between processes the profile of this machine keeps the rates of the last size.";
@@ -43,10 +43,8 @@ struct Options {
   bool json = false;
 };
 
-constexpr std::array<const char*, 2> collectives{"all_gather", "reduce_scatter"};
-
 struct Row {
-  const char* collective = "";
+  Collective collective = Collective::all_gather;
   std::uint64_t size_bytes = 0, received_bytes = 0;
   double seconds = 0, native_seconds = 0;
 };
@@ -60,31 +58,40 @@ class Side {
     const Topology topology = Topology::of({{"dp", world_.ranks()}}, rank_);
     SLUICE_TRY(world_.communicator(rank_).prepare(topology, std::array{topology.all_axes()}));
     for (const std::uint64_t size : options_.sizes)
-      for (const char* collective : collectives) {
-        SLUICE_ASSIGN(const Row row, measure(collective, size));
+      for (std::size_t i = 0; i < collective_names.size(); ++i) {
+        SLUICE_ASSIGN(const Row row, measure(static_cast<Collective>(i), size));
         if (rank_ == 0) rows.push_back(row);
       }
     return success();
   }
 
  private:
-  Result<Row> measure(const char* collective, std::uint64_t size) {
+  Result<Row> measure(Collective collective, std::uint64_t size) {
     const std::size_t part = size / world_.ranks() / sizeof(float);
-    const AlignedMemory memory(part * world_.ranks() * sizeof(float)), own(part * sizeof(float)),
-        room(exchange_bytes(world_.ranks(), part * sizeof(float)));
-    std::fill_n(memory.data(), memory.bytes(), std::byte{0});
-    std::fill_n(own.data(), own.bytes(), std::byte{0});
-    const std::span full(reinterpret_cast<float*>(memory.data()), part * world_.ranks());
-    const std::span sums(reinterpret_cast<float*>(own.data()), part);
-    const bool gathers = collective == collectives[0];
-    const auto ours = [&] {
-      return gathers ? world_.communicator(rank_).all_gather(0, std::as_writable_bytes(full))
-                     : world_.communicator(rank_).reduce_scatter(0, full, sums, room.span());
+    const AlignedMemory memory(part * world_.ranks() * sizeof(float)), second(memory.bytes()),
+        memory_for_sums(exchange_bytes(world_.ranks(), part * sizeof(float)));
+    for (const AlignedMemory* m : {&memory, &second, &memory_for_sums}) std::fill_n(m->data(), m->bytes(), std::byte{0});
+    const std::span full(reinterpret_cast<float*>(memory.data()), part * world_.ranks()),
+        other(reinterpret_cast<float*>(second.data()), full.size());
+    const std::span<std::byte> bytes = std::as_writable_bytes(full), other_bytes = std::as_writable_bytes(other),
+                               room = memory_for_sums.span();
+    Communicator& ranks = world_.communicator(rank_);
+    const auto next = static_cast<RankId>((rank_ + 1) % world_.ranks()),
+               before = static_cast<RankId>((rank_ + world_.ranks() - 1) % world_.ranks());
+    const auto ours = [&]() -> Status {
+      switch (collective) {
+        case Collective::all_gather: return ranks.all_gather(0, bytes);
+        case Collective::reduce_scatter:
+          return ranks.reduce_scatter(0, full, other.first(part), room, RankSums::tree);
+        case Collective::all_reduce: return ranks.all_reduce(0, full, room, RankSums::tree);
+        case Collective::all_to_all: return ranks.all_to_all(0, bytes, other_bytes);
+        case Collective::broadcast: return ranks.broadcast(0, 0, bytes);
+        case Collective::exchange:
+          return ranks.exchange(0, std::array{Outgoing{next, bytes}}, std::array{Incoming{before, other_bytes}});
+      }
+      return success();
     };
-    const auto native = [&] {
-      return gathers ? world_.native_all_gather(rank_, std::as_writable_bytes(full))
-                     : world_.native_reduce_scatter(rank_, full, sums);
-    };
+    const auto native = [&] { return world_.native(collective, rank_, full, other); };
     SLUICE_ASSIGN(const double once, timed(ours, 2));
     SLUICE_TRY(timed(native, 2));
     // As many as fit the time, by rank 0's clock.
@@ -98,7 +105,18 @@ class Side {
       seconds.push_back(mine);
       native_seconds.push_back(theirs);
     }
-    return Row{collective, size, part * sizeof(float) * (world_.ranks() - 1u), median(seconds), median(native_seconds)};
+    return Row{collective, size, arriving_bytes(collective, part * sizeof(float)), median(seconds), median(native_seconds)};
+  }
+
+  /// At a rank; of a broadcast at one that is not the root.
+  std::uint64_t arriving_bytes(Collective collective, std::uint64_t part_bytes) const {
+    const std::uint64_t others = world_.ranks() - 1u;
+    switch (collective) {
+      case Collective::broadcast:
+      case Collective::exchange: return part_bytes * world_.ranks();
+      case Collective::all_reduce: return 2 * part_bytes * others;
+      default: return part_bytes * others;
+    }
   }
 
   template <class F>
@@ -115,13 +133,15 @@ class Side {
   const Options& options_;
 };
 
+const char* name(const Row& row) { return collective_names[static_cast<std::size_t>(row.collective)]; }
+
 void print(const Options& o, const World& world, const std::vector<Row>& rows) {
   const bool apart = !world.is_alone();
   const auto rate = [](const Row& row, double seconds) { return static_cast<double>(row.received_bytes) / seconds; };
   if (o.json) {
     Json j{{"machine", machine_id()}, {"ranks", world.ranks()}, {"transport", apart ? "mpi" : "in-process"}};
     for (const Row& row : rows)
-      j["results"].push_back({{"collective", row.collective},
+      j["results"].push_back({{"collective", name(row)},
                               {"size_bytes", row.size_bytes},
                               {"seconds", row.seconds},
                               {"achieved", rate(row, row.seconds)},
@@ -135,7 +155,7 @@ void print(const Options& o, const World& world, const std::vector<Row>& rows) {
   std::printf("%-16s %10s %12s %14s %14s %7s\n", "collective", "size", "time", "rate", apart ? "MPI's own" : "a copy",
               "ratio");
   for (const Row& row : rows)
-    std::printf("%-16s %10s %12s %14s %14s %7.2f\n", row.collective, format_bytes(row.size_bytes).c_str(),
+    std::printf("%-16s %10s %12s %14s %14s %7.2f\n", name(row), format_bytes(row.size_bytes).c_str(),
                 format_seconds(row.seconds).c_str(), format_rate(rate(row, row.seconds)).c_str(),
                 format_rate(rate(row, row.native_seconds)).c_str(), row.native_seconds / row.seconds);
 }
@@ -151,8 +171,10 @@ Status keep(const World& world, const std::vector<Row>& rows) {
   rates.latency_seconds = rows.front().seconds;
   for (const Row& row : rows) {
     const double rate = static_cast<double>(row.received_bytes) / row.seconds;
-    (row.collective == collectives[0] ? rates.gather_bytes_per_second : rates.reduce_bytes_per_second) = rate;
-    rates.latency_seconds = std::min(rates.latency_seconds, row.seconds);
+    if (row.collective == Collective::all_gather) rates.gather_bytes_per_second = rate;
+    if (row.collective == Collective::reduce_scatter) rates.reduce_bytes_per_second = rate;
+    if (row.collective == Collective::all_gather || row.collective == Collective::reduce_scatter)
+      rates.latency_seconds = std::min(rates.latency_seconds, row.seconds);
   }
   (one_machine ? profile->messages_inside : profile->messages_between) = rates;
   return save_profile(path, *profile);

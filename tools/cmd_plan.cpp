@@ -115,6 +115,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
                   {"replicas", w.replicas()},
                   {"lots", w.lots * w.ranks()},
                   {"reduction", reduction_names[static_cast<std::size_t>(w.reduction)]},
+                  {"reduce", rank_sums_names[static_cast<std::size_t>(w.sums)]},
                   {"received_bytes_per_rank", plan_link_bytes(run.main).collective}};
   const Schedule& s = run.search.schedule;
   j["schedule"] = {{"group", s.group},
@@ -157,8 +158,9 @@ void print_ranks(const Prepared& run) {
                              : w.shards() == w.ranks() ? "all share one copy of the states"
                                                        : "groups of " + std::to_string(w.shards()) +
                                                              " share one copy of the states";
-  std::printf("\n                %s; they add up gradients %s; each receives %s a step\n\n", states.c_str(),
-              w.reduction == Reduction::pass ? "behind every lot" : "behind their last micro-batch",
+  const std::string as = w.sums == RankSums::bf16 ? " in bf16" : w.sums == RankSums::native ? " natively" : "";
+  std::printf("\n                %s; they add up gradients %s%s; each receives %s a step\n\n", states.c_str(),
+              w.reduction == Reduction::pass ? "behind every lot" : "behind their last micro-batch", as.c_str(),
               format_bytes(plan_link_bytes(run.main).collective).c_str());
 }
 

@@ -87,7 +87,7 @@ void add_model_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({"bf16", "fp32"}))
       ->capture_default_str()
       ->group("Model");
-  app->add_option("--device", c.device, "what computes: cpu, cuda (the first GPU) or cuda:N")
+  app->add_option("--device", c.device, "what computes: cpu, cuda (the first GPU; ranks go round all) or cuda:N")
       ->capture_default_str()
       ->group("Machine");
   add_size(app, "--device-memory", &c.device_memory,
@@ -177,6 +177,13 @@ void add_training_options(CLI::App* app, RunOptions* o) {
                   "waits between passes is a shard and not a whole gradient; the bits are the same for the same --lots "
                   "(whose default with 'pass' is as many as can be)")
       ->check(one_of({"last", "pass"}))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option("--reduce", o->reduce,
+                  "how ranks add up gradients: 'tree' (fp32, bits do not depend on the number of ranks), 'bf16' (they "
+                  "send each other bf16, half the bytes), or 'native' (as MPI's library does); the last two give other "
+                  "bits with other ranks, and are recorded with the run")
+      ->check(one_of({"tree", "bf16", "native"}))
       ->capture_default_str()
       ->group("Batch");
   app->add_option("--lots", c.lots,
@@ -371,6 +378,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
   if (o.residency != "auto") c.wish.held = o.residency == "step";
   c.reduction = o.reduction == "pass" ? Reduction::pass : Reduction::last;
+  c.sums = o.reduce == "bf16" ? RankSums::bf16 : o.reduce == "native" ? RankSums::native : RankSums::tree;
   if (o.optimizer != "auto") c.wish.update_on_device = o.optimizer == "device";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
   SLUICE_TRY(resolve_zero(o, c));

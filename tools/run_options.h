@@ -15,7 +15,7 @@ namespace sluice::tools {
 struct RunOptions {
   RunConfig config;  ///< `run` may be keep_nothing of tools/run_home.h
   std::string dtype = "bf16", document_mask = "auto", schedule = "auto", update = "auto", recompute = "auto",
-              activations = "auto", states = "auto", residency = "auto", zero = "auto", reduction = "last", optimizer = "auto", lr_schedule = "cosine",
+              activations = "auto", states = "auto", residency = "auto", zero = "auto", reduction = "last", reduce = "tree", optimizer = "auto", lr_schedule = "cosine",
               moments = "fp32", durable = "auto", nvme, poison;
   int group = 0, prefetch = -1;
   bool resume = false;

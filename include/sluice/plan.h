@@ -86,7 +86,7 @@ enum class OpKind : std::uint8_t {
   step_end,   ///< hands losses and norm of the finished step to the trainer
   // comm lane
   all_gather,      ///< own part of dst is filled; the others' parts arrive
-  reduce_scatter,  ///< full src on every rank -> own part, summed in the order of the group, in dst
+  reduce_scatter,  ///< full src on every rank -> own part, summed over the group, in dst
 };
 constexpr std::array<const char*, 20> op_names{"forward",     "recompute", "backward",   "forward_backward",
                                                "loss",        "logits",    "accumulate", "copy",
@@ -172,6 +172,14 @@ struct Wait {
   bool operator==(const Wait&) const = default;
 };
 
+/// How a reduction adds up. tree: in pairs of neighbours, and their sums in pairs, while there is an even number of them,
+/// and then one after the other, so that bits do not depend on the number of ranks (src/schedule/lots.h). bf16: so too,
+/// but ranks send each other bf16. native: as the transport's library does, in an order of its own.
+enum class RankSums : std::uint8_t { tree, bf16, native };
+constexpr std::array<const char*, 3> rank_sums_names{"tree", "bf16", "native"};
+/// What one rank sends another of so many bytes of fp32.
+constexpr std::uint64_t wire_bytes(RankSums sums, std::uint64_t bytes) { return sums == RankSums::bf16 ? bytes / 2 : bytes; }
+
 struct Op {
   OpKind kind;
   LaneId lane = 0;
@@ -181,6 +189,7 @@ struct Op {
   std::int32_t group = -1;       ///< index in StepPlan::groups for collectives
   std::int32_t collective = -1;  ///< number of the collective among those of its group, in program order from 0
   bool accumulate = false;       ///< backward, grad_norm: add to what is there instead of setting it
+  RankSums sums = RankSums::tree;  ///< reduce_scatter
   bool is_replica = false;       ///< control: another rank counts the norm of the same gradients
   std::uint64_t element = 0;     ///< first element of the tile within the rank's shard (optimizer ops)
   std::uint64_t numel = 0;       ///< elements of the tile (optimizer ops)

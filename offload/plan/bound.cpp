@@ -32,7 +32,7 @@ ResourceSeconds Work::seconds(const HardwareProfile& hw) const {
   }
   return {compute_seconds,           hw.ranks * core_seconds / hw.cores,
           hw.ranks * memory_seconds, drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes),
-          hw.ranks * down,           hw.ranks * up,
+          ranks_of_link(hw) * down,  ranks_of_link(hw) * up,
           network_seconds.empty() ? 0 : *std::ranges::max_element(network_seconds)};
 }
 

@@ -164,7 +164,12 @@ OpCost CostModel::cost(const Op& op) const {
   if (on_device) {
     c.threads = 1;
     busy = 0;
-    if (c.link_down_seconds + c.link_up_seconds == 0) memory = 0;
+    if (c.link_down_seconds + c.link_up_seconds == 0) {
+      memory = 0;
+      // Those of other ranks go on in turns.
+      c.seconds *= hw_.ranks_of_device;
+      c.best_seconds *= hw_.ranks_of_device;
+    }
   }
   // Alone, an op is not held up by its own use of a resource.
   c.threads = std::min(c.threads, static_cast<double>(hw_.cores));

@@ -59,6 +59,9 @@ struct MixedRates {
 };
 MixedRates mixed_rates(const HardwareProfile& hw);
 
+/// A GPU has a link of its own, host memory has one for all.
+inline int ranks_of_link(const HardwareProfile& hw) { return hw.device ? hw.ranks_of_device : hw.ranks; }
+
 /// Least seconds that a drive needs for these bytes, reading and writing at once where that is quicker.
 double drive_seconds(const HardwareProfile& hw, double read_bytes, double write_bytes);
 

@@ -258,8 +258,8 @@ class Simulator {
       ups = ups || c.link_up_seconds > 0;
       if (c.seconds <= 0) continue;
       memory.demand(hw_.ranks, c.memory_seconds / c.seconds);
-      down.demand(hw_.ranks, c.link_down_seconds / c.seconds);
-      up.demand(hw_.ranks, c.link_up_seconds / c.seconds);
+      down.demand(ranks_of_link(hw_), c.link_down_seconds / c.seconds);
+      up.demand(ranks_of_link(hw_), c.link_up_seconds / c.seconds);
     }
     const double memory_level = memory.level(1);
     const double down_level = down.level(1), up_level = up.level(1);

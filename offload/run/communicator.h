@@ -10,10 +10,21 @@
 #include <string>
 #include <vector>
 
+#include "sluice/plan.h"
 #include "sluice/status.h"
 #include "sluice/topology.h"
 
 namespace sluice {
+
+/// A message for the member of a group at position `to`; and room for one of the member at `from`, of the same size.
+struct Outgoing {
+  std::size_t to = 0;
+  std::span<const std::byte> data;
+};
+struct Incoming {
+  std::size_t from = 0;
+  std::span<std::byte> data;
+};
 
 /// One rank's end. A channel is an index of the groups it was prepared with; meetings on different channels do not
 /// disturb each other. Calls on one channel come from one thread at a time.
@@ -31,15 +42,32 @@ class Communicator {
   /// `full` is members x part bytes; the caller's own part lies at its position and is filled; the others' arrive.
   virtual Status all_gather(std::int32_t channel, std::span<std::byte> full) = 0;
 
-  /// part[i] = sum over members of full_m[position * part.size() + i], in pairs of neighbours, and their sums in pairs,
-  /// while there is an even number of them, and then one after the other; full has members x part elements. `part` may
-  /// be the caller's own part of `full`. `exchange` is host memory for what arrives, where ranks do not share theirs
-  /// (sluice/exchange.h).
+  /// part[i] = sum over members of full_m[position * part.size() + i], as `sums` says; full has members x part elements.
+  /// `part` may be the caller's own part of `full`. `room` is host memory for what arrives, where ranks do not share
+  /// theirs (sluice/exchange.h).
   virtual Status reduce_scatter(std::int32_t channel, std::span<const float> full, std::span<float> part,
-                                std::span<std::byte> exchange) = 0;
+                                std::span<std::byte> room, RankSums sums) = 0;
 
   /// Small: every element of `values` becomes the sum over the members. Integers, so that no order is meant.
   virtual Status sum(std::int32_t channel, std::span<std::int64_t> values) = 0;
+
+  /// Sends and receives at the same time, so that no order among the members can lead to a standstill. What one member
+  /// sends another on a channel arrives in the order in which it was sent. Errors: fault where sizes differ.
+  virtual Status exchange(std::int32_t channel, std::span<const Outgoing> out, std::span<const Incoming> in) = 0;
+
+  /// Of a channel: how many ranks meet there, and which of them this one is.
+  virtual std::size_t members(std::int32_t channel) const = 0;
+  virtual std::size_t position(std::int32_t channel) const = 0;
+
+  // Made of those.
+  /// Both are members x part bytes: part m of `from` goes to member m, and part m of `to` comes from it.
+  Status all_to_all(std::int32_t channel, std::span<const std::byte> from, std::span<std::byte> to);
+  /// The root's data, on all members.
+  Status broadcast(std::int32_t channel, std::size_t root, std::span<std::byte> data);
+  /// full[i] = sum over members of full_m[i], on all of them; full has members x part elements.
+  Status all_reduce(std::int32_t channel, std::span<float> full, std::span<std::byte> room, RankSums sums);
+  Status send(std::int32_t channel, std::size_t to, std::span<const std::byte> data);
+  Status receive(std::int32_t channel, std::size_t from, std::span<std::byte> data);
 
   /// Wakes everyone who waits, on every rank; calls fail with `reason` until prepare(). From any thread.
   virtual void cancel(const std::string& reason) = 0;

@@ -211,8 +211,8 @@ Status StepOps::reduce_scatter(const BoundOp& op) {
   const Operand* const room = op.find(Role::workspace);
   SLUICE_TRY(parts_.communicator->reduce_scatter(
       op.op->group, {as<const float>(src), src->bytes / sizeof(float)}, {as<float>(dst), dst->bytes / sizeof(float)},
-      room != nullptr ? std::span(room->data, room->bytes) : std::span<std::byte>()));
-  add(collective_, dst->bytes * (members(*op.op) - 1));
+      room != nullptr ? std::span(room->data, room->bytes) : std::span<std::byte>(), op.op->sums));
+  add(collective_, wire_bytes(op.op->sums, dst->bytes) * (members(*op.op) - 1));
   return success();
 }
 

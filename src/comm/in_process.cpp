@@ -39,11 +39,44 @@ class Channel {
       changed_.notify_all();
       return success();
     }
-    changed_.wait_for(lock, deadline, [&] { return round_ != round || cancelled_; });
-    if (round_ != round) return success();
+    return wait(lock, [&] { return round_ != round; }, deadline, rank, group);
+  }
+
+  /// A message lies here until its receiver has taken it.
+  void post(std::size_t from, const Outgoing& message) {
+    {
+      const std::lock_guard lock(mutex_);
+      posted_.push_back({from, message.to, message.data});
+    }
+    changed_.notify_all();
+  }
+  /// The oldest one of its sender.
+  Status take(std::size_t to, const Incoming& message, std::chrono::seconds deadline, RankId rank, std::int32_t group) {
+    std::unique_lock lock(mutex_);
     if (cancelled_) return Error{ErrorCode::cancelled, *cancelled_};
-    return fault("rank " + std::to_string(rank) + " waited " + std::to_string(deadline.count()) +
-                 " s for the other ranks in group " + std::to_string(group));
+    const auto find = [&] {
+      return std::ranges::find_if(posted_, [&](const Posted& p) { return p.from == message.from && p.to == to; });
+    };
+    SLUICE_TRY(wait(lock, [&] { return find() != posted_.end(); }, deadline, rank, group));
+    const std::span<const std::byte> data = find()->data;
+    if (data.size() != message.data.size())
+      return fault("rank " + std::to_string(rank) + " expects " + std::to_string(message.data.size()) +
+                   " bytes in group " + std::to_string(group) + ", and member " + std::to_string(message.from) +
+                   " sends " + std::to_string(data.size()));
+    lock.unlock();
+    if (!data.empty()) std::memcpy(message.data.data(), data.data(), data.size());
+    lock.lock();
+    posted_.erase(find());
+    lock.unlock();
+    changed_.notify_all();
+    return success();
+  }
+  /// Until nothing that a member has posted lies here.
+  Status delivered(std::size_t from, std::chrono::seconds deadline, RankId rank, std::int32_t group) {
+    std::unique_lock lock(mutex_);
+    return wait(
+        lock, [&] { return std::ranges::none_of(posted_, [&](const Posted& p) { return p.from == from; }); }, deadline,
+        rank, group);
   }
 
   void cancel(const std::string& reason) {
@@ -55,7 +88,22 @@ class Channel {
   }
 
  private:
+  template <class Done>
+  Status wait(std::unique_lock<std::mutex>& lock, Done done, std::chrono::seconds deadline, RankId rank,
+              std::int32_t group) {
+    changed_.wait_for(lock, deadline, [&] { return done() || cancelled_; });
+    if (done()) return success();
+    if (cancelled_) return Error{ErrorCode::cancelled, *cancelled_};
+    return fault("rank " + std::to_string(rank) + " waited " + std::to_string(deadline.count()) +
+                 " s for the other ranks in group " + std::to_string(group));
+  }
+
+  struct Posted {
+    std::size_t from = 0, to = 0;
+    std::span<const std::byte> data;
+  };
   std::vector<const void*> published_;
+  std::vector<Posted> posted_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t arrived_ = 0;
@@ -149,7 +197,7 @@ class InProcessCommunicator final : public Communicator {
   }
 
   Status reduce_scatter(std::int32_t group, std::span<const float> full, std::span<float> part,
-                        std::span<std::byte>) override {
+                        std::span<std::byte>, RankSums sums) override {
     const Place& p = place(group);
     const auto& [shared, own] = std::tie(p.channel, p.position);
     const std::size_t members = shared->members(), numel = part.size();
@@ -157,7 +205,16 @@ class InProcessCommunicator final : public Communicator {
     shared->publish(own, full.data());
     SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
     // Part may lie inside full: nobody else reads there.
-    p.tree->add_up(members, part, [&](std::size_t m) { return shared->of<float>(m) + own * numel; });
+    const auto term = [&](std::size_t m) { return shared->of<float>(m) + own * numel; };
+    switch (sums) {
+      case RankSums::tree: p.tree->add_up(members, part, term); break;
+      case RankSums::bf16:
+        p.tree->add_up_loaded(members, part, [&](std::size_t m, std::size_t begin, std::size_t count) {
+          return p.tree->rounded(term(m) + begin, count);
+        });
+        break;
+      case RankSums::native: TreeSum::add_up_in_turn(members, part, term); break;
+    }
     return shared->meet(deadline_.load(), rank_, group);
   }
 
@@ -175,6 +232,17 @@ class InProcessCommunicator final : public Communicator {
     std::copy_n(scratch.begin(), values.size(), values.begin());
     return success();
   }
+
+  Status exchange(std::int32_t group, std::span<const Outgoing> out, std::span<const Incoming> in) override {
+    const Place& p = place(group);
+    for (const Outgoing& message : out) p.channel->post(p.position, message);
+    for (const Incoming& message : in)
+      SLUICE_TRY(p.channel->take(p.position, message, deadline_.load(), rank_, group));
+    return p.channel->delivered(p.position, deadline_.load(), rank_, group);
+  }
+
+  std::size_t members(std::int32_t group) const override { return place(group).channel->members(); }
+  std::size_t position(std::int32_t group) const override { return place(group).position; }
 
   void set_deadline(std::chrono::seconds deadline) { deadline_ = deadline; }
   void cancel(const std::string& reason) override {
@@ -194,7 +262,8 @@ class InProcessCommunicator final : public Communicator {
     std::unique_ptr<TreeSum> tree;
     std::vector<std::int64_t> scratch;
   };
-  Place& place(std::int32_t group) {
+  Place& place(std::int32_t group) { return const_cast<Place&>(std::as_const(*this).place(group)); }
+  const Place& place(std::int32_t group) const {
     SLUICE_CHECK(group >= 0 && static_cast<std::size_t>(group) < places_.size(), "(group %d of %zu)", group,
                  places_.size());
     return places_[static_cast<std::size_t>(group)];
@@ -219,16 +288,25 @@ InProcessWorld::InProcessWorld(RankId ranks, std::chrono::seconds deadline) {
 
 InProcessWorld::~InProcessWorld() = default;
 
-Status InProcessWorld::native_all_gather(RankId rank, std::span<std::byte> full) {
+Status InProcessWorld::native(Collective collective, RankId rank, std::span<float> full, std::span<float> other) {
   const std::size_t part = full.size() / ranks();
-  for (RankId other = 0; other < ranks(); ++other)
-    if (other != rank) std::memcpy(full.data() + other * part, full.data() + rank * part, part);
-  return success();
-}
-
-Status InProcessWorld::native_reduce_scatter(RankId, std::span<const float> full, std::span<float> part) {
-  for (RankId other = 1; other < ranks(); ++other)
-    std::memcpy(part.data(), full.data() + other * part.size(), part.size_bytes());
+  const auto copy_parts = [&](std::span<float> to) {
+    for (RankId m = 0; m < ranks(); ++m)
+      if (m != rank) std::memcpy(to.data() + m * part, full.data() + rank * part, part * sizeof(float));
+  };
+  switch (collective) {
+    case Collective::all_gather: copy_parts(full); break;
+    case Collective::reduce_scatter:
+      for (RankId m = 1; m < ranks(); ++m) std::memcpy(other.data(), full.data() + m * part, part * sizeof(float));
+      break;
+    case Collective::all_reduce:
+      copy_parts(full);
+      copy_parts(full);
+      break;
+    case Collective::all_to_all: copy_parts(other); break;
+    case Collective::broadcast:
+    case Collective::exchange: std::memcpy(other.data(), full.data(), full.size_bytes()); break;
+  }
   return success();
 }
 

@@ -22,8 +22,7 @@ class InProcessWorld final : public World {
   Communicator& communicator(RankId rank) override { return *ends_[rank]; }
   bool shares_memory() const override { return true; }
   Result<std::vector<std::string>> exchange(std::string_view own) override { return std::vector{std::string(own)}; }
-  Status native_all_gather(RankId rank, std::span<std::byte> full) override;
-  Status native_reduce_scatter(RankId rank, std::span<const float> full, std::span<float> part) override;
+  Status native(Collective collective, RankId rank, std::span<float> full, std::span<float> other) override;
   void set_deadline(std::chrono::seconds deadline) override;
   Status send(RankId to, std::span<const std::byte> data) override;
   Status receive(RankId from, std::span<std::byte> data) override;

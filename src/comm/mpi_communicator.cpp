@@ -1,6 +1,8 @@
 #include "src/comm/mpi_communicator.h"
 
 #include <algorithm>
+#include <limits>
+#include <type_traits>
 
 #include "sluice/exchange.h"
 
@@ -36,7 +38,7 @@ Status MpiCommunicator::prepare(const Topology& topology, std::span<const AxisSe
   return success();
 }
 
-MpiCommunicator::Channel& MpiCommunicator::channel(std::int32_t number) {
+const MpiCommunicator::Channel& MpiCommunicator::at(std::int32_t number) const {
   SLUICE_CHECK(number >= 0 && static_cast<std::size_t>(number) < channels_.size(), "(group %d of %zu)", number,
                channels_.size());
   return channels_[static_cast<std::size_t>(number)];
@@ -50,7 +52,7 @@ Status MpiCommunicator::finish(Messages& messages, const char* what, const Chann
 }
 
 Status MpiCommunicator::all_gather(std::int32_t number, std::span<std::byte> full) {
-  const Channel& c = channel(number);
+  const Channel& c = at(number);
   const std::size_t members = c.members.size();
   SLUICE_CHECK(full.size() % members == 0, "(%zu bytes, %zu members)", full.size(), members);
   const std::size_t part = full.size() / members;
@@ -71,16 +73,43 @@ Status MpiCommunicator::all_gather(std::int32_t number, std::span<std::byte> ful
 }
 
 Status MpiCommunicator::reduce_scatter(std::int32_t number, std::span<const float> full, std::span<float> part,
-                                       std::span<std::byte> exchange) {
-  const Channel& c = channel(number);
+                                       std::span<std::byte> room, RankSums sums) {
+  const Channel& c = at(number);
+  SLUICE_CHECK(full.size() == part.size() * c.members.size(), "(%zu elements, %zu in %zu parts)", full.size(),
+               part.size(), c.members.size());
+  SLUICE_CHECK(room.size() >= exchange_bytes(c.members.size(), part.size_bytes()), "(%zu bytes)", room.size());
+  SLUICE_TRY(check_cancelled());
+  switch (sums) {
+    case RankSums::tree: return reduce_by_messages<float>(c, full, part, room);
+    case RankSums::bf16: return reduce_by_messages<bf16>(c, full, part, room);
+    case RankSums::native: return reduce_natively(number, full, part);
+  }
+  return success();
+}
+
+/// In blocks: while one is added up the next arrives. A place in `room` has so many floats: as bf16, what arrives is in
+/// one half of it and what is sent in the other.
+template <class Wire>
+Status MpiCommunicator::reduce_by_messages(const Channel& c, std::span<const float> full, std::span<float> part,
+                                           std::span<std::byte> room) {
+  constexpr bool is_rounded = std::is_same_v<Wire, bf16>;
   const std::size_t members = c.members.size(), numel = part.size();
-  SLUICE_CHECK(full.size() == numel * members, "(%zu elements, %zu in %zu parts)", full.size(), numel, members);
-  SLUICE_CHECK(exchange.size() >= exchange_bytes(members, part.size_bytes()), "(%zu bytes)", exchange.size());
   const std::size_t block = exchange_block_bytes(members, part.size_bytes()) / sizeof(float),
                     blocks = numel == 0 ? 0 : (numel + block - 1) / block;
-  const auto arrived = [&](std::size_t at, std::size_t member) {
-    const std::size_t place = member - (member > c.position ? 1 : 0);
-    return reinterpret_cast<float*>(exchange.data()) + ((at % exchange_blocks) * (members - 1) + place) * block;
+  const auto place = [&](std::size_t at, std::size_t member) {
+    const std::size_t index = member - (member > c.position ? 1 : 0);
+    return reinterpret_cast<float*>(room.data()) + ((at % exchange_blocks) * (members - 1) + index) * block;
+  };
+  const auto arrived = [&](std::size_t at, std::size_t member) { return reinterpret_cast<Wire*>(place(at, member)); };
+  const auto leaving = [&](std::size_t at, std::size_t to, std::size_t begin, std::size_t count) {
+    const float* const own = full.data() + to * numel + begin;
+    if constexpr (is_rounded) {
+      bf16* const rounded = arrived(at, to) + block;
+      for (std::size_t i = 0; i < count; ++i) rounded[i] = to_bf16(own[i]);
+      return std::as_bytes(std::span(rounded, count));
+    } else {
+      return std::as_bytes(std::span(own, count));
+    }
   };
   std::array<Messages, exchange_blocks> under_way{Messages(alarm_), Messages(alarm_)};
   const auto begin_block = [&](std::size_t at) -> Status {
@@ -93,26 +122,99 @@ Status MpiCommunicator::reduce_scatter(std::int32_t number, std::span<const floa
     }
     for (std::size_t step = 1; step < members; ++step) {
       const std::size_t to = (c.position + step) % members;
-      SLUICE_TRY(
-          messages.send(data_, c.members[to], c.tag, std::as_bytes(full.subspan(to * numel + begin, count))));
+      SLUICE_TRY(messages.send(data_, c.members[to], c.tag, leaving(at, to, begin, count)));
     }
     return success();
   };
-  SLUICE_TRY(check_cancelled());
   if (blocks > 0) SLUICE_TRY(begin_block(0));
   for (std::size_t at = 0; at < blocks; ++at) {
     if (at + 1 < blocks) SLUICE_TRY(begin_block(at + 1));
     SLUICE_TRY(finish(under_way[at % exchange_blocks], "reduce_scatter", c));
     const std::size_t begin = at * block, count = std::min(block, numel - begin);
-    c.tree->add_up(members, part.subspan(begin, count), [&](std::size_t m) -> const float* {
-      return m == c.position ? full.data() + c.position * numel + begin : arrived(at, m);
-    });
+    const float* const own = full.data() + c.position * numel + begin;
+    const auto load = [&](std::size_t m, std::size_t offset, std::size_t some) -> const float* {
+      if constexpr (is_rounded) {
+        return m == c.position ? c.tree->rounded(own + offset, some) : c.tree->rounded(arrived(at, m) + offset, some);
+      } else {
+        return (m == c.position ? own : arrived(at, m)) + offset;
+      }
+    };
+    c.tree->add_up_loaded(members, part.subspan(begin, count), load);
   }
   return success();
 }
 
+Status MpiCommunicator::reduce_natively(std::int32_t number, std::span<const float> full, std::span<float> part) {
+  const Channel& c = at(number);
+  if (part.size() > std::numeric_limits<int>::max())
+    return bad_request("--reduce native: MPI counts elements in 31 bits, and a rank's part has " +
+                       std::to_string(part.size()) + "; use more ranks, or --reduce tree");
+  const int count = static_cast<int>(part.size()), peer = c.members[c.position == 0 ? 1 : 0];
+  SLUICE_ASSIGN(const MPI_Comm alone, members_alone(number));
+  Messages messages(alarm_);
+  MPI_Request request;
+  if (part.data() + part.size() <= full.data() || part.data() >= full.data() + full.size()) {
+    SLUICE_TRY(mpi_status(
+        MPI_Ireduce_scatter_block(full.data(), part.data(), count, MPI_FLOAT, MPI_SUM, alone, &request),
+        "MPI_Ireduce_scatter_block"));
+    messages.join(request, peer);
+  } else {
+    // In place, which a reduce_scatter of MPI's would have at the beginning of `full`.
+    for (std::size_t m = 0; m < c.members.size(); ++m) {
+      const bool is_own = m == c.position;
+      const float* const from = full.data() + m * part.size();
+      SLUICE_TRY(mpi_status(MPI_Ireduce(is_own ? MPI_IN_PLACE : from, is_own ? part.data() : nullptr, count, MPI_FLOAT,
+                                        MPI_SUM, static_cast<int>(m), alone, &request),
+                            "MPI_Ireduce"));
+      messages.join(request, peer);
+    }
+  }
+  return finish(messages, "reduce_scatter", c);
+}
+
+Result<MPI_Comm> MpiCommunicator::members_alone(std::int32_t number) {
+  const Channel& c = at(number);
+  const std::pair key{number, c.members};
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = alone_.find(key); found != alone_.end()) return found->second;
+  }
+  const std::vector<int> ranks(c.members.begin(), c.members.end());
+  MPI_Group all, some;
+  SLUICE_TRY(mpi_status(MPI_Comm_group(data_, &all), "MPI_Comm_group"));
+  SLUICE_TRY(mpi_status(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl"));
+  MPI_Comm made;
+  const Status status = mpi_status(MPI_Comm_create_group(data_, some, number, &made), "MPI_Comm_create_group");
+  MPI_Group_free(&some);
+  MPI_Group_free(&all);
+  SLUICE_TRY(status);
+  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
+  const std::lock_guard lock(mutex_);
+  return alone_[key] = made;
+}
+
+Status MpiCommunicator::exchange(std::int32_t number, std::span<const Outgoing> out, std::span<const Incoming> in) {
+  const Channel& c = at(number);
+  SLUICE_TRY(check_cancelled());
+  Messages messages(alarm_);
+  const auto in_pieces = [](auto data, auto&& each) -> Status {
+    for (std::size_t begin = 0; begin < data.size(); begin += message_bytes_max)
+      SLUICE_TRY(each(data.subspan(begin, std::min(message_bytes_max, data.size() - begin))));
+    return success();
+  };
+  for (const Incoming& message : in)
+    SLUICE_TRY(in_pieces(message.data, [&](std::span<std::byte> piece) {
+      return messages.receive(data_, c.members[message.from], c.tag, piece);
+    }));
+  for (const Outgoing& message : out)
+    SLUICE_TRY(in_pieces(message.data, [&](std::span<const std::byte> piece) {
+      return messages.send(data_, c.members[message.to], c.tag, piece);
+    }));
+  return finish(messages, "exchange", c);
+}
+
 Status MpiCommunicator::sum(std::int32_t number, std::span<std::int64_t> values) {
-  Channel& c = channel(number);
+  Channel& c = at(number);
   const std::size_t members = c.members.size(), others = members - 1;
   SLUICE_TRY(check_cancelled());
   c.received.resize(others * values.size());  // the same for every step of a plan

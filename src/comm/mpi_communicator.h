@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/comm/mpi.h"
@@ -35,8 +36,11 @@ class MpiCommunicator final : public Communicator {
   Status prepare(const Topology& topology, std::span<const AxisSet> groups) override;
   Status all_gather(std::int32_t channel, std::span<std::byte> full) override;
   Status reduce_scatter(std::int32_t channel, std::span<const float> full, std::span<float> part,
-                        std::span<std::byte> exchange) override;
+                        std::span<std::byte> room, RankSums sums) override;
   Status sum(std::int32_t channel, std::span<std::int64_t> values) override;
+  Status exchange(std::int32_t channel, std::span<const Outgoing> out, std::span<const Incoming> in) override;
+  std::size_t members(std::int32_t channel) const override { return at(channel).members.size(); }
+  std::size_t position(std::int32_t channel) const override { return at(channel).position; }
   void cancel(const std::string& reason) override;
 
  private:
@@ -53,7 +57,13 @@ class MpiCommunicator final : public Communicator {
     std::vector<std::int64_t> received;           ///< by sum
     std::unique_ptr<TreeSum> tree = std::make_unique<TreeSum>();  ///< of reduce_scatter
   };
-  Channel& channel(std::int32_t number);
+  const Channel& at(std::int32_t channel) const;
+  Channel& at(std::int32_t channel) { return const_cast<Channel&>(std::as_const(*this).at(channel)); }
+  template <class Wire>
+  Status reduce_by_messages(const Channel& channel, std::span<const float> full, std::span<float> part,
+                            std::span<std::byte> room);
+  Status reduce_natively(std::int32_t number, std::span<const float> full, std::span<float> part);
+  Result<MPI_Comm> members_alone(std::int32_t number);
   Status finish(Messages& messages, const char* what, const Channel& channel);
   Status interrupted();
   Status check_cancelled();
@@ -68,6 +78,8 @@ class MpiCommunicator final : public Communicator {
   std::vector<Channel> channels_;
   std::mutex mutex_;  ///< guards what follows
   std::uint64_t session_ = 0;
+  /// By channel and its members: for what MPI adds up itself. Kept for later sessions.
+  std::map<std::pair<std::int32_t, std::vector<RankId>>, MPI_Comm> alone_;
   std::map<std::uint64_t, std::string> cancelled_;  ///< sessions, this one and later ones, and why
   std::deque<Notice> notices_sent_;                 ///< MPI may still read them
 };

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <span>
@@ -21,7 +22,7 @@ constexpr std::size_t message_bytes_max = std::size_t{1} << 30;
 /// fault with MPI's own words, where `code` says so.
 Status mpi_status(int code, const std::string& what);
 
-/// Pauses between questions. While messages arrive, a moment; else an eighth of the time waited so far, between 20
+/// Pauses between questions. While messages arrive, a moment; else a 32nd of the time waited so far, between 20
 /// microseconds and a millisecond, so that who waits uses no core and wakes soon.
 class Pause {
  public:
@@ -62,6 +63,8 @@ class Messages {
 
   Status send(MPI_Comm comm, int to, int tag, std::span<const std::byte> data);
   Status receive(MPI_Comm comm, int from, int tag, std::span<std::byte> data);
+  /// A collective of MPI's own: once begun it can not be called off, so that to abandon it raises the alarm.
+  void join(MPI_Request request, int peer) { add(request, peer, Kind::collective); }
   /// One that a probe has matched.
   Status receive(MPI_Message& message, int from, std::span<std::byte> data);
   /// Until all have ended. `interrupted`, which may be empty, is asked before every sleep and ends the wait with its
@@ -71,7 +74,9 @@ class Messages {
   bool is_empty() const { return requests_.empty(); }
 
  private:
-  void add(MPI_Request request, int peer, bool receives);
+  enum class Kind : std::uint8_t { send, receive, collective };
+  void add(MPI_Request request, int peer, Kind kind, std::size_t bytes = 0);
+  Status check_arrived(int ended) const;
   /// Nothing more arrives in the buffers of those that have not ended; where that can not be had, the alarm is raised.
   void abandon();
   int awaited() const;  ///< a rank that is waited for
@@ -79,8 +84,10 @@ class Messages {
   Alarm& alarm_;
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;
-  std::vector<bool> receives_;
+  std::vector<Kind> kinds_;
+  std::vector<std::size_t> bytes_;  ///< of receives
   std::vector<int> ended_;
+  std::vector<MPI_Status> statuses_;
 };
 
 }  // namespace sluice

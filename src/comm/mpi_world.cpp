@@ -58,16 +58,26 @@ class MpiWorld final : public World {
     return success();
   }
 
-  Status native_all_gather(RankId, std::span<std::byte> full) override {
-    if (full.size() / ranks() > std::numeric_limits<int>::max())
-      return bad_request("MPI's own collectives count parts in 31 bits; give a smaller size");
-    const int part = static_cast<int>(full.size() / ranks());
-    return mpi_status(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, full.data(), part, MPI_BYTE, control_), "MPI_Allgather");
-  }
-  Status native_reduce_scatter(RankId, std::span<const float> full, std::span<float> part) override {
-    return mpi_status(MPI_Reduce_scatter_block(full.data(), part.data(), static_cast<int>(part.size()), MPI_FLOAT,
-                                               MPI_SUM, control_),
-                      "MPI_Reduce_scatter_block");
+  Status native(Collective collective, RankId, std::span<float> full, std::span<float> other) override {
+    if (full.size() > std::numeric_limits<int>::max())
+      return bad_request("MPI's own collectives count elements in 31 bits; give a smaller size");
+    const int all = static_cast<int>(full.size()), part = all / ranks(), own = communicator_->rank();
+    const auto said = [&](int code) { return mpi_status(code, collective_names[static_cast<std::size_t>(collective)]); };
+    switch (collective) {
+      case Collective::all_gather:
+        return said(MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, full.data(), part, MPI_FLOAT, control_));
+      case Collective::reduce_scatter:
+        return said(MPI_Reduce_scatter_block(full.data(), other.data(), part, MPI_FLOAT, MPI_SUM, control_));
+      case Collective::all_reduce:
+        return said(MPI_Allreduce(MPI_IN_PLACE, full.data(), all, MPI_FLOAT, MPI_SUM, control_));
+      case Collective::all_to_all:
+        return said(MPI_Alltoall(full.data(), part, MPI_FLOAT, other.data(), part, MPI_FLOAT, control_));
+      case Collective::broadcast: return said(MPI_Bcast(full.data(), all, MPI_FLOAT, 0, control_));
+      case Collective::exchange:
+        return said(MPI_Sendrecv(full.data(), all, MPI_FLOAT, (own + 1) % ranks(), data_tag, other.data(), all, MPI_FLOAT,
+                                 (own + ranks() - 1) % ranks(), data_tag, control_, MPI_STATUS_IGNORE));
+    }
+    return success();
   }
 
   void set_deadline(std::chrono::seconds deadline) override { communicator_->set_deadline(deadline); }

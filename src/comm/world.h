@@ -5,6 +5,7 @@
 // come from one thread of each process, in the same order in all of them.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -17,6 +18,12 @@
 #include "offload/run/communicator.h"
 
 namespace sluice {
+
+/// What is measured. all_gather, all_reduce and broadcast (of rank 0) are in place in `full`; reduce_scatter leaves its
+/// part in `other`; all_to_all and exchange (to the next rank, from the one before) go from `full` to `other`.
+enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, exchange };
+constexpr std::array<const char*, 6> collective_names{"all_gather", "reduce_scatter", "all_reduce",
+                                                      "all_to_all", "broadcast",      "exchange"};
 
 /// It outlives who uses it.
 class World {
@@ -35,10 +42,9 @@ class World {
   virtual Status send(RankId to, std::span<const std::byte> data) = 0;
   virtual Status receive(RankId from, std::span<std::byte> data) = 0;
 
-  /// What the transport's own library has for the same bytes, on the first group that was prepared with all ranks: to
-  /// measure against. In one process a copy of as many bytes as would arrive.
-  virtual Status native_all_gather(RankId rank, std::span<std::byte> full) = 0;
-  virtual Status native_reduce_scatter(RankId rank, std::span<const float> full, std::span<float> part) = 0;
+  /// What the transport's own library has for the same bytes, among all ranks: to measure against. In one process a
+  /// copy of as many bytes as would arrive. `full` and `other` are as Collective says.
+  virtual Status native(Collective collective, RankId rank, std::span<float> full, std::span<float> other) = 0;
 
   /// Of a collective, from the next one on: who waits longer fails, though all may be alive.
   virtual void set_deadline(std::chrono::seconds deadline) = 0;

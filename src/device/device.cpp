@@ -84,6 +84,21 @@ Result<std::unique_ptr<Device>> Device::open(const std::string& name) {
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>());
 }
 
+Result<int> count_devices(const std::string& name) {
+  SLUICE_TRY(parse_device(name));
+#ifdef SLUICE_HAS_CUDA
+  if (name == "cuda") {
+    Result<int> count = CudaDevice::count();
+    return count.ok() ? count : count.error().in("--device " + name);
+  }
+#endif
+  return 1;
+}
+
+std::string device_of_rank(const std::string& name, int devices, int place) {
+  return devices == 1 ? name : name + ":" + std::to_string(place % devices);
+}
+
 Result<const KernelSizes*> kernel_sizes_of(const std::string& name) {
   SLUICE_ASSIGN(const int index, parse_device(name));
 #ifdef SLUICE_HAS_CUDA

@@ -37,6 +37,12 @@ class Device {
   virtual Result<std::uint64_t> free_bytes() const = 0;
 };
 
+/// How many devices a name is of: of "cuda" all GPUs, round which the ranks of a machine go; of others one. bad_request
+/// as above.
+Result<int> count_devices(const std::string& name);
+/// Of those, the one of a rank, by its place among the ranks of its machine.
+std::string device_of_rank(const std::string& name, int devices, int place);
+
 /// Of the device of that name, which need not be there: a plan can be made for it anywhere. bad_request as above.
 Result<const KernelSizes*> kernel_sizes_of(const std::string& name);
 

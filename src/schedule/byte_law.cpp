@@ -83,6 +83,7 @@ class Law {
       b_.d2h += part_bytes;
       b_.h2d += again * part_bytes;
       b_.collective += again * part_bytes * (work_.close_ranks() - 1u);
+      through_host(again, part_bytes, work_.close_ranks());
       again = 0;
     }
     std::uint64_t fetches = again + (schedule_.update_ahead ? 0 : 1);
@@ -94,6 +95,7 @@ class Law {
     b_.h2d += (fetches + down) * bytes;
     if (c.update_on_device) b_.d2h += bytes;
     b_.collective += (fetches + published) * bytes * (work_.shards() - 1u);
+    through_host(fetches + published, bytes, work_.shards());
     if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
     const bool retained =
@@ -119,7 +121,12 @@ class Law {
     b_.d2h += shard_bytes;
     // Every replica of a shard group adds up a part of the shard for all of them.
     const std::uint64_t sums = sums_of_step(), part_bytes = shard_bytes / work_.replicas();
-    b_.collective += sums * (shard_bytes * (work_.shards() - 1u) + 2 * part_bytes * (work_.replicas() - 1u));
+    const std::uint64_t part_sent = wire_bytes(work_.sums, part_bytes), shard_sent = wire_bytes(work_.sums, shard_bytes);
+    b_.collective += sums * (shard_sent * (work_.shards() - 1u) + (part_sent + part_bytes) * (work_.replicas() - 1u));
+    if (work_.meets_in_host && work_.ranks() > 1) {
+      b_.d2h += sums * work_.full_numel(u) * 4;
+      b_.h2d += sums * shard_bytes;
+    }
     park(choice(u).accumulator, sums - 1, shard_bytes, 1);
     if (schedule_.update_ahead && choice(u).gradient == Place::nvme) {
       b_.nvme_read += shard_bytes;
@@ -154,6 +161,13 @@ class Law {
     const std::uint64_t reads = (u < head_ ? 1u : 0u) + (travels ? 1u : 0u);
     if (reads > 0) park(c.boundary, micro_batches, bytes, reads);
     if (travels) park(c.boundary, micro_batches, bytes, 1);
+  }
+
+  /// `count` gathers over so many members: the own part up, and the others' down.
+  void through_host(std::uint64_t count, std::uint64_t part_bytes, std::uint64_t members) {
+    if (!work_.meets_in_host || members == 1) return;
+    b_.d2h += count * part_bytes;
+    b_.h2d += count * part_bytes * (members - 1);
   }
 
   /// `count` things away from the device once, back `reads` times. The drive moves whole pages.

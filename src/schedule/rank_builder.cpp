@@ -211,13 +211,26 @@ Part RankBuilder::own_part(const Part& whole, std::int32_t group) const {
 
 /// The others' parts have no contents yet: they are written only.
 void RankBuilder::gather_parts(UnitId u, const Part& whole, std::int32_t group) {
-  Op& op = emit_.collective(OpKind::all_gather, group, u);
   const Part own = own_part(whole, group);
   const std::uint64_t before = own.offset - whole.offset, after = before + own.bytes;
+  const auto each_other = [&](const Part& of, auto visit) {
+    if (before > 0) visit(of.slice(0, before));
+    if (after < of.bytes) visit(of.slice(after, of.bytes - after));
+  };
+  Part met = whole;
+  if (work_.meets_in_host) {
+    met = stage(label(u, "gathered"), whole.bytes);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, own, own_part(met, group));
+  }
+  Op& op = emit_.collective(OpKind::all_gather, group, u);
   op.bytes = whole.bytes - own.bytes;
-  Emitter::touch(op, own, Role::dst, Mode::read);
-  if (before > 0) Emitter::touch(op, whole.slice(0, before), Role::dst, Mode::write);
-  if (after < whole.bytes) Emitter::touch(op, whole.slice(after, whole.bytes - after), Role::dst, Mode::write);
+  Emitter::touch(op, own_part(met, group), Role::dst, Mode::read);
+  each_other(met, [&](const Part& part) { Emitter::touch(op, part, Role::dst, Mode::write); });
+  if (!work_.meets_in_host) return;
+  Op& down = emit_.op(OpKind::copy, LaneKind::h2d, u);
+  std::vector<Part> from;
+  each_other(met, [&](const Part& part) { from.push_back(part); });
+  each_other(whole, [&, i = std::size_t{0}](const Part& part) mutable { Emitter::move_also(down, from[i++], part); });
 }
 
 void RankBuilder::keep_second_copy(UnitId u) {
@@ -442,11 +455,20 @@ void RankBuilder::reduce(UnitId u, int lot) {
 /// Over the ranks: first those that share one copy of the states, neighbours and so a part of the tree, then the
 /// replicas, each of which adds up a part of the shard for all of them.
 Part RankBuilder::reduced(UnitId u, const Part& gradient) {
-  Part sum = gradient;
-  if (work_.shards() > 1) {
+  if (work_.ranks() == 1) return gradient;
+  const auto on_device = [&] {
     const Life life = work_.reduction == Reduction::pass ? Life::lasting : Life::brief;
-    sum = device(label(u, "gradient.shard"), work_.shard_numel(u) * 4, life);
-    reduce_parts(u, gradient, sum, sharding_group);
+    return work_.shards() == 1 ? gradient : device(label(u, "gradient.shard"), work_.shard_numel(u) * 4, life);
+  };
+  Part sum = gradient;
+  if (work_.meets_in_host) {
+    sum = stage(label(u, "gradient"), gradient.bytes);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, gradient, sum);
+  }
+  if (work_.shards() > 1) {
+    const Part shard = work_.meets_in_host ? own_part(sum, sharding_group) : on_device();
+    reduce_parts(u, sum, shard, sharding_group);
+    sum = shard;
   }
   if (work_.replicas() > 1) {
     const Part own = own_part(sum, replica_group);
@@ -456,13 +478,17 @@ Part RankBuilder::reduced(UnitId u, const Part& gradient) {
     op.bytes = sum.bytes - own.bytes;
     Emitter::touch(op, sum, Role::dst, Mode::read_write);
   }
-  return sum;
+  if (!work_.meets_in_host) return sum;
+  const Part shard = on_device();
+  emit_.move(OpKind::copy, LaneKind::h2d, u, sum, shard);
+  return shard;
 }
 
 void RankBuilder::reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group) {
   const RankId members = work_.topology.size(emit_.plan().groups[static_cast<std::size_t>(group)]);
   Op& op = emit_.collective(OpKind::reduce_scatter, group, u);
-  op.bytes = own.bytes * (members - 1u);
+  op.sums = work_.sums;
+  op.bytes = wire_bytes(op.sums, own.bytes) * (members - 1u);
   Emitter::touch(op, whole, Role::src, Mode::read);
   Emitter::touch(op, own, Role::dst, Mode::write);
   if (!work_.exchanges) return;

@@ -41,8 +41,10 @@ struct Workload {
   int micro_batches = 1;                           ///< per rank and step
   int lots = 1;                                    ///< of the rank's part of the batch: in which order it is added up
   Reduction reduction = Reduction::last;
+  RankSums sums = RankSums::tree;                  ///< of gradients over ranks
   Topology topology;                               ///< whose plan it is
   bool exchanges = false;                          ///< ranks share no memory: sums over them need room of their own
+  bool meets_in_host = false;                      ///< what ranks give each other goes through their host memory
   Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
   MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
   std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "offload/plan/world.h"
 #include "sluice/adamw.h"
@@ -67,14 +68,16 @@ Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::op
   const RankRange all{0, run.workload.shards()};  // replicas have the same
   std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
   engine->states_only_ = true;
-  SLUICE_ASSIGN(engine->device_, Device::open("cpu"));
+  SLUICE_ASSIGN(std::unique_ptr<Device> cpu, Device::open("cpu"));
+  DeviceMemory& host = cpu->memory();
+  engine->devices_.push_back(std::move(cpu));
   engine->ranks_.resize(all.count);
   for (RankId r = 0; r < all.end(); ++r) {
     Rank& rank = engine->at(r);
     if (swap_run_id) {
       SLUICE_ASSIGN(rank.swap, SwapFile::open_existing(swap_options(run, swap_run_id, r)));
     }
-    SLUICE_ASSIGN(Memory memory, Memory::create({}, engine->device_->memory()));
+    SLUICE_ASSIGN(Memory memory, Memory::create({}, host));
     rank.memory = std::make_unique<Memory>(std::move(memory));
   }
   SLUICE_TRY(engine->open_stores());
@@ -98,14 +101,36 @@ Status Engine::reserve(const Options& options) {
     if (!swap.name.empty() && !options.swap_exists) SLUICE_TRY(SwapFile::remove(swap));
     SLUICE_ASSIGN(at(r).swap, options.swap_exists ? SwapFile::open_existing(swap) : SwapFile::create(swap));
   }
-  SLUICE_ASSIGN(device_, Device::open(run_.config.device));
+  SLUICE_TRY(open_devices());
   for (RankId r = here_.first; r < here_.end(); ++r) {
     const std::array arenas{ArenaSpec{Tier::device, needs.device}, ArenaSpec{Tier::host, needs.host}};
-    Result<Memory> memory = Memory::create(arenas, device_->memory());
+    Result<Memory> memory = Memory::create(arenas, at(r).device->memory());
     if (!memory.ok()) return here_.count > 1 ? memory.error().in("rank " + std::to_string(r)) : memory.error();
     at(r).memory = std::make_unique<Memory>(*std::move(memory));
   }
   return open_stores();
+}
+
+/// Ranks on one device share it.
+Status Engine::open_devices() {
+  const RunConfig& c = run_.config;
+  SLUICE_ASSIGN(const int count, count_devices(c.device));
+  std::map<std::string, Device*> opened;
+  for (RankId r = here_.first; r < here_.end(); ++r) {
+    const std::string name = c.ranks == 1 ? c.device : device_of_rank(c.device, count, r % ranks_of_machine(c));
+    Device*& device = opened[name];
+    if (device == nullptr) {
+      SLUICE_ASSIGN(devices_.emplace_back(), Device::open(name));
+      device = devices_.back().get();
+      // What is measured and chosen for one would be wrong for the other, and give other bits.
+      if (device->kind() != run_.workload.device)
+        return bad_request("rank " + std::to_string(r) + " would compute on another kind of device (" +
+                           device->description() + ") than rank 0 (" + run_.workload.device +
+                           "); name one of a kind with --device cuda:N");
+    }
+    at(r).device = device;
+  }
+  return success();
 }
 
 Status Engine::open_stores() {
@@ -163,8 +188,8 @@ Result<RopeView> Engine::put_rope(RankId rank) {
   for (const Buffer& b : run_.main.buffers) {
     if (b.tier != Tier::device || b.name != rope_buffer_name) continue;
     std::byte* const to = at(rank).memory->at(Tier::device, b.offset);
-    SLUICE_TRY(device_->memory().copy(to, cos.data(), cos.size()));
-    SLUICE_TRY(device_->memory().copy(to + cos.size(), sin.data(), sin.size()));
+    SLUICE_TRY(at(rank).device->memory().copy(to, cos.data(), cos.size()));
+    SLUICE_TRY(at(rank).device->memory().copy(to + cos.size(), sin.data(), sin.size()));
     view.cos = reinterpret_cast<const float*>(to);
     view.sin = reinterpret_cast<const float*>(to + cos.size());
   }
@@ -207,7 +232,7 @@ Status Engine::build_executors(StepSource& source, const Options& engine_options
     SLUICE_ASSIGN(const RopeView rope, put_rope(r));
     SLUICE_ASSIGN(
         at(r).backend,
-        device_->make_backend(*w.model, rope, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
+        at(r).device->make_backend(*w.model, rope, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
     ExecutorParts parts;
     parts.memory = at(r).memory.get();
     parts.store = at(r).store.get();
@@ -273,8 +298,8 @@ Status Engine::copy_to_residents(UnitId unit, std::uint64_t first, std::span<con
   if (id == none) return success();
   for (const Rank& rank : ranks_) {
     std::byte* to = rank.memory->at(Tier::device, run_.main.buffers[id].offset);
-    SLUICE_TRY(
-        device_->memory().copy(to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
+    SLUICE_TRY(rank.device->memory().copy(
+        to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
   }
   return success();
 }
@@ -380,10 +405,20 @@ Status Engine::share_residents() {
   const RankId self = here_.first;
   Communicator& others = world_->communicator(self);
   SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{shard_axes}));
+  DeviceMemory& device = at(self).device->memory();
+  std::vector<std::byte> met;
   for (const BufferId id : residents_) {
     if (id == none) continue;
     const Buffer& b = run_.main.buffers[id];
-    SLUICE_TRY(others.all_gather(0, {at(self).memory->at(Tier::device, b.offset), b.bytes}));
+    const std::span<std::byte> whole{at(self).memory->at(Tier::device, b.offset), b.bytes};
+    if (!run_.workload.meets_in_host) {
+      SLUICE_TRY(others.all_gather(0, whole));
+      continue;
+    }
+    met.resize(b.bytes);
+    SLUICE_TRY(device.copy(met.data(), whole.data(), b.bytes));
+    SLUICE_TRY(others.all_gather(0, met));
+    SLUICE_TRY(device.copy(whole.data(), met.data(), b.bytes));
   }
   return success();
 }

@@ -122,6 +122,7 @@ class Engine {
  private:
   Engine(const Prepared& run, RankRange here, World* world) : run_(run), here_(here), world_(world) {}
   Status reserve(const Options& options);
+  Status open_devices();
   Status open_stores();
   Result<RopeView> put_rope(RankId rank);
   void build_ranks();
@@ -152,8 +153,9 @@ class Engine {
   MomentLayout moments_;
   std::uint64_t piece_numel_ = 0;  ///< elements moved at a time outside steps: whole blocks of every state
   RopeTable rope_;
-  std::unique_ptr<Device> device_;
+  std::vector<std::unique_ptr<Device>> devices_;
   struct Rank {
+    Device* device = nullptr;
     SwapFile swap;
     std::unique_ptr<Memory> memory;
     std::unique_ptr<SwapStore> store;  ///< null where the plan has nothing on the drive

@@ -90,13 +90,16 @@ void add_shared_memory(const RunConfig& c, std::vector<Excess>& excess) {
 Status add_apart_memory(const RunConfig& c, std::vector<Excess>& excess) {
   SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(c.device));
   SLUICE_ASSIGN(const std::uint64_t card, device->free_bytes());
-  if (c.device_memory > card)
+  SLUICE_ASSIGN(const int sharers, ranks_of_device(c));
+  const std::uint64_t asked = times(c.device_memory, sharers);
+  const std::string ranks = sharers > 1 ? fmt::format(" x {} ranks", sharers) : "";
+  if (asked > card)
     excess.push_back(
         {"device_memory",
-         fmt::format("{} of device memory ({} has {})", shown(c.device_memory), device->description(), shown(card)),
-         fmt::format("--device-memory {}: {} has {} to give; give less", shown(c.device_memory), device->description(),
-                     shown(card)),
-         c.device_memory, card});
+         fmt::format("{} of device memory ({} has {})", shown(asked), device->description(), shown(card)),
+         fmt::format("--device-memory {}{}: {} has {} to give; give less", shown(c.device_memory), ranks,
+                     device->description(), shown(card)),
+         asked, card});
   const std::uint64_t memory = machine_memory_bytes();
   if (c.host_memory > memory)
     excess.push_back(
@@ -178,6 +181,12 @@ Result<std::vector<Excess>> beyond_machine(const RunConfig& config) {
 Status check_machine(const RunConfig& config) {
   SLUICE_ASSIGN(const std::vector<Excess> excess, beyond_machine(config));
   return excess.empty() ? success() : Status(bad_request(excess.front().refusal));
+}
+
+Result<int> ranks_of_device(const RunConfig& c) {
+  if (c.device == "cpu" || !c.cluster.empty()) return 1;
+  SLUICE_ASSIGN(const int devices, count_devices(c.device));
+  return (ranks_of_machine(c) + devices - 1) / devices;
 }
 
 Status check_arenas(const Prepared& run) {

@@ -30,6 +30,9 @@ Status check_machine(const RunConfig& config);
 /// Whether the arenas of a run that goes on fit into this machine's memory, whatever its budgets are.
 Status check_arenas(const Prepared& run);
 
+/// That share a GPU, at most; 1 on the CPU, and where a cluster is described, whose ranks have one each.
+Result<int> ranks_of_device(const RunConfig& config);
+
 /// {"host_memory": {"asked_bytes": ..., "there_bytes": ...}, ...}
 nlohmann::ordered_json to_json(const std::vector<Excess>& excess);
 

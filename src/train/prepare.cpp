@@ -21,6 +21,7 @@
 #include "src/schedule/build.h"
 #include "src/train/assumed_drive.h"
 #include "src/train/drive_space.h"
+#include "src/train/machine_limits.h"
 #include "src/train/profile_doubts.h"
 
 namespace sluice {
@@ -92,9 +93,6 @@ Status validate(const RunConfig& c, Purpose purpose) {
   if (c.ranks_of_node > 0 && c.ranks % c.ranks_of_node != 0)
     return refuse("--ranks " + std::to_string(c.ranks) + " are no whole number of machines with " +
                   std::to_string(c.ranks_of_node) + " ranks");
-  // Ranks in one process exchange through host memory.
-  if (c.device != "cpu" && c.ranks > 1)
-    return refuse("--ranks " + std::to_string(c.ranks) + " is of the CPU, and " + c.device + " computes one rank");
   if (c.nvme_space > 0 && c.nvme.empty())
     return refuse("--nvme-space is of the drive, and there is none: add --nvme DIR");
   if (c.drive_tbw > 0 && c.nvme.empty())
@@ -139,12 +137,27 @@ bool all_exist(const std::vector<std::string>& directories) {
   return std::ranges::all_of(directories, [&](const std::string& d) { return std::filesystem::exists(d, ignored); });
 }
 
+/// Of a GPU's memory, what CUDA takes for a process beside the first: its context.
+constexpr std::uint64_t context_bytes = 512ull << 20;
+
+/// What the ranks of a machine share.
+Status set_sharing(Prepared& run) {
+  const RunConfig& c = run.config;
+  run.profile.ranks = ranks_of_machine(c);
+  run.profile.ranks_apart = run.workload.exchanges;
+  SLUICE_ASSIGN(run.profile.ranks_of_device, ranks_of_device(c));
+  return success();
+}
+
 /// Budgets per rank; what the user left open is a share of what the machine has now.
 Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w) {
   const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(c));
   const std::uint64_t memory = available_memory_bytes();
   SLUICE_ASSIGN(const std::uint64_t own, what_computes.free_bytes());
-  const std::uint64_t device = c.device_memory ? c.device_memory : (own > 0 ? own / 10 * 9 : memory / 2) / ranks;
+  SLUICE_ASSIGN(const int sharers, ranks_of_device(c));
+  const std::uint64_t others = w.exchanges ? static_cast<std::uint64_t>(sharers - 1) : 0;
+  const std::uint64_t of_card = (own - std::min(own, others * context_bytes)) / 10 * 9 / static_cast<std::uint64_t>(sharers);
+  const std::uint64_t device = c.device_memory ? c.device_memory : own > 0 ? of_card : memory / 2 / ranks;
   const std::uint64_t host = (c.host_memory ? c.host_memory : memory / (own > 0 ? 2 : 4)) / ranks;
   std::uint64_t nvme = c.nvme_space / ranks;
   if (c.nvme.empty()) {
@@ -251,7 +264,9 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.topology = data_parallel(static_cast<RankId>(config.ranks), 0, of_training(config.shard_group),
                              of_training(config.second_copy));
   w.reduction = config.reduction;
+  w.sums = config.sums;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
+  w.meets_in_host = config.device != "cpu" && config.ranks > 1;
   if (purpose == Purpose::train) w.lots = lots_of(config) / config.ranks;
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * config.ranks)
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
@@ -285,8 +300,7 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
   run->workload.device = device->kind();
   SLUICE_TRY(set_budgets(config, *device, run->workload));
   SLUICE_TRY(get_profile(*run, *device, progress));
-  run->profile.ranks = ranks_of_machine(config);
-  run->profile.ranks_apart = run->workload.exchanges;
+  SLUICE_TRY(set_sharing(*run));
   int ranks_there = 0;
   if (!config.cluster.empty()) SLUICE_TRY(read_cluster(config.cluster, run->profile, ranks_there));
   run->model_flop_per_token = flop_per_token(run->model, config.sequence);
@@ -509,8 +523,7 @@ Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided) {
   w.durable = decided.durable;
   run->profile = decided.profile;
   w.block_bytes = run->profile.drive.block_bytes;
-  run->profile.ranks = ranks_of_machine(decided.config);
-  run->profile.ranks_apart = w.exchanges;
+  SLUICE_TRY(set_sharing(*run));
   run->model_flop_per_token = flop_per_token(run->model, decided.config.sequence);
   run->is_given = true;
   run->search.schedule = decided.schedule;

@@ -21,6 +21,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--activations", {"device", "host", "nvme"}},
       {"--states", {"device", "host", "nvme"}},
       {"--reduction", {"last", "pass"}},
+      {"--reduce", {rank_sums_names.begin(), rank_sums_names.end()}},
       {"--durable", {"auto", "on", "off"}},
   };
   if (option == "--eval-split" && value.is_null()) return "the last twentieth of its windows";

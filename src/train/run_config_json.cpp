@@ -34,6 +34,7 @@ void each_field(Config& c, F f) {
   f("--shard-group", "shard_group", c.shard_group, Change::recorded);
   f("--second-copy", "second_copy", c.second_copy, Change::never);
   f("--reduction", "reduction", c.reduction, Change::recorded);
+  f("--reduce", "reduce", c.sums, Change::recorded);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
   f("--lr", "lr", a.lr, Change::recorded);
@@ -159,9 +160,9 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 13> later_keys{
+constexpr std::array<std::string_view, 14> later_keys{
     "document_mask", "document_length", "device", "update_on_device", "eval_split", "eval_data", "tokenizer", "lots",
-    "deadline_seconds", "shard_group", "reduction", "held", "second_copy"};
+    "deadline_seconds", "shard_group", "reduction", "reduce", "held", "second_copy"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

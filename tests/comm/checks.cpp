@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "sluice/dtype.h"
 #include "sluice/exchange.h"
 #include "src/schedule/lots.h"
 
@@ -46,7 +47,46 @@ float tree_sum(std::vector<float> terms) {
   return std::accumulate(terms.begin() + 1, terms.end(), terms.front());
 }
 
+/// How far apart sums of so many terms may be that were made in different orders, or of rounded terms.
+bool is_close(float sum, const std::vector<float>& terms, float unit) {
+  double exact = 0, magnitude = 0;
+  for (const float t : terms) exact += t, magnitude += std::abs(t);
+  return std::abs(sum - exact) <= static_cast<double>(unit) * static_cast<double>(terms.size()) * magnitude;
+}
+
 Topology one_axis(RankId ranks, RankId rank) { return Topology::of({{"dp", ranks}}, rank); }
+
+/// Sums of bf16, whose bits are the tree's over rounded terms; and the transport's own, in place and apart.
+void check_other_sums(World& world, RankId rank, Findings& found) {
+  Communicator& communicator = world.communicator(rank);
+  const RankId ranks = world.ranks();
+  for (const std::size_t part : {std::size_t{0}, std::size_t{3001}, std::size_t{100001}}) {
+    const std::string size = " of " + std::to_string(part);
+    std::vector<std::byte> room(world.shares_memory() ? 0 : exchange_bytes(ranks, part * sizeof(float)));
+    std::vector<float> full(part * ranks), apart(part);
+    for (const RankSums sums : {RankSums::bf16, RankSums::native})
+      for (const bool in_place : {true, false}) {
+        for (std::size_t i = 0; i < full.size(); ++i) full[i] = term(rank, i);
+        const std::span<float> out = in_place ? std::span(full).subspan(rank * part, part) : std::span(apart);
+        found.expect(communicator.reduce_scatter(0, full, out, room, sums), "reduce_scatter" + size);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < part; ++i) {
+          std::vector<float> terms;
+          for (std::size_t r = 0; r < ranks; ++r) terms.push_back(term(r, rank * part + i));
+          if (sums == RankSums::native) {
+            wrong += is_close(out[i], terms, 0x1p-23f) ? 0 : 1;
+            continue;
+          }
+          wrong += is_close(out[i], terms, 0x1p-8f) ? 0 : 1;
+          for (float& t : terms) t = to_float(to_bf16(t));
+          const float expected = tree_sum(terms);
+          wrong += std::memcmp(&expected, &out[i], sizeof expected) != 0 ? 1 : 0;
+        }
+        found.expect(wrong == 0, std::string(rank_sums_names[static_cast<std::size_t>(sums)]) + " sums" + size + ": " +
+                                     std::to_string(wrong) + " are wrong");
+      }
+  }
+}
 
 }  // namespace
 
@@ -70,7 +110,7 @@ std::vector<std::string> check_collectives(World& world, RankId rank) {
     std::vector<std::byte> room(world.shares_memory() ? 0 : exchange_bytes(ranks, part * sizeof(float)));
     // In place: the sum lands in the own part of the source.
     const std::span<float> own = std::span(full).subspan(rank * part, part);
-    found.expect(communicator.reduce_scatter(0, full, own, room), "reduce_scatter" + size);
+    found.expect(communicator.reduce_scatter(0, full, own, room, RankSums::tree), "reduce_scatter" + size);
     wrong = 0;
     for (std::size_t i = 0; i < part; ++i) {
       std::vector<float> terms;
@@ -80,10 +120,92 @@ std::vector<std::string> check_collectives(World& world, RankId rank) {
     }
     found.expect(wrong == 0, "reduce_scatter" + size + ": " + std::to_string(wrong) + " sums have other bits");
   }
+  check_other_sums(world, rank, found);
   std::array<std::int64_t, 3> values{rank, -2 * rank, std::int64_t{1} << 62};
   found.expect(communicator.sum(1, std::span(values).first(2)), "sum");
   const std::int64_t all = ranks * (ranks - 1) / 2;
   found.expect(values == std::array<std::int64_t, 3>{all, -2 * all, std::int64_t{1} << 62}, "sum: wrong");
+  return found.take();
+}
+
+std::vector<std::string> check_messages(World& world, RankId rank) {
+  Findings found(rank);
+  Communicator& communicator = world.communicator(rank);
+  const std::size_t ranks = world.ranks();
+  found.expect(communicator.prepare(one_axis(world.ranks(), rank), std::array{all_ranks}), "prepare");
+  // Nothing, a word, pages with a rest, and enough that MPI does not buffer a message.
+  for (const std::size_t numel : {std::size_t{0}, std::size_t{1}, std::size_t{30001}, std::size_t{100001}}) {
+    const std::string size = " of " + std::to_string(numel);
+    std::vector<float> from(numel * ranks), to(numel * ranks, -1.0f);
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = term(rank, i);
+    found.expect(communicator.all_to_all(0, std::as_bytes(std::span(from)), std::as_writable_bytes(std::span(to))),
+                 "all_to_all" + size);
+    std::size_t wrong = 0;
+    for (std::size_t r = 0; r < ranks; ++r)
+      for (std::size_t i = 0; i < numel; ++i) wrong += to[r * numel + i] != term(r, rank * numel + i) ? 1 : 0;
+    found.expect(wrong == 0, "all_to_all" + size + ": " + std::to_string(wrong) + " elements are wrong");
+
+    for (std::size_t root = 0; root < ranks; ++root) {
+      for (std::size_t i = 0; i < from.size(); ++i) from[i] = term(rank, i);
+      found.expect(communicator.broadcast(0, root, std::as_writable_bytes(std::span(from))), "broadcast" + size);
+      wrong = 0;
+      for (std::size_t i = 0; i < from.size(); ++i) wrong += from[i] != term(root, i) ? 1 : 0;
+      found.expect(wrong == 0, "broadcast" + size + " by " + std::to_string(root) + ": " + std::to_string(wrong) +
+                                   " elements are wrong");
+    }
+
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = term(rank, i);
+    std::vector<std::byte> room(exchange_bytes(ranks, numel * sizeof(float)));
+    found.expect(communicator.all_reduce(0, from, room, RankSums::tree), "all_reduce" + size);
+    wrong = 0;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      std::vector<float> terms;
+      for (std::size_t r = 0; r < ranks; ++r) terms.push_back(term(r, i));
+      wrong += from[i] != tree_sum(terms) ? 1 : 0;
+    }
+    found.expect(wrong == 0, "all_reduce" + size + ": " + std::to_string(wrong) + " sums are wrong");
+
+    // Round the ring, two messages each that must not overtake one another, and a collective behind them.
+    const std::size_t next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    std::vector<float> first(numel), second(numel, static_cast<float>(rank)), got(numel), got_then(numel);
+    for (std::size_t i = 0; i < numel; ++i) first[i] = term(rank, i);
+    const auto bytes = [](std::vector<float>& v) { return std::as_writable_bytes(std::span(v)); };
+    if (ranks > 1) {
+      found.expect(communicator.exchange(0, std::array{Outgoing{next, bytes(first)}, Outgoing{next, bytes(second)}},
+                                         std::array{Incoming{before, bytes(got)}, Incoming{before, bytes(got_then)}}),
+                   "exchange" + size);
+      wrong = 0;
+      for (std::size_t i = 0; i < numel; ++i)
+        wrong += got[i] != term(before, i) || got_then[i] != static_cast<float>(before) ? 1 : 0;
+      found.expect(wrong == 0, "exchange" + size + ": " + std::to_string(wrong) + " elements are wrong");
+    }
+    // Down the line, as activations go through stages.
+    if (rank > 0) found.expect(communicator.receive(0, before, bytes(got)), "receive" + size);
+    if (rank > 0)
+      for (std::size_t i = 0; i < numel; ++i) first[i] = got[i] + 1.0f;
+    if (next > 0) found.expect(communicator.send(0, next, bytes(first)), "send" + size);
+    std::int64_t sum = rank;
+    found.expect(communicator.sum(0, std::span(&sum, 1)), "sum behind messages");
+    found.expect(sum == static_cast<std::int64_t>(ranks * (ranks - 1) / 2), "sum behind messages: wrong");
+    wrong = 0;
+    for (std::size_t i = 0; rank > 0 && i < numel; ++i) {
+      float expected = term(0, i);
+      for (RankId r = 1; r < rank; ++r) expected += 1.0f;
+      wrong += got[i] != expected ? 1 : 0;
+    }
+    found.expect(wrong == 0, "receive" + size + ": " + std::to_string(wrong) + " elements are wrong");
+  }
+  // Who expects another size says so; the sender ends with it.
+  std::array<float, 6> data{};
+  const std::span<std::byte> all = std::as_writable_bytes(std::span(data));
+  if (ranks > 1 && rank == 0) {
+    const Status sent = communicator.send(0, 1, all.first(20));
+    found.expect(sent.ok() || sent.error().code == ErrorCode::cancelled, "the sender did not end");
+  } else if (rank == 1) {
+    const Status received = communicator.receive(0, 0, all);
+    found.expect(!received.ok() && received.error().message.find("20") != std::string::npos, "20 bytes taken for 24");
+    communicator.cancel("sizes");
+  }
   return found.take();
 }
 
@@ -109,7 +231,7 @@ std::vector<std::string> check_groups(World& world, RankId rank) {
     const std::span<float> own = std::span(full).subspan(position * numel, numel);
     for (int round = 0; round < 20; ++round) {
       for (std::size_t i = 0; i < full.size(); ++i) full[i] = static_cast<float>(i % numel + static_cast<std::size_t>(round));
-      if (!communicator.reduce_scatter(channel, full, own, room).ok()) return false;
+      if (!communicator.reduce_scatter(channel, full, own, room, RankSums::tree).ok()) return false;
       for (std::size_t i = 0; i < numel; ++i)
         if (own[i] != static_cast<float>(members) * static_cast<float>(i + static_cast<std::size_t>(round))) return false;
     }
@@ -137,7 +259,7 @@ std::vector<std::string> check_cancelling(World& world, RankId rank) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20 * round));
       communicator.cancel("enough");
     }
-    const Status cancelled = communicator.reduce_scatter(0, full, own, room);
+    const Status cancelled = communicator.reduce_scatter(0, full, own, room, RankSums::tree);
     found.expect(!cancelled.ok() && cancelled.error().code == ErrorCode::cancelled &&
                      cancelled.error().message == "enough",
                  "not cancelled: " + (cancelled.ok() ? std::string("ended") : cancelled.error().message));

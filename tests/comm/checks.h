@@ -10,6 +10,7 @@ namespace sluice::testing {
 
 /// What was wrong, a line each. All ranks of the world call it.
 std::vector<std::string> check_collectives(World& world, RankId rank);
+std::vector<std::string> check_messages(World& world, RankId rank);
 std::vector<std::string> check_groups(World& world, RankId rank);
 /// Rank 0 cancels while the others wait, and all meet again.
 std::vector<std::string> check_cancelling(World& world, RankId rank);

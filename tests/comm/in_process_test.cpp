@@ -30,6 +30,13 @@ TEST(InProcess, Collectives) {
   }
 }
 
+TEST(InProcess, Messages) {
+  for (const RankId ranks : {1, 2, 3, 4, 6}) {
+    InProcessWorld world(ranks);
+    on_ranks(world, check_messages);
+  }
+}
+
 TEST(InProcess, GroupsAreAlongAxes) {
   InProcessWorld world(6);
   on_ranks(world, check_groups);
@@ -44,7 +51,7 @@ TEST(InProcess, DeadlineWakesThoseWhoWait) {
   InProcessWorld world(2, std::chrono::seconds(0));
   for (RankId r = 0; r < 2; ++r) ASSERT_TRUE(world.communicator(r).prepare(one_axis(2, r), std::array{all_ranks}).ok());
   float full[2]{};
-  const Status late = world.communicator(1).reduce_scatter(0, full, std::span(full).first(1), {});
+  const Status late = world.communicator(1).reduce_scatter(0, full, std::span(full).first(1), {}, RankSums::tree);
   ASSERT_FALSE(late.ok());
   EXPECT_NE(late.error().message.find("rank 1"), std::string::npos) << late.error().message;
 }

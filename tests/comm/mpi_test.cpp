@@ -35,6 +35,10 @@ TEST_F(Mpi, Collectives) {
   for (const int processes : {2, 3, 4}) expect_right(processes, "collectives");
 }
 
+TEST_F(Mpi, Messages) {
+  for (const int processes : {2, 3, 5}) expect_right(processes, "messages");
+}
+
 TEST_F(Mpi, GroupsAreAlongAxes) { expect_right(6, "groups"); }
 
 TEST_F(Mpi, CancelWakesThoseWhoWait) { expect_right(3, "cancelling"); }

@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   const RankId rank = (*world)->here().first;
   std::vector<std::string> found;
   if (what == "collectives") found = check_collectives(**world, rank);
+  if (what == "messages") found = check_messages(**world, rank);
   if (what == "groups") found = check_groups(**world, rank);
   if (what == "cancelling") found = check_cancelling(**world, rank);
   if (what == "between-steps") found = check_between_steps(**world);

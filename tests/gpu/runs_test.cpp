@@ -97,6 +97,30 @@ TEST_P(GpuRuns, DoNotDependOnTheSchedule) {
   }
 }
 
+/// They meet in host memory, which changes no bit, however parameters and states are shared.
+TEST_P(GpuRuns, RanksShareADevice) {
+  RunConfig one = config();
+  one.lots = 2;
+  const auto alone = prepared_with(one, schedule(1));
+  ASSERT_TRUE(alone);
+  const Outcome reference = run(*alone);
+  for (const int shard_group : {0, 1}) {
+    SCOPED_TRACE(shard_group);
+    RunConfig c = config();
+    c.ranks = 2;
+    c.shard_group = shard_group;
+    Schedule s = schedule(2 + static_cast<std::uint64_t>(shard_group));
+    s.group = 1;
+    for (UnitChoice& unit : s.units) unit.resident = shard_group == 1;
+    const auto shared = prepared_with(c, s);
+    ASSERT_TRUE(shared);
+    const Outcome out = run(*shared);
+    expect_same(reference, out);
+    EXPECT_EQ(out.device_peak, shared->arena(Tier::device).arena_bytes);
+    EXPECT_EQ(out.host_peak, 2 * shared->arena(Tier::host).arena_bytes);
+  }
+}
+
 TEST_P(GpuRuns, MeasureNoCard) {
   std::string said;
   const auto prepared = prepare_with(config(), Purpose::train, schedule(1), nullptr,

@@ -6,6 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "tests/comm/mpirun.h"  // behind command.h: sluice::testing would hide testing
+
 namespace sluice {
 namespace {
 
@@ -97,6 +99,26 @@ TEST_F(CommandOnModel, WhatItTrainedIsWhatTheCpuEvaluates) {
   }
   EXPECT_NEAR(losses[0], losses[1], 0.02 * losses[0]);
   EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST_F(CommandOnModel, ProcessesShareADevice) {
+  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  const std::string command = train("--device cuda --lots 2 --device-memory 34MiB --hash 4 --states nvme --nvme " +
+                                    path("nvme") + " --nvme-space 256MiB --run ");
+  const Finished one = sluice(command + path("one") + " --ranks 2");
+  ASSERT_EQ(one.status, 0) << one.err;
+  const testing::Ended two = testing::mpirun(2, "env XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + path("two"));
+  ASSERT_EQ(two.status, 0) << two.output;
+  EXPECT_EQ(read(path("one") + "/model.safetensors"), read(path("two") + "/model.safetensors"));
+  EXPECT_NE(read(path("one") + "/model.safetensors"), "");
+  // Of what the card has, each has a part.
+  set("MEMORY", std::to_string(60u << 20));
+  expect_refused(command + path("three") + " --ranks 2", "--device-memory 34 MiB x 2 ranks");
+  // Ranks go round the cards.
+  set("MEMORY", std::to_string(80u << 20));
+  set("DEVICES", "2");
+  EXPECT_EQ(sluice(command + path("four") + " --ranks 2").status, 0);
+  EXPECT_EQ(read(path("one") + "/model.safetensors"), read(path("four") + "/model.safetensors"));
 }
 
 TEST_F(CommandOnModel, GoesOnAfterADeviceHasFailed) {

@@ -39,12 +39,15 @@ void draw_case(std::uint64_t seed, Case& c) {
   if (c.work.ranks() == 1 && c.work.micro_batches == 6 && draw.coin()) c.work.lots = draw.of({3, 6});
   if (draw.coin()) c.work.reduction = Reduction::pass;
   c.work.exchanges = draw.coin();
+  c.work.meets_in_host = c.work.ranks() > 1 && draw.coin();
+  c.work.sums = draw.of({RankSums::tree, RankSums::bf16, RankSums::native});
 }
 
 std::string text(const Case& c) {
   return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
          std::to_string(c.work.ranks()) + " shards " + std::to_string(c.work.shards()) + " close " + std::to_string(c.work.close_ranks()) +
          " lots " + std::to_string(c.work.lots) + " reduction " + reduction_names[static_cast<std::size_t>(c.work.reduction)] +
+         " reduce " + rank_sums_names[static_cast<std::size_t>(c.work.sums)] + (c.work.meets_in_host ? " in host memory" : "") +
          (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
          " " + describe(c.schedule);
 }

@@ -97,6 +97,25 @@ TEST_F(MpiCommand, WhatRanksShareChangesNoBit) {
   }
 }
 
+TEST_F(MpiCommand, OtherSums) {
+  const std::string command = options() + "--device-memory 8MiB --host-memory 8MiB --states nvme --nvme " + path("nvme") +
+                              " --lots 4 --steps 5 --hash 5 ";
+  ASSERT_EQ(sluice(command + run("one") + "--ranks 4 --reduce bf16").status, 0);
+  const Finished rounded = launched(4, command + run("many") + "--reduce bf16");
+  ASSERT_EQ(rounded.status, 0) << rounded.err;
+  expect_same_run("one", "many");
+  ASSERT_EQ(sluice(command + run("tree")).status, 0);
+  const auto loss = [&](const std::string& name) { return result(name)["eval_loss"].get<double>(); };
+  // Replicas add up in place, shards do not.
+  for (const std::string share : {"--zero 0", "--zero 3", "--shard-group 2"}) {
+    SCOPED_TRACE(share);
+    const std::string name = "native" + share.substr(share.size() - 1);
+    const Finished native = launched(4, command + run(name) + "--reduce native " + share);
+    ASSERT_EQ(native.status, 0) << native.err;
+    EXPECT_NEAR(loss(name), loss("tree"), 0.01 * loss("tree"));
+  }
+}
+
 TEST_F(MpiCommand, StepsThatAreNotFiniteAreSkippedByAll) {
   const std::string command = options() + drive() + "--steps 8 --poison-steps 3,4 ";
   ASSERT_EQ(sluice(command + run("one") + "--ranks 2").status, 0);

@@ -57,6 +57,27 @@ TEST_F(ZeroCommand, RefusesWhatContradictsAStage) {
   EXPECT_FALSE(std::filesystem::exists(path("run")));
 }
 
+TEST_F(ZeroCommand, OtherSumsAreRecordedAndGiveOtherBits) {
+  // Of 4 bytes of gradient and 2 of parameter, 2 and 2.
+  const auto bytes = [&](const std::string& more) { return planned("--zero 1 " + more)["bytes"]["collective"].get<double>(); };
+  EXPECT_NEAR(bytes("--reduce bf16") / bytes(""), 4.0 / 6, 0.01);
+  EXPECT_EQ(bytes("--reduce native"), bytes(""));
+  const auto loss = [&](const std::string& name) { return result(name)["eval_loss"].get<double>(); };
+  const std::string command = options() + four() + "--steps 12 --hash 12 ";
+  ASSERT_EQ(sluice(command + run("tree")).status, 0);
+  ASSERT_EQ(sluice(command + run("bf16") + "--reduce bf16").status, 0);
+  ASSERT_EQ(sluice(command + run("again") + "--reduce bf16 --zero 2").status, 0);
+  EXPECT_NE(lines("bf16"), lines("tree"));
+  EXPECT_NEAR(loss("bf16"), loss("tree"), 0.02 * loss("tree"));
+  EXPECT_EQ(lines("again"), lines("bf16"));
+  EXPECT_EQ(json::parse(read(path("bf16/run.json")))["config"]["reduce"], 1);
+  // A run keeps its sums until it is told otherwise, which is recorded.
+  const std::string longer = options() + four() + "--steps 40 ";
+  ASSERT_EQ(signalled(longer + run("run") + "--reduce bf16", "run", "TERM").status, 1);
+  ASSERT_EQ(sluice("train --resume --reduce tree " + run("run")).status, 0);
+  EXPECT_EQ(json::parse(read(path("run/run.json")))["changes"].size(), 1u);
+}
+
 TEST_F(ZeroCommand, AStageGoesOnWithOtherRanks) {
   const std::string command = options() + "--lots 8 " + drive() + "--steps 40 ";
   ASSERT_EQ(sluice(command + run("whole") + "--ranks 2 --zero 2").status, 0);

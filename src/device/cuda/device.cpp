@@ -51,11 +51,16 @@ double now_seconds() {
 
 // ---- memory
 
-Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
+Result<int> CudaDevice::count() {
   SLUICE_TRY(check_driver());
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess)
     return bad_request(fmt::format("CUDA has no device: {}; compute on --device cpu", cudaGetErrorString(error)));
+  return count;
+}
+
+Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
+  SLUICE_ASSIGN(const int count, CudaDevice::count());
   if (index < 0 || index >= count)
     return bad_request(
         fmt::format("there is no device cuda:{}; the driver knows {} (cuda:0 to cuda:{})", index, count, count - 1));

@@ -28,6 +28,9 @@ class CudaDevice final : public DeviceMemory {
   /// program was built for, when there is no such device, or when it lacks the arithmetic (compute capability 8.0).
   static Result<std::unique_ptr<CudaDevice>> open(int index);
 
+  /// At least one; bad_request where there is no driver, or it knows of none.
+  static Result<int> count();
+
   /// One cudaMalloc. bad_request with what is free when there is not enough of it, beside what has to stay free.
   Result<std::byte*> allocate(std::uint64_t bytes) override;
   void free(std::byte* address, std::uint64_t bytes) override;
