@@ -7,7 +7,37 @@
 
 #include <cstdint>
 
+#ifdef __SANITIZE_THREAD__
+#include "kernels/cpu/watched_team.h"
+#endif
+
 namespace sluice::kernels {
+
+#ifdef __SANITIZE_THREAD__
+
+class Team {
+ public:
+  Team(WatchedTeam* team, int thread) : team_(team), thread_(thread) {}
+  int thread() const { return thread_; }
+  template <class F>
+  void share(std::int64_t n, const F& f) const {
+    if (team_ != nullptr) return team_->share(n, f);
+    for (std::int64_t i = 0; i < n; ++i) f(i);
+  }
+
+ private:
+  WatchedTeam* team_;
+  int thread_;
+};
+
+template <class F>
+void with_team(int threads, const F& body) {
+  if (threads <= 1 || WatchedTeam::is_inside()) return body(Team(nullptr, 0));
+  WatchedTeam team(threads);
+  team.run(threads, [&](int thread) { body(Team(&team, thread)); });
+}
+
+#else
 
 class Team {
  public:
@@ -40,5 +70,7 @@ void with_team(int threads, const F& body) {
     body(Team(false));
   }
 }
+
+#endif
 
 }  // namespace sluice::kernels

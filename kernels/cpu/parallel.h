@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#ifdef __SANITIZE_THREAD__
+#include "kernels/cpu/gemm_team.h"
+#endif
+
 namespace sluice::kernels {
 
 /// Rows that are summed together in reductions over rows.
@@ -22,8 +26,14 @@ constexpr std::int64_t even_piece(std::int64_t total, std::int64_t largest, std:
 template <class F>
 void for_pieces(std::int64_t n, std::int64_t piece, const F& f) {
   const std::int64_t pieces = divide_up(n, piece);
+#ifdef __SANITIZE_THREAD__
+  with_team(pieces > 1 ? omp_get_max_threads() : 1, [&](const Team& team) {
+    team.share(pieces, [&](std::int64_t p) { f(p * piece, std::min(n, (p + 1) * piece)); });
+  });
+#else
 #pragma omp parallel for schedule(static) if (pieces > 1)
   for (std::int64_t p = 0; p < pieces; ++p) f(p * piece, std::min(n, (p + 1) * piece));
+#endif
 }
 
 /// f(row begin, row end) over rows of `width` elements, in pieces of about parallel_grain elements.
