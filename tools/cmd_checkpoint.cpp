@@ -25,7 +25,7 @@ struct Options {
 /// Progress and notes on standard error; nothing there where JSON is asked for.
 RestoreListener on_line(ProgressLine& line, const std::atomic<bool>& stop) {
   return {[&line](const std::string& text) { line.note(text); },
-          [&line, &stop](const std::string& what) -> Engine::Watch {
+          [&line, &stop](const std::string& what) -> States::Watch {
             return [&line, &stop, what](double fraction) -> Status {
               line.task(what, fraction);
               if (!stop.load()) return success();

@@ -40,10 +40,8 @@ Json arena_json(const Prepared& run, Tier tier, std::uint64_t planned) {
 /// Parameters and optimizer states of all ranks, one slot of each, wherever they lie.
 std::uint64_t state_bytes(const Prepared& run) {
   std::uint64_t bytes = 0;
-  for (const Buffer& b : run.main.buffers) {
-    const bool copy = b.name.ends_with(".durable") || b.tier == Tier::device;
-    if (b.unit >= 0 && b.life == Life::persistent && b.state != StateKind::gradient && !copy) bytes += b.bytes;
-  }
+  for (const Buffer& b : run.main.buffers)
+    if (b.holds == Holds::home && b.state != StateKind::gradient) bytes += b.bytes;
   return bytes * run.workload.ranks();
 }
 

@@ -294,7 +294,7 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
   if (!result.ok()) return result.error();
   const RunConfig& config = run.prepared->config;
   if (config.json && !result->interrupted && !result->state_hash) {
-    SLUICE_ASSIGN(result->state_hash, trainer->engine().state_hash());
+    SLUICE_ASSIGN(result->state_hash, trainer->engine().states().state_hash());
   }
   if (result->interrupted) return report_interrupted(config, *result, leads);
   if (leads) report(config, *result);

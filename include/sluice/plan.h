@@ -145,6 +145,10 @@ constexpr std::uint32_t drive_window = 16;
 /// The most that a drive may be tuned to: transfers outside steps move whole blocks of every state.
 constexpr std::uint32_t drive_block_bytes_max = 1u << 20;
 
+/// What a persistent buffer hands from step to step. home: a state of a unit, where it lies. mirror: the durable copy on
+/// the drive of one whose home is host memory. resident: a unit's whole parameters on the device.
+enum class Holds : std::uint8_t { work, home, mirror, resident, rope, logits };
+
 struct Buffer {
   std::string name;  ///< "L3.mlp.parameters", "x.L3.mlp.mb2": names the thing, not the place
   Tier tier = Tier::device;
@@ -152,8 +156,9 @@ struct Buffer {
   Life life = Life::brief;
   std::uint8_t slots = 1;                  ///< 2 for durable state on nvme
   std::uint64_t offset = 0;                ///< in its arena; set by pack
-  StateKind state = StateKind::parameter;  ///< meaningful where unit >= 0 and the buffer is persistent state
-  UnitId unit = -1;
+  Holds holds = Holds::work;
+  StateKind state = StateKind::parameter;  ///< of home and mirror
+  UnitId unit = -1;                        ///< of home, mirror and resident
   /// nvme only: requests and checksums are per block of this size from the start of the buffer (multiple of 4096; the
   /// last block may be shorter). Drive accesses start and end at block borders or at the buffer's end.
   std::uint32_t block_bytes = drive_block_bytes;

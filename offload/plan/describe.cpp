@@ -73,7 +73,7 @@ std::uint64_t plan_hash(const StepPlan& plan) {
   for (const Lane& l : plan.lanes) add_all(h, l.kind, l.windowed, l.group);
   add_size(h, plan.buffers);
   for (const Buffer& b : plan.buffers)
-    add_all(h, b.name, b.tier, b.bytes, b.life, b.slots, b.offset, b.state, b.unit, b.block_bytes);
+    add_all(h, b.name, b.tier, b.bytes, b.life, b.slots, b.offset, b.holds, b.state, b.unit, b.block_bytes);
   add_size(h, plan.ops);
   for (const Op& op : plan.ops) add_op(h, op);
   add_size(h, plan.arenas);

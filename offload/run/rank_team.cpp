@@ -21,7 +21,8 @@ Status RankTeam::begin(std::span<const StepPlan* const> plans) {
   std::size_t next = 0;
   std::vector<Executor*> bound;
   Status begun = each([&](Executor& e) {
-    Status one = e.begin(*plans[next++]);
+    const std::size_t rank = next++;
+    Status one = place_(rank, [&] { return e.begin(*plans[rank]); });
     if (one.ok()) bound.push_back(&e);
     return one;
   });

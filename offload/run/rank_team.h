@@ -2,6 +2,7 @@
 // their communicators. What a controlling thread drives, with the rules of Executor.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,8 +13,11 @@ namespace sluice {
 
 class RankTeam {
  public:
+  /// Does something on behalf of the rank of that index: threads that it starts work where the rank is to work.
+  using Place = std::function<Status(std::size_t index, const std::function<Status()>& work)>;
   /// By rank.
-  explicit RankTeam(std::vector<std::unique_ptr<Executor>> ranks) : ranks_(std::move(ranks)) {}
+  explicit RankTeam(std::vector<std::unique_ptr<Executor>> ranks, Place place = anywhere)
+      : ranks_(std::move(ranks)), place_(std::move(place)) {}
 
   /// One plan for each rank, of one kind; they outlive end().
   Status begin(std::span<const StepPlan* const> plans);
@@ -31,9 +35,11 @@ class RankTeam {
   Executor& rank(RankId rank) { return *ranks_[rank]; }
 
  private:
+  static Status anywhere(std::size_t, const std::function<Status()>& work) { return work(); }
   template <class F>
   Status each(F f);
   std::vector<std::unique_ptr<Executor>> ranks_;
+  Place place_;
 };
 
 }  // namespace sluice

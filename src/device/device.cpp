@@ -45,6 +45,7 @@ class GpuDevice final : public Device {
   }
   std::string kind() const override { return device_->kind(); }
   std::string description() const override { return device_->name(); }
+  int numa_node() const override { return device_->numa_node(); }
   Result<std::uint64_t> free_bytes() const override { return device_->free_bytes(); }
 
  private:

@@ -33,6 +33,8 @@ class Device {
   /// What profiles know a GPU by, alike for all of a kind: "NVIDIA H200"; empty for the CPU.
   virtual std::string kind() const = 0;
   virtual std::string description() const = 0;  ///< for people
+  /// That it is next to; -1 where that is all of them, or not known.
+  virtual int numa_node() const { return -1; }
   /// What may be had of a memory of its own; 0 where the device is the host's.
   virtual Result<std::uint64_t> free_bytes() const = 0;
 };

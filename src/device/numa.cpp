@@ -5,10 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 
@@ -88,6 +90,27 @@ Result<Pages> pages_on(int node, std::uint64_t bytes) {
     pages = chosen.ok() ? Pages::make(bytes) : Result<Pages>(chosen.error());
   }).join();
   return pages;
+}
+
+std::optional<NumaNode> node_of_rank(const std::vector<NumaNode>& nodes, int place, int ranks, int near) {
+  std::vector<NumaNode> with_cores;
+  std::ranges::copy_if(nodes, std::back_inserter(with_cores), [](const NumaNode& n) { return !n.cores.empty(); });
+  const int count = static_cast<int>(with_cores.size());
+  if (count <= 1 || ranks <= 1) return std::nullopt;
+  for (const NumaNode& node : with_cores)
+    if (node.id == near) return node;
+  if (ranks % count == 0) return with_cores[static_cast<std::size_t>(place / (ranks / count))];
+  if (count % ranks != 0) return std::nullopt;
+  const auto share = static_cast<std::size_t>(count / ranks), first = static_cast<std::size_t>(place) * share;
+  NumaNode all = with_cores[first];
+  for (std::size_t i = first + 1; i < first + share; ++i)
+    all.cores.insert(all.cores.end(), with_cores[i].cores.begin(), with_cores[i].cores.end());
+  return all;
+}
+
+bool is_placed() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 Status run_on(const NumaNode& node, const std::function<void()>& work) {

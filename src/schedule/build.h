@@ -7,9 +7,6 @@
 
 namespace sluice {
 
-/// Of the device's buffer with the rotary tables, in plans for devices apart from the host; filled before they run.
-constexpr const char* rope_buffer_name = "rope";
-
 /// Of the workload's rank: emit every op and buffer in program order, then finish() it (offsets, waits). The result is
 /// legal by construction; check() proves it. Persistent buffers are the same for every kind, at the same offsets.
 ///   train     cyclic; forward and backward over all micro-batches in groups, updates as the schedule says

@@ -74,13 +74,14 @@ void RankBuilder::declare_persistent() {
     diverged_ = device("diverged", 8 * units, Life::persistent);
   if (const std::uint64_t numel = rope_table_numel(work_.model->config, work_.positions());
       work_.kernels->apart && numel > 0)
-    device(rope_buffer_name, 2 * sizeof(float) * numel, Life::persistent);
+    emit_.at(device("rope", 2 * sizeof(float) * numel, Life::persistent)).holds = Holds::rope;
   control_ = emit_.buffer("control", Tier::host, sizeof(ControlBlock) + 8 * micro_batches, Life::persistent);
   for (UnitId u = 0; u <= head_unit(); ++u) {
     if (choice(u).resident) {
       unit(u).resident =
           device(label(u, "parameter.resident"), work_.full_numel(u) * element_bytes(), Life::persistent);
       emit_.at(unit(u).resident).unit = u;
+      emit_.at(unit(u).resident).holds = Holds::resident;
     }
     declare_home(u);
   }
@@ -92,6 +93,7 @@ void RankBuilder::declare_persistent() {
   }
   logits_ = emit_.buffer("logits", Tier::host, 4 * static_cast<std::uint64_t>(work_.model->config.vocabulary),
                          Life::persistent);
+  emit_.at(logits_).holds = Holds::logits;
 }
 
 Part RankBuilder::declare_state(UnitId u, StateKind k, Place place) {
@@ -99,6 +101,7 @@ Part RankBuilder::declare_state(UnitId u, StateKind k, Place place) {
   const std::uint64_t bytes = state_bytes(k, work_.shard_numel(u)), tile = schedule_.tile_numel;
   const Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, bytes, Life::persistent);
   Buffer& b = emit_.at(p);
+  b.holds = Holds::home;
   b.state = k;
   b.unit = u;
   const bool moment = k == StateKind::exp_avg || k == StateKind::exp_avg_sq;
@@ -117,6 +120,7 @@ void RankBuilder::declare_home(UnitId u) {
     if (!work_.durable || place == Place::nvme) continue;
     const Part mirror = declare_state(u, k, Place::nvme);
     emit_.at(mirror).name += ".durable";
+    emit_.at(mirror).holds = Holds::mirror;
     unit(u).mirror[static_cast<std::size_t>(k)] = mirror;
   }
   if (schedule_.update_ahead && !work_.inference)

@@ -115,7 +115,7 @@ Status export_model(Engine& engine, const Prepared& run, const std::string& dire
   std::filesystem::create_directories(directory, error);
   if (error) return bad_request(directory + ": cannot be made: " + error.message());
   SLUICE_ASSIGN(ModelWriter writer, ModelWriter::create(run.model, directory, run.workload.dtype));
-  SLUICE_TRY(engine.visit_states(std::array{StateKind::parameter},
+  SLUICE_TRY(engine.states().visit_states(std::array{StateKind::parameter},
                                  [&](UnitId unit, std::uint64_t first, std::span<const std::byte> data) {
                                    return writer.write(unit, first, data);
                                  }));

@@ -92,7 +92,7 @@ class Rounding {
   std::vector<std::uint16_t> bits_;
 };
 
-Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, const Engine::Watch& watch) {
+Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, const States::Watch& watch) {
   Rounding rounding(dtype, weights.model());
   std::uint64_t done = 0, total = 0;
   for (const UnitSpec& unit : weights.model().units) total += unit.numel;

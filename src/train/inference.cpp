@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "offload/plan/state_table.h"
 #include "src/train/choose_weights.h"
 #include "src/train/hugging_face.h"
 
@@ -12,11 +13,10 @@ namespace sluice {
 namespace {
 
 std::span<const float> logits_of(const Prepared& run, const Engine& engine) {
-  for (const Buffer& b : run.main.buffers)
-    if (b.tier == Tier::host && b.name == "logits")
-      return {reinterpret_cast<const float*>(engine.host(0, b)), static_cast<std::size_t>(run.model.config.vocabulary)};
-  SLUICE_CHECK(false, "a decode plan without logits");
-  return {};
+  const BufferId logits = StateTable(run.main).logits();
+  SLUICE_CHECK(logits != no_buffer, "a decode plan without logits (%zu buffers)", run.main.buffers.size());
+  return {reinterpret_cast<const float*>(engine.host(0, run.main.buffers[logits])),
+          static_cast<std::size_t>(run.model.config.vocabulary)};
 }
 
 }  // namespace
@@ -39,11 +39,11 @@ Result<RunConfig> with_weights(const RunConfig& config) {
   return c;
 }
 
-Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run, const Engine::Watch& watch) {
+Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run, const States::Watch& watch) {
   if (!run.search.fits) return does_not_fit(run);
   std::unique_ptr<Generator> g(new Generator(run));
   SLUICE_ASSIGN(g->engine_, Engine::create(run, *g, {}));
-  SLUICE_TRY(g->engine_->initialize(run.config.init, run.config.seed, watch));
+  SLUICE_TRY(g->engine_->states().initialize(run.config.init, run.config.seed, watch));
   g->logits_ = logits_of(run, *g->engine_);
   SLUICE_TRY(g->engine_->begin(PlanKind::decode));
   return g;
@@ -91,7 +91,7 @@ Result<TokenFile> open_text(const RunConfig& config, const std::function<void(co
   return open_data(config, model, note, watch);
 }
 
-Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, const Engine::Watch& watch, World* world) {
+Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, const States::Watch& watch, World* world) {
   if (!run.search.fits) return does_not_fit(run);
   std::unique_ptr<Evaluator> e(new Evaluator(run));
   Engine::Options options;
@@ -100,8 +100,8 @@ Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, const 
   const Status made = engine.ok() ? success() : Status(engine.error());
   SLUICE_TRY(world == nullptr ? made : agree(*world, made));
   e->engine_ = *std::move(engine);
-  SLUICE_TRY(e->engine_->agree_on(e->engine_->initialize(run.config.init, run.config.seed, watch)));
-  SLUICE_TRY(e->engine_->agree_on(e->engine_->share_residents()));
+  SLUICE_TRY(e->engine_->agree_on(e->engine_->states().initialize(run.config.init, run.config.seed, watch)));
+  SLUICE_TRY(e->engine_->agree_on(e->engine_->states().share_residents()));
   return e;
 }
 

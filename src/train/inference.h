@@ -28,7 +28,7 @@ Result<RunConfig> with_weights(const RunConfig& config);
 class Generator final : public StepSource {
  public:
   /// Reads the weights of config.init; `watch` may be empty. `run` must outlive it.
-  static Result<std::unique_ptr<Generator>> create(const Prepared& run, const Engine::Watch& watch = {});
+  static Result<std::unique_ptr<Generator>> create(const Prepared& run, const States::Watch& watch = {});
 
   /// Appends tokens to the sequence. The logits, [vocabulary], of what follows them are valid until the next call.
   /// Errors: bad_request when the cache is full, or a token is not in the vocabulary.
@@ -61,7 +61,7 @@ class Evaluator final : public StepSource {
  public:
   /// Reads the weights of config.init; `watch` may be empty. `run` must outlive it, and so must `world`, null where all
   /// ranks are this process's. All processes of a world call everything here alike.
-  static Result<std::unique_ptr<Evaluator>> create(const Prepared& run, const Engine::Watch& watch = {},
+  static Result<std::unique_ptr<Evaluator>> create(const Prepared& run, const States::Watch& watch = {},
                                                    World* world = nullptr);
 
   /// Of the windows, at least one, with the run's sequence. `watch`, which may be empty, hears the loss so far after

@@ -34,7 +34,7 @@ Result<std::uint64_t> save_for_other_ranks(const RunDirectory& directory, const 
   SLUICE_ASSIGN(const auto prepared, prepare_stored(config, run.schedule, {run.block_bytes, run.stripe_weights}));
   SLUICE_TRY(check_same_states(directory, *prepared));
   SLUICE_ASSIGN(const auto engine, Engine::open_states(*prepared, run.id));
-  SLUICE_TRY(check_room(directory.path(), engine->state_stream_bytes()));
+  SLUICE_TRY(check_room(directory.path(), engine->states().state_stream_bytes()));
   SLUICE_ASSIGN(const auto journal, open_journal(directory, *prepared, *engine, false, listener));
   SLUICE_ASSIGN(const std::uint64_t step, restore_newest(directory, *engine, *journal, listener));
   std::vector<StepResult> results;
@@ -42,7 +42,7 @@ Result<std::uint64_t> save_for_other_ranks(const RunDirectory& directory, const 
     if (const auto known = journal->find(s)) results.push_back(*known);
   SLUICE_TRY(save_snapshot(directory.snapshot_path(), run.id, step, *engine, results,
                            listener.watch("writing the states of step " + std::to_string(step) + " for other ranks")));
-  return verify_snapshot(directory.snapshot_path(), run.id, engine->state_stream_bytes(),
+  return verify_snapshot(directory.snapshot_path(), run.id, engine->states().state_stream_bytes(),
                          listener.watch("reading what was written"));
 }
 

@@ -31,7 +31,7 @@ Result<const CommitRecord*> restore_rank(RankId rank, std::uint64_t step, Engine
   std::optional<Error> problem;
   for (const CommitRecord* record : journal.records(rank, step)) {
     const Status restored =
-        engine.restore(rank, *record, listener.watch("verifying the states of step " + std::to_string(step)));
+        engine.states().restore(rank, *record, listener.watch("verifying the states of step " + std::to_string(step)));
     if (restored.ok()) return record;
     problem = restored.error();
     if (!is_of_one_step(*problem)) break;
@@ -59,7 +59,7 @@ Error none_is_whole(const RunDirectory& directory, Engine& engine, const StepJou
                        without_cause(why) + "); put that file back as it was, or start a new run in another directory");
   const std::uint64_t step = journal.steps().front();
   const RankId rank = journal.first();
-  const Result<Engine::Changed> changed = engine.count_changed(rank, *journal.records(rank, step).front());
+  const Result<States::Changed> changed = engine.states().count_changed(rank, *journal.records(rank, step).front());
   if (!changed.ok()) return changed.error().in(directory.path());
   // Nobody who goes on here writes to the newest slots, and a drive that fails loses blocks, not most of what there is.
   if (2 * changed->states > changed->all)
@@ -122,14 +122,14 @@ Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory,
 Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine, const StepJournal& journal) {
   SLUICE_TRY(check_records(directory, journal));
   const std::uint64_t step = journal.steps().front();
-  for (RankId r = 0; r < journal.count(); ++r) engine.take_slots(r, *journal.records(r, step).front());
+  for (RankId r = 0; r < journal.count(); ++r) engine.states().take_slots(r, *journal.records(r, step).front());
   return step;
 }
 
 Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal,
                                      const RestoreListener& listener) {
   SLUICE_TRY(engine.agree_on(check_records(directory, journal)));
-  SLUICE_ASSIGN(const std::vector<std::uint64_t> steps, engine.common(journal.steps()));
+  SLUICE_ASSIGN(const std::vector<std::uint64_t> steps, engine.states().common(journal.steps()));
   if (steps.empty()) return bad_request(directory.path() + ": no step was committed by all ranks; start a new run");
   Attempts attempts;
   for (const std::uint64_t step : steps) {

@@ -14,7 +14,7 @@ namespace sluice {
 /// Who hears how a restore goes. `watch` makes what is told the fraction that is done of a task, and may end it.
 struct RestoreListener {
   std::function<void(const std::string& text)> note;
-  std::function<Engine::Watch(const std::string& what)> watch;
+  std::function<States::Watch(const std::string& what)> watch;
 };
 
 /// What the model's configuration is, as one number.

@@ -65,7 +65,7 @@ Result<std::uint64_t> read_head(Reading& file, const std::string& path, std::uin
 }  // namespace
 
 Status save_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_t step, Engine& engine,
-                     std::span<const StepResult> results, const Engine::Watch& watch) {
+                     std::span<const StepResult> results, const States::Watch& watch) {
   SLUICE_ASSIGN(AtomicFile file, AtomicFile::create(path, 0600));
   StreamingChecksum sum;
   const auto append = [&](std::span<const std::byte> data) {
@@ -75,14 +75,14 @@ Status save_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_
   Header header;
   header.run_id = run_id;
   header.step = step;
-  header.state_bytes = engine.state_stream_bytes();
+  header.state_bytes = engine.states().state_stream_bytes();
   SLUICE_TRY(append(std::as_bytes(std::span(&header, 1))));
   std::uint64_t done = 0;
   const auto save = [&](std::span<const std::byte> data) -> Status {
     if (watch) SLUICE_TRY(watch(static_cast<double>(done += data.size()) / static_cast<double>(header.state_bytes)));
     return append(data);
   };
-  SLUICE_TRY(engine.save_states(save));
+  SLUICE_TRY(engine.states().save_states(save));
   const std::uint64_t value = sum.value();
   SLUICE_TRY(file.append(std::as_bytes(std::span(&value, 1))));
   const std::uint64_t count = results.size(), sum_of_results = results_sum(count, results);
@@ -93,7 +93,7 @@ Status save_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_
 }
 
 Result<std::uint64_t> verify_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_t state_bytes,
-                                      const Engine::Watch& watch) {
+                                      const States::Watch& watch) {
   Reading whole(path);
   SLUICE_ASSIGN(const std::uint64_t step, read_head(whole, path, run_id, state_bytes));
   std::vector<std::byte> chunk(1 << 20);
@@ -110,8 +110,8 @@ Result<std::uint64_t> verify_snapshot(const std::string& path, std::uint64_t run
 }
 
 Result<std::uint64_t> load_snapshot(const std::string& path, std::uint64_t run_id, Engine& engine,
-                                    const Engine::Watch& watch) {
-  const std::uint64_t state_bytes = engine.state_stream_bytes();
+                                    const States::Watch& watch) {
+  const std::uint64_t state_bytes = engine.states().state_stream_bytes();
   SLUICE_ASSIGN(const std::uint64_t step, verify_snapshot(path, run_id, state_bytes, {}));
   Reading states(path);
   SLUICE_TRY(read_head(states, path, run_id, state_bytes));
@@ -120,7 +120,7 @@ Result<std::uint64_t> load_snapshot(const std::string& path, std::uint64_t run_i
     if (watch) SLUICE_TRY(watch(static_cast<double>(done += data.size()) / static_cast<double>(state_bytes)));
     return states.read(data);
   };
-  SLUICE_TRY(engine.load_states(load));
+  SLUICE_TRY(engine.states().load_states(load));
   return step;
 }
 

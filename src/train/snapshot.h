@@ -18,16 +18,16 @@ namespace sluice {
 
 /// The states after `step`. The file appears whole or not at all. Nothing may run meanwhile.
 Status save_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_t step, Engine& engine,
-                     std::span<const StepResult> results, const Engine::Watch& watch);
+                     std::span<const StepResult> results, const States::Watch& watch);
 constexpr std::uint64_t snapshot_head_bytes = 64;  ///< the states begin here
 
 /// Reads the whole file and compares its checksum. Returns the step. Errors as load_snapshot.
 Result<std::uint64_t> verify_snapshot(const std::string& path, std::uint64_t run_id, std::uint64_t state_bytes,
-                                      const Engine::Watch& watch);
+                                      const States::Watch& watch);
 /// Verifies the file, then fills the engine's states. Returns the step. bad_request when it is damaged or another
 /// run's.
 Result<std::uint64_t> load_snapshot(const std::string& path, std::uint64_t run_id, Engine& engine,
-                                    const Engine::Watch& watch);
+                                    const States::Watch& watch);
 /// What the snapshot tells of the last steps; nothing where that is missing or damaged: states do not depend on it.
 std::vector<StepResult> snapshot_results(const std::string& path, std::uint64_t state_bytes);
 

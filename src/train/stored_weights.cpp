@@ -95,7 +95,7 @@ class StateWeights : public StoredWeights {
   }
 
   /// These states of each piece, one after the other; padding may be left out.
-  virtual Status scan(std::span<const StateKind> kinds, const Engine::VisitPiece& visit) = 0;
+  virtual Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) = 0;
 
   std::unique_ptr<Prepared> prepared_;
   std::unique_ptr<Engine> engine_;
@@ -120,9 +120,9 @@ class SlotWeights final : public StateWeights {
   }
 
  protected:
-  Status scan(std::span<const StateKind> kinds, const Engine::VisitPiece& visit) override {
+  Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) override {
     bool visit_failed = false;
-    const Status scanned = engine_->scan_states(kinds, [&](const StatePiece& piece, std::span<const std::byte> data) {
+    const Status scanned = engine_->states().scan_states(kinds, [&](const StatePiece& piece, std::span<const std::byte> data) {
       const Status visited = visit(piece, data);
       visit_failed = !visited.ok();
       return visited;
@@ -148,9 +148,9 @@ class SnapshotWeights final : public StateWeights {
     SLUICE_TRY(open_engine(std::nullopt));
     const std::string path = directory_.snapshot_path();
     std::uint64_t end = snapshot_head_bytes;
-    SLUICE_TRY(engine_->each_shard([&](UnitId unit, StateKind kind, RankId rank) {
+    SLUICE_TRY(engine_->states().each_shard([&](UnitId unit, StateKind kind, RankId rank) {
       offsets_[{unit, kind, rank}] = end;
-      end += engine_->shard_stream_bytes(unit, kind, rank);
+      end += engine_->states().shard_stream_bytes(unit, kind, rank);
       return success();
     }));
     SLUICE_ASSIGN(step_, verify_snapshot(path, run().id, end - snapshot_head_bytes,
@@ -161,8 +161,8 @@ class SnapshotWeights final : public StateWeights {
   Place place() const override { return Place::snapshot; }
 
  protected:
-  Status scan(std::span<const StateKind> kinds, const Engine::VisitPiece& visit) override {
-    StatePieces ahead(engine_->pieces(), kinds), behind(engine_->pieces(), kinds);
+  Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) override {
+    StatePieces ahead(engine_->states().pieces(), kinds), behind(engine_->states().pieces(), kinds);
     const auto next = [&]() -> std::optional<ReadAhead::Range> {
       const std::optional<StatePiece> piece = ahead.next();
       if (!piece) return std::nullopt;
@@ -172,7 +172,7 @@ class SnapshotWeights final : public StateWeights {
                               weights.content_numel * size};
     };
     ReadAhead::Options options;
-    options.range_bytes_max = engine_->pieces().piece_numel() * dtype_bytes(dtype());
+    options.range_bytes_max = engine_->states().pieces().piece_numel() * dtype_bytes(dtype());
     const std::array files{ReadAhead::File{fd_, directory_.snapshot_path()}};
     SLUICE_ASSIGN(const auto reader, ReadAhead::create(files, next, options));
     while (const std::optional<StatePiece> piece = behind.next()) {

@@ -274,7 +274,7 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
   if (!ends_alone(step)) return success();
   SLUICE_TRY(end_training());
   if (c.hash_every > 0 && step % c.hash_every == 0) {
-    SLUICE_ASSIGN(const std::uint64_t hash, engine_->state_hash());
+    SLUICE_ASSIGN(const std::uint64_t hash, engine_->states().state_hash());
     record.state_hash = hash;
   }
   if (step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0)) {
@@ -369,7 +369,7 @@ Status Trainer::skip_failed(const Error& reason) {
   for (RankId r = world_.here().first; r < world_.here().end(); ++r)
     if (journal_->step_back(r, static_cast<std::uint64_t>(committed)))
       engine_->store(r)->set_parity(static_cast<std::uint8_t>(1 - engine_->store(r)->parity()));
-  SLUICE_TRY(engine_->roll_back());
+  SLUICE_TRY(engine_->states().roll_back());
   training_ = pending_ = false;
   done_ = committed;
   return success();
@@ -413,7 +413,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   const CpuReading begun = clock.read();
   const bool long_steps = 3 * run_.predicted.step_seconds > stop_patience_seconds;
   std::optional<Impatience> impatience;
-  if (journal_) engine_->set_stop(&stop);
+  if (journal_) engine_->states().set_stop(&stop);
   if (journal_) impatience.emplace(stop, engine_->team(), long_steps ? 0 : stop_patience_seconds);
   Status ran = complete_metrics(result);
   if (ran.ok()) ran = steps(stop, result);

@@ -125,7 +125,7 @@ class Trainer final : public StepSource, public CommitSink {
   Status open_engine(bool swap_exists);
   Status check_room() const;
   RestoreListener listener();
-  Engine::Watch watch(const std::string& what);
+  States::Watch watch(const std::string& what);
   Status pass_on(const std::string& what, double fraction);  ///< to the observer; cancelled once stop_ is true
   Status begin_run();
   Status commit_initial(std::uint64_t step, const std::vector<StepResult>& results);

@@ -163,7 +163,7 @@ Status Trainer::check_room() const {
   struct statvfs space {};
   if (directory_ == nullptr || statvfs(directory_->path().c_str(), &space) != 0) return success();
   SLUICE_ASSIGN(const ModelWriter model, ModelWriter::create(run_.model, directory_->path(), run_.workload.dtype));
-  const std::uint64_t states = run_.workload.durable ? 0 : engine_->state_stream_bytes();
+  const std::uint64_t states = run_.workload.durable ? 0 : engine_->states().state_stream_bytes();
   // A snapshot lies beside the one before, and beside the model, until the other is whole.
   const std::uint64_t lasting =
       directory_->has_snapshot() ? std::max(model.data_bytes(), states) : model.data_bytes() + states;
@@ -181,7 +181,7 @@ Status Trainer::check_room() const {
                      " are free there; make room, or choose another directory for a new run");
 }
 
-Engine::Watch Trainer::watch(const std::string& what) {
+States::Watch Trainer::watch(const std::string& what) {
   observer_.note(what);
   return [this, what](double fraction) { return pass_on(what, fraction); };
 }
@@ -240,8 +240,8 @@ Status Trainer::fill_new() {
   }));
   const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
   const Clock::time_point began = Clock::now();
-  SLUICE_TRY(agree(world_, engine_->initialize(c.init, c.seed, watch(what))));
-  SLUICE_TRY(agree(world_, engine_->share_residents()));
+  SLUICE_TRY(agree(world_, engine_->states().initialize(c.init, c.seed, watch(what))));
+  SLUICE_TRY(agree(world_, engine_->states().share_residents()));
   observer_.note("the weights are in place after " +
                  format_seconds(std::chrono::duration<double>(Clock::now() - began).count()));
   return run_.workload.durable ? commit_initial(0, {}) : success();
@@ -281,7 +281,7 @@ Status Trainer::continue_durable() {
   if (!restored.ok()) return in_order_of_drives(restored.error());
   // Before the first step: what a rank had committed alone is made again, and may be with other options.
   SLUICE_TRY(agree(world_, journal_->forget_newer()));
-  SLUICE_TRY(agree(world_, engine_->share_residents()));
+  SLUICE_TRY(agree(world_, engine_->states().share_residents()));
   const std::uint64_t step = *restored;
   done_ = static_cast<std::int64_t>(step);
   std::vector<StepResult> results;
@@ -303,10 +303,10 @@ Status Trainer::continue_snapshot() {
   const auto loaded = load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
                                     watch("reading the states that were saved"));
   SLUICE_TRY(agree(world_, loaded.ok() ? check_not_done(*loaded) : Status(loaded.error())));
-  SLUICE_TRY(agree(world_, engine_->share_residents()));
+  SLUICE_TRY(agree(world_, engine_->states().share_residents()));
   const std::uint64_t step = *loaded;
   done_ = saved_ = static_cast<std::int64_t>(step);
-  const std::vector<StepResult> results = snapshot_results(directory_->snapshot_path(), engine_->state_stream_bytes());
+  const std::vector<StepResult> results = snapshot_results(directory_->snapshot_path(), engine_->states().state_stream_bytes());
   for (const StepResult& result : results) recent_[result.step % recent_.size()] = result;
   if (run_.workload.durable) {
     remember_skipped(step, results);
@@ -472,7 +472,7 @@ Status Trainer::save_state() {
   for (std::int64_t step = std::max<std::int64_t>(1, done_ - static_cast<std::int64_t>(recent_.size()) + 1);
        step <= done_; ++step)
     if (const std::optional<StepResult> known = find_result(step)) results.push_back(*known);
-  SLUICE_TRY(engine_->lead_visits([&] {
+  SLUICE_TRY(engine_->states().lead_visits([&] {
     return save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done_),
                          *engine_, results, [&](double fraction) {
                            observer_.progress(what, fraction);
@@ -526,9 +526,9 @@ Status Trainer::complete(TrainResult& result) {
   result.eval = *eval_;
   if (directory_ == nullptr) return success();
   observer_.note("saving the model to " + directory_->path());
-  SLUICE_TRY(engine_->lead_visits(
+  SLUICE_TRY(engine_->states().lead_visits(
       [&] { return export_model(*engine_, run_, directory_->path(), directory_->companions()); }));
-  SLUICE_ASSIGN(const std::uint64_t hash, engine_->state_hash());
+  SLUICE_ASSIGN(const std::uint64_t hash, engine_->states().state_hash());
   result.state_hash = hash;
   const auto publish = [&]() -> Status {
     SLUICE_TRY(metrics_.is_open() ? metrics_.sync() : success());

@@ -27,7 +27,7 @@ Ended attempt(Prepared& prepared, const std::optional<FaultOptions>& faults) {
   const std::atomic<bool> stop{false};
   const auto result = (*trainer)->run(stop);
   if (!result.ok()) return failed(result.error());
-  const auto hash = (*trainer)->engine().state_hash();
+  const auto hash = (*trainer)->engine().states().state_hash();
   if (!hash.ok()) return failed(hash.error());
   ended.outcome.state_hash = *hash;
   ended.outcome.eval_loss = result->eval_loss().value_or(0);

@@ -103,7 +103,7 @@ TEST_F(Lots, ALayoutThatWasCutShortIsMadeAgain) {
     {
       auto directory = RunDirectory::open(path);
       ASSERT_TRUE(directory.ok());
-      const RestoreListener quiet{[](const std::string&) {}, [](const std::string&) { return Engine::Watch{}; }};
+      const RestoreListener quiet{[](const std::string&) {}, [](const std::string&) { return States::Watch{}; }};
       const auto saved = save_for_other_ranks(*directory, directory->run()->config, quiet);
       ASSERT_TRUE(saved.ok()) << saved.error().message;
       EXPECT_EQ(*saved, 3u);
@@ -137,7 +137,7 @@ TEST_F(Lots, NothingIsTakenAwayBeforeTheStatesAreWholeElsewhere) {
   {
     auto directory = RunDirectory::open(path);
     ASSERT_TRUE(directory.ok());
-    const RestoreListener quiet{[](const std::string&) {}, [](const std::string&) { return Engine::Watch{}; }};
+    const RestoreListener quiet{[](const std::string&) {}, [](const std::string&) { return States::Watch{}; }};
     ASSERT_TRUE(save_for_other_ranks(*directory, directory->run()->config, quiet).ok());
     EXPECT_TRUE(StoredWeights::open(*directory, quiet).ok());
   }

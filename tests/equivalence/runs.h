@@ -140,7 +140,7 @@ inline Outcome run(const Prepared& prepared) {
   const auto result = (*trainer)->run(stop);
   EXPECT_TRUE(result.ok()) << result.error().message;
   if (!result.ok()) return out;
-  const auto hash = (*trainer)->engine().state_hash();
+  const auto hash = (*trainer)->engine().states().state_hash();
   EXPECT_TRUE(hash.ok()) << hash.error().message;
   if (!hash.ok()) return out;
   out.state_hash = *hash;

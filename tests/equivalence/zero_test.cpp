@@ -131,19 +131,19 @@ TEST_F(Zero, ReplicasThatDifferAreFound) {
   auto trainer = Trainer::create(**prepared, recorder);
   ASSERT_TRUE(trainer.ok()) << trainer.error().message;
   Engine& engine = (*trainer)->engine();
-  const auto before = engine.state_hash();
+  const auto before = engine.states().state_hash();
   ASSERT_TRUE(before.ok());
   for (const Buffer& b : (*prepared)->main.buffers) {
     if (b.unit != 1 || b.tier != Tier::host || b.state != StateKind::exp_avg) continue;
     *engine.host(3, b) ^= std::byte{1};
-    const auto hash = engine.state_hash();
+    const auto hash = engine.states().state_hash();
     ASSERT_FALSE(hash.ok());
     EXPECT_EQ(hash.error().code, ErrorCode::fault);
     EXPECT_NE(hash.error().message.find("ranks 2 to 3 have other states than the first shard group"), std::string::npos)
         << hash.error().message;
     *engine.host(3, b) ^= std::byte{1};
   }
-  EXPECT_EQ(*engine.state_hash(), *before);
+  EXPECT_EQ(*engine.states().state_hash(), *before);
 }
 
 TEST_F(Zero, GroupsThatDoNotFitAreRefused) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "offload/plan/finish.h"
+#include "offload/plan/state_table.h"
 #include "offload/plan/world.h"
 #include "random_schedule.h"
 #include "src/schedule/build.h"
@@ -84,6 +85,28 @@ double arena_ratio(const StepPlan& plan) {
   return worst;
 }
 
+/// Every state has one home; those in host memory have a mirror where the run is durable.
+void expect_table(const StepPlan& plan, const Workload& w, const Schedule& s) {
+  const StateTable table(plan);
+  for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u) {
+    const UnitChoice& c = s.units[static_cast<std::size_t>(u)];
+    EXPECT_EQ(table.resident(u) != no_buffer, c.resident);
+    for (const StateKind kind : {StateKind::parameter, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+      const BufferId home = table.home(u, kind), mirror = table.mirror(u, kind);
+      ASSERT_NE(home, no_buffer);
+      const Buffer& b = plan.buffers[home];
+      const bool on_drive = (kind == StateKind::parameter ? c.parameter_home : c.state_home) == Place::nvme;
+      EXPECT_EQ(b.tier, on_drive ? Tier::nvme : Tier::host);
+      EXPECT_EQ(b.unit, u);
+      EXPECT_EQ(b.state, kind);
+      EXPECT_EQ(mirror != no_buffer, w.durable && !on_drive);
+      EXPECT_EQ(table.kept(u, kind), on_drive ? home : mirror);
+    }
+    EXPECT_EQ(table.home(u, StateKind::remainder) != no_buffer, w.dtype == Dtype::bf16);
+    EXPECT_EQ(table.home(u, StateKind::gradient) != no_buffer, s.update_ahead);
+  }
+}
+
 class RandomSchedules : public testing::TestWithParam<int> {};
 
 TEST_P(RandomSchedules, AreLegalPlans) {
@@ -95,6 +118,7 @@ TEST_P(RandomSchedules, AreLegalPlans) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + text(c));
     const StepPlan train = build_plan(PlanKind::train, c.work, c.schedule);
     expect_legal(train, c.work, c.schedule);
+    expect_table(train, c.work, c.schedule);
     EXPECT_EQ(plan_hash(train), plan_hash(build_plan(PlanKind::train, c.work, c.schedule)));
     worst = std::max(worst, arena_ratio(train));
     const Offsets places = persistent_offsets(train);

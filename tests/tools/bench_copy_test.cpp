@@ -1,9 +1,13 @@
 // sluice bench copy, and what it is made of.
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <tuple>
 
 #include "command.h"
@@ -64,6 +68,50 @@ TEST(CopyBench, ReadsListsOfTheKernel) {
   for (const char* wrong : {"", ",", "1,", "1-", "2-1", "-1", "a", "1 2", "99999999999", "0-99999999"})
     EXPECT_TRUE(parse_index_list(wrong).empty()) << wrong;
   EXPECT_FALSE(numa_nodes().empty());
+}
+
+TEST(Numa, RanksAreDealtOutToNodes) {
+  const std::vector<NumaNode> one{{0, {0, 1}}, {1, {}}}, two{{0, {0, 1}}, {1, {2, 3}}, {2, {}}},
+      four{{0, {0}}, {1, {1}}, {2, {2}}, {3, {3}}};
+  const auto cores = [](const std::vector<NumaNode>& nodes, int place, int ranks, int near = -1) {
+    const auto node = node_of_rank(nodes, place, ranks, near);
+    return node ? node->cores : std::vector<int>();
+  };
+  const std::vector<int> anywhere;
+  for (int place = 0; place < 4; ++place) {
+    EXPECT_EQ(cores(one, place, 4), anywhere);
+    EXPECT_EQ(cores(two, place, 4), two[static_cast<std::size_t>(place / 2)].cores);
+    EXPECT_EQ(cores(four, place, 4), four[static_cast<std::size_t>(place)].cores);
+    EXPECT_EQ(cores(two, place, 4, 1), two[1].cores) << "next to its GPU";
+    EXPECT_EQ(cores(two, place, 4, 2), two[static_cast<std::size_t>(place / 2)].cores) << "a node without cores";
+  }
+  EXPECT_EQ(cores(two, 0, 1), anywhere);
+  EXPECT_EQ(cores(two, 2, 3), anywhere);
+  EXPECT_EQ(cores(four, 1, 3), anywhere);
+  EXPECT_EQ(cores(four, 0, 2), (std::vector<int>{0, 1}));
+  EXPECT_EQ(cores(four, 1, 2), (std::vector<int>{2, 3}));
+}
+
+TEST(Numa, ThreadsStayWhereTheirRankIs) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &all)) --last;
+  int inside = -1, of_child = -1, allowed = 0;
+  bool placed = false;
+  ASSERT_TRUE(run_on({0, {last}}, [&] {
+                inside = sched_getcpu();
+                placed = is_placed();
+                std::thread([&] {
+                  cpu_set_t own;
+                  sched_getaffinity(0, sizeof own, &own);
+                  of_child = sched_getcpu(), allowed = CPU_COUNT(&own);
+                }).join();
+              }).ok());
+  EXPECT_EQ(inside, last);
+  EXPECT_EQ(of_child, last);
+  EXPECT_EQ(allowed, 1);
+  EXPECT_EQ(placed, sysconf(_SC_NPROCESSORS_ONLN) > 1);
 }
 
 TEST_F(CommandTest, BenchCopyPrintsEveryLoopOfEverySizeAndTeam) {

@@ -419,7 +419,7 @@ TEST_F(CheckpointCommand, AnExportThatIsStoppedLeavesNothing) {
   for (const double until : {0.0, 0.3, 0.99}) {
     int notes = 0;
     const RestoreListener listener{[&](const std::string&) { ++notes; },
-                                   [&](const std::string& what) -> Engine::Watch {
+                                   [&](const std::string& what) -> States::Watch {
                                      return [&, what](double fraction) -> Status {
                                        if (!what.starts_with("writing") || fraction < until) return success();
                                        return Error{ErrorCode::cancelled, "stopped"};

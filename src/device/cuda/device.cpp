@@ -80,6 +80,13 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
   return device;
 }
 
+int CudaDevice::numa_node() const {
+  int node = -1;
+  if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, index_) == cudaSuccess) return node;
+  static_cast<void>(cudaGetLastError());  // of a driver that does not know the question
+  return -1;
+}
+
 Status CudaDevice::make_current() const { return use(index_); }
 
 Result<std::uint64_t> CudaDevice::unused_bytes() const {

@@ -47,6 +47,7 @@ class CudaDevice final : public DeviceMemory {
   int index() const { return index_; }
   const std::string& kind() const { return kind_; }  ///< "NVIDIA H200"
   const std::string& name() const { return name_; }  ///< "NVIDIA H200 (cuda:0)"
+  int numa_node() const;                             ///< that it is next to; -1 where the driver does not know
   std::uint64_t total_bytes() const { return total_bytes_; }
   std::uint64_t cache_bytes() const { return cache_bytes_; }
   /// What may be allocated. Some of what is free stays so: code of kernels, ours and the libraries', goes to the device

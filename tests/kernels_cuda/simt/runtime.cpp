@@ -251,6 +251,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrComputeCapabilityMajor: *value = static_cast<int>(card().capability / 10); return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = static_cast<int>(card().capability % 10); return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = simt::shared_bytes_max; return cudaSuccess;
+    case cudaDevAttrHostNumaId: *value = -1; return cudaSuccess;
   }
   return result(cudaErrorInvalidValue);
 }

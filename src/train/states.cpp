@@ -1,26 +1,68 @@
-// Everything that a run is, visited, saved and restored wherever it lies.
+// Everything that a run is, visited, saved and hashed wherever it lies.
+#include "src/train/states.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
-#include <optional>
-#include <vector>
 
 #include "io/checksum.h"
 #include "sluice/random.h"
-#include "src/train/engine.h"
 
 namespace sluice {
 namespace {
 
-constexpr BufferId none = 0xffffffffu;
+constexpr std::uint64_t piece_numel_max = 1u << 19;
 /// What a run is, besides its data: everything that steps hand to each other.
 constexpr std::array saved_kinds{StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
 
 }  // namespace
 
+States::States(const Prepared& run, RankRange here, World* world, std::vector<RankPlace> ranks, bool only_reads)
+    : run_(run),
+      here_(here),
+      world_(world),
+      ranks_(std::move(ranks)),
+      only_reads_(only_reads),
+      table_(run.main),
+      moments_(MomentLayout::of(run.workload.moments, run.search.schedule.tile_numel)),
+      piece_numel_(std::min(run.search.schedule.tile_numel, piece_numel_max)) {}
+
+WeightPieces States::pieces() const { return {run_.model, run_.workload.shard_map(), here_, piece_numel_}; }
+
+bool States::grouped(StateKind kind) const {
+  return moments_.format == MomentFormat::int8 && (kind == StateKind::exp_avg || kind == StateKind::exp_avg_sq);
+}
+
+std::uint64_t States::state_bytes(StateKind kind, std::uint64_t numel) const {
+  switch (kind) {
+    case StateKind::parameter: return numel * dtype_bytes(run_.workload.dtype);
+    case StateKind::remainder: return numel * (run_.workload.dtype == Dtype::bf16 ? 2 : 0);
+    case StateKind::gradient: return numel * 4;
+    default: return moments_.bytes(numel);
+  }
+}
+
+std::uint64_t States::stream_bytes(StateKind kind, std::uint64_t numel) const {
+  return grouped(kind) ? numel / moment_page_numel * MomentLayout::stream_page_bytes : state_bytes(kind, numel);
+}
+
+Result<std::vector<std::uint64_t>> States::common(std::vector<std::uint64_t> own) const {
+  if (is_alone()) return own;
+  SLUICE_ASSIGN(const std::vector<std::string> all,
+                world_->exchange({reinterpret_cast<const char*>(own.data()), own.size() * sizeof(std::uint64_t)}));
+  std::erase_if(own, [&](std::uint64_t value) {
+    const std::string_view bytes(reinterpret_cast<const char*>(&value), sizeof value);
+    return !std::ranges::all_of(all, [&](const std::string& text) {
+      for (std::size_t at = 0; at < text.size(); at += sizeof value)
+        if (std::string_view(text).substr(at, sizeof value) == bytes) return true;
+      return false;
+    });
+  });
+  return own;
+}
+
 /// Who fails sees the others through, so that none of them waits for it, and then says so.
-Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit) {
+Status States::visit_states(std::span<const StateKind> kinds, const Visit& visit) {
   if (!is_alone()) SLUICE_TRY(from_leader(*world_, {reinterpret_cast<const char*>(kinds.data()), kinds.size()}));
   SwapWindow window(piece_numel_ * 4);
   Status failed;
@@ -38,7 +80,7 @@ Status Engine::visit_states(std::span<const StateKind> kinds, const Visit& visit
   return failed;
 }
 
-Status Engine::lead_visits(const std::function<Status()>& work) {
+Status States::lead_visits(const std::function<Status()>& work) {
   if (is_alone()) return work();
   if (here_.first == 0) {
     const Status done = work();
@@ -71,7 +113,7 @@ struct PieceHeader {
 }  // namespace
 
 /// Errors are the transport's; the status is whether the shard could be read.
-Result<Status> Engine::send_shard(UnitId unit, StateKind kind, RankId rank, SwapWindow& window) {
+Result<Status> States::send_shard(UnitId unit, StateKind kind, RankId rank, SwapWindow& window) {
   Status broken;
   const auto send = [&](const PieceHeader& header, std::span<const std::byte> data) {
     broken = world_->send(0, std::as_bytes(std::span(&header, 1)));
@@ -87,7 +129,7 @@ Result<Status> Engine::send_shard(UnitId unit, StateKind kind, RankId rank, Swap
   return visited;
 }
 
-Status Engine::receive_shard(UnitId unit, RankId rank, const Visit& visit) {
+Status States::receive_shard(UnitId unit, RankId rank, const Visit& visit) {
   std::vector<std::byte> data;
   for (;;) {
     PieceHeader header;
@@ -100,22 +142,22 @@ Status Engine::receive_shard(UnitId unit, RankId rank, const Visit& visit) {
   }
 }
 
-Status Engine::each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit) {
+Status States::each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit) {
   const Workload& w = run_.workload;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
     for (const StateKind kind : saved_kinds)
       for (RankId r = 0; r < w.shards(); ++r)
-        if (home(u, kind) != none) SLUICE_TRY(visit(u, kind, r));
+        if (table_.home(u, kind) != no_buffer) SLUICE_TRY(visit(u, kind, r));
   return success();
 }
 
-Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit_piece, SwapWindow& window) {
+Status States::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit_piece, SwapWindow& window) {
   const Visit visit = [&](UnitId u, std::uint64_t at, std::span<const std::byte> data) -> Status {
     if (stop_ != nullptr && stop_->load()) return Error{ErrorCode::cancelled, "stopped by a signal"};
     return visit_piece(u, at, data);
   };
   const ShardMap map = run_.workload.shard_map();
-  const BufferId id = states_only_ ? kept(unit, kind) : home(unit, kind);
+  const BufferId id = only_reads_ ? table_.kept(unit, kind) : table_.home(unit, kind);
   const Buffer& b = run_.main.buffers[id];
   const RankId own = map.shard_of(rank);
   const std::uint64_t shard = map.shard_numel(unit), first = map.begin(unit, own),
@@ -148,79 +190,7 @@ Status Engine::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
                      });
 }
 
-Status Engine::load_slots(RankId rank, bool verify_all, const Watch& watch) {
-  /// What a durable buffer's bytes fill beside being verified.
-  struct Target {
-    UnitId unit;
-    StateKind kind;
-    std::byte* host;  ///< null where the state's home is the drive
-    bool resident;
-  };
-  std::vector<BufferId> buffers;
-  std::map<BufferId, Target> targets;
-  std::uint64_t done = 0, total = 0;
-  const ShardMap map = run_.workload.shard_map();
-  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
-    if (shard != map.shard_of(rank)) return success();
-    const BufferId drive = kept(u, kind);
-    const Buffer& place = run_.main.buffers[home(u, kind)];
-    std::byte* const to = place.tier == Tier::host && !states_only_ ? host(rank, place) : nullptr;
-    const bool resident =
-        !states_only_ && kind == StateKind::parameter && residents_[static_cast<std::size_t>(u)] != none;
-    if (!verify_all && to == nullptr && !resident) return success();
-    buffers.push_back(drive);
-    targets[drive] = {u, kind, to, resident};
-    total += run_.main.buffers[drive].bytes;
-    return success();
-  }));
-  SwapWindow window(piece_numel_ * 4);
-  return window.scan(
-      *store(rank), buffers, [&](const SwapWindow::Part& part, std::span<const std::byte> data) -> Status {
-        const Target& target = targets.at(part.buffer);
-        if (target.host != nullptr) std::memcpy(target.host + part.offset_bytes, data.data(), data.size());
-        if (target.resident)
-          SLUICE_TRY(copy_to_residents(
-              target.unit,
-              map.begin(target.unit, map.shard_of(rank)) + part.offset_bytes / state_bytes(target.kind, 1),
-              data));
-        return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
-      });
-}
-
-void Engine::take_slots(RankId rank, const CommitRecord& record) {
-  store(rank)->set_parity(record.parity);
-  std::span<const std::uint64_t> sums(record.sums);
-  for (BufferSums* table : store(rank)->durable_sums()) {
-    const std::span<std::uint64_t> values = table->slots[record.parity].values();
-    std::copy_n(sums.begin(), values.size(), values.begin());
-    sums = sums.subspan(values.size());
-  }
-}
-
-Status Engine::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
-  take_slots(rank, record);
-  SLUICE_TRY(load_slots(rank, true, watch));
-  return rank + 1 == here_.end() && !states_only_ ? clear_states(true) : success();
-}
-
-Result<Engine::Changed> Engine::count_changed(RankId rank, const CommitRecord& record) {
-  take_slots(rank, record);
-  Changed changed;
-  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
-    if (shard != run_.workload.shard_map().shard_of(rank)) return success();
-    const BufferId drive = kept(u, kind);
-    SwapWindow window(piece_numel_ * 4);
-    const auto verify = [](const SwapWindow::Part&, std::span<const std::byte>) { return success(); };
-    const Status read = window.scan(*store(rank), std::span(&drive, 1), verify);
-    if (!read.ok() && read.error().code != ErrorCode::damaged) return read.error();
-    ++changed.all;
-    changed.states += read.ok() ? 0 : 1;
-    return success();
-  }));
-  return changed;
-}
-
-Status Engine::scan_states(std::span<const StateKind> kinds, const VisitPiece& visit) {
+Status States::scan_states(std::span<const StateKind> kinds, const VisitPiece& visit) {
   SwapWindow window(piece_numel_ * 4);
   // The same order twice: of what is to be read, and of what has been.
   StatePieces ahead(pieces(), kinds), behind = ahead;
@@ -229,62 +199,22 @@ Status Engine::scan_states(std::span<const StateKind> kinds, const VisitPiece& v
     if (!piece) return std::nullopt;
     const auto& [weights, kind] = *piece;
     const std::uint64_t begin = state_bytes(kind, weights.at);
-    return SwapWindow::Part{store(weights.rank), kept(weights.unit, kind), begin,
+    return SwapWindow::Part{store(weights.rank), table_.kept(weights.unit, kind), begin,
                             state_bytes(kind, weights.at + weights.numel) - begin};
   };
   return window.scan(
       next, [&](const SwapWindow::Part&, std::span<const std::byte> data) { return visit(*behind.next(), data); });
 }
 
-Status Engine::roll_back() {
-  const auto load = [&]() -> Status {
-    for (RankId r = here_.first; r < here_.end(); ++r) SLUICE_TRY(load_slots(r, false, {}));
-    return clear_states(true);
-  };
-  SLUICE_TRY(agree(*world_, load()));
-  return agree(*world_, share_residents());
-}
-
-Status Engine::save_states(const Sink& sink) {
+Status States::save_states(const Sink& sink) {
   return visit_states(saved_kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) { return sink(data); });
 }
 
-Status Engine::load_states(const Source& source) {
-  SLUICE_TRY(clear_states(false));
-  SwapWindow window(piece_numel_ * 4);
-  std::vector<std::byte> stream;
-  const ShardMap map = run_.workload.shard_map();
-  const auto fill = [&](UnitId u, StateKind kind, RankId part) -> Status {
-    const std::uint64_t shard = map.shard_numel(u), content = map.content_numel(u, part);
-    for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
-      const std::uint64_t n = std::min(piece_numel_, shard - at);
-      const std::uint64_t meant = at < content ? std::min(n, content - at) : 0;
-      stream.resize(stream_bytes(kind, meant));
-      SLUICE_TRY(source(stream));
-      for (RankId r = here_.first; r < here_.end(); ++r) {
-        if (map.shard_of(r) != part) continue;
-        SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
-        std::memset(piece->data(), 0, state_bytes(kind, n));
-        if (grouped(kind))
-          moments_.from_stream(stream.data(), meant, piece->data(), n);
-        else
-          std::copy(stream.begin(), stream.end(), piece->data());
-        if (kind == StateKind::parameter)
-          SLUICE_TRY(copy_to_residents(u, map.begin(u, part) + at, {piece->data(), state_bytes(kind, n)}));
-        SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
-      }
-    }
-    return success();
-  };
-  SLUICE_TRY(each_shard(fill));
-  return window.finish();
-}
-
-std::uint64_t Engine::shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const {
+std::uint64_t States::shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const {
   return stream_bytes(kind, run_.workload.shard_map().content_numel(unit, rank));
 }
 
-std::uint64_t Engine::state_stream_bytes() {
+std::uint64_t States::state_stream_bytes() {
   std::uint64_t bytes = 0;
   const Status counted = each_shard([&](UnitId u, StateKind kind, RankId r) {
     bytes += shard_stream_bytes(u, kind, r);
@@ -294,7 +224,7 @@ std::uint64_t Engine::state_stream_bytes() {
   return bytes;
 }
 
-Result<std::uint64_t> Engine::state_hash() {
+Result<std::uint64_t> States::state_hash() {
   SwapWindow window(piece_numel_ * 4);
   const ShardMap map = run_.workload.shard_map();
   std::vector<std::uint64_t> hashes(run_.workload.replicas());

@@ -1,0 +1,36 @@
+// Where the plans of a run have what steps hand to each other. The same for all kinds of plan and for all ranks, whose
+// buffers are alike.
+#pragma once
+
+#include <vector>
+
+#include "sluice/plan.h"
+
+namespace sluice {
+
+constexpr BufferId no_buffer = 0xffffffffu;
+
+class StateTable {
+ public:
+  StateTable() = default;
+  explicit StateTable(const StepPlan& plan);
+
+  /// no_buffer where the plan has none of it.
+  BufferId home(UnitId unit, StateKind kind) const { return homes_[index(unit, kind)]; }
+  BufferId mirror(UnitId unit, StateKind kind) const { return mirrors_[index(unit, kind)]; }
+  /// On the drive: the home if it lies there, else its mirror.
+  BufferId kept(UnitId unit, StateKind kind) const { return kept_[index(unit, kind)]; }
+  BufferId resident(UnitId unit) const { return residents_[static_cast<std::size_t>(unit)]; }
+  BufferId rope() const { return rope_; }      ///< cosines and then sines, on a device with a memory of its own
+  BufferId logits() const { return logits_; }  ///< of a decode plan
+
+ private:
+  static std::size_t index(UnitId unit, StateKind kind) {
+    return static_cast<std::size_t>(unit) * state_names.size() + static_cast<std::size_t>(kind);
+  }
+  std::vector<BufferId> homes_, mirrors_, kept_;  ///< [index]
+  std::vector<BufferId> residents_;               ///< [unit]
+  BufferId rope_ = no_buffer, logits_ = no_buffer;
+};
+
+}  // namespace sluice
