@@ -17,7 +17,7 @@
 #include "src/device/drive_bench.h"
 #include "src/device/profile.h"
 #include "src/device/statistics.h"
-#include "src/train/engine.h"
+#include "src/train/states/engine.h"
 
 namespace sluice {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "io/checksum.h"
-#include "io/token_header.h"
+#include "io/tokens/token_header.h"
 
 namespace sluice {
 

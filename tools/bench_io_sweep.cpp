@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "io/publish.h"
+#include "io/files/publish.h"
 #include "sluice/size.h"
 #include "src/device/profile.h"
 #include "src/device/profile_measure.h"

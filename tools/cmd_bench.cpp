@@ -13,7 +13,7 @@
 #include "src/device/profile.h"
 #include "src/device/profile_measure.h"
 #include "src/device/profile_rates.h"
-#include "src/train/profile_doubts.h"
+#include "src/train/request/profile_doubts.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
 #include "tools/values.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/size.h"
-#include "src/train/export_run.h"
+#include "src/train/states/export_run.h"
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "src/train/alike.h"
-#include "src/train/data_tokenizer.h"
-#include "src/train/decided.h"
-#include "src/train/inference.h"
+#include "src/train/data/data_tokenizer.h"
+#include "src/train/inference/inference.h"
+#include "src/train/request/decided.h"
+#include "src/train/run/alike.h"
 #include "tools/commands.h"
 #include "tools/eval_options.h"
 #include "tools/eval_task.h"

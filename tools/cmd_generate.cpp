@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "io/chat/chat_template.h"
-#include "io/json_guard.h"
+#include "io/files/json_guard.h"
 #include "io/tokenizer/streaming_decoder.h"
-#include "src/train/check_request.h"
-#include "src/train/choose_weights.h"
-#include "src/train/data_tokenizer.h"
-#include "src/train/inference.h"
+#include "src/train/data/data_tokenizer.h"
+#include "src/train/inference/inference.h"
+#include "src/train/request/check_request.h"
+#include "src/train/request/choose_weights.h"
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"

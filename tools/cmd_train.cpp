@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/size.h"
-#include "src/train/check_request.h"
-#include "src/train/decided.h"
-#include "src/train/metrics_file.h"
-#include "src/train/new_run_files.h"
-#include "src/train/trainer.h"
+#include "src/train/request/check_request.h"
+#include "src/train/request/decided.h"
+#include "src/train/run/metrics_file.h"
+#include "src/train/run/new_run_files.h"
+#include "src/train/run/trainer.h"
 #include "tools/commands.h"
 #include "tools/described_run.h"
 #include "tools/launch.h"

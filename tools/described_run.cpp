@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "src/train/machine_limits.h"
+#include "src/train/request/machine_limits.h"
 #include "tools/run_home.h"
 
 namespace sluice::tools {

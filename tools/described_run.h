@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "src/train/run_directory.h"
+#include "src/train/run/run_directory.h"
 #include "tools/run_options.h"
 
 namespace sluice::tools {

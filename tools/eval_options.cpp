@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "src/train/eval_sets.h"
+#include "src/train/data/eval_sets.h"
 #include "tools/values.h"
 
 namespace sluice::tools {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "src/train/check_request.h"
+#include "src/train/request/check_request.h"
 #include "tools/eval_options.h"
 
 namespace sluice::tools {

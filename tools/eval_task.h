@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "src/train/eval_sets.h"
-#include "src/train/run_directory.h"
+#include "src/train/data/eval_sets.h"
+#include "src/train/run/run_directory.h"
 #include "tools/run_options.h"
 
 namespace sluice::tools {

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "io/publish.h"
+#include "io/files/publish.h"
 #include "sluice/size.h"
-#include "src/train/data_tokenizer.h"
+#include "src/train/data/data_tokenizer.h"
 #include "tools/eval_options.h"
 #include "tools/run_home.h"
 #include "tools/values.h"

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "src/train/prepare.h"
+#include "src/train/request/prepare.h"
 #include "tools/commands.h"
 
 namespace sluice::tools {

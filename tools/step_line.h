@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "src/train/trainer.h"
+#include "src/train/run/trainer.h"
 
 namespace sluice::tools {
 

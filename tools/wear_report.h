@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "src/train/prepare.h"
-#include "src/train/wear.h"
+#include "src/train/request/prepare.h"
+#include "src/train/request/wear.h"
 
 namespace sluice::tools {
 

@@ -42,7 +42,7 @@ def philox(key, index, stream):
 
 
 def permuted(index, count, key):
-    """src/train/batches.cpp"""
+    """src/train/data/batches.cpp"""
     half = 1
     while 1 << (2 * half) < count:
         half += 1
@@ -57,7 +57,7 @@ def permuted(index, count, key):
 
 
 class TokenFile:
-    """io/token_file.h: bytes as tokens."""
+    """io/tokens/token_file.h: bytes as tokens."""
 
     def __init__(self, path):
         with open(path, "rb") as source:

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "io/chat/chat_template.h"
-#include "io/tokenize.h"
+#include "io/tokens/tokenize.h"
 
 namespace sluice {
 

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "io/chat/chat_template.h"
-#include "io/json_guard.h"
-#include "io/publish.h"
+#include "io/files/json_guard.h"
+#include "io/files/publish.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "io/json_guard.h"
+#include "io/files/json_guard.h"
 
 namespace sluice {
 namespace {

@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "io/json_guard.h"
-#include "io/publish.h"
+#include "io/files/json_guard.h"
+#include "io/files/publish.h"
 #include "io/tokenizer/bpe.h"
 #include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/unicode.h"

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "io/checksum.h"
-#include "io/json_guard.h"
+#include "io/files/json_guard.h"
 #include "io/tokenizer/added_tokens.h"
 #include "io/tokenizer/bpe.h"
 #include "io/tokenizer/decoder.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "io/checksum.h"
-#include "io/token_file.h"
+#include "io/tokens/token_file.h"
 
 namespace sluice {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/publish.h"
+#include "io/files/publish.h"
 #include "offload/plan/finish.h"
 
 namespace sluice {

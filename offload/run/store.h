@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "io/checksum.h"
-#include "io/queue.h"
-#include "io/swap_file.h"
+#include "io/drives/queue.h"
+#include "io/drives/swap_file.h"
 #include "offload/run/memory.h"
 #include "sluice/plan.h"
 #include "sluice/status.h"

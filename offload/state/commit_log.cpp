@@ -13,8 +13,8 @@
 #include <cstring>
 
 #include "io/checksum.h"
-#include "io/file_lock.h"
-#include "io/publish.h"
+#include "io/files/file_lock.h"
+#include "io/files/publish.h"
 
 namespace sluice {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "io/queue.h"
+#include "io/drives/queue.h"
 #include "sluice/plan.h"
 #include "sluice/status.h"
 

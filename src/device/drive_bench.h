@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "io/queue.h"
-#include "io/swap_file.h"
+#include "io/drives/queue.h"
+#include "io/drives/swap_file.h"
 #include "offload/run/memory.h"
 #include "sluice/plan.h"
 #include "src/device/latency.h"

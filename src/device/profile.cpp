@@ -10,10 +10,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "io/json_guard.h"
-#include "io/publish.h"
-#include "io/queue.h"
-#include "io/user_cache.h"
+#include "io/drives/queue.h"
+#include "io/files/json_guard.h"
+#include "io/files/publish.h"
+#include "io/files/user_cache.h"
 
 namespace sluice {
 namespace {

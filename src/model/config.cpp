@@ -7,8 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "io/json_guard.h"
-#include "io/publish.h"
+#include "io/files/json_guard.h"
+#include "io/files/publish.h"
 #include "sluice/size.h"
 #include "src/model/config_fields.h"
 #include "src/model/model.h"

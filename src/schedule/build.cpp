@@ -28,11 +28,11 @@ using Task = std::function<void()>;
 /// far, so that copies behind them do not wait for the drive.
 class TileStream {
  public:
-  TileStream(RankBuilder& rank, int depth) : rank_(rank), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
+  TileStream(OptimizerMoves& optimizer, int depth) : optimizer_(optimizer), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
   void add(const std::vector<TileRef>& tiles) { tiles_.insert(tiles_.end(), tiles.begin(), tiles.end()); }
   void read_ahead() {
     while (read_ < std::min(done_ + depth_, tiles_.size())) {
-      rank_.read_tile(tiles_[read_++]);
+      optimizer_.read_tile(tiles_[read_++]);
     }
   }
   /// Update and write the next tile, publishing it to the device if asked.
@@ -40,16 +40,16 @@ class TileStream {
     read_ahead();
     SLUICE_CHECK(done_ < tiles_.size(), "tile %zu", done_);
     const std::size_t to_load = std::min(read_, done_ + depth_ / 2 + 1);
-    for (; loaded_ < to_load && rank_.can_load(tiles_[loaded_]); ++loaded_) rank_.load_tile(tiles_[loaded_]);
-    rank_.update_tile(tiles_[done_]);
-    rank_.write_tile(tiles_[done_]);
-    if (publish) rank_.publish_tile(tiles_[done_]);
-    if (++done_ == tiles_.size()) rank_.verify();
+    for (; loaded_ < to_load && optimizer_.can_load(tiles_[loaded_]); ++loaded_) optimizer_.load_tile(tiles_[loaded_]);
+    optimizer_.update_tile(tiles_[done_]);
+    optimizer_.write_tile(tiles_[done_]);
+    if (publish) optimizer_.publish_tile(tiles_[done_]);
+    if (++done_ == tiles_.size()) optimizer_.verify();
   }
   bool done() const { return done_ == tiles_.size(); }
 
  private:
-  RankBuilder& rank_;
+  OptimizerMoves& optimizer_;
   std::size_t depth_;
   std::vector<TileRef> tiles_;
   std::size_t read_ = 0, loaded_ = 0, done_ = 0;
@@ -63,8 +63,9 @@ class Driver {
         kind_(kind),
         work_(w),
         schedule_(s),
-        rank_(emitter_, w, s, kind),
-        stream_(rank_, s.tiles_in_flight) {
+        context_{emitter_, w, s, kind, {}},
+        rank_(context_),
+        stream_(rank_.optimizer, s.tiles_in_flight) {
     head_ = static_cast<UnitId>(w.model->units.size()) - 1;
     groups_ = micro_batch_groups(w, s, kind);
   }
@@ -116,6 +117,7 @@ class Driver {
   PlanKind kind_;
   const Workload& work_;
   const Schedule& schedule_;
+  RankContext context_;
   RankBuilder rank_;
   TileStream stream_;
   std::vector<Pass> passes_;
@@ -148,7 +150,7 @@ void Driver::list_passes() {
   // The last pass over these fetches nothing from home.
   for (UnitId u = 0; u <= head_; ++u)
     if (const UnitChoice& c = choice(u); uses(u).size() > 1 && (c.held || makes_second_copy(u)))
-      rank_.expect_no_retained_tiles(u);
+      rank_.parameters.expect_no_retained_tiles(u);
   if (!train()) return;
   // Tiles in the order in which their units are updated.
   for (UnitId i = 0; i <= head_; ++i) stream_.add(unit_tiles(work_, schedule_, ahead() ? i : head_ - i));
@@ -160,19 +162,19 @@ bool Driver::updated_in(const Pass& p) const { return ahead() && p.group == 0 &&
 void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   const bool resident = choice(u).resident;
   // Still open for an earlier pass (the turnaround from forward to backward), or held: nothing travels.
-  if (open_uses_[static_cast<std::size_t>(u)]++ > 0 || rank_.is_open(u)) {
-    if (retain) rank_.expect_no_retained_tiles(u);
+  if (open_uses_[static_cast<std::size_t>(u)]++ > 0 || rank_.parameters.is_open(u)) {
+    if (retain) rank_.parameters.expect_no_retained_tiles(u);
     return;
   }
-  out.push_back([this, u] { rank_.open_parameters(u); });
+  out.push_back([this, u] { rank_.parameters.open_parameters(u); });
   if (resident) return;
   if (has_second_copy_[static_cast<std::size_t>(u)]) {
-    out.push_back([this, u] { rank_.fetch_second_copy(u); });
+    out.push_back([this, u] { rank_.parameters.fetch_second_copy(u); });
     return;
   }
   for (const TileRef& t : unit_tiles(work_, schedule_, u))
-    out.push_back([this, t, retain] { rank_.fetch_tile(t, retain); });
-  out.push_back([this, u] { rank_.gather(u); });
+    out.push_back([this, t, retain] { rank_.parameters.fetch_tile(t, retain); });
+  out.push_back([this, u] { rank_.parameters.gather(u); });
   second_copy_task(u, out);
 }
 
@@ -180,7 +182,7 @@ void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
 void Driver::second_copy_task(UnitId u, std::vector<Task>& out) {
   if (!makes_second_copy(u)) return;
   has_second_copy_[static_cast<std::size_t>(u)] = true;
-  out.push_back([this, u] { rank_.keep_second_copy(u); });
+  out.push_back([this, u] { rank_.parameters.keep_second_copy(u); });
 }
 
 /// Where any later pass of the step finds the unit gone.
@@ -201,12 +203,12 @@ std::vector<Task> Driver::prepare(std::size_t p) {
   if (!reads_parameters(pass)) return tasks;
   if (updated_in(pass)) {
     ++open_uses_[static_cast<std::size_t>(u)];
-    tasks.push_back([this, u] { rank_.open_parameters(u); });
+    tasks.push_back([this, u] { rank_.parameters.open_parameters(u); });
     for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i)
       tasks.push_back([this] { stream_.advance(true); });
     tasks.push_back([this, u] {
-      rank_.mark_updated(u);
-      rank_.gather(u);
+      rank_.optimizer.mark_updated(u);
+      rank_.parameters.gather(u);
     });
     second_copy_task(u, tasks);
   } else {
@@ -225,13 +227,13 @@ std::vector<Task> Driver::drain(std::size_t p) {
   for (const TileRef& t : unit_tiles(work_, schedule_, u)) {
     tasks.push_back([this, t, resident] {
       if (!schedule_.update_ahead) stream_.read_ahead();
-      rank_.drain_tile(t);
+      rank_.gradients.drain_tile(t);
       if (!schedule_.update_ahead) stream_.advance(resident);
     });
   }
   tasks.push_back([this, u, resident] {
-    rank_.close_gradient(u);
-    if (!schedule_.update_ahead && resident) rank_.gather(u);
+    rank_.gradients.close_gradient(u);
+    if (!schedule_.update_ahead && resident) rank_.parameters.gather(u);
   });
   return tasks;
 }
@@ -239,21 +241,21 @@ std::vector<Task> Driver::drain(std::size_t p) {
 void Driver::emit_slot(const Pass& pass, int mb) {
   switch (pass.phase) {
     case Phase::forward:
-      if (pass.unit == 0) rank_.load_tokens(mb);
-      rank_.forward(pass.unit, mb);
+      if (pass.unit == 0) rank_.activations.load_tokens(mb);
+      rank_.activations.forward(pass.unit, mb);
       break;
     case Phase::head:
       if (kind_ == PlanKind::decode) {
-        rank_.decode_head();
+        rank_.activations.decode_head();
       } else if (train()) {
-        rank_.head(mb);
+        rank_.activations.head(mb);
       } else {
-        rank_.evaluate_head(mb);
+        rank_.activations.evaluate_head(mb);
       }
       break;
     case Phase::backward:
-      rank_.recompute(pass.unit, mb);
-      rank_.backward(pass.unit, mb);
+      rank_.activations.recompute(pass.unit, mb);
+      rank_.activations.backward(pass.unit, mb);
       break;
   }
 }
@@ -264,17 +266,17 @@ void Driver::close_pass(std::size_t p) {
   const auto close = [&](UnitId u) {
     const auto at = static_cast<std::size_t>(u);
     const bool stays = choice(u).held && p < uses(u).back();
-    if (--open_uses_[at] == 0 && !stays) rank_.close_parameters(u);
+    if (--open_uses_[at] == 0 && !stays) rank_.parameters.close_parameters(u);
   };
   if (reads_parameters(pass)) close(pass.unit);
   if (tied) close(0);
   if (!train()) return;
-  if (tied) rank_.park_tied_gradients();
+  if (tied) rank_.gradients.park_tied_gradients();
   if (pass.phase == Phase::forward) return;
   if (group(pass).ends_sum) {
-    rank_.reduce(pass.unit, work_.lot_sums().lot_of(group(pass).first));
+    rank_.gradients.reduce(pass.unit, work_.lot_sums().lot_of(group(pass).first));
   } else {
-    rank_.park_gradients(pass.unit);
+    rank_.gradients.park_gradients(pass.unit);
   }
 }
 
@@ -299,12 +301,12 @@ void Driver::emit_pass(std::size_t p) {
   }
   const std::vector<int> slots = micro_batches(pass);
   const bool back = pass.phase == Phase::backward;
-  if (train() && pass.phase != Phase::forward) rank_.bring_gradients(pass.unit);
+  if (train() && pass.phase != Phase::forward) rank_.gradients.bring_gradients(pass.unit);
   std::size_t fetched = 0, drained = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto share = [&](std::size_t total) { return total * (i + 1) / slots.size(); };
     if (i == 0 && (back || !schedule_.hold)) park_deferred();
-    rank_.bring_inputs(pass.unit, slots[i], back);
+    rank_.activations.bring_inputs(pass.unit, slots[i], back);
     while (fetched < share(spread.size())) spread[fetched++]();
     if (schedule_.prefetch > 0) bring_next(p, i);
     std::vector<Task> earlier = std::move(deferred_);
@@ -315,7 +317,7 @@ void Driver::emit_pass(std::size_t p) {
     while (drained < share(drains.size())) drains[drained++]();
     if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train())) continue;
     const int mb = slots[i];
-    deferred_.push_back([this, pass, mb] { rank_.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
+    deferred_.push_back([this, pass, mb] { rank_.activations.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
     if (schedule_.lag == 0) park_deferred();
   }
   close_pass(p);
@@ -352,9 +354,9 @@ void Driver::flush() {
   for (UnitId u = 0; u <= head_; ++u) stream_.add(unit_tiles(work_, schedule_, u));
   for (UnitId u = 0; u <= head_; ++u) {
     const bool resident = choice(u).resident;
-    if (resident) rank_.open_parameters(u);
+    if (resident) rank_.parameters.open_parameters(u);
     for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i) stream_.advance(resident);
-    if (resident) rank_.gather(u);
+    if (resident) rank_.parameters.gather(u);
   }
   commit();
 }
@@ -368,13 +370,13 @@ void Driver::park_deferred() {
 void Driver::bring_next(std::size_t p, std::size_t slot) {
   const std::vector<int> slots = micro_batches(passes_[p]);
   if (slot + 1 < slots.size()) {
-    rank_.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward);
+    rank_.activations.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward);
     return;
   }
   if (p + 1 >= passes_.size() || passes_[p + 1].phase != Phase::backward) return;
   park_deferred();
   const int first = group(passes_[p + 1]).first;
-  rank_.bring_inputs(passes_[p + 1].unit, first, true);
+  rank_.activations.bring_inputs(passes_[p + 1].unit, first, true);
 }
 
 StepPlan frame(PlanKind kind, const Workload& w, Detail detail) {

@@ -2,8 +2,8 @@
 #include <filesystem>
 
 #include "resume.h"
-#include "src/train/other_ranks.h"
-#include "src/train/stored_weights.h"
+#include "src/train/run/other_ranks.h"
+#include "src/train/states/stored_weights.h"
 
 namespace sluice::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "io/power_cut.h"
+#include "io/drives/power_cut.h"
 
 namespace sluice::test {
 namespace {

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "io/token_sink.h"
+#include "io/tokens/token_sink.h"
 #include "src/device/profile.h"
-#include "src/train/trainer.h"
+#include "src/train/run/trainer.h"
 #include "tests/scratch_dir.h"
 
 namespace sluice::test {

@@ -1,7 +1,7 @@
 // What the guard lets through is JSON for the parser that reads it.
 #include <nlohmann/json.hpp>
 
-#include "io/json_guard.h"
+#include "io/files/json_guard.h"
 #include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,5 +1,5 @@
 // A file of tensors: refused, or tensors that lie in it.
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 
 #include <array>
 

@@ -1,7 +1,7 @@
 // An index of shards, beside two that are whole: it names no file outside of its folder.
 #include <cstring>
 
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 #include "tests/fuzz/input.h"
 
 namespace {

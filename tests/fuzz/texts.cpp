@@ -1,5 +1,5 @@
 // JSON lines, plain and packed: documents, or one line that names the place.
-#include "io/text_source.h"
+#include "io/tokens/text_source.h"
 #include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

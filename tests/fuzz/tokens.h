@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "io/token_file.h"
+#include "io/tokens/token_file.h"
 #include "tests/fuzz/input.h"
 
 namespace sluice::fuzz {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "../model/model_runner.h"
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 #include "sluice/adamw.h"
-#include "src/train/hugging_face.h"
+#include "src/train/states/hugging_face.h"
 
 namespace sluice {
 namespace {

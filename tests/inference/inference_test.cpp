@@ -6,9 +6,9 @@
 #include <map>
 #include <set>
 
-#include "io/token_sink.h"
+#include "io/tokens/token_sink.h"
 #include "offload/plan/finish.h"
-#include "src/train/eval_sets.h"
+#include "src/train/data/eval_sets.h"
 #include "tests/inference/rig.h"
 
 namespace sluice {

@@ -4,7 +4,7 @@
 
 #include "src/device/calibrate.h"
 #include "src/device/profile.h"
-#include "src/train/trainer.h"
+#include "src/train/run/trainer.h"
 
 namespace sluice {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/train/inference.h"
+#include "src/train/inference/inference.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // Everything that can go wrong below the queue is continued, retried, reported or found by checksums.
-#include "io/fault.h"
+#include "io/drives/fault.h"
 
 #include <time.h>
 

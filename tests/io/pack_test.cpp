@@ -1,11 +1,11 @@
 // Documents packed whole into sequences.
-#include "io/pack.h"
+#include "io/tokens/pack.h"
 
 #include <map>
 #include <numeric>
 #include <set>
 
-#include "io/token_survey.h"
+#include "io/tokens/token_survey.h"
 #include "token_support.h"
 
 namespace sluice {

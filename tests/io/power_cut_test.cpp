@@ -1,5 +1,5 @@
 // After a power cut, what was synced is there, and nothing that was never written.
-#include "io/power_cut.h"
+#include "io/drives/power_cut.h"
 
 #include <fcntl.h>
 

@@ -1,4 +1,4 @@
-#include "io/publish.h"
+#include "io/files/publish.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>

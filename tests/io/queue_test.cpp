@@ -1,5 +1,5 @@
 // Queues of every backend against memory.
-#include "io/queue.h"
+#include "io/drives/queue.h"
 
 #include <array>
 #include <cstring>

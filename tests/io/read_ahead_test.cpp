@@ -1,4 +1,4 @@
-#include "io/read_ahead.h"
+#include "io/weights/read_ahead.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 
 #include <array>
 
-#include "io/json_guard.h"
+#include "io/files/json_guard.h"
 #include "support.h"
 
 namespace sluice {

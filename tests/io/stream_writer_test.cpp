@@ -1,4 +1,4 @@
-#include "io/stream_writer.h"
+#include "io/weights/stream_writer.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/queue.h"
-#include "io/swap_file.h"
+#include "io/drives/queue.h"
+#include "io/drives/swap_file.h"
 #include "tests/scratch_dir.h"
 
 namespace sluice {

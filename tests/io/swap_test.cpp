@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "io/swap_file.h"
+#include "io/drives/swap_file.h"
 #include "support.h"
 
 namespace sluice {

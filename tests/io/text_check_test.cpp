@@ -1,5 +1,5 @@
 // What is no text is refused by what it looks like, and no text is.
-#include "io/text_check.h"
+#include "io/tokens/text_check.h"
 
 #include <random>
 

@@ -1,4 +1,4 @@
-#include "io/text_source.h"
+#include "io/tokens/text_source.h"
 
 #include "token_support.h"
 

@@ -1,7 +1,7 @@
 #include <numeric>
 
-#include "io/token_header.h"
-#include "io/token_survey.h"
+#include "io/tokens/token_header.h"
+#include "io/tokens/token_survey.h"
 #include "token_support.h"
 
 namespace sluice {

@@ -1,8 +1,8 @@
 // Which tokens count in the loss, and documents packed for sequences.
 #include <functional>
 
-#include "io/token_header.h"
-#include "io/token_survey.h"
+#include "io/tokens/token_header.h"
+#include "io/tokens/token_survey.h"
 #include "token_support.h"
 
 namespace sluice {

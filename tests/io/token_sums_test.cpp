@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "io/token_survey.h"
+#include "io/tokens/token_survey.h"
 #include "token_support.h"
 
 namespace sluice {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "io/token_cache.h"
-#include "io/token_file.h"
-#include "io/token_sink.h"
-#include "io/tokenize.h"
+#include "io/tokens/token_cache.h"
+#include "io/tokens/token_file.h"
+#include "io/tokens/token_sink.h"
+#include "io/tokens/tokenize.h"
 #include "support.h"
 #include "tests/token_seal.h"
 

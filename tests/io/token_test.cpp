@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "io/token_file.h"
-#include "io/tokenize.h"
+#include "io/tokens/token_file.h"
+#include "io/tokens/tokenize.h"
 #include "token_support.h"
 
 namespace sluice {

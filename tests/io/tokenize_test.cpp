@@ -1,4 +1,4 @@
-#include "io/tokenize.h"
+#include "io/tokens/tokenize.h"
 
 #include <algorithm>
 

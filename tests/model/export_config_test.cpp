@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "src/model/model.h"
-#include "src/train/export.h"
+#include "src/train/states/export.h"
 
 namespace sluice {
 namespace {

@@ -12,7 +12,7 @@
 #include "models.h"
 #include "src/model/hf_weights.h"
 #include "src/model/init.h"
-#include "src/train/hugging_face.h"
+#include "src/train/states/hugging_face.h"
 #include "tests/scratch_dir.h"
 
 namespace sluice {

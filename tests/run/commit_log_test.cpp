@@ -8,7 +8,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "io/power_cut.h"
+#include "io/drives/power_cut.h"
 #include "tests/scratch_dir.h"
 
 namespace sluice {

@@ -11,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "io/power_cut.h"
+#include "io/drives/power_cut.h"
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 

@@ -10,7 +10,7 @@
 #include "random_schedule.h"
 #include "src/schedule/build.h"
 #include "src/schedule/search.h"
-#include "src/train/prepare.h"
+#include "src/train/request/prepare.h"
 
 namespace sluice::test {
 namespace {

@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
-#include "io/token_file.h"
 #include "io/tokenizer/tokenizer.h"
+#include "io/tokens/token_file.h"
 #include "tests/io/token_support.h"
 
 namespace sluice {

@@ -9,13 +9,13 @@
 #include <optional>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 #include "run_command.h"
 #include "sluice/adamw.h"
 #include "sluice/half.h"
 #include "src/model/model.h"
-#include "src/train/export.h"
-#include "src/train/export_run.h"
+#include "src/train/states/export.h"
+#include "src/train/states/export_run.h"
 
 namespace sluice {
 namespace {

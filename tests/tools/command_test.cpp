@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "io/token_file.h"
+#include "io/tokens/token_file.h"
 
 namespace sluice {
 namespace {

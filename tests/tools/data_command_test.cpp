@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
-#include "io/token_file.h"
-#include "io/token_header.h"
 #include "io/tokenizer/tokenizer.h"
+#include "io/tokens/token_file.h"
+#include "io/tokens/token_header.h"
 #include "tests/io/token_support.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
 // Budgets and drives that this machine does not have: refused by what would run, assumed by plans that are asked to.
-#include "src/train/machine_limits.h"
+#include "src/train/request/machine_limits.h"
 
 #include <sys/mount.h>
 

@@ -12,7 +12,7 @@
 #include "src/device/efficiency.h"
 #include "src/device/profile.h"
 #include "src/device/profile_rates.h"
-#include "src/train/profile_doubts.h"
+#include "src/train/request/profile_doubts.h"
 #include "tests/scratch_dir.h"
 
 namespace sluice {

@@ -1,7 +1,7 @@
 // What can be known of a request is known before anything is measured, searched or made.
 #include <sys/mount.h>
 
-#include "io/token_sink.h"
+#include "io/tokens/token_sink.h"
 #include "run_command.h"
 
 namespace sluice {

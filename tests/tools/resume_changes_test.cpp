@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "run_command.h"
-#include "src/train/run_config.h"
+#include "src/train/request/run_config.h"
 
 namespace sluice {
 namespace {

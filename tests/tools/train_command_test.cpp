@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "command.h"
-#include "io/token_sink.h"
+#include "io/tokens/token_sink.h"
 #include "src/device/profile.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-#include "src/train/wear.h"
+#include "src/train/request/wear.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Which windows training leaves out, of every kind of file.
-#include "src/train/held_out.h"
+#include "src/train/data/held_out.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "io/token_sink.h"
-#include "src/train/batches.h"
-#include "src/train/eval_sets.h"
+#include "io/tokens/token_sink.h"
+#include "src/train/data/batches.h"
+#include "src/train/data/eval_sets.h"
 #include "tests/scratch_dir.h"
 
 namespace sluice {

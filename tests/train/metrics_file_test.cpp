@@ -1,5 +1,5 @@
 // Metrics of a run that goes on: what of a file stays, whatever has become of it.
-#include "src/train/metrics_file.h"
+#include "src/train/run/metrics_file.h"
 
 #include <gtest/gtest.h>
 

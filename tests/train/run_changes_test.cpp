@@ -1,5 +1,5 @@
 // What a run remembers of how it went on.
-#include "src/train/run_changes.h"
+#include "src/train/request/run_changes.h"
 
 #include <gtest/gtest.h>
 

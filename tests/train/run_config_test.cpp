@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "src/train/run_config_json.h"
+#include "src/train/request/run_config_json.h"
 
 namespace sluice::test {
 namespace {

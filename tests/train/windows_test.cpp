@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "io/token_sink.h"
-#include "src/train/batches.h"
+#include "io/tokens/token_sink.h"
+#include "src/train/data/batches.h"
 #include "tests/scratch_dir.h"
 
 namespace sluice {

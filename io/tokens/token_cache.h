@@ -1,0 +1,27 @@
+// Texts that are trained on as they are: their tokens are made once and kept.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "io/tokenizer/tokenizer.h"
+#include "io/tokens/token_file.h"
+
+namespace sluice {
+
+/// How a text becomes tokens.
+struct TextTokens {
+  std::shared_ptr<const Tokenizer> tokenizer = {};    ///< documents as 'sluice data tokenize' makes them; none: bytes
+  std::function<void(const std::string&)> note = {};  ///< what is done to the text, and to tokens that are not whole
+  std::function<Status(double fraction)> watch = {};  ///< now and then while it is done; its error ends it
+};
+
+/// A token file as it is; anything else is taken as text (io/tokens/text_source.h) and tokenized into `cache_dir` (made if
+/// missing; empty: the user's cache), again only when its content or the tokenizer is new there, or what is there is
+/// not what was written. What another user may have written there is not trusted. bad_request for what is no text,
+/// before anything is made.
+Result<TokenFile> open_or_tokenize(const std::string& path, std::string cache_dir,
+                                   const TokenFile::Requirements& requirements, const TextTokens& tokens = {});
+
+}  // namespace sluice

@@ -1,0 +1,223 @@
+#include "src/schedule/activation_moves.h"
+
+#include <algorithm>
+
+#include "sluice/status.h"
+#include "src/device/calibrate.h"
+
+namespace sluice {
+
+ActivationMoves::ActivationMoves(RankContext& context, GradientMoves& gradients)
+    : RankMoves(context), gradients_(gradients) {
+  for (auto& row : cost_index_) row.fill(-1);
+  for (UnitId u = 0; u <= head_unit(); ++u)
+    costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype, *work_.kernels, work_.kv_capacity));
+}
+
+bool ActivationMoves::travels(UnitId u) const {
+  return !schedule_.hold && schedule_.group > 1 && choice(u).boundary != Place::device;
+}
+
+void ActivationMoves::load_tokens(int mb) {
+  const std::string name = "tokens.mb" + std::to_string(mb);
+  const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
+  parts_.tokens[static_cast<std::size_t>(mb)] = to;
+  const Part loaded = stage(name, to.bytes);
+  Op& op = emit_.op(OpKind::load_tokens, LaneKind::input, 0);
+  op.micro_batch = mb;
+  op.bytes = to.bytes;
+  Emitter::touch(op, loaded, Role::dst, Mode::write);
+  emit_.move(OpKind::copy, LaneKind::h2d, 0, loaded, to, -1, mb);
+}
+
+void ActivationMoves::bring_inputs(UnitId u, int mb, bool backward) {
+  PerMicroBatch& m = micro(u, mb);
+  if (!m.x.valid() && m.parked_x.part.valid()) m.x = bring(m.parked_x, label(u, "x", mb), u, mb, Life::brief);
+  if (!backward) return;
+  if (m.parked_saved.part.valid()) {
+    m.saved = bring(m.parked_saved, label(u, "saved", mb), u, mb, Life::brief);
+    m.parked_saved = {};
+  }
+  if (u >= head_unit()) return;
+  PerMicroBatch& above = micro(u + 1, mb);
+  if (above.parked_d.part.valid()) {
+    above.d = bring(above.parked_d, label(u + 1, "d", mb), u, mb, Life::brief);
+    above.parked_d = {};
+  }
+}
+
+/// What follows tokens through the model: their words at the ends, and where documents begin for every attention.
+void ActivationMoves::touch_tokens(Op& op, UnitId u, int mb) {
+  const Sublayer kind = spec(u).kind;
+  const bool reads =
+      kind == Sublayer::embed || kind == Sublayer::head || (kind == Sublayer::attention && work_.documents);
+  if (reads) Emitter::touch(op, parts_.tokens[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+}
+
+/// Index in the plan's cost keys, which all ranks share.
+std::int32_t ActivationMoves::cost_of(Sublayer sublayer, OpKind kind) {
+  std::int32_t& index = cost_index_[static_cast<std::size_t>(sublayer)][static_cast<std::size_t>(kind)];
+  if (index >= 0) return index;
+  std::vector<std::string>& keys = emit_.plan().cost_keys;
+  const std::string key = cost_key(work_, sublayer, kind);
+  auto at = std::find(keys.begin(), keys.end(), key);
+  if (at == keys.end()) at = keys.insert(keys.end(), key);
+  return index = static_cast<std::int32_t>(at - keys.begin());
+}
+
+Op& ActivationMoves::compute(OpKind kind, UnitId u, int mb) {
+  Op& op = emit_.op(kind, LaneKind::compute, u);
+  op.micro_batch = mb;
+  op.flop = op_flop(costs_[static_cast<std::size_t>(u)], kind);
+  op.cost = cost_of(spec(u).kind, kind);
+  return op;
+}
+
+void ActivationMoves::touch_parameters(Op& op, UnitId u) {
+  Emitter::touch(op, unit(u).open, Role::parameters, Mode::read);
+  if (u == head_unit() && work_.model->config.tied) Emitter::touch(op, unit(0).open, Role::tied_parameters, Mode::read);
+}
+
+void ActivationMoves::touch_workspace(OpKind kind, UnitId u, Part& out) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  const bool back = kind == OpKind::backward || kind == OpKind::forward_backward;
+  const std::uint64_t bytes = back ? cost.backward_workspace_bytes : cost.forward_workspace_bytes;
+  if (bytes > 0) out = device(label(u, "workspace"), bytes);
+}
+
+void ActivationMoves::forward(UnitId u, int mb) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  const bool train = kind_ == PlanKind::train;
+  const bool saves = train && cost.saved_bytes > 0 && choice(u).saved != Saved::recompute;
+  Part workspace;
+  touch_workspace(OpKind::forward, u, workspace);
+  if (saves) m.saved = device(label(u, "saved", mb), cost.saved_bytes, Life::lasting);
+  const Part out = device(label(u + 1, "x", mb), cost.boundary_bytes, Life::lasting);
+  micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
+  Op& op = compute(OpKind::forward, u, mb);
+  touch_parameters(op, u);
+  touch_tokens(op, u, mb);
+  if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  Emitter::touch(op, out, Role::x_out, Mode::write);
+  if (saves) Emitter::touch(op, m.saved, Role::saved, Mode::write);
+  if (!parts_.kv.empty() && parts_.kv[static_cast<std::size_t>(u)].valid())
+    Emitter::touch(op, parts_.kv[static_cast<std::size_t>(u)], Role::kv_cache, Mode::read_write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  // The input's device copy ends here unless it waits on the device for the backward pass.
+  if (!train || choice(u).boundary != Place::device) m.x = Part{};
+}
+
+void ActivationMoves::recompute(UnitId u, int mb) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  if (cost.saved_bytes == 0 || m.saved.valid()) return;
+  Part workspace;
+  touch_workspace(OpKind::recompute, u, workspace);
+  m.saved = device(label(u, "saved", mb), cost.saved_bytes);
+  Op& op = compute(OpKind::recompute, u, mb);
+  touch_parameters(op, u);
+  touch_tokens(op, u, mb);
+  Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  Emitter::touch(op, m.saved, Role::saved, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+}
+
+void ActivationMoves::backward(UnitId u, int mb) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  PerMicroBatch& above = micro(u + 1, mb);
+  Part workspace;
+  touch_workspace(OpKind::backward, u, workspace);
+  if (u > 0) m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
+  const Mode mode = gradients_.open_lot(u, mb);
+  Op& op = compute(OpKind::backward, u, mb);
+  op.accumulate = mode == Mode::read_write;
+  if (u > 0) touch_parameters(op, u);
+  touch_tokens(op, u, mb);
+  if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  if (m.saved.valid()) Emitter::touch(op, m.saved, Role::saved, Mode::read);
+  Emitter::touch(op, above.d, Role::d_out, Mode::read);
+  if (u > 0) Emitter::touch(op, m.d, Role::d_in, Mode::write);
+  Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  m.x = m.saved = above.d = Part{};
+  m.parked_x = {};
+  gradients_.close_lot(u, mb);
+}
+
+void ActivationMoves::head(int mb) {
+  const UnitId u = head_unit();
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  Part workspace;
+  touch_workspace(OpKind::forward_backward, u, workspace);
+  m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
+  const Mode mode = gradients_.open_lot(u, mb);
+  const Part tied = gradients_.has_tied_gradient() ? gradients_.tied_gradient(work_.lot_sums().lot_of(mb)) : Part{};
+  Op& op = compute(OpKind::forward_backward, u, mb);
+  op.accumulate = mode == Mode::read_write;
+  touch_parameters(op, u);
+  touch_tokens(op, u, mb);
+  Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  Emitter::touch(op, m.d, Role::d_in, Mode::write);
+  Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
+  if (tied.valid()) Emitter::touch(op, tied, Role::tied_gradient, mode);
+  Emitter::touch(op, parts_.losses.slice(8 * static_cast<std::uint64_t>(mb), 8), Role::loss, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  m.x = Part{};
+  m.parked_x = {};
+  gradients_.close_lot(u, mb);
+}
+
+void ActivationMoves::evaluate_head(int mb) {
+  const UnitId u = head_unit();
+  Part workspace;
+  touch_workspace(OpKind::loss, u, workspace);
+  Op& op = compute(OpKind::loss, u, mb);
+  touch_parameters(op, u);
+  touch_tokens(op, u, mb);
+  Emitter::touch(op, micro(u, mb).x, Role::x_in, Mode::read);
+  Emitter::touch(op, parts_.losses.slice(8 * static_cast<std::uint64_t>(mb), 8), Role::loss, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  micro(u, mb).x = Part{};
+}
+
+void ActivationMoves::decode_head() {
+  const UnitId u = head_unit();
+  Part workspace;
+  touch_workspace(OpKind::logits, u, workspace);
+  const Part out = device("logits.device", parts_.logits.bytes);
+  Op& op = compute(OpKind::logits, u, 0);
+  touch_parameters(op, u);
+  Emitter::touch(op, micro(u, 0).x, Role::x_in, Mode::read);
+  Emitter::touch(op, out, Role::logits, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  micro(u, 0).x = Part{};
+  emit_.move(OpKind::copy, LaneKind::d2h, u, out, parts_.logits);
+}
+
+void ActivationMoves::park_outputs(UnitId u, int mb, bool backward) {
+  if (backward) {
+    PerMicroBatch& m = micro(u, mb);
+    if (u == 0 || !travels(u)) return;
+    m.parked_d = park(m.d, choice(u).boundary, label(u, "d", mb), u, mb);
+    m.d = Part{};
+    return;
+  }
+  const bool train = kind_ == PlanKind::train;
+  PerMicroBatch& m = micro(u, mb);
+  if (m.saved.valid() && (choice(u).saved == Saved::host || choice(u).saved == Saved::nvme)) {
+    const Place place = choice(u).saved == Saved::host ? Place::host : Place::nvme;
+    m.parked_saved = park(m.saved, place, label(u, "saved", mb), u, mb);
+    m.saved = Part{};
+  }
+  const UnitId v = u + 1;
+  const bool for_backward = train && v != head_unit() && choice(v).boundary != Place::device;
+  if (!for_backward && !travels(v)) return;
+  PerMicroBatch& next = micro(v, mb);
+  next.parked_x = park(next.produced, choice(v).boundary, label(v, "x", mb), v, mb);
+  if (travels(v)) next.x = Part{};
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+// Compute ops of one micro-batch, and the travels of activations.
+#pragma once
+
+#include "src/schedule/gradient_moves.h"
+
+namespace sluice {
+
+class ActivationMoves : RankMoves {
+ public:
+  ActivationMoves(RankContext& context, GradientMoves& gradients);
+
+  void load_tokens(int mb);
+  void bring_inputs(UnitId u, int mb, bool backward);
+  void forward(UnitId u, int mb);
+  void recompute(UnitId u, int mb);
+  void backward(UnitId u, int mb);
+  void head(int mb);
+  void evaluate_head(int mb);
+  void decode_head();
+  void park_outputs(UnitId u, int mb, bool backward);
+
+ private:
+  bool travels(UnitId u) const;  ///< activations between passes do not stay on the device
+  void touch_tokens(Op& op, UnitId u, int mb);
+  void touch_parameters(Op& op, UnitId u);
+  void touch_workspace(OpKind kind, UnitId u, Part& out);
+  Op& compute(OpKind kind, UnitId u, int mb);
+  std::int32_t cost_of(Sublayer sublayer, OpKind kind);
+
+  GradientMoves& gradients_;
+  std::vector<SublayerCost> costs_;  ///< by unit
+  std::array<std::array<std::int32_t, op_names.size()>, 4> cost_index_;  ///< in the plan's cost keys, -1 not asked yet
+};
+
+}  // namespace sluice

@@ -1,0 +1,183 @@
+#include "src/schedule/gradient_moves.h"
+
+#include <utility>
+
+#include "sluice/exchange.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+void GradientMoves::bring_gradients(UnitId u) {
+  PerUnit& s = unit(u);
+  for (std::size_t i = 0; i < s.parked_gradients.size(); ++i)
+    s.gradients.push_back(
+        bring(s.parked_gradients[i], lot_label(u, "gradient", static_cast<int>(i)), u, -1, Life::lasting));
+  s.parked_gradients.clear();
+}
+
+void GradientMoves::park_gradients(UnitId u) {
+  PerUnit& s = unit(u);
+  if (choice(u).accumulator == Place::device) return;
+  for (std::size_t i = 0; i < s.gradients.size(); ++i)
+    s.parked_gradients.push_back(
+        park(s.gradients[i], choice(u).accumulator, lot_label(u, "gradient", static_cast<int>(i)), u, -1));
+  s.gradients.clear();
+}
+
+/// The gradient of the micro-batch's lot is at the end of the unit's partial sums. How a backward op meets it.
+Mode GradientMoves::open_lot(UnitId u, int mb) {
+  if (!lot_sums_.begins_lot(mb)) return Mode::read_write;
+  unit(u).gradients.push_back(
+      device(lot_label(u, "gradient", lot_sums_.lot_of(mb)), work_.full_numel(u) * 4, Life::lasting));
+  return Mode::write;
+}
+
+/// Behind a lot's last micro-batch. The two gradients of a tied matrix are accumulated apart and added once a lot, so
+/// that the order of additions does not depend on how micro-batches are grouped.
+void GradientMoves::close_lot(UnitId u, int mb) {
+  if (!lot_sums_.ends_lot(mb)) return;
+  const int lot = lot_sums_.lot_of(mb);
+  std::vector<Part>& sums = unit(u).gradients;
+  if (u == 0 && has_tied_gradient()) {
+    Part& tied = tied_gradient(lot);
+    add(tied, sums.back().slice(spec(0).tensors.front().offset * 4, tied.bytes), 0);
+    tied = Part{};
+  }
+  if (work_.reduction == Reduction::pass) return;  // once it is reduced
+  for (int left = lot_sums_.additions_after(lot); left > 0; --left) {
+    const Part top = sums.back();
+    sums.pop_back();
+    add(top, sums.back(), u);
+  }
+}
+
+void GradientMoves::add(const Part& from, const Part& to, UnitId u) {
+  Op& op = emit_.op(OpKind::accumulate, LaneKind::compute, u);
+  op.bytes = from.bytes;
+  Emitter::touch(op, from, Role::src, Mode::read);
+  Emitter::touch(op, to, Role::dst, Mode::read_write);
+}
+
+/// On the device, wherever it was.
+Part& GradientMoves::tied_gradient(int lot) {
+  Tied& tied = tied_[static_cast<std::size_t>(lot)];
+  if (tied.open.valid()) return tied.open;
+  const std::string name = lot_label(0, "tied_gradient", lot);
+  if (tied.parked.part.valid()) {
+    tied.open = bring(tied.parked, name, 0, -1, Life::lasting);
+    tied.parked = {};
+    return tied.open;
+  }
+  const ModelConfig& c = work_.model->config;
+  tied.open = device(name, 4 * static_cast<std::uint64_t>(c.vocabulary * c.hidden), Life::lasting);
+  return tied.open;
+}
+
+void GradientMoves::park_tied_gradients() {
+  if (choice(0).accumulator == Place::device) return;
+  for (std::size_t lot = 0; lot < tied_.size(); ++lot) {
+    Tied& tied = tied_[lot];
+    if (!tied.open.valid()) continue;
+    tied.parked = park(tied.open, choice(0).accumulator, lot_label(0, "tied_gradient", static_cast<int>(lot)), 0, -1);
+    tied.open = Part{};
+  }
+}
+
+void GradientMoves::reduce(UnitId u, int lot) {
+  PerUnit& s = unit(u);
+  SLUICE_CHECK(s.gradients.size() == 1, "unit %d has %zu partial sums", u, s.gradients.size());
+  Part sum = reduced(u, s.gradients.front());
+  s.gradients.clear();
+  const bool is_last = work_.reduction == Reduction::last || lot == work_.lots - 1;
+  if (work_.reduction == Reduction::pass) {
+    // The ranks' lots of a pass are a node of the tree; passes add up as a rank's own lots do.
+    for (int left = lot_sums_.additions_after(lot); left > 0; --left) {
+      const Parked below = s.shard_sums.back();
+      s.shard_sums.pop_back();
+      const Part to = below.place == Place::device
+                          ? below.part
+                          : bring(below, lot_label(u, "gradient.shard", lot - 1), u, -1, Life::lasting);
+      add(sum, to, u);
+      sum = to;
+    }
+  }
+  if (is_last) {
+    s.shard_gradient = sum;
+    return;
+  }
+  const Place place = choice(u).accumulator;
+  s.shard_sums.push_back(place == Place::device ? Parked{place, sum}
+                                                : park(sum, place, lot_label(u, "gradient.shard", lot), u, -1));
+}
+
+/// Over the ranks: first those that share one copy of the states, neighbours and so a part of the tree, then the
+/// replicas, each of which adds up a part of the shard for all of them.
+Part GradientMoves::reduced(UnitId u, const Part& gradient) {
+  if (work_.ranks() == 1) return gradient;
+  const auto on_device = [&] {
+    const Life life = work_.reduction == Reduction::pass ? Life::lasting : Life::brief;
+    return work_.shards() == 1 ? gradient : device(label(u, "gradient.shard"), work_.shard_numel(u) * 4, life);
+  };
+  Part sum = gradient;
+  if (work_.meets_in_host) {
+    sum = stage(label(u, "gradient"), gradient.bytes);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, gradient, sum);
+  }
+  if (work_.shards() > 1) {
+    const Part shard = work_.meets_in_host ? own_part(sum, sharding_group) : on_device();
+    reduce_parts(u, sum, shard, sharding_group);
+    sum = shard;
+  }
+  if (work_.replicas() > 1) {
+    const Part own = own_part(sum, replica_group);
+    reduce_parts(u, sum, own, replica_group);
+    // Whoever reads any of it waits for the gather, on all ranks alike, whichever part is their own.
+    Op& op = emit_.collective(OpKind::all_gather, replica_group, u);
+    op.bytes = sum.bytes - own.bytes;
+    Emitter::touch(op, sum, Role::dst, Mode::read_write);
+  }
+  if (!work_.meets_in_host) return sum;
+  const Part shard = on_device();
+  emit_.move(OpKind::copy, LaneKind::h2d, u, sum, shard);
+  return shard;
+}
+
+void GradientMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group) {
+  const RankId members = work_.topology.size(emit_.plan().groups[static_cast<std::size_t>(group)]);
+  Op& op = emit_.collective(OpKind::reduce_scatter, group, u);
+  op.sums = work_.sums;
+  op.bytes = wire_bytes(op.sums, own.bytes) * (members - 1u);
+  Emitter::touch(op, whole, Role::src, Mode::read);
+  Emitter::touch(op, own, Role::dst, Mode::write);
+  if (!work_.exchanges) return;
+  const std::uint64_t room = exchange_bytes(members, own.bytes);
+  Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
+}
+
+void GradientMoves::drain_tile(const TileRef& t) {
+  const Part from = tile_of(unit(t.unit).shard_gradient, t, 4);
+  const bool waits_in_host = schedule_.update_ahead && choice(t.unit).gradient == Place::host;
+  const Part host =
+      waits_in_host ? tile_of(unit(t.unit).gradient_wait, t, 4) : stage(tile_label(t, StateKind::gradient), from.bytes);
+  emit_.move(OpKind::copy, LaneKind::d2h, t.unit, from, host, t.index);
+  Op& norm = emit_.op(OpKind::grad_norm, LaneKind::optimizer, t.unit);
+  norm.tile = t.index;
+  norm.element = t.element;
+  norm.numel = t.numel;
+  norm.bytes = host.bytes;
+  Emitter::touch(norm, host, Role::gradient, Mode::read);
+  norm.accumulate = std::exchange(parts_.has_norm, true);
+  Emitter::touch(norm, parts_.control.slice(control_result_bytes, sizeof(ExactSum)), Role::control,
+                 norm.accumulate ? Mode::read_write : Mode::write);
+  if (!schedule_.update_ahead) {
+    const bool on_device = choice(t.unit).update_on_device;
+    (on_device ? device_tile(t) : tile(t))[StateKind::gradient] = on_device ? from : host;
+  } else if (!waits_in_host) {
+    const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
+    emit_.move(OpKind::write, LaneKind::nvme_write, t.unit, host, wait, t.index);
+  }
+}
+
+void GradientMoves::close_gradient(UnitId u) { unit(u).shard_gradient = Part{}; }
+
+}  // namespace sluice

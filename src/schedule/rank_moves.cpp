@@ -1,0 +1,149 @@
+#include "src/schedule/rank_moves.h"
+
+#include <algorithm>
+
+#include "src/device/calibrate.h"
+
+namespace sluice {
+
+std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedule, UnitId unit) {
+  const std::uint64_t shard = workload.shard_numel(unit);
+  std::vector<TileRef> tiles;
+  for (std::uint64_t at = 0; at < shard; at += schedule.tile_numel)
+    tiles.push_back({unit, static_cast<int>(tiles.size()), at, std::min(schedule.tile_numel, shard - at)});
+  return tiles;
+}
+
+std::string RankMoves::label(UnitId u, const char* what, int mb) const {
+  if (!emit_.has_names()) return {};
+  std::string s = spec(u).name + "." + what;
+  if (mb >= 0) s += ".mb" + std::to_string(mb);
+  return s;
+}
+
+bool RankMoves::has_state(StateKind k) const {
+  if (k == StateKind::parameter) return true;
+  return !work_.inference && (k != StateKind::remainder || has_remainder());
+}
+
+std::uint64_t RankMoves::state_bytes(StateKind k, std::uint64_t numel) const {
+  switch (k) {
+    case StateKind::parameter: return numel * element_bytes();
+    case StateKind::remainder: return numel * 2;
+    case StateKind::gradient: return numel * 4;
+    default: return moments_.bytes(numel);
+  }
+}
+
+Part RankMoves::device(const std::string& name, std::uint64_t bytes, Life life) {
+  return emit_.buffer(name, Tier::device, bytes, life);
+}
+
+Part RankMoves::stage(const std::string& name, std::uint64_t bytes) {
+  return emit_.buffer(name + ".stage", Tier::host, bytes, Life::brief);
+}
+
+Part RankMoves::tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const {
+  return whole.slice(t.element * bytes_per_element, t.numel * bytes_per_element);
+}
+
+/// Of a unit's whole parameters on the device.
+Part RankMoves::own_tile(const Part& parameters, const TileRef& t) const {
+  const std::uint64_t shard_bytes = work_.shard_numel(t.unit) * element_bytes();
+  return tile_of(parameters.slice(work_.topology.position(shard_axes) * shard_bytes, shard_bytes), t, element_bytes());
+}
+
+std::string RankMoves::tile_label(const TileRef& t, StateKind k) const {
+  if (!emit_.has_names()) return {};
+  return label(t.unit, state_names[static_cast<std::size_t>(k)]) + ".t" + std::to_string(t.index);
+}
+
+Part RankMoves::state_tile(const Part& whole, const TileRef& t, StateKind k) const {
+  const std::uint64_t begin = state_bytes(k, t.element);
+  return whole.slice(begin, state_bytes(k, t.element + t.numel) - begin);
+}
+
+// Durable state has two slots. Until a unit is updated in this iteration its state is read from the current one;
+// the update writes the next one, and reads after it find it there.
+Part RankMoves::slot_tile(const Part& whole, const TileRef& t, StateKind k, bool write) {
+  const bool next = emit_.at(whole).slots == 2 && (write || unit(t.unit).updated);
+  return state_tile(whole, t, k).in_slot(next ? Slot::next : Slot::current);
+}
+
+Part RankMoves::home_tile(const TileRef& t, StateKind k, bool write) {
+  return slot_tile(unit(t.unit).home[static_cast<std::size_t>(k)], t, k, write);
+}
+
+/// Where the tile of a state is in host memory: its home if that is there, else staging.
+Part RankMoves::host_tile(const TileRef& t, StateKind k) {
+  const Part home = home_tile(t, k, false);
+  return emit_.at(home).tier == Tier::host ? home : stage(tile_label(t, k), home.bytes);
+}
+
+/// The tile of a state in host memory: in place if its home is there, else read into staging.
+Part RankMoves::bring_home_tile(const TileRef& t, StateKind k) {
+  const Part home = home_tile(t, k, false), host = host_tile(t, k);
+  if (emit_.at(home).tier == Tier::nvme) emit_.move(OpKind::read, LaneKind::nvme_read, t.unit, home, host, t.index);
+  return host;
+}
+
+/// To the drive, where the state has its home or, if it lives in host memory, its durable copy.
+void RankMoves::save_home_tile(const TileRef& t, StateKind k, const Part& host) {
+  const PerUnit& s = unit(t.unit);
+  const Part& home = s.home[static_cast<std::size_t>(k)];
+  const Part& kept = emit_.at(home).tier == Tier::nvme ? home : s.mirror[static_cast<std::size_t>(k)];
+  if (kept.valid()) emit_.move(OpKind::write, LaneKind::nvme_write, t.unit, host, slot_tile(kept, t, k, true), t.index);
+}
+
+/// The equal part that is this rank's by its place in the group.
+Part RankMoves::own_part(const Part& whole, std::int32_t group) const {
+  const AxisSet axes = emit_.plan().groups[static_cast<std::size_t>(group)];
+  const std::uint64_t part = whole.bytes / work_.topology.size(axes);
+  return whole.slice(work_.topology.position(axes) * part, part);
+}
+
+RankParts::Parked RankMoves::park(const Part& from, Place place, const std::string& name, UnitId u, int mb) {
+  const std::string parked_name = name + ".parked";
+  if (place == Place::host) {
+    const Part host = emit_.buffer(parked_name, Tier::host, from.bytes, Life::lasting);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, from, host, -1, mb);
+    return {place, host};
+  }
+  const Part drive = emit_.buffer(parked_name, Tier::nvme, from.bytes, Life::lasting);
+  const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
+  emit_.at(drive).block_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, chunk_bytes));
+  for (std::uint64_t at = 0; at < from.bytes; at += chunk_bytes) {
+    const std::uint64_t bytes = std::min(chunk_bytes, from.bytes - at);
+    const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, from.slice(at, bytes), host, -1, mb);
+    // The drive moves whole pages.
+    emit_.move(OpKind::write, LaneKind::nvme_write, u, host, drive.slice(at, bytes), -1, mb).bytes =
+        padded_bytes(bytes);
+  }
+  return {place, drive};
+}
+
+Part RankMoves::bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life) {
+  const Part to = device(name, parked.part.bytes, life);
+  if (parked.place == Place::host) {
+    emit_.move(OpKind::copy, LaneKind::h2d, u, parked.part, to, -1, mb);
+    return to;
+  }
+  const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
+  for (std::uint64_t at = 0; at < to.bytes; at += chunk_bytes) {
+    const std::uint64_t bytes = std::min(chunk_bytes, to.bytes - at);
+    const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
+    emit_.move(OpKind::read, LaneKind::nvme_read, u, parked.part.slice(at, bytes), host, -1, mb).bytes =
+        padded_bytes(bytes);
+    emit_.move(OpKind::copy, LaneKind::h2d, u, host, to.slice(at, bytes), -1, mb);
+  }
+  return to;
+}
+
+std::string RankMoves::lot_label(UnitId u, const char* what, int lot) const {
+  std::string name = label(u, what);
+  if (!name.empty() && work_.lots > 1) name += ".lot" + std::to_string(lot);
+  return name;
+}
+
+}  // namespace sluice

@@ -1,0 +1,137 @@
+// What the moves of a rank's program share: where everything of each unit is while the program is written down, and the
+// small moves that larger ones are made of.
+//
+//   home       parameters and optimizer states between steps, persistent on host or nvme
+//   open       a unit's whole parameters (or fp32 gradient) on the device, for one pass
+//   parked     an activation, accumulator or boundary gradient sent to host or nvme, to be brought back
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "offload/state/moment_layout.h"
+#include "src/model/sublayer.h"
+#include "src/schedule/emitter.h"
+#include "src/schedule/schedule.h"
+
+namespace sluice {
+
+/// Of StepPlan::groups: who has the other shards, who votes on a step, who has the same shard, and who of the first is
+/// close.
+constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2, close_group = 3;
+
+/// One transfer and optimizer tile: elements [element, element + numel) of the rank's shard of the unit.
+struct TileRef {
+  UnitId unit;
+  int index;
+  std::uint64_t element, numel;
+};
+std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedule, UnitId unit);
+
+/// What an update reads and writes: those that have a home.
+inline constexpr std::array home_states{StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
+
+struct RankParts {
+  struct Parked {
+    Place place = Place::device;
+    Part part;
+  };
+  struct PerMicroBatch {
+    Part x, saved, d;  ///< on the device: input, saved activations, gradient of the input
+    Part produced;     ///< the input as its producer left it, until it is parked
+    Parked parked_x, parked_saved, parked_d;
+  };
+  /// The tile of each state while it is worked on.
+  struct Tile {
+    std::array<Part, state_names.size()> parts;
+    Part& operator[](StateKind k) { return parts[static_cast<std::size_t>(k)]; }
+  };
+  struct PerUnit {
+    Part resident, open, shard_gradient;
+    std::vector<Part> gradients;  ///< partial sums on the device, that of the current lot last
+    std::array<Part, 4> home;     ///< by StateKind, one shard each
+    std::array<Part, 4> mirror;   ///< the durable copy on nvme of a home in host memory
+    Part second_copy;             ///< in host memory, of this step
+    Part gradient_wait;
+    std::vector<Parked> parked_gradients;
+    std::vector<Parked> shard_sums;  ///< partial sums of what was reduced: parked, or on the device
+    bool updated = false;            ///< in this iteration
+    bool fetched_before = false;     ///< its last backward pass fetches nothing: the update reads the parameters itself
+    std::vector<PerMicroBatch> mb;
+    std::vector<Tile> tile;         ///< in host memory
+    std::vector<Tile> device_tile;  ///< where the device updates the unit
+  };
+
+  std::vector<PerUnit> units;
+  std::vector<Part> tokens;  ///< by micro-batch
+  std::vector<Part> kv;      ///< by unit
+  Part losses, control, logits;
+  Part diverged;          ///< per unit, counted on the device
+  bool has_norm = false;  ///< the step's norm has been begun
+};
+
+/// Of one plan, and of all moves on it.
+struct RankContext {
+  Emitter& emit;
+  const Workload& work;
+  const Schedule& schedule;
+  PlanKind kind;
+  RankParts parts;
+};
+
+class RankMoves {
+ protected:
+  using Parked = RankParts::Parked;
+  using PerMicroBatch = RankParts::PerMicroBatch;
+  using PerUnit = RankParts::PerUnit;
+  using Tile = RankParts::Tile;
+
+  explicit RankMoves(RankContext& context)
+      : emit_(context.emit),
+        work_(context.work),
+        schedule_(context.schedule),
+        kind_(context.kind),
+        parts_(context.parts),
+        moments_(MomentLayout::of(work_.moments, schedule_.tile_numel)) {}
+
+  PerUnit& unit(UnitId u) { return parts_.units[static_cast<std::size_t>(u)]; }
+  const PerUnit& unit(UnitId u) const { return parts_.units[static_cast<std::size_t>(u)]; }
+  const UnitSpec& spec(UnitId u) const { return work_.model->units[static_cast<std::size_t>(u)]; }
+  const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
+  PerMicroBatch& micro(UnitId u, int mb) { return unit(u).mb[static_cast<std::size_t>(mb)]; }
+  Tile& tile(const TileRef& t) { return unit(t.unit).tile[static_cast<std::size_t>(t.index)]; }
+  Tile& device_tile(const TileRef& t) { return unit(t.unit).device_tile[static_cast<std::size_t>(t.index)]; }
+  UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
+  std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }
+  bool has_remainder() const { return work_.dtype == Dtype::bf16; }
+  bool has_state(StateKind k) const;
+  std::uint64_t state_bytes(StateKind k, std::uint64_t numel) const;  ///< of the first `numel` elements of a shard
+
+  std::string label(UnitId u, const char* what, int mb = -1) const;  ///< empty where the plan has no names
+  std::string lot_label(UnitId u, const char* what, int lot) const;
+  std::string tile_label(const TileRef& t, StateKind k) const;
+
+  Part device(const std::string& name, std::uint64_t bytes, Life life = Life::brief);
+  Part stage(const std::string& name, std::uint64_t bytes);
+  Part own_part(const Part& whole, std::int32_t group) const;
+  Part tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const;
+  Part own_tile(const Part& parameters, const TileRef& t) const;
+  Part state_tile(const Part& whole, const TileRef& t, StateKind k) const;
+  Part slot_tile(const Part& whole, const TileRef& t, StateKind k, bool write);
+  Part home_tile(const TileRef& t, StateKind k, bool write);
+  Part host_tile(const TileRef& t, StateKind k);
+  Part bring_home_tile(const TileRef& t, StateKind k);
+  void save_home_tile(const TileRef& t, StateKind k, const Part& host);
+  Parked park(const Part& device_part, Place place, const std::string& name, UnitId u, int mb);
+  Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life);
+
+  Emitter& emit_;
+  const Workload& work_;
+  const Schedule& schedule_;
+  PlanKind kind_;
+  RankParts& parts_;
+  MomentLayout moments_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,185 @@
+#include "src/train/data/batches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "io/tokens/token_cache.h"
+#include "sluice/random.h"
+#include "src/train/data/data_tokenizer.h"
+
+namespace sluice {
+
+std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t key) {
+  unsigned half_bits = 1;
+  while ((std::uint64_t{1} << (2 * half_bits)) < count) ++half_bits;
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  do {
+    std::uint64_t left = index >> half_bits, right = index & mask;
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      const std::uint64_t mixed = left ^ (philox(key, right, round)[0] & mask);
+      left = right;
+      right = mixed;
+    }
+    index = left << half_bits | right;
+  } while (index >= count);
+  return index;
+}
+
+namespace {
+
+Status check_packed(const RunConfig& config, const TokenFile& tokens) {
+  const std::uint64_t packed = tokens.packed_sequence();
+  if (packed == 0 || packed == static_cast<std::uint64_t>(config.sequence)) return success();
+  return bad_request(
+      fmt::format("{}: its documents are packed for sequences of {}, and --seq is {}; give --seq {}, "
+                  "or pack them anew (sluice data tokenize --pack {})",
+                  config.data, packed, config.sequence, packed, config.sequence));
+}
+
+}  // namespace
+
+Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
+                            const std::function<void(const std::string&)>& note,
+                            const std::function<Status(double)>& watch) {
+  TokenFile::Requirements requirements;
+  requirements.vocabulary_limit = static_cast<std::uint64_t>(model.vocabulary);
+  const auto sequence = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.sequence));
+  requirements.tokens_min = sequence;
+  SLUICE_ASSIGN(const auto format, recognize_tokens(config.data));
+  TextTokens text{.tokenizer = nullptr, .note = note, .watch = watch};
+  if (!format) {
+    SLUICE_ASSIGN(text.tokenizer, text_tokenizer(config.data, config, model));
+    if (const std::string bytes = note_on_bytes(config.data, config); note && !bytes.empty()) note(bytes);
+  }
+  const std::string cache = config.run.empty() ? "" : config.run + "/tokens";
+  SLUICE_ASSIGN(TokenFile tokens, open_or_tokenize(config.data, cache, requirements, text));
+  if (format) SLUICE_TRY(check_token_file(config.data, tokens.tokenizer(), config, model));
+  SLUICE_TRY(check_packed(config, tokens));
+  if (config.document_mask.value_or(false) && !tokens.documents_known())
+    return bad_request(config.data + ": --document-mask on needs to know where documents end, and a " +
+                       format_name(tokens.format()) + " file of this kind does not say it; leave the option out");
+  // Packed sequences end with documents, and so need no token behind them.
+  if (tokens.packed_sequence() == 0 && tokens.count() == sequence)
+    return bad_request(fmt::format("{} has {} tokens, at least {} are needed", config.data, sequence, sequence + 1));
+  return tokens;
+}
+
+Result<RunConfig> with_document_mask(const RunConfig& config) {
+  RunConfig decided = config;
+  if (config.data.empty() || !config.document_mask.value_or(true)) return decided;
+  SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
+  decided.document_mask = config.document_mask.value_or(false);
+  if (format != TokenFormat::sluice) return decided;
+  SLUICE_ASSIGN(const TokenFile tokens, TokenFile::open(config.data));
+  SLUICE_TRY(check_packed(config, tokens));  // before the machine is measured
+  if (!config.document_mask) decided.document_mask = tokens.packed_sequence() != 0;
+  if (*decided.document_mask && tokens.documents_known() && config.sequence > 0) {
+    SLUICE_ASSIGN(decided.document_length, Windows(tokens, config.sequence, true).document_length());
+  }
+  return decided;
+}
+
+BatchRow BatchRow::of(std::span<std::int32_t> planes, std::uint64_t row, std::uint64_t rows, std::uint64_t sequence) {
+  const auto plane = [&](std::uint64_t p) { return planes.subspan((p * rows + row) * sequence, sequence); };
+  return {plane(0), plane(1), planes.size() < 3 * rows * sequence ? std::span<std::int32_t>() : plane(2)};
+}
+
+std::uint64_t BatchRow::targets_that_count() const {
+  return static_cast<std::uint64_t>(std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; }));
+}
+
+Windows Windows::from(std::uint64_t token) const {
+  Windows w = *this;
+  w.begin_ = token;
+  const std::uint64_t tokens = tokens_->count() - std::min(token, tokens_->count());
+  w.count_ = tokens_->packed_sequence() != 0 ? tokens / sequence_ : tokens == 0 ? 0 : (tokens - 1) / sequence_;
+  return w;
+}
+
+Windows Windows::first(std::uint64_t windows) const {
+  SLUICE_CHECK(windows <= count_, "%llu of %llu windows", static_cast<unsigned long long>(windows),
+               static_cast<unsigned long long>(count_));
+  Windows w = *this;
+  w.count_ = windows;
+  return w;
+}
+
+Status Windows::read(std::uint64_t window, const BatchRow& row) const {
+  const std::uint64_t start = begin_ + window * sequence_;
+  SLUICE_CHECK(window < count() && row.inputs.size() == sequence_ && row.targets.size() == sequence_,
+               "window %llu of %llu", static_cast<unsigned long long>(window),
+               static_cast<unsigned long long>(count()));
+  SLUICE_TRY(tokens_->read(start, row.inputs));
+  const std::uint64_t behind = std::min(sequence_, tokens_->count() - start - 1);
+  SLUICE_TRY(tokens_->read(start + 1, row.targets.first(behind)));
+  std::fill(row.targets.begin() + static_cast<std::ptrdiff_t>(behind), row.targets.end(), -1);
+  if (tokens_->has_mask()) SLUICE_TRY(mark_masked(start + 1, row.targets.first(behind)));
+  return documents_ ? mark_documents(start, row) : success();
+}
+
+Result<std::int64_t> Windows::document_length() const {
+  constexpr std::uint64_t looked_at_max = 256;
+  const std::uint64_t windows = std::min(count(), looked_at_max);
+  if (windows == 0) return 0;
+  std::vector<std::int32_t> planes(3 * sequence_);
+  const BatchRow row = BatchRow::of(planes, 0, 1, sequence_);
+  double keys = 0;  // that all tokens see
+  for (std::uint64_t i = 0; i < windows; ++i) {
+    SLUICE_TRY(mark_documents(begin_ + i * count() / windows * sequence_, row));
+    for (const std::int32_t before : row.positions) keys += before + 1.0;
+  }
+  // In documents of n tokens the mean token sees (n + 1) / 2.
+  const double length = std::max(1.0, 2 * keys / static_cast<double>(windows * sequence_) - 1);
+  const double grain = std::exp2(std::max(0.0, std::floor(std::log2(length)) - 4));
+  return static_cast<std::int64_t>(std::round(length / grain) * grain);
+}
+
+Status Windows::mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const {
+  std::array<std::uint8_t, 512> counts;
+  for (std::size_t at = 0; at < targets.size(); at += counts.size()) {
+    const std::span part = targets.subspan(at, std::min(counts.size(), targets.size() - at));
+    SLUICE_TRY(tokens_->read_mask(start + at, std::span(counts).first(part.size())));
+    for (std::size_t i = 0; i < part.size(); ++i)
+      if (counts[i] == 0) part[i] = -1;
+  }
+  return success();
+}
+
+/// Documents may begin before the window, and go on behind it.
+Status Windows::mark_documents(std::uint64_t start, const BatchRow& row) const {
+  const std::uint64_t end = start + sequence_;
+  SLUICE_ASSIGN(const TokenFile::DocumentRange range, tokens_->documents_in(start, sequence_));
+  std::uint64_t at = start;
+  for (std::uint64_t d = range.first; d < range.last; ++d) {
+    SLUICE_ASSIGN(const TokenFile::Document document, tokens_->document(d));
+    if (document.begin > at) break;
+    const std::uint64_t first = at, last = std::min(document.end, end);
+    for (; at < last; ++at) row.positions[at - start] = static_cast<std::int32_t>(at - first);
+    if (last > first && document.end <= end) row.targets[last - 1 - start] = -1;
+  }
+  if (at == end) return success();
+  return bad_request(fmt::format("{}: its table of documents contradicts itself at token {}", tokens_->path(), at));
+}
+
+Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed, bool documents,
+                                std::optional<double> share) {
+  Batches b;
+  SLUICE_ASSIGN(b.held_out_, hold_out(tokens, sequence, share));
+  const Windows windows(tokens, sequence, documents);
+  b.training_ = windows.first(b.held_out_.training);
+  b.held_out_windows_ = windows.from(b.held_out_.begin);
+  b.seed_ = seed;
+  return b;
+}
+
+std::uint64_t Batches::training_window(std::uint64_t sample) const {
+  const std::uint64_t windows = training_.count(), epoch = sample / windows;
+  return permuted(sample % windows, windows, seed_ * 0x9E3779B97F4A7C15ull + epoch);
+}
+
+}  // namespace sluice

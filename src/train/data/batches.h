@@ -1,0 +1,100 @@
+// Which tokens a step trains on: a pure function of (seed, global sample number).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "io/tokens/token_file.h"
+#include "sluice/status.h"
+#include "src/model/model.h"
+#include "src/train/data/held_out.h"
+#include "src/train/request/run_config.h"
+
+namespace sluice {
+
+/// config.data as tokens; a text's are made by the model's tokenizer (src/train/data/data_tokenizer.h) and kept. bad_request
+/// when it has less than one window, a larger vocabulary than the model, tokens of another tokenizer, or documents that
+/// are packed for sequences of another length. `note` is told what is done to a text, and when tokens that were kept of
+/// one are damaged and made again; `watch` hears the progress of that, and its error ends it.
+Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
+                            const std::function<void(const std::string&)>& note = {},
+                            const std::function<Status(double fraction)>& watch = {});
+
+/// The config with `document_mask` decided, where it was left open: on for token files whose documents are packed. And
+/// with the data's `document_length` where that is a token file and the mask is on.
+Result<RunConfig> with_document_mask(const RunConfig& config);
+
+/// One row of a micro-batch: planes of src/model/sublayer.h, each [sequence].
+struct BatchRow {
+  std::span<std::int32_t> inputs, targets;
+  std::span<std::int32_t> positions;  ///< empty: documents are not kept apart
+
+  std::uint64_t targets_that_count() const;
+  /// Row `row` of the planes of a micro-batch of `rows`.
+  static BatchRow of(std::span<std::int32_t> planes, std::uint64_t row, std::uint64_t rows, std::uint64_t sequence);
+};
+
+/// A token file as windows of sequence + 1 tokens, `sequence` apart: inputs, and what follows each of them. A target
+/// counts in the loss if the file's mask says so and, where documents are kept apart, if it is not the first token of
+/// one.
+class Windows {
+ public:
+  Windows() = default;
+  /// All of the file. `tokens` outlives it. The last token of packed documents has nothing behind it, and its window
+  /// serves all the same.
+  Windows(const TokenFile& tokens, std::int64_t sequence, bool documents)
+      : tokens_(&tokens), sequence_(static_cast<std::uint64_t>(sequence)), documents_(documents) {
+    *this = from(0);
+  }
+
+  /// The windows of the file of which the first begins at that token.
+  Windows from(std::uint64_t token) const;
+  /// The first of these; there are so many.
+  Windows first(std::uint64_t windows) const;
+  std::uint64_t count() const { return count_; }
+  const TokenFile& tokens() const { return *tokens_; }
+  /// `window` < count(). bad_request for tokens that are not in the vocabulary, or damaged.
+  Status read(std::uint64_t window, const BatchRow& row) const;
+  /// See RunConfig::document_length: of some windows, rounded to a sixteenth of a power of two.
+  Result<std::int64_t> document_length() const;
+  /// Whether all targets of all windows count.
+  bool all_count() const { return !tokens_->has_mask() && !documents_ && tokens_->packed_sequence() == 0; }
+
+ private:
+  Status mark_documents(std::uint64_t start, const BatchRow& row) const;
+  Status mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const;
+  const TokenFile* tokens_ = nullptr;
+  std::uint64_t sequence_ = 0;
+  bool documents_ = false;
+  std::uint64_t begin_ = 0, count_ = 0;  ///< the first token, and windows from there on
+};
+
+/// The windows of training and those that are held out (src/train/data/held_out.h). Every epoch visits every training window
+/// once, in an order of its own that (seed, epoch) decides.
+class Batches {
+ public:
+  /// `share`: that is held out, as hold_out takes it. bad_request when there is no room for one window of each.
+  static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed, bool documents,
+                                std::optional<double> share);
+
+  const Windows& training() const { return training_; }
+  const Windows& held_out_windows() const { return held_out_windows_; }
+  const HeldOut& held_out() const { return held_out_; }
+  const TokenFile& tokens() const { return training_.tokens(); }
+  /// The training window of global sample `sample`.
+  std::uint64_t training_window(std::uint64_t sample) const;
+
+ private:
+  Windows training_, held_out_windows_;
+  HeldOut held_out_;
+  std::uint64_t seed_ = 0;
+};
+
+/// A permutation of [0, count) as a function: a Feistel network over the next power of four, walked until it lands
+/// inside.
+std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t key);
+
+}  // namespace sluice

@@ -1,0 +1,153 @@
+#include "src/train/request/advice.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "sluice/size.h"
+#include "src/schedule/estimate.h"
+#include "src/schedule/recipe.h"
+
+namespace sluice {
+namespace {
+
+constexpr double notable_gain = 1.02;
+/// A unit more may just not fit.
+constexpr double full_share = 0.75;
+
+/// How they stream, of two schedules for the same model.
+void take_knobs(Schedule& s, const Schedule& from) {
+  s.prefetch = from.prefetch;
+  s.lag = from.lag;
+  s.tiles_in_flight = from.tiles_in_flight;
+  s.hold = from.hold;
+  s.tile_numel = from.tile_numel;
+}
+
+/// The least estimated seconds of a step of the run's kind within the workload's budgets, at most `now`.
+double best_seconds(const Workload& w, const Prepared& run, double now) {
+  const Cook cook(w, run.wish);
+  const Estimator estimator(w, run.profile);
+  Recipe recipe = run.search.recipe;
+  double best = now;
+  for (const Saved spilled : std::set<Saved>{Saved::recompute, recipe.spilled}) {
+    recipe.spilled = spilled;
+    std::optional<Schedule> schedule = cook.follow(recipe);
+    if (!schedule) continue;
+    Schedule as_now = *schedule;
+    take_knobs(as_now, run.search.schedule);
+    best = std::min(best, estimator.estimate(*schedule).step_seconds);
+    if (as_now != *schedule && cook.fits(as_now)) best = std::min(best, estimator.estimate(as_now).step_seconds);
+  }
+  return best;
+}
+
+/// The machine with one resource twice as fast.
+HardwareProfile with_faster(HardwareProfile hw, Resource resource) {
+  switch (resource) {
+    case Resource::compute:
+      hw.gemm_flops_f32 *= 2;
+      hw.gemm_flops_bf16 *= 2;
+      for (auto& [key, seconds] : hw.op_seconds) seconds /= 2;
+      if (hw.device) {
+        hw.device->gemm_flops_f32 *= 2;
+        hw.device->gemm_flops_bf16 *= 2;
+        hw.device->memory_bytes_per_second *= 2;
+      }
+      break;
+    case Resource::cores:
+      hw.cores *= 2;
+      hw.adamw_parameters_per_second *= 2;
+      hw.norm_bytes_per_second *= 2;
+      hw.gemm_flops_f32 *= 2;
+      hw.gemm_flops_bf16 *= 2;
+      for (auto& [key, seconds] : hw.op_seconds) seconds /= hw.device ? 1 : 2;
+      break;
+    case Resource::memory: hw.memory_bytes_per_second *= 2; break;
+    case Resource::drive:
+      hw.drive.read_bytes_per_second *= 2;
+      hw.drive.write_bytes_per_second *= 2;
+      hw.drive.mixed_bytes_per_second *= 2;
+      hw.drive.request_seconds /= 2;
+      break;
+    case Resource::link_down:
+    case Resource::link_up:
+      hw.h2d_bytes_per_second *= 2;
+      hw.d2h_bytes_per_second *= 2;
+      if (hw.device) {
+        hw.device->h2d_bytes_per_second *= 2;
+        hw.device->d2h_bytes_per_second *= 2;
+        hw.device->both_bytes_per_second *= 2;
+      }
+      break;
+    case Resource::network:
+      for (std::optional<MessageRates>* messages : {&hw.messages_inside, &hw.messages_between}) {
+        if (!*messages) messages->emplace();
+        (*messages)->gather_bytes_per_second *= 2;
+        (*messages)->reduce_bytes_per_second *= 2;
+      }
+      break;
+  }
+  return hw;
+}
+
+/// As the option of the tier takes it, of the budget per rank.
+std::uint64_t shown_bytes(const Prepared& run, Tier tier) {
+  const std::uint64_t budget = run.workload.budget_bytes[static_cast<std::size_t>(tier)];
+  return tier == Tier::device ? budget : budget * static_cast<std::uint64_t>(ranks_of_machine(run.config));
+}
+
+}  // namespace
+
+Advice advise(const Prepared& run) {
+  Advice advice;
+  advice.limit = run.predicted.bottleneck;
+  const std::size_t limit = static_cast<std::size_t>(advice.limit);
+  if (run.predicted.step_seconds > 0) advice.share = run.predicted.resource_seconds[limit] / run.predicted.step_seconds;
+  const Estimator estimator(run.workload, run.profile);
+  const double now = estimator.estimate(run.search.schedule).step_seconds;
+  const HardwareProfile faster = with_faster(run.profile, advice.limit);
+  const double then = Estimator(run.workload, faster).estimate(run.search.schedule).step_seconds;
+  advice.faster_limit_gain = now / then;
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+    Workload w = run.workload;
+    std::uint64_t& budget = w.budget_bytes[static_cast<std::size_t>(tier)];
+    const bool is_full = static_cast<double>(run.search.needs.of(tier)) > full_share * static_cast<double>(budget);
+    if (budget <= 1 || !is_full) continue;  // no limit, no drive, or room that nothing is gained from
+    budget *= 2;
+    const double gain = now / best_seconds(w, run, now);
+    if (gain >= notable_gain && (!advice.larger || gain > 1.005 * advice.larger->gain))
+      advice.larger = {tier, 2 * shown_bytes(run, tier), gain};
+  }
+  return advice;
+}
+
+std::string to_text(const Advice& a) {
+  static constexpr std::array<const char*, resource_names.size()> names{"computing",
+                                                    "the cores",
+                                                    "the memory's bandwidth",
+                                                    "the drive",
+                                                    "copies to the device",
+                                                    "copies from the device",
+                                                    "the network"};
+  static constexpr std::array<const char*, 3> options{"--device-memory", "--host-memory", "--nvme-space"};
+  char text[400];
+  const auto limit = static_cast<std::size_t>(a.limit);
+  std::snprintf(text, sizeof text, "%s limits the step (%.0f%% of it); ", names[limit], 100 * a.share);
+  std::string sentence = text;
+  if (a.limit == Resource::cores || a.limit == Resource::link_down || a.limit == Resource::link_up)
+    sentence.replace(sentence.find(" limits"), 7, " limit");
+  if (a.larger) {
+    const auto tier = static_cast<std::size_t>(a.larger->tier);
+    std::snprintf(text, sizeof text, "enlarge %s first: with %s (now %s) steps would be about %.2f times as fast",
+                  options[tier], format_bytes(a.larger->bytes).c_str(), format_bytes(a.larger->bytes / 2).c_str(),
+                  a.larger->gain);
+  } else {
+    std::snprintf(text, sizeof text,
+                  "twice any budget gains less than 2%%, a machine with twice as much of it %.2f times the speed",
+                  a.faster_limit_gain);
+  }
+  return sentence + text;
+}
+
+}  // namespace sluice

@@ -1,0 +1,86 @@
+#include "src/train/request/check_request.h"
+
+#include "src/train/data/batches.h"
+#include "src/train/data/data_tokenizer.h"
+#include "src/train/data/eval_sets.h"
+#include "src/train/inference/inference.h"
+#include "src/train/request/check_data.h"
+#include "src/train/request/check_outputs.h"
+#include "src/train/request/check_places.h"
+#include "src/train/request/choose_weights.h"
+#include "src/train/request/machine_limits.h"
+
+namespace sluice {
+namespace {
+
+/// Which weights are read, if any.
+Status decide_weights(const Request& request, const ModelSpec& model, CheckedRequest& checked) {
+  if (request.goes_on && request.from_scratch && !checked.config.init.empty())
+    return bad_request("--from-scratch contradicts the run, which began from the weights in " + checked.config.init +
+                       "; leave the option out to go on, or give another --run DIR");
+  if (request.goes_on) return success();
+  if (request.purpose != Purpose::train) {
+    SLUICE_ASSIGN(checked.config, with_weights(checked.config));
+    return success();
+  }
+  SLUICE_ASSIGN(WeightsChoice choice, choose_weights(checked.config, request.from_scratch, model));
+  checked.config.init = std::move(choice.init);
+  checked.weights = std::move(choice.told);
+  return success();
+}
+
+/// Where files are to be made.
+Status check_places(const Request& request) {
+  const RunConfig& c = request.config;
+  if (!c.run.empty() && !request.on_paper) SLUICE_TRY(check_makeable_directory("--run", c.run));
+  return check_profile(c);
+}
+
+/// What the machine has to have.
+Status check_there(const Request& request) {
+  const RunConfig& c = request.config;
+  if (c.assume) return success();
+  Status there = check_drives(c);
+  // The budgets of a run that goes on are those of the machine that it began on, and its plan may need less.
+  if (there.ok() && !request.goes_on) there = check_machine(c);
+  if (there.ok() || request.goes_on || !request.on_paper) return there;
+  return bad_request(there.error().message + ", or --assume that it is there");
+}
+
+}  // namespace
+
+namespace {
+constexpr int ranks_of_process_max = 64;
+}  // namespace
+
+Result<CheckedRequest> check_request(const Request& request) {
+  CheckedRequest checked{request.config, ""};
+  RunConfig& c = checked.config;
+  SLUICE_TRY(check_outputs(c));
+  if (c.ranks_of_node == 0 && c.ranks > ranks_of_process_max)
+    return bad_request("--ranks " + std::to_string(c.ranks) + ": a process has 1 to " +
+                       std::to_string(ranks_of_process_max) + "; more are started with mpirun, or planned with --cluster FILE");
+  if (!request.goes_on) SLUICE_TRY(check_not_unfinished_run("--model", c.model));
+  SLUICE_ASSIGN(const auto described, describe_request(c, request.purpose));
+  SLUICE_TRY(decide_weights(request, described->model, checked));
+  const bool is_new_run = !c.run.empty() && !request.goes_on && !request.on_paper;
+  if (is_new_run) SLUICE_TRY(check_room(c, described->model.parameters));
+  if (!c.data.empty()) {
+    if (!request.goes_on) {
+      SLUICE_ASSIGN(c, with_tokenizer(c));
+      SLUICE_ASSIGN(c, with_document_mask(c));
+    }
+    // One that is learned from or measured, and one that is held out.
+    const bool one_part = request.all_text || c.eval_split == 0.0;
+    const Status begins = check_data_begins(c, described->model.config, one_part ? 1 : 2);
+    if (!begins.ok() && request.goes_on)
+      return bad_request(begins.error().message + "; if the run's data was moved, --data PATH says where");
+    SLUICE_TRY(begins);
+  }
+  SLUICE_TRY(check_eval_data(c, described->model.config));
+  SLUICE_TRY(check_places(request));
+  SLUICE_TRY(check_there(request));
+  return checked;
+}
+
+}  // namespace sluice

@@ -1,0 +1,538 @@
+#include "src/train/request/prepare.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <filesystem>
+#include <thread>
+
+#include "io/files/publish.h"
+#include "offload/parallel.h"
+#include "sluice/size.h"
+#include "src/device/calibrate.h"
+#include "src/device/device.h"
+#include "src/device/link_measure.h"
+#include "src/device/profile.h"
+#include "src/device/profile_device.h"
+#include "src/device/profile_measure.h"
+#include "src/device/profile_rates.h"
+#include "src/schedule/build.h"
+#include "src/train/request/assumed_drive.h"
+#include "src/train/request/drive_space.h"
+#include "src/train/request/machine_limits.h"
+#include "src/train/request/profile_doubts.h"
+
+namespace sluice {
+namespace {
+
+/// Units times micro-batches of a step: each is some ops of a plan.
+constexpr std::int64_t passes_max = 1 << 18;
+constexpr int ranks_max = 4096;
+
+/// As many as ranks; where ranks add up after each lot, as many as there are micro-batches for.
+int lots_of(const RunConfig& c) {
+  if (c.lots > 0) return c.lots;
+  const int micro_batches = c.batch / (c.micro_batch * c.ranks);
+  return c.ranks * (c.reduction == Reduction::pass ? micro_batches & -micro_batches : 1);
+}
+
+/// Of a batch that divides among the ranks.
+Status check_lots(const RunConfig& c) {
+  const std::string given = "--lots " + std::to_string(lots_of(c));
+  const int batches = c.batch / c.micro_batch;
+  if (c.lots < 0 || batches % lots_of(c) != 0)
+    return bad_request(given + ": a batch has " + std::to_string(batches) +
+                       " micro-batches, and lots of it are of equal size; give what divides that");
+  const int share = lots_of(c) / c.ranks;
+  const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
+  const bool is_node = lots_of(c) % c.ranks == 0 && (c.ranks == 1 || is_power(share));
+  if (is_node && c.reduction == Reduction::pass && share > 1 && !is_power(c.ranks))
+    return bad_request("--reduction pass on " + std::to_string(c.ranks) +
+                       " ranks: a lot of each of them is no part of the lots' tree; give 1, 2, 4, 8, ... ranks, or "
+                       "--reduction last");
+  if (is_node) return success();
+  return bad_request(given + " on " + std::to_string(c.ranks) +
+                     " ranks: each rank has 1, 2, 4, 8, ... of them, so that its part is one of their tree's; give " +
+                     std::to_string(c.ranks) + " times a power of two");
+}
+
+/// Sums over a shard group are parts of the tree over all ranks.
+Status check_shard_group(const RunConfig& c) {
+  if (c.shard_group == 0 || c.shard_group == c.ranks) return success();
+  const std::string given = "--shard-group " + std::to_string(c.shard_group);
+  if (c.shard_group < 0 || c.ranks % c.shard_group != 0)
+    return bad_request(given + ": groups of as many make up all ranks; give what divides --ranks " +
+                       std::to_string(c.ranks));
+  if (std::has_single_bit(static_cast<unsigned>(c.shard_group))) return success();
+  return bad_request(given + ": gradients add up in pairs of ranks; give 1, 2, 4, 8, ..., or all " +
+                     std::to_string(c.ranks) + " ranks");
+}
+
+Status check_second_copy(const RunConfig& c) {
+  const int shards = c.shard_group > 0 ? c.shard_group : c.ranks;
+  if (c.second_copy == 0) return success();
+  const std::string given = "--second-copy " + std::to_string(c.second_copy);
+  if (c.second_copy < 0 || c.second_copy >= shards || shards % c.second_copy != 0)
+    return bad_request(given + ": the " + std::to_string(shards) +
+                       " ranks that share the states are a whole number, and more than one, of such groups; give what "
+                       "divides " + std::to_string(shards) + " and is less");
+  if (c.wish.resident == true || c.wish.held == true)
+    return bad_request(given + " is of parameters that are gathered for every pass, and --residency keeps them on the "
+                       "device; leave one of them out");
+  return success();
+}
+
+Status validate(const RunConfig& c, Purpose purpose) {
+  const auto refuse = [](const std::string& text) { return Status(bad_request(text)); };
+  if (c.sequence < 1) return refuse("--seq " + std::to_string(c.sequence) + ": sequences have at least 1 token");
+  if (c.micro_batch < 1) return refuse("--micro-batch must be at least 1");
+  if (c.ranks < 1 || c.ranks > ranks_max)
+    return refuse("--ranks " + std::to_string(c.ranks) + ": give 1 to " + std::to_string(ranks_max));
+  if (c.ranks_of_node > 0 && c.ranks % c.ranks_of_node != 0)
+    return refuse("--ranks " + std::to_string(c.ranks) + " are no whole number of machines with " +
+                  std::to_string(c.ranks_of_node) + " ranks");
+  if (c.nvme_space > 0 && c.nvme.empty())
+    return refuse("--nvme-space is of the drive, and there is none: add --nvme DIR");
+  if (c.drive_tbw > 0 && c.nvme.empty())
+    return refuse("--drive-tbw is of the drives in --nvme, and there are none; add --nvme DIR or leave it out");
+  for (std::size_t i = 0; i < c.nvme.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (is_same_file(c.nvme[i], c.nvme[j]))
+        return refuse("--nvme " + c.nvme[j] + "," + c.nvme[i] + ": both are one directory; name it once");
+  if (purpose != Purpose::train) return success();
+  if (c.durable == Durable::on && c.run.empty())
+    return refuse("--durable on needs a directory for the run's records, and --run none keeps nothing");
+  if (c.durable == Durable::on && c.nvme.empty())
+    return refuse("--durable on needs a drive for the states: add --nvme DIR");
+  if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * c.ranks;
+  if (c.batch < 1 || c.batch % at_once != 0)
+    return refuse("--batch " + std::to_string(c.batch) +
+                  " is not a multiple of --micro-batch x --ranks = " + std::to_string(at_once));
+  const auto micro_batches = static_cast<int>(c.batch / at_once);
+  SLUICE_TRY(check_lots(c));
+  SLUICE_TRY(check_shard_group(c));
+  SLUICE_TRY(check_second_copy(c));
+  if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
+    return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
+                  " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
+  if (c.optimizer.clip_norm > 0 && c.wish.update_ahead && !*c.wish.update_ahead)
+    return refuse(
+        "--update backward cannot clip by the global norm, which is known only after the backward pass; "
+        "use --update ahead or --clip 0");
+  return success();
+}
+
+/// With what the kernel keeps of files and would give up.
+std::uint64_t available_memory_bytes() {
+  if (const std::uint64_t bytes = available_host_bytes(); bytes > 0) return bytes;
+  const long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  return static_cast<std::uint64_t>(std::max(0L, pages)) * static_cast<std::uint64_t>(size);
+}
+
+bool all_exist(const std::vector<std::string>& directories) {
+  std::error_code ignored;
+  return std::ranges::all_of(directories, [&](const std::string& d) { return std::filesystem::exists(d, ignored); });
+}
+
+/// Of a GPU's memory, what CUDA takes for a process beside the first: its context.
+constexpr std::uint64_t context_bytes = 512ull << 20;
+
+/// What the ranks of a machine share.
+Status set_sharing(Prepared& run) {
+  const RunConfig& c = run.config;
+  run.profile.ranks = ranks_of_machine(c);
+  run.profile.ranks_apart = run.workload.exchanges;
+  SLUICE_ASSIGN(run.profile.ranks_of_device, ranks_of_device(c));
+  return success();
+}
+
+/// Budgets per rank; what the user left open is a share of what the machine has now.
+Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w) {
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(c));
+  const std::uint64_t memory = available_memory_bytes();
+  SLUICE_ASSIGN(const std::uint64_t own, what_computes.free_bytes());
+  SLUICE_ASSIGN(const int sharers, ranks_of_device(c));
+  const std::uint64_t others = w.exchanges ? static_cast<std::uint64_t>(sharers - 1) : 0;
+  const std::uint64_t of_card = (own - std::min(own, others * context_bytes)) / 10 * 9 / static_cast<std::uint64_t>(sharers);
+  const std::uint64_t device = c.device_memory ? c.device_memory : own > 0 ? of_card : memory / 2 / ranks;
+  const std::uint64_t host = (c.host_memory ? c.host_memory : memory / (own > 0 ? 2 : 4)) / ranks;
+  std::uint64_t nvme = c.nvme_space / ranks;
+  if (c.nvme.empty()) {
+    nvme = 1;  // nothing fits a byte, and 0 would mean no limit
+  } else if (nvme == 0 && c.assume && !all_exist(c.nvme)) {
+    nvme = 0;  // as large as it has to be
+  } else if (nvme == 0) {
+    SLUICE_ASSIGN(const std::uint64_t space, free_space(c.nvme));
+    nvme = std::max<std::uint64_t>(1, space / 10 * 9 / ranks);
+  }
+  w.budget_bytes = {device, host, nvme};
+  return success();
+}
+
+Status get_profile(Prepared& run, Device& device, const Progress& progress) {
+  const RunConfig& c = run.config;
+  std::string path = c.profile;
+  if (path.empty()) {
+    SLUICE_ASSIGN(path, default_profile_path());
+  }
+  bool usable = std::filesystem::exists(path);
+  if (usable) {
+    Result<HardwareProfile> loaded = load_profile(path);
+    // The user's own file is not ours to replace; the default one may be of an older version.
+    if (!loaded.ok() && !c.profile.empty()) return loaded.error();
+    usable = loaded.ok() && profile_is_of_this_machine(*loaded);
+    if (usable) run.profile = *std::move(loaded);
+  }
+  bool changed = false;
+  Doubts doubts = usable ? load_doubts(path) : Doubts();
+  if (!usable) {
+    if (progress) progress("measuring this machine (once, about half a minute)");
+    MeasureOptions options;
+    options.progress = progress;
+    SLUICE_ASSIGN(run.profile, measure_profile(options, doubts));
+    changed = true;
+  }
+  const bool is_assumed = c.assume && !all_exist(c.nvme);
+  const std::vector<std::string> drives = is_assumed ? std::vector<std::string>() : c.nvme;
+  SLUICE_ASSIGN(const MeasuredAgain again, settle_doubts(run.profile, run.workload, drives, doubts, progress));
+  changed = changed || again.changed;
+  if (is_assumed) run.profile.drive = assumed_drive(c.nvme.size());
+  if (!drives.empty() && !select_drive(run.profile, drives)) {
+    const std::string key = drive_key(drives);
+    if (progress) progress("measuring " + key + " (once, about 10 seconds a drive)");
+    DriveOptions options;
+    options.directories = drives;
+    SLUICE_ASSIGN(options.file_bytes, measuring_bytes(drives));
+    SLUICE_ASSIGN(run.profile.drives[key], measure_drive_quietly(options, doubts));
+    select_drive(run.profile, drives);
+    changed = true;
+  }
+  run.workload.block_bytes = run.profile.drive.block_bytes;
+  if (!select_device(run.profile, device.kind()) || again.device) {
+    if (progress) progress("measuring " + device.description() + " (once, some seconds)");
+    SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(run.workload.threads, {}));
+    SLUICE_ASSIGN(const std::uint64_t free, device.free_bytes());
+    const auto choices = std::move(run.profile.devices[device.kind()].choices);
+    SLUICE_ASSIGN(run.profile.devices[device.kind()], measure_device(*bench, DeviceSizes(free)));
+    run.profile.devices[device.kind()].choices = choices;
+    doubts.measured(device_doubt(device.kind()), "");
+    select_device(run.profile, device.kind());
+    changed = true;
+  }
+  bool added = false;
+  // A GPU's kernels are chosen as they are measured: all of them are.
+  const double budget_seconds = device.kind().empty() ? 20 : 300;
+  SLUICE_TRY(calibrate(run.workload, device, run.profile, budget_seconds, &added, &doubts));
+  if (changed || added) {
+    SLUICE_TRY(save_profile(path, run.profile));
+    SLUICE_TRY(save_doubts(path, doubts));
+  }
+  say_doubts(run.workload, drives, doubts, progress);
+  return success();
+}
+
+double flop_per_token(const ModelSpec& model, std::int64_t sequence) {
+  const ModelConfig& c = model.config;
+  const double attention = 12.0 * static_cast<double>(c.layers * c.heads * c.head_dim * sequence) / 2.0;
+  double matmul_parameters = 0;
+  for (const UnitSpec& u : model.units)
+    for (const TensorSpec& t : u.tensors)
+      if (t.shape.size() >= 2 && u.kind != Sublayer::embed) matmul_parameters += static_cast<double>(t.numel);
+  if (c.tied) matmul_parameters += static_cast<double>(c.vocabulary * c.hidden);
+  return 6.0 * matmul_parameters + attention;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purpose purpose) {
+  SLUICE_TRY(validate(config, purpose));
+  auto run = std::make_unique<Prepared>();
+  run->config = config;
+  SLUICE_ASSIGN(const ModelConfig model_config, load_config(config.model));
+  run->model = build_model(model_config);
+  if (config.sequence > model_config.max_positions)
+    return bad_request("--seq " + std::to_string(config.sequence) + " is longer than the " +
+                       std::to_string(model_config.max_positions) + " positions of " + config.model);
+  Workload& w = run->workload;
+  w.model = &run->model;
+  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
+  w.inference = purpose != Purpose::train;
+  const auto of_training = [&](int group) { return static_cast<RankId>(purpose == Purpose::train ? group : 0); };
+  w.topology = data_parallel(static_cast<RankId>(config.ranks), 0, of_training(config.shard_group),
+                             of_training(config.second_copy));
+  w.reduction = config.reduction;
+  w.sums = config.sums;
+  w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
+  w.meets_in_host = config.device != "cpu" && config.ranks > 1;
+  if (purpose == Purpose::train) w.lots = lots_of(config) / config.ranks;
+  w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * config.ranks)
+                    : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
+                                                   : 1;
+  const auto passes = static_cast<std::int64_t>(run->model.units.size()) * w.micro_batches;
+  if (passes > passes_max)
+    return bad_request("--batch " + std::to_string(config.batch) + " is " + std::to_string(w.micro_batches) +
+                       " micro-batches a step, too many to plan for " + config.model + ": give at most " +
+                       std::to_string(passes_max / static_cast<std::int64_t>(run->model.units.size())) +
+                       ", with a larger --micro-batch or a smaller --batch");
+  w.dtype = config.dtype;
+  w.moments = config.moments;
+  SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));
+  w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
+  w.document_length = config.document_length > 0 ? std::min(config.document_length, config.sequence) : config.sequence;
+  w.threads = config.threads > 0 ? config.threads
+                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_of_machine(config));
+  if (purpose == Purpose::decode) {
+    w.kv_capacity = model_config.max_positions;
+    w.kv_capacity = std::min<std::int64_t>(w.kv_capacity, config.steps);
+  }
+  return run;
+}
+
+namespace {
+
+/// These, budgets and profile.
+Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
+  SLUICE_ASSIGN(auto run, describe_request(config, purpose));
+  SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(config.device));
+  run->workload.device = device->kind();
+  SLUICE_TRY(set_budgets(config, *device, run->workload));
+  SLUICE_TRY(get_profile(*run, *device, progress));
+  SLUICE_TRY(set_sharing(*run));
+  int ranks_there = 0;
+  if (!config.cluster.empty()) SLUICE_TRY(read_cluster(config.cluster, run->profile, ranks_there));
+  run->model_flop_per_token = flop_per_token(run->model, config.sequence);
+  return run;
+}
+
+/// Every plan that the run will run, before anything of it is touched.
+Status prove_plans(const Prepared& run) {
+  const std::array plans{&run.main, &run.flush, &run.evaluate};
+  std::array<std::vector<Violation>, plans.size()> found;
+  parallel_for(plans.size(), [&](std::size_t i) {
+    if (!plans[i]->ops.empty()) found[i] = prove(*plans[i], run.workload, run.search.schedule);
+  });
+  for (const std::vector<Violation>& violations : found)
+    if (!violations.empty())
+      return fault("the plan is illegal, which is a bug in its builder: " + violations.front().message);
+  return success();
+}
+
+/// Without the proof.
+void build_plans_alone(Prepared& run) {
+  const Workload& w = run.workload;
+  parallel_invoke(
+      [&] {
+        run.main = build_plan(w.main_kind(), w, run.search.schedule);
+        run.predicted = simulate(run.main, run.profile);
+      },
+      [&] {
+        if (!w.inference) run.evaluate = build_plan(PlanKind::evaluate, w, run.search.schedule);
+        if (run.needs_flush()) run.flush = build_plan(PlanKind::flush, w, run.search.schedule);
+      });
+  run.kernels = chosen_kernels(run.profile, run.main.cost_keys);
+  run.kernels.merge(chosen_kernels(run.profile, run.evaluate.cost_keys));
+}
+
+Status build_plans(Prepared& run) {
+  build_plans_alone(run);
+  return prove_plans(run);
+}
+
+}  // namespace
+
+SmallestBudgets smallest_budgets(const Prepared& run) {
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
+  const auto of_all = [&](TierBytes b) { return TierBytes{b.device, b.host * ranks, b.nvme * ranks}; };
+  if (run.is_given) {
+    const TierBytes needs = of_all(run.search.needs);
+    return {{needs.device, needs.host, needs.nvme}, needs};
+  }
+  Workload w = run.workload;
+  w.durable = !w.inference && run.config.durable == Durable::on;
+  const bool has_drive = !run.config.nvme.empty();
+  TierBytes budgets = budgets_of(w);
+  if (!has_drive) budgets.nvme = 0;
+  SmallestBudgets smallest;
+  parallel_invoke([&] { smallest.least = FrugalFamily(w, run.wish).least(budgets); },
+                  [&] {
+                    const std::uint64_t limit = has_drive ? FrugalFamily::unlimited : 0;
+                    smallest.corner = of_all(FrugalFamily(w, run.wish).corner(limit));
+                  });
+  for (std::optional<std::uint64_t>* shared : {&smallest.least.host, &smallest.least.nvme})
+    if (*shared) **shared *= ranks;
+  return smallest;
+}
+
+Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest) {
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
+  const bool has_drive = !run.config.nvme.empty();
+  const auto option = [](const char* name, std::uint64_t bytes) {
+    return std::string(name) + " " + std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
+  };
+  const TierBytes& s = smallest.corner;
+  std::string text = run.config.model + " does not fit: the smallest budgets are " +
+                     option("--device-memory", s.device) + ", " + option("--host-memory", s.host);
+  if (has_drive)
+    text += ", " + option("--nvme-space", s.nvme);
+  else
+    text += " without a drive, less with --nvme DIR";
+  const auto given = [&](Tier t) { return run.workload.budget_bytes[static_cast<std::size_t>(t)]; };
+  text += "; given are " + format_bytes(given(Tier::device)) + ", " + format_bytes(given(Tier::host) * ranks);
+  if (has_drive) text += ", " + format_bytes(given(Tier::nvme) * ranks);
+  std::string alone;
+  const auto add = [&](const char* name, const std::optional<std::uint64_t>& bytes) {
+    if (bytes) alone += (alone.empty() ? "" : ", or ") + option(name, *bytes);
+  };
+  add("--device-memory", smallest.least.device);
+  add("--host-memory", smallest.least.host);
+  if (has_drive) add("--nvme-space", smallest.least.nvme);
+  if (!run.is_given && !alone.empty()) text += ", where one of these alone would do: " + alone;
+  return bad_request(text);
+}
+
+LinkBytes plan_link_bytes(const StepPlan& plan) {
+  LinkBytes b;
+  for (const Op& op : plan.ops) {
+    switch (plan.lanes[op.lane].kind) {
+      case LaneKind::h2d: b.h2d += op.bytes; break;
+      case LaneKind::d2h: b.d2h += op.bytes; break;
+      case LaneKind::nvme_read: b.nvme_read += op.bytes; break;
+      case LaneKind::nvme_write: b.nvme_write += op.bytes; break;
+      case LaneKind::comm: b.collective += op.bytes; break;
+      default: break;
+    }
+  }
+  return b;
+}
+
+std::uint64_t durable_slot_bytes(const StepPlan& plan) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& b : plan.buffers)
+    if (b.slots == 2) bytes += padded_bytes(b.bytes);
+  return bytes;
+}
+
+namespace {
+
+/// Says what a search has found so far: soon, and then every few seconds.
+SearchWatch told(const Progress& progress) {
+  constexpr double first_seconds = 0.5, every_seconds = 5;
+  if (!progress) return {};
+  return [progress, next = now_seconds() + first_seconds](int tried, double best_seconds) mutable {
+    if (best_seconds == 0 || now_seconds() < next) return;
+    next = now_seconds() + every_seconds;
+    progress("searching a schedule: " + std::to_string(tried) + " tried, the best takes about " +
+             format_seconds(best_seconds) + " a step");
+  };
+}
+
+/// Durable where it can be: with a run directory, a drive, and room on it for both slots.
+void search(Prepared& run, const ScheduleWish& wish, const Progress& progress) {
+  const RunConfig& c = run.config;
+  Workload& w = run.workload;
+  const bool wanted = !w.inference && c.durable != Durable::off;
+  w.durable = wanted && !c.run.empty() && !c.nvme.empty();
+  run.search = search_schedule(w, wish, run.profile, told(progress));
+  run.durability = !wanted          ? "off, as asked"
+                   : c.run.empty()  ? "off: nothing of a run is kept with --run none"
+                   : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
+                                    : "on";
+  if (run.search.fits || !w.durable || c.durable == Durable::on) return;
+  const TierBytes needed = FrugalFamily(w, wish).corner();
+  w.durable = false;
+  run.search = search_schedule(w, wish, run.profile, told(progress));
+  run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +
+                   " on the drive; give that as --nvme-space";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
+  SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
+  ScheduleWish& wish = run->wish;
+  wish = config.wish;
+  if (config.second_copy > 0) wish.second_copy = true;
+  if (wish.group) wish.group = std::min(*wish.group, run->workload.micro_batches_of_sum());
+  // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
+  if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
+  if (progress) progress("searching a schedule");
+  search(*run, wish, progress);
+  if (run->search.fits) SLUICE_TRY(build_plans(*run));
+  return run;
+}
+
+namespace {
+
+Status check_units(const Prepared& run, const Schedule& schedule) {
+  if (schedule.units.size() == run.model.units.size()) return success();
+  return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
+                     run.config.model + " has " + std::to_string(run.model.units.size()));
+}
+
+void take_layout(Prepared& run, const DriveLayout& layout) {
+  run.workload.block_bytes = run.profile.drive.block_bytes = layout.block_bytes;
+  run.profile.drive.stripe_weights = layout.stripe_weights;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const Schedule& schedule,
+                                                 const DriveLayout& layout) {
+  // Nothing is computed: states lie alike whatever computes.
+  RunConfig on_host = config;
+  on_host.device = "cpu";
+  SLUICE_ASSIGN(auto run, describe_request(on_host, Purpose::train));
+  SLUICE_TRY(check_units(*run, schedule));
+  run->workload.durable = config.durable == Durable::on;
+  take_layout(*run, layout);
+  run->is_given = true;
+  run->search.schedule = schedule;
+  run->search.needs = run_needs(run->workload, schedule);
+  run->main = build_plan(run->workload.main_kind(), run->workload, schedule);
+  return run;
+}
+
+Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule,
+                                               const DriveLayout* layout, const Progress& progress) {
+  SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
+  SLUICE_TRY(check_units(*run, schedule));
+  run->workload.durable = config.durable == Durable::on;
+  run->durability = run->workload.durable ? "on" : "off";
+  if (layout != nullptr) take_layout(*run, *layout);
+  run->is_given = true;
+  SearchResult& found = run->search;
+  found.schedule = schedule;
+  found.needs = run_needs(run->workload, schedule);
+  found.fits = within(found.needs, run->workload.budget_bytes);
+  if (!found.fits) return run;
+  SLUICE_TRY(build_plans(*run));
+  found.predicted_seconds = run->predicted.step_seconds;
+  return run;
+}
+
+Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided) {
+  SLUICE_ASSIGN(auto run, describe_request(decided.config, decided.purpose));
+  SLUICE_TRY(check_units(*run, decided.schedule));
+  Workload& w = run->workload;
+  w.device = decided.device;
+  w.budget_bytes = decided.budget_bytes;
+  w.threads = decided.threads;
+  w.durable = decided.durable;
+  run->profile = decided.profile;
+  w.block_bytes = run->profile.drive.block_bytes;
+  SLUICE_TRY(set_sharing(*run));
+  run->model_flop_per_token = flop_per_token(run->model, decided.config.sequence);
+  run->is_given = true;
+  run->search.schedule = decided.schedule;
+  run->search.needs = run_needs(w, decided.schedule);
+  run->search.fits = true;
+  build_plans_alone(*run);
+  run->kernels = decided.kernels;
+  run->search.predicted_seconds = run->predicted.step_seconds;
+  return run;
+}
+
+}  // namespace sluice

@@ -1,0 +1,102 @@
+// From a RunConfig to everything that is decided before memory is touched: what `sluice plan` prints and `train` runs.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "offload/plan/simulate.h"
+#include "sluice/profile.h"
+#include "src/schedule/byte_law.h"
+#include "src/schedule/search.h"
+#include "src/train/request/run_config.h"
+
+namespace sluice {
+
+/// A run on paper. Heap-allocated and immovable, because the workload points at the model.
+struct Prepared {
+  RunConfig config;
+  ModelSpec model;
+  Workload workload;
+  HardwareProfile profile;
+  SearchResult search;
+  // Of rank 0: the others' differ in which parts of buffers are their own.
+  StepPlan main;      ///< train, evaluate or decode
+  StepPlan flush;     ///< update-ahead training only
+  StepPlan evaluate;  ///< training only
+  Simulation predicted;
+  KernelChoices kernels;  ///< of a GPU: what its profile has for the plans' ops, or what a run that goes on began with
+  double model_flop_per_token = 0;  ///< 6 N + attention, without recompute
+  ScheduleWish wish;                ///< the configuration's, with what follows from the optimizer
+  bool is_given = false;            ///< the schedule was given, not searched
+  std::string durability;           ///< why steps are, or are not, durable: for people
+
+  bool needs_flush() const { return !workload.inference && search.schedule.update_ahead; }
+  const Arena& arena(Tier tier) const { return *main.arena(tier); }
+};
+
+using Progress = std::function<void(const std::string&)>;
+
+/// What the run is for.
+enum class Purpose : std::uint8_t { train, evaluate, decode };
+
+/// Model and workload alone, with the options checked against each other and against the model; nothing is measured.
+Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purpose purpose);
+
+/// Reads the model's config and the profile (measuring what is missing), searches a schedule and builds its plans.
+/// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress);
+
+/// What of the drive's profile decides where things lie in a swap file.
+struct DriveLayout {
+  std::uint32_t block_bytes = 0;
+  std::vector<double> stripe_weights;
+};
+
+/// The same for a schedule that is given instead of searched. The configuration's wishes are not looked at; budgets
+/// that the schedule does not keep are refused through search.fits. Durable only where the configuration says on.
+/// `layout` replaces the profile's: for a swap file that exists.
+Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule,
+                                               const DriveLayout* layout = nullptr, const Progress& progress = {});
+
+/// Only where things lie in a run that has been planned before: model, workload and main plan, with nothing measured,
+/// predicted or written. Budgets are not looked at.
+Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const Schedule& schedule,
+                                                 const DriveLayout& layout);
+
+/// What a run's leader has decided, for the other processes: everything that plans follow from.
+struct Decided {
+  RunConfig config;
+  Purpose purpose = Purpose::train;
+  Schedule schedule;
+  HardwareProfile profile;  ///< with its drive
+  std::string device;       ///< Device::kind
+  KernelChoices kernels;
+  std::array<std::uint64_t, 3> budget_bytes{};  ///< of a rank
+  int threads = 1;                              ///< of a rank
+  bool durable = false;
+};
+/// The same run, with nothing measured, searched, proven or printed.
+Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided);
+
+/// Bytes of swap file that the second slots take, of one rank; 0 where the run is not durable.
+std::uint64_t durable_slot_bytes(const StepPlan& plan);
+
+/// The smallest budgets of a run, as --device-memory (of a rank), --host-memory and --nvme-space (of all ranks) take
+/// them: where `--durable auto` leaves it open, without second slots.
+struct SmallestBudgets {
+  LeastBytes least;  ///< of each tier, with the others as they are
+  TierBytes corner;  ///< that fits: the least device memory, then the least host memory, then the least of the drive
+};
+/// For a schedule that is given: what that takes. Takes seconds for a large model.
+SmallestBudgets smallest_budgets(const Prepared& run);
+
+/// One line for a run that does not fit, with budgets that would do.
+Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest);
+inline Error does_not_fit(const Prepared& run) { return does_not_fit(run, smallest_budgets(run)); }
+
+/// Sum over the plan's ops of the bytes on each link: of one rank.
+LinkBytes plan_link_bytes(const StepPlan& plan);
+
+}  // namespace sluice

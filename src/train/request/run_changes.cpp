@@ -1,0 +1,247 @@
+#include "src/train/request/run_changes.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "src/train/request/run_config_json.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// As a person writes the value of the option.
+std::string shown(const std::string& option, const Json& value) {
+  static const std::map<std::string, std::vector<const char*>> names{
+      {"--dtype", {"fp32", "bf16"}},
+      {"--moments", {"fp32", "bf16", "int8"}},
+      {"--lr-schedule", {"cosine", "linear", "constant"}},
+      {"--activations", {"device", "host", "nvme"}},
+      {"--states", {"device", "host", "nvme"}},
+      {"--reduction", {"last", "pass"}},
+      {"--reduce", {rank_sums_names.begin(), rank_sums_names.end()}},
+      {"--durable", {"auto", "on", "off"}},
+  };
+  if (option == "--eval-split" && value.is_null()) return "the last twentieth of its windows";
+  if (value.is_null()) return "auto";
+  if (option == "--document-mask") return value == true ? "on" : "off";
+  if (option == "--update") return value == true ? "ahead" : "backward";
+  if (option == "--recompute") return value == true ? "full" : "none";
+  if (option == "--residency") return value == true ? "all" : "none";
+  if (option == "--shard-group" && value == 0) return "all ranks";
+  if (option == "--optimizer") return value == true ? "device" : "cpu";
+  const auto of = names.find(option);
+  if (of == names.end() || !value.is_number_integer())
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.get<std::size_t>() < of->second.size() ? of->second[value.get<std::size_t>()] : value.dump();
+}
+
+/// Options that leave it to the program: what it has decided stays decided.
+bool left_open(const std::string& option, const Json& value) {
+  if (value.is_null()) return true;
+  if (option == "--durable") return value == static_cast<int>(Durable::automatic);
+  const bool sized =
+      option == "--threads" || option == "--lots" || option.ends_with("-memory") || option == "--nvme-space";
+  return sized && value == 0;
+}
+
+/// Why an option can not have another value.
+std::string reason(const std::string& option) {
+  constexpr const char* data = "which tokens a step takes, and how they are added up, follows from it";
+  constexpr const char* states = "its states are kept so";
+  constexpr const char* plan = "it keeps the plan that it began with, and its states lie where that has them";
+  static const std::map<std::string, const char*> reasons{
+      {"--model", "its states are that model's"},
+      {"--init", "it began from those weights"},
+      {"--document-mask", data},
+      {"--seq", data},
+      {"--micro-batch", data},
+      {"--batch", data},
+      {"--lots", data},
+      {"--seed", data},
+      {"--eval-split", data},
+      {"--dtype", states},
+      {"--moments", states},
+      {"--durable", states},
+      {"--metrics", "the lines of its steps are there"},
+      {"--device-memory", plan},
+      {"--host-memory", plan},
+      {"--nvme-space", plan},
+      {"--group", plan},
+      {"--update", plan},
+      {"--recompute", plan},
+      {"--activations", plan},
+      {"--prefetch", plan},
+      {"--states", plan},
+      {"--residency", plan},
+      {"--second-copy", plan},
+      {"--optimizer", plan},
+  };
+  const auto found = reasons.find(option);
+  return found == reasons.end() ? "it began so" : found->second;
+}
+
+/// Of the options that change steps: those that differ.
+std::vector<ConfigField> changed_fields(const Json& before, const Json& now) {
+  std::vector<ConfigField> changed;
+  for (const ConfigField& f : config_fields())
+    if (f.change == Change::recorded && before[f.key] != now[f.key]) changed.push_back(f);
+  return changed;
+}
+
+/// Numbers of ranks that add up the lots of a run in its tree.
+std::string ranks_of(int lots) {
+  std::string text = "1";
+  int least = std::max(lots, 1);
+  while (least % 2 == 0) least /= 2;
+  for (int ranks = least; ranks <= lots; ranks *= 2)
+    if (ranks > 1) text += (ranks == lots ? " or " : ", ") + std::to_string(ranks);
+  return text;
+}
+
+/// The batch is cut as it was when the run began.
+Status check_ranks(const RunConfig& run, int ranks) {
+  const int share = ranks > 0 && run.lots % ranks == 0 ? run.lots / ranks : 0;
+  if (ranks == run.ranks || ranks == 1 || std::has_single_bit(static_cast<unsigned>(share))) return success();
+  return bad_request("--ranks " + std::to_string(ranks) + " contradicts the run, whose gradients add up in --lots " +
+                     std::to_string(run.lots) + ": it can go on with " + ranks_of(run.lots) +
+                     "; leave the option out to go on with " + std::to_string(run.ranks) +
+                     ", or give another --run DIR");
+}
+
+/// Options that --zero fixes.
+bool follows_from_zero(const std::string& option) {
+  return option == "--shard-group" || option == "--residency" || option == "--group";
+}
+
+/// That a plan which is made anew may have otherwise.
+bool is_of_plan(const std::string& option) {
+  return option == "--group" || option == "--residency" || option == "--second-copy";
+}
+
+bool same_steps(const RunConfig& a, const RunConfig& b) { return changed_fields(to_json(a), to_json(b)).empty(); }
+
+}  // namespace
+
+Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options,
+                            bool resume) {
+  if (options.contains("--ranks")) SLUICE_TRY(check_ranks(stored, given.ranks));
+  const Json before = to_json(stored), now = to_json(given);
+  Json merged = before;
+  // With a constant rate a longer run begins as the shorter one did.
+  const bool may_grow = stored.optimizer.schedule == LrSchedule::constant && given.steps > stored.steps;
+  // Left open, it is a tenth of the rate.
+  const bool end_follows = options.contains("--lr") && stored.optimizer.lr_end == stored.optimizer.lr / 10;
+  RunConfig laid_out = stored;
+  if (options.contains("--ranks")) laid_out.ranks = given.ranks;
+  if (options.contains("--shard-group") || options.contains("--zero")) laid_out.shard_group = given.shard_group;
+  if (options.contains("--reduction")) laid_out.reduction = given.reduction;
+  const bool anew = resume && !is_laid_out_alike(stored, laid_out);
+  for (const ConfigField& f : config_fields()) {
+    const std::string name = f.option;
+    const bool said = options.contains(name) || (name == "--group" && options.contains("--schedule")) ||
+                      (name == "--lr-end" && end_follows) || (options.contains("--zero") && follows_from_zero(name));
+    if (!said || before[f.key] == now[f.key] || (f.change != Change::free && left_open(name, now[f.key]))) continue;
+    merged[f.key] = now[f.key];
+    const bool held = std::string_view(f.key) == "held";
+    const auto text = [&](const Json& value) {
+      return held && !value.is_null() ? (value == true ? "step" : "none or all") : shown(name, value);
+    };
+    const std::string contradiction =
+        name + " " + text(now[f.key]) + " contradicts the run, which has " + text(before[f.key]);
+    if (f.change == Change::never && !(anew && is_of_plan(name)))
+      return bad_request(contradiction + ": " + reason(name) +
+                         "; leave the option out to go on, or give another --run DIR");
+    if (f.change == Change::recorded && !resume && !(name == "--steps" && may_grow))
+      return bad_request(contradiction +
+                         "; add --resume to go on with it from here on, leave the option out to go on "
+                         "as before, or give another --run DIR");
+  }
+  if (options.contains("--nvme") && given.nvme.size() != stored.nvme.size())
+    return bad_request("--nvme names " + std::to_string(given.nvme.size()) +
+                       " directories, and the swap file of the run is striped over " +
+                       std::to_string(stored.nvme.size()) + "; name where each of them is now, in their order");
+  SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
+  // More ranks have fewer micro-batches each, and their plan is made anew.
+  const int micro_batches = config.batch / (config.micro_batch * config.ranks);
+  const int before_all = stored.batch / (stored.micro_batch * stored.ranks);
+  if (config.ranks != stored.ranks && config.wish.group == stored.wish.group && config.wish.group)
+    config.wish.group =
+        *config.wish.group == before_all ? micro_batches : std::clamp(*config.wish.group, 1, std::max(1, micro_batches));
+  if (!is_laid_out_alike(config, stored) && !options.contains("--shard-group") && !options.contains("--zero") &&
+      config.shard_group > 0 && config.ranks % config.shard_group != 0)
+    config.shard_group = 0;
+  const int shards = config.shard_group > 0 ? config.shard_group : config.ranks;
+  if (!options.contains("--second-copy") && config.second_copy > 0 && (config.second_copy >= shards || shards % config.second_copy != 0))
+    config.second_copy = 0;
+  config.run = given.run;
+  config.json = given.json;
+  config.faults = given.faults;
+  return config;
+}
+
+std::vector<RunChange> with_change(std::vector<RunChange> changes, const RunConfig& before, const RunConfig& now,
+                                   std::int64_t done) {
+  changes.push_back({done + 1, before});
+  std::vector<RunChange> kept;
+  for (RunChange& change : changes) {
+    change.from = std::min(change.from, done + 1);
+    // Nothing was run between two changes before one step, nor ahead of the first.
+    if (change.from > 1 && (kept.empty() || kept.back().from < change.from)) kept.push_back(std::move(change));
+  }
+  for (std::size_t i = kept.size(); i-- > 0;)
+    if (same_steps(kept[i].before, i + 1 < kept.size() ? kept[i + 1].before : now))
+      kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i));
+  return kept;
+}
+
+const RunConfig& config_of_step(const std::vector<RunChange>& changes, const RunConfig& now, std::int64_t step) {
+  for (const RunChange& change : changes)
+    if (step < change.from) return change.before;
+  return now;
+}
+
+std::string change_text(const RunConfig& before, const RunConfig& now) {
+  const Json was = to_json(before), is = to_json(now);
+  std::string text;
+  for (const ConfigField& f : changed_fields(was, is))
+    text += (text.empty() ? "" : ", ") + std::string(f.option) + " " + shown(f.option, is[f.key]) + " (" +
+            shown(f.option, was[f.key]) + " before)";
+  return text;
+}
+
+Json to_json(const std::vector<RunChange>& changes, const RunConfig& now) {
+  Json all = Json::array();
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    const Json was = to_json(changes[i].before), is = to_json(i + 1 < changes.size() ? changes[i + 1].before : now);
+    Json change{{"from", changes[i].from}};
+    for (const ConfigField& f : changed_fields(was, is)) {
+      change["was"][f.key] = was[f.key];
+      change["is"][f.key] = is[f.key];
+    }
+    all.push_back(change);
+  }
+  return all;
+}
+
+Result<std::vector<RunChange>> changes_from_json(const Json& json, const RunConfig& now) {
+  const Error wrong = bad_request("'changes' is not a list of what changed from which step on");
+  if (!json.is_array()) return wrong;
+  std::vector<RunChange> changes(json.size());
+  Json config = to_json(now);
+  for (std::size_t i = json.size(); i-- > 0;) {
+    const Json& change = json[i];
+    if (!change.is_object() || !change.contains("from") || !change["from"].is_number_integer() ||
+        !change.contains("was") || !change["was"].is_object())
+      return wrong;
+    changes[i].from = change["from"].get<std::int64_t>();
+    for (const auto& [key, value] : change["was"].items()) config[key] = value;
+    SLUICE_ASSIGN(changes[i].before, run_config_from_json(config));
+    if (i + 1 < changes.size() && changes[i].from >= changes[i + 1].from) return wrong;
+  }
+  return changes;
+}
+
+}  // namespace sluice

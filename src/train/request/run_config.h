@@ -1,0 +1,100 @@
+// Everything that a user can say about a run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/drives/fault.h"
+#include "sluice/dtype.h"
+#include "sluice/moments.h"
+#include "src/schedule/search.h"
+
+namespace sluice {
+
+enum class LrSchedule : std::uint8_t { cosine, linear, constant };
+
+/// AdamW and its learning rate: linear warm-up, then cosine or linear decay to `lr_end`, or constant.
+struct OptimizerConfig {
+  double lr = 3e-4, lr_end = 3e-5;
+  std::int64_t warmup_steps = 20;
+  LrSchedule schedule = LrSchedule::cosine;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double clip_norm = 1.0;  ///< 0: no clipping
+};
+/// Learning rate of a step (1-based) of a run of `steps` steps.
+double learning_rate(const OptimizerConfig& config, std::int64_t step, std::int64_t steps);
+
+/// Whether a run can go on after it was cut short at any moment. automatic: where it has a run directory and a drive
+/// with room for two slots of every state.
+enum class Durable : std::uint8_t { automatic, on, off };
+
+struct RunConfig {
+  std::string model;
+  std::string init;  ///< Hugging Face directory with the initial weights; empty: random
+  std::string data;  ///< token file, or text
+  /// What makes tokens of texts, and whose a token file's are: a tokenizer's file or directory, or "bytes"; empty: what
+  /// lies beside the model (src/train/data/data_tokenizer.h).
+  std::string tokenizer;
+  std::string run;  ///< run directory; empty: nothing is kept
+  /// Attention and positions stay inside the documents of a sequence. None: where the data's documents are packed.
+  std::optional<bool> document_mask;
+  /// Tokens of documents of one length in which attention has as much to do as in the data's; 0: as `sequence`.
+  std::int64_t document_length = 0;
+  Durable durable = Durable::automatic;
+  int skip_limit = 3;  ///< steps in a row that may be skipped because they are not finite, where the run is durable
+  std::int64_t steps = 100;
+  std::int64_t sequence = 256;
+  int micro_batch = 1;  ///< sequences per micro-batch
+  int batch = 8;        ///< sequences per step, all ranks
+  int ranks = 1;        ///< that each have a part of the batch
+  int shard_group = 0;  ///< ranks that have one copy of the states between them; 0: all
+  int second_copy = 0;  ///< ranks, close to each other, that have a copy of a step's parameters between them; 0: none
+  Reduction reduction = Reduction::last;
+  RankSums sums = RankSums::tree;  ///< of gradients over ranks
+  int lots = 0;         ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks
+  Dtype dtype = Dtype::bf16;
+  MomentFormat moments = MomentFormat::f32;
+  OptimizerConfig optimizer;
+  std::uint64_t seed = 1;
+  /// Of the data, held out for evaluation; none: as runs of early versions have it (src/train/data/held_out.h).
+  std::optional<double> eval_split;
+  std::vector<std::string> eval_data;  ///< further sets to evaluate on, "NAME=FILE" (src/train/data/eval_sets.h)
+  std::int64_t eval_every = 0;         ///< 0: only at the end
+  int eval_batches = 4;                ///< batches of each set per evaluation; 0: all of it
+  std::int64_t hash_every = 0;
+  std::string metrics, trace;
+
+  std::string device = "cpu";                                        ///< what computes, as Device::open takes it
+  std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
+  std::vector<std::string> nvme;
+  std::uint64_t drive_tbw = 0;  ///< bytes written that the drives of `nvme` are rated for, together; 0: not known
+  std::string io_backend;       ///< empty: as the drive was tuned
+  int queue_depth = 0;          ///< requests in flight per drive and direction; 0: as the drive was tuned
+  int threads = 0;              ///< compute threads per rank; 0: cores / ranks
+  int optimizer_threads = 0;
+  ScheduleWish wish;
+  std::string profile;                     ///< path; empty: the user's default
+  std::optional<FaultOptions> faults;      ///< injected into the drive's queues: for tests
+  std::vector<std::int64_t> poison_steps;  ///< their losses become NaN: for tests
+  std::uint64_t delay_seed = 0;            ///< not 0: random delays before ops, to show that timing changes no bit
+  int deadline_seconds = 600;  ///< that a collective may take, or three steps where they take longer
+  /// Of ranks that are processes, or of a cluster: how many share a machine. 0: all ranks are this process's.
+  int ranks_of_node = 0;
+  bool json = false;
+  std::string cluster;  ///< file with the links of machines to plan for; empty: this one's
+  bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
+};
+
+/// Whether a run of one has its states, and adds up its gradients, where one of the other has: else they are laid out
+/// anew before it goes on.
+inline bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
+  const auto group = [](const RunConfig& c) { return c.shard_group > 0 ? c.shard_group : c.ranks; };
+  return a.ranks == b.ranks && group(a) == group(b) && a.reduction == b.reduction;
+}
+
+/// That share a machine's memory, cores and drives.
+inline int ranks_of_machine(const RunConfig& c) { return c.ranks_of_node > 0 ? c.ranks_of_node : c.ranks; }
+
+}  // namespace sluice

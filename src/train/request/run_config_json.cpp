@@ -1,0 +1,244 @@
+#include "src/train/request/run_config_json.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "src/train/data/data_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Every option of a run that its directory keeps: option, key, field. One list for writing, reading and comparing.
+template <class Config, class F>
+void each_field(Config& c, F f) {
+  auto& a = c.optimizer;
+  auto& w = c.wish;
+  f("--model", "model", c.model, Change::never);
+  f("--init", "init", c.init, Change::never);
+  f("--data", "data", c.data, Change::free);
+  f("--tokenizer", "tokenizer", c.tokenizer, Change::never);
+  f("--document-mask", "document_mask", c.document_mask, Change::never);
+  f("", "document_length", c.document_length, Change::free);
+  f("--steps", "steps", c.steps, Change::recorded);
+  f("--seq", "sequence", c.sequence, Change::never);
+  f("--micro-batch", "micro_batch", c.micro_batch, Change::never);
+  f("--batch", "batch", c.batch, Change::never);
+  f("--ranks", "ranks", c.ranks, Change::recorded);
+  f("--lots", "lots", c.lots, Change::never);
+  f("--shard-group", "shard_group", c.shard_group, Change::recorded);
+  f("--second-copy", "second_copy", c.second_copy, Change::never);
+  f("--reduction", "reduction", c.reduction, Change::recorded);
+  f("--reduce", "reduce", c.sums, Change::recorded);
+  f("--dtype", "dtype", c.dtype, Change::never);
+  f("--moments", "moments", c.moments, Change::never);
+  f("--lr", "lr", a.lr, Change::recorded);
+  f("--lr-end", "lr_end", a.lr_end, Change::recorded);
+  f("--lr-schedule", "lr_schedule", a.schedule, Change::recorded);
+  f("--warmup", "warmup_steps", a.warmup_steps, Change::recorded);
+  f("--beta1", "beta1", a.beta1, Change::recorded);
+  f("--beta2", "beta2", a.beta2, Change::recorded);
+  f("--eps", "eps", a.eps, Change::recorded);
+  f("--weight-decay", "weight_decay", a.weight_decay, Change::recorded);
+  f("--clip", "clip_norm", a.clip_norm, Change::recorded);
+  f("--seed", "seed", c.seed, Change::never);
+  f("--max-skipped", "skip_limit", c.skip_limit, Change::free);
+  f("--eval-split", "eval_split", c.eval_split, Change::never);
+  f("--eval-data", "eval_data", c.eval_data, Change::free);
+  f("--eval-every", "eval_every", c.eval_every, Change::free);
+  f("--eval-batches", "eval_batches", c.eval_batches, Change::free);
+  f("--hash", "hash_every", c.hash_every, Change::free);
+  f("--metrics", "metrics", c.metrics, Change::never);
+  f("--trace", "trace", c.trace, Change::free);
+  f("--device", "device", c.device, Change::free);
+  f("--device-memory", "device_memory", c.device_memory, Change::never);
+  f("--host-memory", "host_memory", c.host_memory, Change::never);
+  f("--nvme-space", "nvme_space", c.nvme_space, Change::never);
+  f("--nvme", "nvme", c.nvme, Change::free);
+  f("--drive-tbw", "drive_tbw", c.drive_tbw, Change::free);
+  f("--io", "io_backend", c.io_backend, Change::free);
+  f("--queue-depth", "queue_depth", c.queue_depth, Change::free);
+  f("--threads", "threads", c.threads, Change::recorded);
+  f("--optimizer-threads", "optimizer_threads", c.optimizer_threads, Change::free);
+  f("--group", "group", w.group, Change::never);
+  f("--update", "update_ahead", w.update_ahead, Change::never);
+  f("--recompute", "recompute", w.recompute, Change::never);
+  f("--activations", "activations", w.activations, Change::never);
+  f("--prefetch", "prefetch", w.prefetch, Change::never);
+  f("--states", "states", w.states, Change::never);
+  f("--residency", "resident", w.resident, Change::never);
+  f("--residency", "held", w.held, Change::never);
+  f("--optimizer", "update_on_device", w.update_on_device, Change::never);
+  f("--durable", "durable", c.durable, Change::never);
+  f("--profile", "profile", c.profile, Change::free);
+  f("--deadline", "deadline_seconds", c.deadline_seconds, Change::free);
+  f("--delay-seed", "delay_seed", c.delay_seed, Change::free);
+  f("--poison-steps", "poison_steps", c.poison_steps, Change::free);
+}
+
+template <class S, class F>
+void each_choice(S& c, F&& f) {
+  f("resident", c.resident);
+  f("held", c.held);
+  f("second_copy", c.second_copy);
+  f("parameter_home", c.parameter_home);
+  f("state_home", c.state_home);
+  f("gradient", c.gradient);
+  f("accumulator", c.accumulator);
+  f("saved", c.saved);
+  f("boundary", c.boundary);
+  f("update_on_device", c.update_on_device);
+}
+
+template <class S, class F>
+void each_knob(S& s, F&& f) {
+  f("group", s.group);
+  f("update_ahead", s.update_ahead);
+  f("prefetch", s.prefetch);
+  f("lag", s.lag);
+  f("tiles_in_flight", s.tiles_in_flight);
+  f("hold", s.hold);
+  f("tile_numel", s.tile_numel);
+}
+
+template <class T>
+Json value_json(const T& value) {
+  if constexpr (std::is_enum_v<T>)
+    return static_cast<int>(value);
+  else
+    return value;
+}
+template <class T>
+Json value_json(const std::optional<T>& value) {
+  return value ? value_json(*value) : Json(nullptr);
+}
+
+template <class T>
+struct Read {
+  static bool from(const Json& json, T& out) {
+    if constexpr (std::is_enum_v<T>) {
+      if (!json.is_number_integer() || json.get<int>() < 0 || json.get<int>() > 16) return false;
+      out = static_cast<T>(json.get<int>());
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (!json.is_boolean()) return false;
+      out = json.get<bool>();
+    } else if constexpr (std::is_integral_v<T>) {
+      if (!json.is_number_integer()) return false;
+      out = json.get<T>();
+    } else if constexpr (std::is_floating_point_v<T>) {
+      if (!json.is_number()) return false;
+      out = json.get<T>();
+    } else {
+      static_assert(std::is_same_v<T, std::string>);
+      if (!json.is_string()) return false;
+      out = json.get<std::string>();
+    }
+    return true;
+  }
+};
+template <class T>
+struct Read<std::optional<T>> {
+  static bool from(const Json& json, std::optional<T>& out) {
+    out.reset();
+    return json.is_null() || Read<T>::from(json, out.emplace());
+  }
+};
+template <class T>
+struct Read<std::vector<T>> {
+  static bool from(const Json& json, std::vector<T>& out) {
+    if (!json.is_array()) return false;
+    out.assign(json.size(), T{});
+    for (std::size_t i = 0; i < json.size(); ++i)
+      if (!Read<T>::from(json[i], out[i])) return false;
+    return true;
+  }
+};
+
+/// Keys that version 0.1's first runs do not have: their fields stay as they are.
+constexpr std::array<std::string_view, 14> later_keys{
+    "document_mask", "document_length", "device", "update_on_device", "eval_split", "eval_data", "tokenizer", "lots",
+    "deadline_seconds", "shard_group", "reduction", "reduce", "held", "second_copy"};
+
+/// Reads fields of one object; remembers the first that is not what it should be.
+class Reader {
+ public:
+  explicit Reader(const Json& json) : json_(json) {}
+  template <class T>
+  void operator()(const char* key, T& field) {
+    const bool is_there = json_.is_object() && json_.contains(key);
+    if (!is_there && json_.is_object() && std::ranges::find(later_keys, key) != later_keys.end()) return;
+    const bool good = is_there && Read<T>::from(json_[key], field);
+    if (!good && wrong_.empty()) wrong_ = key;
+  }
+  Status status() const {
+    if (wrong_.empty()) return success();
+    return bad_request("'" + wrong_ + "' is missing or of another kind");
+  }
+
+ private:
+  const Json& json_;
+  std::string wrong_;
+};
+
+}  // namespace
+
+Json to_json(const RunConfig& config) {
+  Json j;
+  each_field(config, [&](const char*, const char* key, const auto& field, Change) { j[key] = value_json(field); });
+  return j;
+}
+
+const std::vector<ConfigField>& config_fields() {
+  static const std::vector<ConfigField> fields = [] {
+    std::vector<ConfigField> all;
+    RunConfig config;
+    each_field(config, [&](const char* option, const char* key, const auto&, Change change) {
+      all.push_back({option, key, change});
+    });
+    return all;
+  }();
+  return fields;
+}
+
+Result<RunConfig> run_config_from_json(const Json& json) {
+  RunConfig config;
+  config.tokenizer = bytes_of_texts;  // where the key is missing
+  Reader read(json);
+  each_field(config, [&](const char*, const char* key, auto& field, Change) { read(key, field); });
+  SLUICE_TRY(read.status());
+  // Of runs from before there was a third way.
+  if (json.is_object() && !json.contains("held") && config.wish.resident) config.wish.held = false;
+  return config;
+}
+
+Json to_json(const Schedule& schedule) {
+  Json j;
+  each_knob(schedule, [&](const char* key, const auto& field) { j[key] = value_json(field); });
+  for (const UnitChoice& choice : schedule.units) {
+    Json unit;
+    each_choice(choice, [&](const char* key, const auto& field) { unit[key] = value_json(field); });
+    j["units"].push_back(unit);
+  }
+  return j;
+}
+
+Result<Schedule> schedule_from_json(const Json& json) {
+  Schedule schedule;
+  Reader read(json);
+  each_knob(schedule, read);
+  SLUICE_TRY(read.status());
+  if (!json.contains("units") || !json["units"].is_array()) return bad_request("'units' is missing");
+  for (const Json& unit : json["units"]) {
+    Reader read_unit(unit);
+    each_choice(schedule.units.emplace_back(), read_unit);
+    SLUICE_TRY(read_unit.status());
+  }
+  return schedule;
+}
+
+}  // namespace sluice

@@ -1,0 +1,232 @@
+#include "src/train/states/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "offload/plan/world.h"
+#include "sluice/adamw.h"
+#include "src/comm/in_process.h"
+#include "src/model/init.h"
+#include "src/schedule/build.h"
+#include "src/train/run/run_directory.h"
+#include "src/train/states/hugging_face.h"
+
+namespace sluice {
+namespace {
+
+std::vector<OptimizerUnit> optimizer_units(const Workload& w, RankId rank) {
+  std::vector<OptimizerUnit> units;
+  for (std::size_t u = 0; u < w.model->units.size(); ++u) {
+    OptimizerUnit o;
+    for (const TensorSpec& t : w.model->units[u].tensors)
+      o.segments.push_back({t.offset, t.numel, t.decay ? 1.0f : 0.0f, t.lr_scale, t.trainable, t.index});
+    const ShardMap map = w.shard_map();
+    o.shard_begin = map.begin(static_cast<UnitId>(u), map.shard_of(rank));
+    units.push_back(std::move(o));
+  }
+  return units;
+}
+
+/// Every rank has a swap file of its own.
+SwapOptions swap_options(const Prepared& run, std::optional<std::uint64_t> run_id, RankId rank) {
+  SwapOptions swap;
+  swap.directories = run.config.nvme;
+  swap.weights = run.profile.drive.stripe_weights;
+  swap.bytes = padded_bytes(run.search.needs.nvme);
+  if (run_id) swap.name = swap_name(*run_id, rank);
+  return swap;
+}
+
+}  // namespace
+
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& source, const Options& options) {
+  std::unique_ptr<World> own;
+  if (options.world == nullptr) own = std::make_unique<InProcessWorld>(run.workload.ranks());
+  World* const world = options.world == nullptr ? own.get() : options.world;
+  std::unique_ptr<Engine> engine(new Engine(run, world->here(), world));
+  engine->own_world_ = std::move(own);
+  const auto make = [&]() -> Status {
+    SLUICE_TRY(engine->reserve(options));
+    engine->build_ranks();
+    return engine->build_executors(source, options);
+  };
+  if (const Status made = make(); !made.ok()) {
+    if (!options.swap_exists) engine->discard_swap();
+    return made.error();
+  }
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id) {
+  const RankRange all{0, run.workload.shards()};  // replicas have the same
+  std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
+  SLUICE_ASSIGN(std::unique_ptr<Device> cpu, Device::open("cpu"));
+  DeviceMemory& host = cpu->memory();
+  engine->devices_.push_back(std::move(cpu));
+  engine->ranks_.resize(all.count);
+  for (RankId r = 0; r < all.end(); ++r) {
+    Rank& rank = engine->at(r);
+    if (swap_run_id) {
+      SLUICE_ASSIGN(rank.swap, SwapFile::open_existing(swap_options(run, swap_run_id, r)));
+    }
+    SLUICE_ASSIGN(Memory memory, Memory::create({}, host));
+    rank.memory = std::make_unique<Memory>(std::move(memory));
+  }
+  SLUICE_TRY(engine->open_stores());
+  return engine;
+}
+
+Status Engine::check_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks) {
+  for (RankId r = ranks.first; r < ranks.end(); ++r)
+    if (const auto opened = SwapFile::open_existing(swap_options(run, run_id, r)); !opened.ok()) return opened.error();
+  return success();
+}
+
+Status Engine::reserve(const Options& options) {
+  const TierBytes& needs = run_.search.needs;
+  ranks_.resize(here_.count);
+  // Swap files first: they say no before any memory is taken.
+  for (RankId r = here_.first; r < here_.end() && needs.nvme > 0; ++r) {
+    const SwapOptions swap = swap_options(run_, options.swap_run_id, r);
+    // One that is there without a commit record is of an attempt that never began.
+    if (!swap.name.empty() && !options.swap_exists) SLUICE_TRY(SwapFile::remove(swap));
+    SLUICE_ASSIGN(at(r).swap, options.swap_exists ? SwapFile::open_existing(swap) : SwapFile::create(swap));
+  }
+  SLUICE_TRY(open_devices());
+  for (RankId r = here_.first; r < here_.end(); ++r) {
+    const std::array arenas{ArenaSpec{Tier::device, needs.device}, ArenaSpec{Tier::host, needs.host}};
+    SLUICE_TRY(at_place(at(r), [&]() -> Status {
+      Result<Memory> memory = Memory::create(arenas, at(r).device->memory());
+      if (!memory.ok()) return here_.count > 1 ? memory.error().in("rank " + std::to_string(r)) : memory.error();
+      at(r).memory = std::make_unique<Memory>(*std::move(memory));
+      return success();
+    }));
+  }
+  return open_stores();
+}
+
+Status Engine::at_place(const Rank& rank, const std::function<Status()>& work) {
+  if (!rank.node) return work();
+  Status done;
+  SLUICE_TRY(run_on(*rank.node, [&] { done = work(); }));
+  return done;
+}
+
+/// Ranks on one device share it, and each has the cores that are next to its own.
+Status Engine::open_devices() {
+  const RunConfig& c = run_.config;
+  SLUICE_ASSIGN(const int count, count_devices(c.device));
+  const std::vector<NumaNode> nodes = numa_nodes();
+  const bool placed = is_placed();
+  std::map<std::string, Device*> opened;
+  for (RankId r = here_.first; r < here_.end(); ++r) {
+    const int place = r % ranks_of_machine(c);
+    const std::string name = c.ranks == 1 ? c.device : device_of_rank(c.device, count, place);
+    Device*& device = opened[name];
+    if (device == nullptr) {
+      SLUICE_ASSIGN(devices_.emplace_back(), Device::open(name));
+      device = devices_.back().get();
+      // What is measured and chosen for one would be wrong for the other, and give other bits.
+      if (device->kind() != run_.workload.device)
+        return bad_request("rank " + std::to_string(r) + " would compute on another kind of device (" +
+                           device->description() + ") than rank 0 (" + run_.workload.device +
+                           "); name one of a kind with --device cuda:N");
+    }
+    at(r).device = device;
+    if (!placed) at(r).node = node_of_rank(nodes, place, ranks_of_machine(c), device->numa_node());
+  }
+  return success();
+}
+
+Status Engine::open_stores() {
+  if (!ranks_.front().swap.files().empty()) {
+    const DriveProfile& drive = run_.profile.drive;
+    const RunConfig& c = run_.config;
+    QueueOptions queue;
+    SLUICE_ASSIGN(queue.backend, parse_io_backend(c.io_backend.empty() ? drive.backend : c.io_backend));
+    queue.depth = c.queue_depth > 0 ? static_cast<std::size_t>(c.queue_depth) : drive.depth;
+    queue.faults = c.faults;
+    for (Rank& rank : ranks_) {
+      SLUICE_ASSIGN(rank.store, SwapStore::create(rank.swap, 0, rank.swap.bytes(), *rank.memory, queue));
+      SLUICE_TRY(rank.store->bind(run_.main));
+    }
+    storage_ = ranks_.front().swap.description() + "; " + ranks_.front().store->queue(IoOp::read).description();
+    if (here_.count > 1) storage_ += "; of each of " + std::to_string(here_.count) + " ranks";
+  }
+  std::vector<States::RankPlace> places;
+  for (const Rank& rank : ranks_) places.push_back({rank.device, rank.memory.get(), rank.store.get()});
+  states_ = std::make_unique<States>(run_, here_, world_, std::move(places), world_ == nullptr);
+  return success();
+}
+
+/// Where the rank's kernels find the rotary tables: the host's, or copied to where the plans have them on the device.
+Result<RopeView> Engine::put_rope(RankId rank) {
+  RopeView view = view_of(rope_);
+  const std::span cos(std::as_bytes(std::span(rope_.cos))), sin(std::as_bytes(std::span(rope_.sin)));
+  const BufferId rope = StateTable(run_.main).rope();
+  if (rope == no_buffer) return view;
+  std::byte* const to = at(rank).memory->at(Tier::device, run_.main.buffers[rope].offset);
+  SLUICE_TRY(at(rank).device->memory().copy(to, cos.data(), cos.size()));
+  SLUICE_TRY(at(rank).device->memory().copy(to + cos.size(), sin.data(), sin.size()));
+  view.cos = reinterpret_cast<const float*>(to);
+  view.sin = reinterpret_cast<const float*>(to + cos.size());
+  return view;
+}
+
+/// The plans of the ranks of here, which differ in where a rank's own parts lie.
+void Engine::build_ranks() {
+  const Schedule& schedule = run_.search.schedule;
+  for (const StepPlan* plan : {&run_.main, &run_.flush, &run_.evaluate}) {
+    if (plan->ops.empty()) continue;
+    std::vector<const StepPlan*>& of_ranks = plans_[static_cast<std::size_t>(plan->kind)];
+    for (RankId r = here_.first; r < here_.end(); ++r) {
+      if (r != 0) {
+        other_plans_.push_back(std::make_unique<StepPlan>(build_alike(*plan, run_.workload, schedule, r)));
+        SLUICE_CHECK(plan_signature(*other_plans_.back()) == plan_signature(*plan), "rank %u does not run alike", r);
+      }
+      of_ranks.push_back(r == 0 ? plan : other_plans_.back().get());
+    }
+  }
+}
+
+Status Engine::begin(PlanKind kind) { return team_->begin(plans_[static_cast<std::size_t>(kind)]); }
+
+Status Engine::build_executors(StepSource& source, const Options& engine_options) {
+  const Workload& w = run_.workload;
+  const RunConfig& c = run_.config;
+  rope_ = make_rope_table(w.model->config, w.positions());
+  ExecutorOptions options;
+  options.optimizer_threads =
+      c.optimizer_threads > 0
+          ? c.optimizer_threads
+          : std::max(1, run_.profile.device ? run_.profile.device->optimizer_threads : run_.profile.optimizer_threads);
+  options.dtype = w.dtype;
+  options.moments = MomentLayout::of(w.moments, run_.search.schedule.tile_numel);
+  options.record_timeline = engine_options.record_timeline;
+  options.delay_seed = c.delay_seed;
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (RankId r = here_.first; r < here_.end(); ++r) {
+    SLUICE_ASSIGN(const RopeView rope, put_rope(r));
+    SLUICE_ASSIGN(
+        at(r).backend,
+        at(r).device->make_backend(*w.model, rope, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
+    ExecutorParts parts;
+    parts.memory = at(r).memory.get();
+    parts.store = at(r).store.get();
+    parts.backend = at(r).backend.get();
+    parts.communicator = w.ranks() > 1 ? &world_->communicator(r) : nullptr;
+    parts.source = &source;
+    parts.commit_sink = engine_options.commit_sink;
+    parts.units = optimizer_units(w, r);
+    executors.push_back(std::make_unique<Executor>(std::move(parts), options));
+  }
+  team_ = std::make_unique<RankTeam>(std::move(executors), [this](std::size_t index, const std::function<Status()>& work) {
+    return at_place(ranks_[index], work);
+  });
+  return success();
+}
+
+}  // namespace sluice

@@ -1,0 +1,267 @@
+// How the states of a run get where they lie: new ones, and those that it has left.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include "sluice/adamw.h"
+#include "src/model/init.h"
+#include "src/train/states/hugging_face.h"
+#include "src/train/states/states.h"
+
+namespace sluice {
+
+Status States::initialize(const std::string& init, std::uint64_t seed, const Watch& watch) {
+  const Workload& w = run_.workload;
+  HuggingFaceWeights source;
+  std::unique_ptr<WeightStream> stream;
+  if (!init.empty()) {
+    SLUICE_ASSIGN(source, HuggingFaceWeights::open(init, *w.model));
+    SLUICE_ASSIGN(stream, WeightStream::open(source, pieces(), w.dtype));
+  }
+  SLUICE_TRY(clear_states(false));
+  SwapWindow window(piece_numel_ * 4);
+  std::vector<float> random;
+  std::uint64_t done = 0, total = 0;
+  for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
+    for (RankId r = here_.first; r < here_.end(); ++r)
+      total += w.shard_map().content_numel(u, w.shard_map().shard_of(r));
+  WeightPieces all = pieces();
+  while (const std::optional<WeightPiece> piece = all.next()) {
+    WeightValues weights;
+    if (stream != nullptr) {
+      SLUICE_ASSIGN(weights, stream->next());
+    } else {
+      random.assign(piece->numel, 0.0f);
+      initial_weights(w.model->units[static_cast<std::size_t>(piece->unit)], seed, piece->first,
+                      std::span(random).first(piece->content_numel));
+      weights = std::span<const float>(random);
+    }
+    SLUICE_TRY(store_weights(piece->unit, piece->rank, piece->at, weights, window));
+    done += piece->content_numel;
+    if (watch) SLUICE_TRY(watch(static_cast<double>(done) / static_cast<double>(total)));
+  }
+  return window.finish();
+}
+
+/// Split fp32 weights into parameter and remainder; bf16 have none, and memory of a new engine is zero already. `first`
+/// is within the rank's shard.
+Status States::store_weights(UnitId unit, RankId rank, std::uint64_t first, const WeightValues& weights,
+                             SwapWindow& window) {
+  const Workload& w = run_.workload;
+  const std::uint64_t n = weights.size();
+  struct Target {
+    std::byte* data;
+    SwapWindow::Piece* piece;  ///< that it is of, to be written from; null where data is the home
+  };
+  const auto target = [&](StateKind kind) -> Result<Target> {
+    if (std::byte* const place = only_home(unit, kind, rank, first); place != nullptr) return Target{place, nullptr};
+    SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
+    return Target{piece->data(), piece};
+  };
+  const auto put = [&](StateKind kind, const Target& to) {
+    return to.piece == nullptr ? success() : write_state(unit, kind, rank, first, n, *to.piece, window);
+  };
+  SLUICE_ASSIGN(const Target parameter, target(StateKind::parameter));
+  if (w.dtype == Dtype::bf16) {
+    SLUICE_ASSIGN(const Target remainder, target(StateKind::remainder));
+    auto* const remainders = reinterpret_cast<std::int16_t*>(remainder.data);
+    if (weights.dtype() == Dtype::bf16) {  // nothing remains
+      std::memcpy(parameter.data, weights.bytes().data(), weights.bytes().size());
+      if (remainder.piece != nullptr) std::fill_n(remainders, n, std::int16_t{0});
+    } else {
+      split_master(weights.as_f32().data(), reinterpret_cast<bf16*>(parameter.data), remainders,
+                   static_cast<std::int64_t>(n));
+    }
+    SLUICE_TRY(put(StateKind::remainder, remainder));
+  } else {
+    std::memcpy(parameter.data, weights.bytes().data(), weights.bytes().size());
+  }
+  const ShardMap map = w.shard_map();
+  SLUICE_TRY(copy_to_residents(unit, map.begin(unit, map.shard_of(rank)) + first,
+                               {parameter.data, state_bytes(StateKind::parameter, n)}));
+  return put(StateKind::parameter, parameter);
+}
+
+/// Where elements of a shard's state can be written at once: its home in memory, if nothing of it goes to the drive.
+std::byte* States::only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first) {
+  const BufferId id = table_.home(unit, kind);
+  const bool in_memory = id != no_buffer && run_.main.buffers[id].tier == Tier::host && table_.kept(unit, kind) == no_buffer;
+  return in_memory ? host(rank, run_.main.buffers[id]) + state_bytes(kind, first) : nullptr;
+}
+
+Status States::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
+                           SwapWindow::Piece& piece, SwapWindow& window) {
+  const BufferId id = table_.home(unit, kind);
+  if (id == no_buffer) return success();
+  const std::uint64_t at = state_bytes(kind, first), bytes = state_bytes(kind, first + numel) - at;
+  const Buffer& b = run_.main.buffers[id];
+  if (b.tier == Tier::host) std::memcpy(host(rank, b) + at, piece.data(), bytes);
+  const BufferId drive = table_.kept(unit, kind);
+  return drive == no_buffer ? success() : window.write(piece, *store(rank), drive, Slot::current, at, bytes);
+}
+
+/// The moments, and the gradient that would wait for its update: the first step reads it, though nothing is pending.
+/// Of a new engine, where not the gradients only are meant, memory is zero already: its pages are new.
+Status States::clear_states(bool gradients_only) {
+  for (BufferId id = 0; id < run_.main.buffers.size(); ++id) {
+    const Buffer& b = run_.main.buffers[id];
+    if (b.holds != Holds::home && b.holds != Holds::mirror) continue;
+    const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
+    if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
+    for (RankId r = here_.first; r < here_.end(); ++r) {
+      if (b.tier == Tier::nvme && !gradients_only) store(r)->assume_zero(id, Slot::current);
+      if (b.tier == Tier::nvme && gradients_only) SLUICE_TRY(store(r)->clear(id));
+      if (b.tier == Tier::host && gradients_only) std::memset(host(r, b), 0, b.bytes);
+    }
+  }
+  return success();
+}
+
+Status States::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
+  const BufferId id = table_.resident(unit);
+  if (id == no_buffer) return success();
+  for (const RankPlace& rank : ranks_) {
+    std::byte* to = rank.memory->at(Tier::device, run_.main.buffers[id].offset);
+    SLUICE_TRY(rank.device->memory().copy(
+        to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
+  }
+  return success();
+}
+
+Status States::share_residents() {
+  if (is_alone()) return success();
+  const RankId self = here_.first;
+  Communicator& others = world_->communicator(self);
+  SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{shard_axes}));
+  DeviceMemory& device = at(self).device->memory();
+  std::vector<std::byte> met;
+  for (const Buffer& b : run_.main.buffers) {
+    if (b.holds != Holds::resident) continue;
+    const std::span<std::byte> whole{at(self).memory->at(Tier::device, b.offset), b.bytes};
+    if (!run_.workload.meets_in_host) {
+      SLUICE_TRY(others.all_gather(0, whole));
+      continue;
+    }
+    met.resize(b.bytes);
+    SLUICE_TRY(device.copy(met.data(), whole.data(), b.bytes));
+    SLUICE_TRY(others.all_gather(0, met));
+    SLUICE_TRY(device.copy(whole.data(), met.data(), b.bytes));
+  }
+  return success();
+}
+
+void States::take_slots(RankId rank, const CommitRecord& record) {
+  store(rank)->set_parity(record.parity);
+  std::span<const std::uint64_t> sums(record.sums);
+  for (BufferSums* table : store(rank)->durable_sums()) {
+    const std::span<std::uint64_t> values = table->slots[record.parity].values();
+    std::copy_n(sums.begin(), values.size(), values.begin());
+    sums = sums.subspan(values.size());
+  }
+}
+
+Status States::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
+  take_slots(rank, record);
+  SLUICE_TRY(load_slots(rank, true, watch));
+  return rank + 1 == here_.end() && !only_reads_ ? clear_states(true) : success();
+}
+
+Status States::load_slots(RankId rank, bool verify_all, const Watch& watch) {
+  /// What a durable buffer's bytes fill beside being verified.
+  struct Target {
+    UnitId unit;
+    StateKind kind;
+    std::byte* host;  ///< null where the state's home is the drive
+    bool resident;
+  };
+  std::vector<BufferId> buffers;
+  std::map<BufferId, Target> targets;
+  std::uint64_t done = 0, total = 0;
+  const ShardMap map = run_.workload.shard_map();
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
+    if (shard != map.shard_of(rank)) return success();
+    const BufferId drive = table_.kept(u, kind);
+    const Buffer& place = run_.main.buffers[table_.home(u, kind)];
+    std::byte* const to = place.tier == Tier::host && !only_reads_ ? host(rank, place) : nullptr;
+    const bool resident =
+        !only_reads_ && kind == StateKind::parameter && table_.resident(u) != no_buffer;
+    if (!verify_all && to == nullptr && !resident) return success();
+    buffers.push_back(drive);
+    targets[drive] = {u, kind, to, resident};
+    total += run_.main.buffers[drive].bytes;
+    return success();
+  }));
+  SwapWindow window(piece_numel_ * 4);
+  return window.scan(
+      *store(rank), buffers, [&](const SwapWindow::Part& part, std::span<const std::byte> data) -> Status {
+        const Target& target = targets.at(part.buffer);
+        if (target.host != nullptr) std::memcpy(target.host + part.offset_bytes, data.data(), data.size());
+        if (target.resident)
+          SLUICE_TRY(copy_to_residents(
+              target.unit,
+              map.begin(target.unit, map.shard_of(rank)) + part.offset_bytes / state_bytes(target.kind, 1),
+              data));
+        return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
+      });
+}
+
+Result<States::Changed> States::count_changed(RankId rank, const CommitRecord& record) {
+  take_slots(rank, record);
+  Changed changed;
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
+    if (shard != run_.workload.shard_map().shard_of(rank)) return success();
+    const BufferId drive = table_.kept(u, kind);
+    SwapWindow window(piece_numel_ * 4);
+    const auto verify = [](const SwapWindow::Part&, std::span<const std::byte>) { return success(); };
+    const Status read = window.scan(*store(rank), std::span(&drive, 1), verify);
+    if (!read.ok() && read.error().code != ErrorCode::damaged) return read.error();
+    ++changed.all;
+    changed.states += read.ok() ? 0 : 1;
+    return success();
+  }));
+  return changed;
+}
+
+Status States::roll_back() {
+  const auto load = [&]() -> Status {
+    for (RankId r = here_.first; r < here_.end(); ++r) SLUICE_TRY(load_slots(r, false, {}));
+    return clear_states(true);
+  };
+  SLUICE_TRY(agree(*world_, load()));
+  return agree(*world_, share_residents());
+}
+
+Status States::load_states(const Source& source) {
+  SLUICE_TRY(clear_states(false));
+  SwapWindow window(piece_numel_ * 4);
+  std::vector<std::byte> stream;
+  const ShardMap map = run_.workload.shard_map();
+  const auto fill = [&](UnitId u, StateKind kind, RankId part) -> Status {
+    const std::uint64_t shard = map.shard_numel(u), content = map.content_numel(u, part);
+    for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
+      const std::uint64_t n = std::min(piece_numel_, shard - at);
+      const std::uint64_t meant = at < content ? std::min(n, content - at) : 0;
+      stream.resize(stream_bytes(kind, meant));
+      SLUICE_TRY(source(stream));
+      for (RankId r = here_.first; r < here_.end(); ++r) {
+        if (map.shard_of(r) != part) continue;
+        SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
+        std::memset(piece->data(), 0, state_bytes(kind, n));
+        if (grouped(kind))
+          moments_.from_stream(stream.data(), meant, piece->data(), n);
+        else
+          std::copy(stream.begin(), stream.end(), piece->data());
+        if (kind == StateKind::parameter)
+          SLUICE_TRY(copy_to_residents(u, map.begin(u, part) + at, {piece->data(), state_bytes(kind, n)}));
+        SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
+      }
+    }
+    return success();
+  };
+  SLUICE_TRY(each_shard(fill));
+  return window.finish();
+}
+
+}  // namespace sluice

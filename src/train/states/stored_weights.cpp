@@ -1,0 +1,216 @@
+#include "src/train/states/stored_weights.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "io/weights/read_ahead.h"
+#include "sluice/adamw.h"
+#include "src/model/hf_weights.h"
+#include "src/train/states/hugging_face.h"
+#include "src/train/states/snapshot.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t model_piece_numel = 1u << 19;
+
+/// model.safetensors of a run that is complete.
+class ModelWeights final : public StoredWeights {
+ public:
+  explicit ModelWeights(const RunDirectory& directory) : StoredWeights(directory) {}
+  Status open(std::uint64_t steps) {
+    SLUICE_ASSIGN(const ModelConfig config, load_config(directory_.path() + "/config.json"));
+    model_ = build_model(config);
+    step_ = steps;
+    SLUICE_ASSIGN(weights_, HuggingFaceWeights::open(directory_.path(), model_));
+    return success();
+  }
+  Place place() const override { return Place::model; }
+
+  Status visit(bool masters, const Visit& visit_piece) override {
+    WeightPieces pieces(model_, ShardMap(model_, 1), {0, 1}, model_piece_numel);
+    SLUICE_ASSIGN(const auto stream, WeightStream::open(weights_, pieces, masters ? Dtype::f32 : dtype()));
+    while (const std::optional<WeightPiece> piece = pieces.next()) {
+      SLUICE_ASSIGN(const WeightValues values, stream->next());
+      SLUICE_TRY(visit_piece(piece->unit, piece->first, values.first(piece->content_numel)));
+    }
+    return success();
+  }
+
+ private:
+  HuggingFaceWeights weights_;
+};
+
+/// States of a run that can go on, as their plan lays them out.
+class StateWeights : public StoredWeights {
+ public:
+  explicit StateWeights(const RunDirectory& directory) : StoredWeights(directory) {}
+
+ protected:
+  Status prepare_states() {
+    const RunDescription& run = *directory_.run();
+    const DriveLayout layout{run.block_bytes, run.stripe_weights};
+    RunConfig config = run.config;
+    config.run = directory_.path();  // wherever it was when it began
+    SLUICE_ASSIGN(prepared_, prepare_stored(config, run.schedule, layout));
+    model_ = prepared_->model;
+    return check_same_states(directory_, *prepared_);
+  }
+  Status open_engine(std::optional<std::uint64_t> swap_run_id) {
+    SLUICE_ASSIGN(engine_, Engine::open_states(*prepared_, swap_run_id));
+    return success();
+  }
+  Status visit(bool masters, const Visit& visit_piece) override {
+    const bool joined = masters && dtype() == Dtype::bf16;
+    const std::vector<StateKind> kinds{StateKind::parameter, StateKind::remainder};
+    std::vector<std::byte> parameters;  // of the piece whose remainder comes next
+    std::vector<float> values;
+    const auto convert = [&](const StatePiece& piece, std::span<const std::byte> data) -> Status {
+      const UnitId unit = piece.weights.unit;
+      const std::uint64_t first = piece.weights.first, n = piece.weights.content_numel;
+      if (n == 0) return success();
+      if (dtype() == Dtype::f32)
+        return visit_piece(unit, first, std::span(reinterpret_cast<const float*>(data.data()), n));
+      if (!joined) return visit_piece(unit, first, std::span(reinterpret_cast<const bf16*>(data.data()), n));
+      if (piece.kind == StateKind::parameter) {
+        parameters.assign(data.begin(), data.end());
+        return success();
+      }
+      values.resize(n);
+      join_master(reinterpret_cast<const bf16*>(parameters.data()), reinterpret_cast<const std::int16_t*>(data.data()),
+                  values.data(), static_cast<std::int64_t>(n));
+      return visit_piece(unit, first, std::span<const float>(values));
+    };
+    return scan(std::span(kinds).first(joined ? 2 : 1), convert);
+  }
+
+  /// These states of each piece, one after the other; padding may be left out.
+  virtual Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) = 0;
+
+  std::unique_ptr<Prepared> prepared_;
+  std::unique_ptr<Engine> engine_;
+};
+
+/// The committed slots of a durable run.
+class SlotWeights final : public StateWeights {
+ public:
+  explicit SlotWeights(const RunDirectory& directory) : StateWeights(directory) {}
+  Status open(const RestoreListener& listener) {
+    SLUICE_TRY(prepare_states());
+    SLUICE_TRY(open_engine(run().id));
+    SLUICE_ASSIGN(journal_, open_journal(directory_, *prepared_, *engine_, false, listener));
+    SLUICE_ASSIGN(step_, take_newest(directory_, *engine_, *journal_));
+    return success();
+  }
+  Place place() const override { return Place::slots; }
+  Status verify(const RestoreListener& listener) override {
+    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal_, listener));
+    verified_ = true;
+    return success();
+  }
+
+ protected:
+  Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) override {
+    bool visit_failed = false;
+    const Status scanned = engine_->states().scan_states(kinds, [&](const StatePiece& piece, std::span<const std::byte> data) {
+      const Status visited = visit(piece, data);
+      visit_failed = !visited.ok();
+      return visited;
+    });
+    if (scanned.ok() || visit_failed || verified_) return scanned;
+    return Error{ErrorCode::damaged, fmt::format("step {} can not be used: {}", step_, scanned.error().message)};
+  }
+
+ private:
+  std::unique_ptr<StepJournal> journal_;
+  bool verified_ = false;
+};
+
+/// The snapshot of a run.
+class SnapshotWeights final : public StateWeights {
+ public:
+  explicit SnapshotWeights(const RunDirectory& directory) : StateWeights(directory) {}
+  ~SnapshotWeights() override {
+    if (fd_ >= 0) close(fd_);
+  }
+  Status open(const RestoreListener& listener) {
+    SLUICE_TRY(prepare_states());
+    SLUICE_TRY(open_engine(std::nullopt));
+    const std::string path = directory_.snapshot_path();
+    std::uint64_t end = snapshot_head_bytes;
+    SLUICE_TRY(engine_->states().each_shard([&](UnitId unit, StateKind kind, RankId rank) {
+      offsets_[{unit, kind, rank}] = end;
+      end += engine_->states().shard_stream_bytes(unit, kind, rank);
+      return success();
+    }));
+    SLUICE_ASSIGN(step_, verify_snapshot(path, run().id, end - snapshot_head_bytes,
+                                         listener.watch("verifying the states that were saved")));
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    return fd_ >= 0 ? success() : Status(fault(path + ": can not be opened: " + std::strerror(errno)));
+  }
+  Place place() const override { return Place::snapshot; }
+
+ protected:
+  Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) override {
+    StatePieces ahead(engine_->states().pieces(), kinds), behind(engine_->states().pieces(), kinds);
+    const auto next = [&]() -> std::optional<ReadAhead::Range> {
+      const std::optional<StatePiece> piece = ahead.next();
+      if (!piece) return std::nullopt;
+      const auto& [weights, kind] = *piece;
+      const std::uint64_t size = kind == StateKind::remainder ? 2 : dtype_bytes(dtype());
+      return ReadAhead::Range{0, offsets_.at({weights.unit, kind, weights.rank}) + weights.at * size,
+                              weights.content_numel * size};
+    };
+    ReadAhead::Options options;
+    options.range_bytes_max = engine_->states().pieces().piece_numel() * dtype_bytes(dtype());
+    const std::array files{ReadAhead::File{fd_, directory_.snapshot_path()}};
+    SLUICE_ASSIGN(const auto reader, ReadAhead::create(files, next, options));
+    while (const std::optional<StatePiece> piece = behind.next()) {
+      SLUICE_ASSIGN(const std::span<const std::byte> data, reader->take());
+      SLUICE_TRY(visit(*piece, data));
+    }
+    return success();
+  }
+
+ private:
+  int fd_ = -1;
+  std::map<std::tuple<UnitId, StateKind, RankId>, std::uint64_t> offsets_;
+};
+
+template <class Weights, class Argument>
+Result<std::unique_ptr<StoredWeights>> opened(const RunDirectory& directory, const Argument& argument) {
+  auto weights = std::make_unique<Weights>(directory);
+  SLUICE_TRY(weights->open(argument));
+  return std::unique_ptr<StoredWeights>(std::move(weights));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StoredWeights>> StoredWeights::open(const RunDirectory& directory,
+                                                           const RestoreListener& listener) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(directory.path(), ignored))
+    return bad_request("there is no " + directory.path() + "; give the directory of a run");
+  if (!directory.run()) return bad_request(directory.path() + " holds no run: there is no run.json in it");
+  SLUICE_ASSIGN(const auto result, directory.result());
+  if (result) return opened<ModelWeights>(directory, (*result)["steps"].get<std::uint64_t>());
+  // Of a durable run too, while it is laid out for another number of ranks.
+  if (directory.has_snapshot()) return opened<SnapshotWeights>(directory, listener);
+  if (directory.run()->config.durable == Durable::on && directory.has_commits())
+    return opened<SlotWeights>(directory, listener);
+  return bad_request(directory.path() +
+                     ": the run was cut short before anything of it was kept; go on with it (sluice train --run " +
+                     directory.path() + " --resume)");
+}
+
+}  // namespace sluice
