@@ -93,7 +93,7 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
 }
 
 Result<std::unique_ptr<Prepared>> prepare_described(const RunConfig& config, const RunDirectory& directory,
-                                                    const Progress& progress) {
+                                                    const Tell& progress) {
   if (!directory.run()) return prepare(config, Purpose::train, progress);
   const RunDescription& run = *directory.run();
   // Shards of another size have another plan.

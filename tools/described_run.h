@@ -22,6 +22,6 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
 
 /// A new run with a schedule that is searched, or the directory's with its own.
 Result<std::unique_ptr<Prepared>> prepare_described(const RunConfig& config, const RunDirectory& directory,
-                                                    const Progress& progress);
+                                                    const Tell& progress);
 
 }  // namespace sluice::tools

@@ -6,7 +6,7 @@
 
 #include "src/model/attention_shape.h"
 #include "src/model/blocks.h"
-#include "src/model/layout.h"
+#include "src/model/workspaces.h"
 
 namespace sluice {
 

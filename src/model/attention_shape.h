@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/attention.h"
-#include "src/model/layout.h"
+#include "src/model/workspaces.h"
 
 namespace sluice {
 

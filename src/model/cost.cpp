@@ -1,9 +1,9 @@
 // What each sublayer costs, from shapes alone.
 #include <algorithm>
 
-#include "src/model/layout.h"
 #include "src/model/model.h"
 #include "src/model/sublayer.h"
+#include "src/model/workspaces.h"
 
 namespace sluice {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "src/model/blocks.h"
-#include "src/model/layout.h"
+#include "src/model/workspaces.h"
 
 namespace sluice {
 

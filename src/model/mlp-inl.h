@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "src/model/blocks.h"
-#include "src/model/layout.h"
+#include "src/model/workspaces.h"
 
 namespace sluice {
 

@@ -172,7 +172,7 @@ Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w)
   return success();
 }
 
-Status get_profile(Prepared& run, Device& device, const Progress& progress) {
+Status get_profile(Prepared& run, Device& device, const Tell& progress) {
   const RunConfig& c = run.config;
   std::string path = c.profile;
   if (path.empty()) {
@@ -294,7 +294,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
 namespace {
 
 /// These, budgets and profile.
-Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
+Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Tell& progress) {
   SLUICE_ASSIGN(auto run, describe_request(config, purpose));
   SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(config.device));
   run->workload.device = device->kind();
@@ -418,7 +418,7 @@ std::uint64_t durable_slot_bytes(const StepPlan& plan) {
 namespace {
 
 /// Says what a search has found so far: soon, and then every few seconds.
-SearchWatch told(const Progress& progress) {
+SearchWatch told(const Tell& progress) {
   constexpr double first_seconds = 0.5, every_seconds = 5;
   if (!progress) return {};
   return [progress, next = now_seconds() + first_seconds](int tried, double best_seconds) mutable {
@@ -430,7 +430,7 @@ SearchWatch told(const Progress& progress) {
 }
 
 /// Durable where it can be: with a run directory, a drive, and room on it for both slots.
-void search(Prepared& run, const ScheduleWish& wish, const Progress& progress) {
+void search(Prepared& run, const ScheduleWish& wish, const Tell& progress) {
   const RunConfig& c = run.config;
   Workload& w = run.workload;
   const bool wanted = !w.inference && c.durable != Durable::off;
@@ -450,7 +450,7 @@ void search(Prepared& run, const ScheduleWish& wish, const Progress& progress) {
 
 }  // namespace
 
-Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress) {
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress) {
   SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
   ScheduleWish& wish = run->wish;
   wish = config.wish;
@@ -496,7 +496,7 @@ Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const 
 }
 
 Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule,
-                                               const DriveLayout* layout, const Progress& progress) {
+                                               const DriveLayout* layout, const Tell& progress) {
   SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
   SLUICE_TRY(check_units(*run, schedule));
   run->workload.durable = config.durable == Durable::on;

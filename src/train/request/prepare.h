@@ -36,7 +36,7 @@ struct Prepared {
   const Arena& arena(Tier tier) const { return *main.arena(tier); }
 };
 
-using Progress = std::function<void(const std::string&)>;
+using Tell = std::function<void(const std::string&)>;
 
 /// What the run is for.
 enum class Purpose : std::uint8_t { train, evaluate, decode };
@@ -46,7 +46,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
 
 /// Reads the model's config and the profile (measuring what is missing), searches a schedule and builds its plans.
 /// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
-Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Progress& progress);
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress);
 
 /// What of the drive's profile decides where things lie in a swap file.
 struct DriveLayout {
@@ -58,7 +58,7 @@ struct DriveLayout {
 /// that the schedule does not keep are refused through search.fits. Durable only where the configuration says on.
 /// `layout` replaces the profile's: for a swap file that exists.
 Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose purpose, const Schedule& schedule,
-                                               const DriveLayout* layout = nullptr, const Progress& progress = {});
+                                               const DriveLayout* layout = nullptr, const Tell& progress = {});
 
 /// Only where things lie in a run that has been planned before: model, workload and main plan, with nothing measured,
 /// predicted or written. Budgets are not looked at.

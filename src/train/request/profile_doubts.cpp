@@ -107,7 +107,7 @@ Result<DriveProfile> measure_drive_quietly(const DriveOptions& options, Doubts& 
 }
 
 Result<MeasuredAgain> settle_doubts(HardwareProfile& profile, const Workload& workload,
-                                    const std::vector<std::string>& drives, Doubts& doubts, const Progress& progress,
+                                    const std::vector<std::string>& drives, Doubts& doubts, const Tell& progress,
                                     CpuClock* clock) {
   MeasuredAgain result;
   std::vector<std::string> names;
@@ -128,7 +128,7 @@ Result<MeasuredAgain> settle_doubts(HardwareProfile& profile, const Workload& wo
 }
 
 void say_doubts(const Workload& workload, const std::vector<std::string>& drives, const Doubts& doubts,
-                const Progress& progress) {
+                const Tell& progress) {
   const std::vector<std::string> names = names_in_use(workload, drives);
   const std::string text = doubts.describe(names);
   if (text.empty() || !progress) return;

@@ -20,12 +20,12 @@ struct MeasuredAgain {
 /// drives again, where these have room for it, and forgets seconds of ops, which calibrate then measures. `clock` null:
 /// the system's.
 Result<MeasuredAgain> settle_doubts(HardwareProfile& profile, const Workload& workload,
-                                    const std::vector<std::string>& drives, Doubts& doubts, const Progress& progress,
+                                    const std::vector<std::string>& drives, Doubts& doubts, const Tell& progress,
                                     CpuClock* clock = nullptr);
 
 /// One line, where predictions rest on what is doubted.
 void say_doubts(const Workload& workload, const std::vector<std::string>& drives, const Doubts& doubts,
-                const Progress& progress);
+                const Tell& progress);
 
 /// measure_drive, again where others keep the cores busy meanwhile.
 Result<DriveProfile> measure_drive_quietly(const DriveOptions& options, Doubts& doubts, CpuClock* clock = nullptr);

@@ -1,4 +1,4 @@
-#include "src/model/layout.h"
+#include "src/model/workspaces.h"
 
 #include <algorithm>
 
