@@ -89,7 +89,7 @@ void print_text(const std::vector<SetResult>& results) {
 }
 
 /// Who leads searches, and the others follow.
-Result<std::unique_ptr<Prepared>> prepare_on_ranks(const RunConfig& config, World* world, const Progress& tell) {
+Result<std::unique_ptr<Prepared>> prepare_on_ranks(const RunConfig& config, World* world, const Tell& tell) {
   const auto fitting = [&]() -> Result<std::unique_ptr<Prepared>> {
     SLUICE_ASSIGN(auto run, prepare(config, Purpose::evaluate, tell));
     if (!run->search.fits) return does_not_fit(*run);

@@ -182,7 +182,7 @@ std::string durability(const Prepared& run, const RunDirectory& directory) {
 
 /// With its kernels and its swap files, where it goes on.
 Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const RunDirectory& directory, bool kernels_anew,
-                                              const World* world, const Progress& progress) {
+                                              const World* world, const Tell& progress) {
   SLUICE_ASSIGN(auto prepared, prepare_described(config, directory, progress));
   if (!directory.run()) return prepared;
   const RunDescription& run = *directory.run();
