@@ -74,7 +74,7 @@ Status measure(const std::string& directory, MomentFormat moments, bool smoke) {
   if (!run->search.fits) return does_not_fit(*run);
   NoSource source;
   SLUICE_ASSIGN(const auto engine, Engine::create(*run, source, {}));
-  SLUICE_TRY(engine->initialize("", 1, {}));
+  SLUICE_TRY(engine->states().initialize("", 1, {}));
   SLUICE_ASSIGN(DriveBench bench,
                 DriveBench::create({.directories = {directory},
                                     .weights = run->profile.drive.stripe_weights,

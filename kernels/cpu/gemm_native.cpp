@@ -12,6 +12,11 @@
 
 #include "sluice/status.h"
 
+#ifdef __SANITIZE_THREAD__
+/// ThreadSanitizer asks programs for this by name. oneDNN has teams of libgomp's, whose barriers it does not see.
+extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libdnnl.so\n"; }
+#endif
+
 namespace sluice::kernels {
 namespace {
 

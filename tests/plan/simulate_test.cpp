@@ -236,7 +236,7 @@ TEST(Simulate, CyclicSteadyState) {
 
 /// Predicted step and bound where this many ranks share the machine.
 std::pair<double, double> step_and_bound(const StepPlan& plan, HardwareProfile hw, int ranks) {
-  hw.ranks = ranks;
+  hw.ranks = hw.ranks_of_device = ranks;
   const Simulation s = simulate(plan, hw);
   EXPECT_DOUBLE_EQ(s.bound_seconds, time_bound(plan, hw));
   return {s.step_seconds, s.bound_seconds};
@@ -323,6 +323,18 @@ TEST(Simulate, RanksShareBothWaysOfADevicesLink) {
   moved(plan, OpKind::copy, 5, 40);  // 2 s alone
   for (const int ranks : {1, 2, 4})
     expect_seconds(step_and_bound(plan, machine_with_device(), ranks), 2.6 * ranks, 2.4 * ranks);
+}
+
+/// A device that ranks share computes for them in turns; those that have one each wait for nobody.
+TEST(Simulate, RanksShareADevice) {
+  StepPlan plan = lanes_only();
+  compute(plan, 300);
+  HardwareProfile hw = machine_with_device();
+  const auto [step, bound] = step_and_bound(plan, hw, 1);
+  EXPECT_GT(bound, 0);
+  expect_seconds(step_and_bound(plan, hw, 3), 3 * step, 3 * bound);
+  hw.ranks = 3;
+  EXPECT_NEAR(simulate(plan, hw).step_seconds, step, 1e-9);
 }
 
 /// Parts of cores too: an op is as slow as the one of its rank whose core is the most crowded.
