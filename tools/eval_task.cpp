@@ -5,6 +5,7 @@
 
 #include "src/train/request/check_request.h"
 #include "tools/eval_options.h"
+#include "tools/launch.h"
 
 namespace sluice::tools {
 namespace {
@@ -83,7 +84,10 @@ Status describe(const EvalRequest& request, const std::set<std::string>& given, 
     c.document_length = masked.document_length;
   }
   SLUICE_ASSIGN(CheckedRequest checked,
-                check_request({.config = c, .purpose = Purpose::evaluate, .all_text = request.all_text}));
+                check_request({.config = c,
+                               .purpose = Purpose::evaluate,
+                               .follows = !is_first_process(),
+                               .all_text = request.all_text}));
   c = std::move(checked.config);
   d.document_mask = c.document_mask;
   d.tokenizer = c.tokenizer;

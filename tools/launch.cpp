@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -12,6 +13,7 @@
 
 #include "io/checksum.h"
 #include "src/comm/mpi.h"
+#include "src/device/device.h"
 
 namespace sluice::tools {
 namespace {
@@ -75,6 +77,26 @@ void widen_binding(int node_ranks) {
   static_cast<void>(sched_setaffinity(0, sizeof all, &all));
 }
 
+/// Launchers may show each process GPUs of its own.
+Result<bool> has_devices_apart(World& world) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  std::string own;
+  for (const std::string& gpu : visible_gpus()) own += std::string(host.data()) + " " + gpu + std::string(1, '\n');
+  SLUICE_ASSIGN(const std::vector<std::string> all, world.exchange(own));
+  std::set<std::string> seen;
+  bool apart = true;
+  for (const std::string& text : all) {
+    apart = apart && !text.empty();
+    for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
+      end = text.find('\n', at);
+      if (end == std::string::npos) end = text.size();
+      apart = apart && seen.insert(text.substr(at, end - at)).second;
+    }
+  }
+  return apart;
+}
+
 /// The world that this process was started in; none where it was started alone.
 Status join_world(RunOptions& options, std::set<std::string>& given, std::unique_ptr<World>& world) {
   if (launched().processes == 1) return success();
@@ -87,6 +109,7 @@ Status join_world(RunOptions& options, std::set<std::string>& given, std::unique
                        " processes were started, and each is a rank; leave --ranks out");
   options.config.ranks = ranks;
   options.config.ranks_of_node = world->ranks_of_node();
+  SLUICE_ASSIGN(options.config.devices_apart, has_devices_apart(*world));
   given.insert("--ranks");
   return success();
 }

@@ -180,15 +180,15 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Batch");
   app->add_option("--reduce", o->reduce,
-                  "how ranks add up gradients: 'tree' (fp32, bits do not depend on the number of ranks), 'bf16' (they "
-                  "send each other bf16, half the bytes), or 'native' (as MPI's library does); the last two give other "
-                  "bits with other ranks, and are recorded with the run")
+                  "how ranks add up gradients: 'tree' (fp32: no bit depends on how many they are or what they share), 'bf16' "
+                  "(processes send each other bf16, half the bytes), or 'native' (as MPI's library does, and a stop waits "
+                  "for the step's end); the last two give other bits with other ranks, shard groups and --reduction")
       ->check(one_of({"tree", "bf16", "native"}))
       ->capture_default_str()
       ->group("Batch");
   app->add_option("--lots", c.lots,
                   "equal parts of a batch whose gradients add up as a tree: any number of ranks that divides it by a "
-                  "power of two trains to the same bits, and a run may change it (default: --ranks)")
+                  "power of two trains to the same bits (with --reduce tree), and a run may change it (default: --ranks)")
       ->group("Batch");
   app->add_option("--deadline", c.deadline_seconds,
                   "seconds that a rank waits for others which are alive, or three steps where those take longer; one "

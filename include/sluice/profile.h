@@ -62,7 +62,7 @@ struct MessageRates {
 struct HardwareProfile {
   std::uint32_t schema_version = profile_schema_version;
   std::string machine;  ///< CPU model and kernel, to notice that a profile is another machine's
-  int ranks = 1;        ///< that share cores, memory, drive and links: the run's, not the file's
+  int ranks = 1;        ///< that share cores, memory, drive and the CPU's links: the run's, not the file's
   int ranks_of_device = 1;  ///< that share a GPU and its links: the run's, not the file's
   bool ranks_apart = false;  ///< they share no memory: the run's, not the file's
   /// Between ranks of this machine, and between machines. None: never measured, and guessed.

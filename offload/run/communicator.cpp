@@ -14,7 +14,7 @@ constexpr std::size_t small_broadcast_bytes = 64u << 10;
 template <class T>
 std::span<T> part_of(std::span<T> data, std::size_t index, std::size_t count) {
   constexpr std::size_t page = 4096;
-  const std::size_t part = (data.size() / count + page - 1) / page * page;
+  const std::size_t part = ((data.size() + count - 1) / count + page - 1) / page * page;
   const std::size_t begin = std::min(index * part, data.size());
   return data.subspan(begin, std::min(part, data.size() - begin));
 }

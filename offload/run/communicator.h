@@ -35,9 +35,9 @@ class Communicator {
   virtual RankId ranks() const = 0;
 
   /// Once before the threads of a plan start, when no collective of this rank is under way: forgets an earlier
-  /// cancel(). All ranks call it, in any order, as often as each other. Errors: bad_request where the topology is not
-  /// of these ranks.
-  virtual Status prepare(const Topology& topology, std::span<const AxisSet> groups) = 0;
+  /// cancel(). All ranks call it, in any order, as often as each other; where sums are the library's own, which needs
+  /// to be known here, it returns when all have called it. Errors: bad_request where the topology is not of these ranks.
+  virtual Status prepare(const Topology& topology, std::span<const AxisSet> groups, bool sums_natively = false) = 0;
 
   /// `full` is members x part bytes; the caller's own part lies at its position and is filled; the others' arrive.
   virtual Status all_gather(std::int32_t channel, std::span<std::byte> full) = 0;

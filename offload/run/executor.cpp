@@ -105,7 +105,9 @@ Status Executor::begin(const StepPlan& plan) {
   Impl& impl = *impl_;
   if (impl.run) return bad_request("a plan is bound already; end it first");
   // First of all: ranks that meet prepare as often as each other, also where one of them is refused.
-  if (impl.parts.communicator != nullptr) SLUICE_TRY(impl.parts.communicator->prepare(plan.topology, plan.groups));
+  const bool sums_natively = std::ranges::any_of(plan.ops, [](const Op& op) { return op.sums == RankSums::native; });
+  if (impl.parts.communicator != nullptr)
+    SLUICE_TRY(impl.parts.communicator->prepare(plan.topology, plan.groups, sums_natively));
   SLUICE_TRY(impl.check_parts(plan));
   SLUICE_ASSIGN(BoundPlan bound, BoundPlan::make(plan, {*impl.parts.memory, impl.parts.store, impl.parts.units,
                                                         impl.options.dtype, impl.options.moments}));

@@ -212,7 +212,9 @@ Status StepOps::reduce_scatter(const BoundOp& op) {
   SLUICE_TRY(parts_.communicator->reduce_scatter(
       op.op->group, {as<const float>(src), src->bytes / sizeof(float)}, {as<float>(dst), dst->bytes / sizeof(float)},
       room != nullptr ? std::span(room->data, room->bytes) : std::span<std::byte>(), op.op->sums));
-  add(collective_, wire_bytes(op.op->sums, dst->bytes) * (members(*op.op) - 1));
+  // Ranks that share memory read each other's fp32.
+  const std::uint64_t arrived = room != nullptr ? wire_bytes(op.op->sums, dst->bytes) : dst->bytes;
+  add(collective_, arrived * (members(*op.op) - 1));
   return success();
 }
 

@@ -46,7 +46,7 @@ class Channel {
   void post(std::size_t from, const Outgoing& message) {
     {
       const std::lock_guard lock(mutex_);
-      posted_.push_back({from, message.to, message.data});
+      posted_.push_back({from, message.to, message.data, false});
     }
     changed_.notify_all();
   }
@@ -63,6 +63,7 @@ class Channel {
       return fault("rank " + std::to_string(rank) + " expects " + std::to_string(message.data.size()) +
                    " bytes in group " + std::to_string(group) + ", and member " + std::to_string(message.from) +
                    " sends " + std::to_string(data.size()));
+    find()->is_taken = true;
     lock.unlock();
     if (!data.empty()) std::memcpy(message.data.data(), data.data(), data.size());
     lock.lock();
@@ -71,12 +72,17 @@ class Channel {
     changed_.notify_all();
     return success();
   }
-  /// Until nothing that a member has posted lies here.
-  Status delivered(std::size_t from, std::chrono::seconds deadline, RankId rank, std::int32_t group) {
+  /// Until nothing that a member has posted lies here. Who gives up takes back what nobody is taking: its memory may go.
+  Status delivered(std::size_t from, std::chrono::seconds deadline, RankId rank, std::int32_t group, const Status& taken) {
     std::unique_lock lock(mutex_);
-    return wait(
-        lock, [&] { return std::ranges::none_of(posted_, [&](const Posted& p) { return p.from == from; }); }, deadline,
-        rank, group);
+    const auto is_own = [&](const Posted& p) { return p.from == from; };
+    Status status = taken;
+    if (status.ok())
+      status = wait(lock, [&] { return std::ranges::none_of(posted_, is_own); }, deadline, rank, group);
+    if (status.ok()) return status;
+    std::erase_if(posted_, [&](const Posted& p) { return is_own(p) && !p.is_taken; });
+    changed_.wait(lock, [&] { return std::ranges::none_of(posted_, is_own); });
+    return status;
   }
 
   void cancel(const std::string& reason) {
@@ -101,6 +107,7 @@ class Channel {
   struct Posted {
     std::size_t from = 0, to = 0;
     std::span<const std::byte> data;
+    bool is_taken = false;
   };
   std::vector<const void*> published_;
   std::vector<Posted> posted_;
@@ -165,7 +172,7 @@ class InProcessCommunicator final : public Communicator {
   RankId rank() const override { return rank_; }
   RankId ranks() const override { return ranks_; }
 
-  Status prepare(const Topology& topology, std::span<const AxisSet> groups) override {
+  Status prepare(const Topology& topology, std::span<const AxisSet> groups, bool) override {
     if (topology.ranks() != ranks_ || topology.rank() != rank_)
       return bad_request("the plan is of rank " + std::to_string(topology.rank()) + " of " +
                          std::to_string(topology.ranks()) + ", the communicator of rank " + std::to_string(rank_) +
@@ -236,9 +243,10 @@ class InProcessCommunicator final : public Communicator {
   Status exchange(std::int32_t group, std::span<const Outgoing> out, std::span<const Incoming> in) override {
     const Place& p = place(group);
     for (const Outgoing& message : out) p.channel->post(p.position, message);
+    Status taken;
     for (const Incoming& message : in)
-      SLUICE_TRY(p.channel->take(p.position, message, deadline_.load(), rank_, group));
-    return p.channel->delivered(p.position, deadline_.load(), rank_, group);
+      if (taken.ok()) taken = p.channel->take(p.position, message, deadline_.load(), rank_, group);
+    return p.channel->delivered(p.position, deadline_.load(), rank_, group, taken);
   }
 
   std::size_t members(std::int32_t group) const override { return place(group).channel->members(); }

@@ -18,6 +18,7 @@ class InProcessWorld final : public World {
   RankId ranks() const override { return static_cast<RankId>(ends_.size()); }
   RankRange here() const override { return {0, ranks()}; }
   RankId ranks_of_node() const override { return ranks(); }
+  RankId place_on_node(RankId rank) const override { return rank; }
   std::size_t processes() const override { return 1; }
   Communicator& communicator(RankId rank) override { return *ends_[rank]; }
   bool shares_memory() const override { return true; }

@@ -1,7 +1,7 @@
 // The world of `mpirun` and `srun`: one rank in each process.
 //
-// Messages go from rank to rank by MPI, and everything that is added up is added up here (tree_sum.h), so that no
-// algorithm of a library changes a bit. Who waits asks MPI now and then and sleeps in between: MPI's own calls would
+// Messages go from rank to rank by MPI, and what is added up is added up here (tree_sum.h), so that no algorithm of a
+// library changes a bit, unless sums are asked to be MPI's own (RankSums::native). Who waits asks MPI now and then and sleeps in between: MPI's own calls would
 // keep a core busy.
 #pragma once
 

@@ -17,12 +17,18 @@ MpiCommunicator::MpiCommunicator(MPI_Comm data, MPI_Comm notices, int tag_max, A
   ranks_ = static_cast<RankId>(ranks);
 }
 
-Status MpiCommunicator::prepare(const Topology& topology, std::span<const AxisSet> groups) {
+Status MpiCommunicator::prepare(const Topology& topology, std::span<const AxisSet> groups, bool sums_natively) {
   if (topology.ranks() != ranks_ || topology.rank() != rank_)
     return bad_request("the plan is of rank " + std::to_string(topology.rank()) + " of " +
                        std::to_string(topology.ranks()) + ", the communicator of rank " + std::to_string(rank_) +
                        " of " + std::to_string(ranks_));
   SLUICE_CHECK(groups.size() <= channels_max, "(%zu groups)", groups.size());
+  begin_session(topology, groups);
+  for (std::size_t g = 0; g < groups.size() && sums_natively; ++g) SLUICE_TRY(meet_alone(static_cast<std::int32_t>(g)));
+  return success();
+}
+
+void MpiCommunicator::begin_session(const Topology& topology, std::span<const AxisSet> groups) {
   const std::lock_guard lock(mutex_);
   ++session_;
   cancelled_.erase(cancelled_.begin(), cancelled_.lower_bound(session_));
@@ -33,9 +39,9 @@ Status MpiCommunicator::prepare(const Topology& topology, std::span<const AxisSe
     channel.members = topology.members(groups[g]);
     channel.position = topology.position(groups[g]);
     channel.tag = static_cast<int>(session_ % static_cast<std::uint64_t>(sessions)) * channels_max + static_cast<int>(g);
+    channel.messages.reset(new std::array<Messages, exchange_blocks>{Messages(alarm_), Messages(alarm_)});
     channels_.push_back(std::move(channel));
   }
-  return success();
 }
 
 const MpiCommunicator::Channel& MpiCommunicator::at(std::int32_t number) const {
@@ -60,7 +66,8 @@ Status MpiCommunicator::all_gather(std::int32_t number, std::span<std::byte> ful
   for (std::size_t begin = 0; begin < part; begin += message_bytes_max) {
     const std::size_t count = std::min(message_bytes_max, part - begin);
     const auto piece = [&](std::size_t member) { return full.subspan(member * part + begin, count); };
-    Messages messages(alarm_);
+    Call call(c);
+    Messages& messages = call[0];
     for (std::size_t step = 1; step < members; ++step) {
       const std::size_t from = (c.position + members - step) % members;
       SLUICE_TRY(messages.receive(data_, c.members[from], c.tag, piece(from)));
@@ -111,9 +118,9 @@ Status MpiCommunicator::reduce_by_messages(const Channel& c, std::span<const flo
       return std::as_bytes(std::span(own, count));
     }
   };
-  std::array<Messages, exchange_blocks> under_way{Messages(alarm_), Messages(alarm_)};
+  Call under_way(c);
   const auto begin_block = [&](std::size_t at) -> Status {
-    Messages& messages = under_way[at % exchange_blocks];
+    Messages& messages = under_way[at];
     const std::size_t begin = at * block, count = std::min(block, numel - begin);
     for (std::size_t step = 1; step < members; ++step) {
       const std::size_t from = (c.position + members - step) % members;
@@ -129,7 +136,7 @@ Status MpiCommunicator::reduce_by_messages(const Channel& c, std::span<const flo
   if (blocks > 0) SLUICE_TRY(begin_block(0));
   for (std::size_t at = 0; at < blocks; ++at) {
     if (at + 1 < blocks) SLUICE_TRY(begin_block(at + 1));
-    SLUICE_TRY(finish(under_way[at % exchange_blocks], "reduce_scatter", c));
+    SLUICE_TRY(finish(under_way[at], "reduce_scatter", c));
     const std::size_t begin = at * block, count = std::min(block, numel - begin);
     const float* const own = full.data() + c.position * numel + begin;
     const auto load = [&](std::size_t m, std::size_t offset, std::size_t some) -> const float* {
@@ -150,8 +157,14 @@ Status MpiCommunicator::reduce_natively(std::int32_t number, std::span<const flo
     return bad_request("--reduce native: MPI counts elements in 31 bits, and a rank's part has " +
                        std::to_string(part.size()) + "; use more ranks, or --reduce tree");
   const int count = static_cast<int>(part.size()), peer = c.members[c.position == 0 ? 1 : 0];
-  SLUICE_ASSIGN(const MPI_Comm alone, members_alone(number));
-  Messages messages(alarm_);
+  const auto found = alone_.find({number, c.members});
+  SLUICE_CHECK(found != alone_.end(), "(group %d was not prepared for native sums)", number);
+  const MPI_Comm alone = found->second;
+  // What has begun can not be called off.
+  SLUICE_TRY(alarm_.check());
+  SLUICE_TRY(interrupted());
+  Call call(c);
+  Messages& messages = call[0];
   MPI_Request request;
   if (part.data() + part.size() <= full.data() || part.data() >= full.data() + full.size()) {
     SLUICE_TRY(mpi_status(
@@ -172,13 +185,13 @@ Status MpiCommunicator::reduce_natively(std::int32_t number, std::span<const flo
   return finish(messages, "reduce_scatter", c);
 }
 
-Result<MPI_Comm> MpiCommunicator::members_alone(std::int32_t number) {
+/// MPI makes a communicator for as long as it takes: the members are there when it begins.
+Status MpiCommunicator::meet_alone(std::int32_t number) {
   const Channel& c = at(number);
   const std::pair key{number, c.members};
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = alone_.find(key); found != alone_.end()) return found->second;
-  }
+  if (c.members.size() == 1 || alone_.contains(key)) return success();
+  std::int64_t here = 0;
+  SLUICE_TRY(sum(number, std::span(&here, 1)));
   const std::vector<int> ranks(c.members.begin(), c.members.end());
   MPI_Group all, some;
   SLUICE_TRY(mpi_status(MPI_Comm_group(data_, &all), "MPI_Comm_group"));
@@ -189,14 +202,15 @@ Result<MPI_Comm> MpiCommunicator::members_alone(std::int32_t number) {
   MPI_Group_free(&all);
   SLUICE_TRY(status);
   MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
-  const std::lock_guard lock(mutex_);
-  return alone_[key] = made;
+  alone_[key] = made;
+  return success();
 }
 
 Status MpiCommunicator::exchange(std::int32_t number, std::span<const Outgoing> out, std::span<const Incoming> in) {
   const Channel& c = at(number);
   SLUICE_TRY(check_cancelled());
-  Messages messages(alarm_);
+  Call call(c);
+  Messages& messages = call[0];
   const auto in_pieces = [](auto data, auto&& each) -> Status {
     for (std::size_t begin = 0; begin < data.size(); begin += message_bytes_max)
       SLUICE_TRY(each(data.subspan(begin, std::min(message_bytes_max, data.size() - begin))));
@@ -218,7 +232,8 @@ Status MpiCommunicator::sum(std::int32_t number, std::span<std::int64_t> values)
   const std::size_t members = c.members.size(), others = members - 1;
   SLUICE_TRY(check_cancelled());
   c.received.resize(others * values.size());  // the same for every step of a plan
-  Messages messages(alarm_);
+  Call call(c);
+  Messages& messages = call[0];
   for (std::size_t i = 0; i < others; ++i) {
     const std::size_t from = (c.position + members - 1 - i) % members;
     SLUICE_TRY(messages.receive(data_, c.members[from], c.tag,

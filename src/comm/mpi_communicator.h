@@ -15,13 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/exchange.h"
 #include "src/comm/mpi.h"
 #include "src/comm/mpi_link.h"
 #include "src/comm/tree_sum.h"
 
 namespace sluice {
 
-/// Every collective is messages between each two of its members. Each prepare() begins a session, whose messages have
+/// Every collective is messages between each two of its members, but for sums that are to be MPI's own. Each prepare() begins a session, whose messages have
 /// tags of their own: what a cancelled session has left under way meets nobody.
 class MpiCommunicator final : public Communicator {
  public:
@@ -33,7 +34,7 @@ class MpiCommunicator final : public Communicator {
 
   RankId rank() const override { return rank_; }
   RankId ranks() const override { return ranks_; }
-  Status prepare(const Topology& topology, std::span<const AxisSet> groups) override;
+  Status prepare(const Topology& topology, std::span<const AxisSet> groups, bool sums_natively) override;
   Status all_gather(std::int32_t channel, std::span<std::byte> full) override;
   Status reduce_scatter(std::int32_t channel, std::span<const float> full, std::span<float> part,
                         std::span<std::byte> room, RankSums sums) override;
@@ -56,6 +57,22 @@ class MpiCommunicator final : public Communicator {
     int tag = 0;
     std::vector<std::int64_t> received;           ///< by sum
     std::unique_ptr<TreeSum> tree = std::make_unique<TreeSum>();  ///< of reduce_scatter
+    std::unique_ptr<std::array<Messages, exchange_blocks>> messages;  ///< none are under way between two calls
+  };
+  /// A call's messages of a channel: what is left when it fails is abandoned.
+  class Call {
+   public:
+    explicit Call(const Channel& channel) : messages_(*channel.messages) {}
+    ~Call() {
+      for (Messages& m : messages_)
+        if (!m.is_empty()) m.abandon();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    Messages& operator[](std::size_t at) { return messages_[at % exchange_blocks]; }
+
+   private:
+    std::array<Messages, exchange_blocks>& messages_;
   };
   const Channel& at(std::int32_t channel) const;
   Channel& at(std::int32_t channel) { return const_cast<Channel&>(std::as_const(*this).at(channel)); }
@@ -63,7 +80,8 @@ class MpiCommunicator final : public Communicator {
   Status reduce_by_messages(const Channel& channel, std::span<const float> full, std::span<float> part,
                             std::span<std::byte> room);
   Status reduce_natively(std::int32_t number, std::span<const float> full, std::span<float> part);
-  Result<MPI_Comm> members_alone(std::int32_t number);
+  void begin_session(const Topology& topology, std::span<const AxisSet> groups);
+  Status meet_alone(std::int32_t number);
   Status finish(Messages& messages, const char* what, const Channel& channel);
   Status interrupted();
   Status check_cancelled();
@@ -76,10 +94,10 @@ class MpiCommunicator final : public Communicator {
   std::function<void()> met_;
   RankId rank_ = 0, ranks_ = 1;
   std::vector<Channel> channels_;
+  /// By channel and its members: for what MPI adds up itself. Made in prepare(), kept for later sessions.
+  std::map<std::pair<std::int32_t, std::vector<RankId>>, MPI_Comm> alone_;
   std::mutex mutex_;  ///< guards what follows
   std::uint64_t session_ = 0;
-  /// By channel and its members: for what MPI adds up itself. Kept for later sessions.
-  std::map<std::pair<std::int32_t, std::vector<RankId>>, MPI_Comm> alone_;
   std::map<std::uint64_t, std::string> cancelled_;  ///< sessions, this one and later ones, and why
   std::deque<Notice> notices_sent_;                 ///< MPI may still read them
 };

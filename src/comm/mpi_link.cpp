@@ -99,11 +99,15 @@ Status Messages::finish(std::chrono::seconds deadline, const Interrupted& interr
     }
     pause.rest();
   }
+  clear();
+  return success();
+}
+
+void Messages::clear() {
   requests_.clear();
   peers_.clear();
   kinds_.clear();
   bytes_.clear();
-  return success();
 }
 
 /// MPI takes a message that is shorter than its buffer for a whole one.
@@ -119,12 +123,14 @@ Status Messages::check_arrived(int ended) const {
 
 void Messages::abandon() {
   constexpr std::chrono::seconds patience(2);
-  if (alarm_.is_raised()) requests_.clear();
+  if (alarm_.is_raised()) clear();
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (kinds_[i] == Kind::collective)
+    if (kinds_[i] == Kind::collective) {
+      clear();
       return alarm_.raise("a sum by MPI's own algorithm has begun, which can not be called off, so that nothing can go "
                           "on here");
+    }
     if (kinds_[i] == Kind::send) {
       // It reads, which harms nobody: what it reads no one takes.
       MPI_Request_free(&requests_[i]);
@@ -139,7 +145,7 @@ void Messages::abandon() {
       return alarm_.raise("a message of rank " + std::to_string(peers_[i]) +
                           " has begun to arrive and does not end, so that nothing can go on here");
   }
-  requests_.clear();
+  clear();
 }
 
 }  // namespace sluice

@@ -72,13 +72,14 @@ class Messages {
   using Interrupted = std::function<Status()>;
   Status finish(std::chrono::seconds deadline, const Interrupted& interrupted);
   bool is_empty() const { return requests_.empty(); }
+  /// Nothing more arrives in the buffers of those that have not ended; where that can not be had, the alarm is raised.
+  void abandon();
 
  private:
   enum class Kind : std::uint8_t { send, receive, collective };
   void add(MPI_Request request, int peer, Kind kind, std::size_t bytes = 0);
   Status check_arrived(int ended) const;
-  /// Nothing more arrives in the buffers of those that have not ended; where that can not be had, the alarm is raised.
-  void abandon();
+  void clear();
   int awaited() const;  ///< a rank that is waited for
   Status check_alarm(int peer) const;
   Alarm& alarm_;

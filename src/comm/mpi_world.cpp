@@ -21,10 +21,11 @@ constexpr int text_tag = 0, data_tag = 1;
 
 class MpiWorld final : public World {
  public:
-  MpiWorld(MPI_Comm control, RankId node_ranks, std::unique_ptr<Alarm> alarm,
+  MpiWorld(MPI_Comm control, RankId node_ranks, RankId place, std::unique_ptr<Alarm> alarm,
            std::unique_ptr<MpiCommunicator> communicator)
       : control_(control),
         node_ranks_(node_ranks),
+        place_(place),
         alarm_(std::move(alarm)),
         communicator_(std::move(communicator)) {}
   ~MpiWorld() override {
@@ -85,6 +86,7 @@ class MpiWorld final : public World {
   RankId ranks() const override { return communicator_->ranks(); }
   RankRange here() const override { return {communicator_->rank(), 1}; }
   RankId ranks_of_node() const override { return node_ranks_; }
+  RankId place_on_node(RankId) const override { return place_; }
   std::size_t processes() const override { return ranks(); }
   Communicator& communicator(RankId rank) override {
     SLUICE_CHECK(rank == communicator_->rank(), "(rank %u of %u)", rank, communicator_->rank());
@@ -176,7 +178,7 @@ class MpiWorld final : public World {
   }
 
   MPI_Comm control_;
-  RankId node_ranks_;
+  RankId node_ranks_, place_;
   std::unique_ptr<Alarm> alarm_;
   std::unique_ptr<MpiCommunicator> communicator_;
   std::unique_ptr<Lifeline> lifeline_;
@@ -235,8 +237,9 @@ Result<std::unique_ptr<World>> connect_by_mpi(const MpiOptions& options) {
   }
   SLUICE_TRY(mpi_status(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
                         "MPI_Comm_split_type"));
-  int node_ranks = 1;
+  int node_ranks = 1, place = 0;
   MPI_Comm_size(node, &node_ranks);
+  MPI_Comm_rank(node, &place);
   void* tag_limit = nullptr;
   int is_set = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &is_set);
@@ -244,7 +247,7 @@ Result<std::unique_ptr<World>> connect_by_mpi(const MpiOptions& options) {
   auto alarm = std::make_unique<Alarm>();
   auto communicator = std::make_unique<MpiCommunicator>(data, notices, tag_max, *alarm);
   communicator->set_deadline(options.deadline);
-  auto world = std::make_unique<MpiWorld>(control, static_cast<RankId>(node_ranks), std::move(alarm),
+  auto world = std::make_unique<MpiWorld>(control, static_cast<RankId>(node_ranks), static_cast<RankId>(place), std::move(alarm),
                                           std::move(communicator));
   SLUICE_TRY(world->watch(options.patience));
   return std::unique_ptr<World>(std::move(world));

@@ -1,5 +1,5 @@
 // The sum over the ranks of a group, in the order of src/schedule/lots.h: their tree goes on over the ranks. Every
-// transport sums with this, so that none changes a bit.
+// transport sums with this, so that none changes a bit, unless sums are asked to be the transport's own.
 #pragma once
 
 #include <algorithm>

@@ -32,6 +32,8 @@ class World {
   virtual RankId ranks() const = 0;
   virtual RankRange here() const = 0;        ///< of this process
   virtual RankId ranks_of_node() const = 0;  ///< that share this machine's memory, cores and drives
+  /// Which of those a rank of this process is.
+  virtual RankId place_on_node(RankId rank) const = 0;
   virtual std::size_t processes() const = 0;
   virtual Communicator& communicator(RankId rank) = 0;  ///< of a rank of this process
   virtual bool shares_memory() const = 0;  ///< else sums over ranks need room for what arrives (sluice/exchange.h)

@@ -96,6 +96,14 @@ Result<int> count_devices(const std::string& name) {
   return 1;
 }
 
+std::vector<std::string> visible_gpus() {
+#ifdef SLUICE_HAS_CUDA
+  return CudaDevice::identities();
+#else
+  return {};
+#endif
+}
+
 std::string device_of_rank(const std::string& name, int devices, int place) {
   return devices == 1 ? name : name + ":" + std::to_string(place % devices);
 }

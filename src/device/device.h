@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "offload/run/executor.h"
 #include "offload/run/memory.h"
@@ -42,6 +43,8 @@ class Device {
 /// How many devices a name is of: of "cuda" all GPUs, round which the ranks of a machine go; of others one. bad_request
 /// as above.
 Result<int> count_devices(const std::string& name);
+/// What tells the GPUs that this process is shown from all others of the machine; none where there are none.
+std::vector<std::string> visible_gpus();
 /// Of those, the one of a rank, by its place among the ranks of its machine.
 std::string device_of_rank(const std::string& name, int devices, int place);
 

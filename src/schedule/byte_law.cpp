@@ -121,7 +121,8 @@ class Law {
     b_.d2h += shard_bytes;
     // Every replica of a shard group adds up a part of the shard for all of them.
     const std::uint64_t sums = sums_of_step(), part_bytes = shard_bytes / work_.replicas();
-    const std::uint64_t part_sent = wire_bytes(work_.sums, part_bytes), shard_sent = wire_bytes(work_.sums, shard_bytes);
+    const RankSums sent = work_.exchanges ? work_.sums : RankSums::tree;  // in one process they read each other's fp32
+    const std::uint64_t part_sent = wire_bytes(sent, part_bytes), shard_sent = wire_bytes(sent, shard_bytes);
     b_.collective += sums * (shard_sent * (work_.shards() - 1u) + (part_sent + part_bytes) * (work_.replicas() - 1u));
     if (work_.meets_in_host && work_.ranks() > 1) {
       b_.d2h += sums * work_.full_numel(u) * 4;

@@ -16,7 +16,7 @@
 //               fetch and every update that is published, S*4*(s - 1) + 2*S*4*(r - 1)/r for every sum of gradients. Of a
 //               unit of P parameters that is 2*4*P*(n - 1)/n where s = 1 (all-reduce, ZeRO-0), (4 + e)*P*(n - 1)/n where
 //               parameters stay or are held (ZeRO-1 and 2), (4 + 2e)*P*(n - 1)/n where every pass fetches them (ZeRO-3)
-//               where gradients are sent as bf16, half of what is reduced
+//               where processes send gradients as bf16, half of what is reduced
 //   host        where ranks meet in host memory: for every gather of parts of B bytes over m members B up and B*(m - 1)
 //               down, and for every sum of gradients P*4 up and S*4 down
 //   activations what is parked, each way, and once more down where it leaves between forward passes too

@@ -146,7 +146,7 @@ void GradientMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, s
   const RankId members = work_.topology.size(emit_.plan().groups[static_cast<std::size_t>(group)]);
   Op& op = emit_.collective(OpKind::reduce_scatter, group, u);
   op.sums = work_.sums;
-  op.bytes = wire_bytes(op.sums, own.bytes) * (members - 1u);
+  op.bytes = (work_.exchanges ? wire_bytes(op.sums, own.bytes) : own.bytes) * (members - 1u);
   Emitter::touch(op, whole, Role::src, Mode::read);
   Emitter::touch(op, own, Role::dst, Mode::write);
   if (!work_.exchanges) return;

@@ -94,7 +94,7 @@ std::vector<std::string> check_collectives(World& world, RankId rank) {
   Findings found(rank);
   Communicator& communicator = world.communicator(rank);
   const RankId ranks = world.ranks();
-  found.expect(communicator.prepare(one_axis(ranks, rank), std::array{all_ranks, all_ranks}), "prepare");
+  found.expect(communicator.prepare(one_axis(ranks, rank), std::array{all_ranks, all_ranks}, true), "prepare");
   // Nothing, less than a block, blocks with a rest, and enough that MPI does not buffer a message.
   for (const std::size_t part : {std::size_t{0}, std::size_t{3}, std::size_t{3000}, std::size_t{700001}}) {
     const std::string size = " of " + std::to_string(part);
@@ -145,6 +145,14 @@ std::vector<std::string> check_messages(World& world, RankId rank) {
       for (std::size_t i = 0; i < numel; ++i) wrong += to[r * numel + i] != term(r, rank * numel + i) ? 1 : 0;
     found.expect(wrong == 0, "all_to_all" + size + ": " + std::to_string(wrong) + " elements are wrong");
 
+    // Whole pages for each member, and a rest.
+    std::vector<std::byte> paged(numel == 1 ? ranks * 32768 + 1 : 0, std::byte{static_cast<unsigned char>(rank)});
+    found.expect(communicator.broadcast(0, ranks - 1, paged), "broadcast of pages and a rest");
+    for (const std::byte b : paged)
+      if (b != std::byte{static_cast<unsigned char>(ranks - 1)}) {
+        found.expect(false, "broadcast of pages and a rest: wrong");
+        break;
+      }
     for (std::size_t root = 0; root < ranks; ++root) {
       for (std::size_t i = 0; i < from.size(); ++i) from[i] = term(rank, i);
       found.expect(communicator.broadcast(0, root, std::as_writable_bytes(std::span(from))), "broadcast" + size);

@@ -59,6 +59,19 @@ Result<int> CudaDevice::count() {
   return count;
 }
 
+std::vector<std::string> CudaDevice::identities() {
+  const Result<int> count = CudaDevice::count();
+  std::vector<std::string> names;
+  for (int index = 0; count.ok() && index < *count; ++index) {
+    cudaDeviceProp properties{};
+    const bool is_told = cudaGetDeviceProperties(&properties, index) == cudaSuccess;
+    const std::string uuid(properties.uuid.bytes, sizeof properties.uuid.bytes);
+    const bool has_uuid = is_told && uuid.find_first_not_of('\0') != std::string::npos;
+    names.push_back(has_uuid ? uuid : std::to_string(index));
+  }
+  return names;
+}
+
 Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
   SLUICE_ASSIGN(const int count, CudaDevice::count());
   if (index < 0 || index >= count)
@@ -81,8 +94,9 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int index) {
 }
 
 int CudaDevice::numa_node() const {
+  constexpr auto host_numa_id = static_cast<cudaDeviceAttr>(134);  // CUDA 12.2 gave it a name
   int node = -1;
-  if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, index_) == cudaSuccess) return node;
+  if (cudaDeviceGetAttribute(&node, host_numa_id, index_) == cudaSuccess) return node;
   static_cast<void>(cudaGetLastError());  // of a driver that does not know the question
   return -1;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "offload/run/device_queue.h"
 #include "offload/run/memory.h"
@@ -30,6 +31,8 @@ class CudaDevice final : public DeviceMemory {
 
   /// At least one; bad_request where there is no driver, or it knows of none.
   static Result<int> count();
+  /// Of each, its UUID, or its number where the driver tells none. No context is made.
+  static std::vector<std::string> identities();
 
   /// One cudaMalloc. bad_request with what is free when there is not enough of it, beside what has to stay free.
   Result<std::byte*> allocate(std::uint64_t bytes) override;

@@ -42,7 +42,7 @@ Status check_there(const Request& request) {
   if (c.assume) return success();
   Status there = check_drives(c);
   // The budgets of a run that goes on are those of the machine that it began on, and its plan may need less.
-  if (there.ok() && !request.goes_on) there = check_machine(c);
+  if (there.ok() && !request.goes_on && !request.follows) there = check_machine(c);
   if (there.ok() || request.goes_on || !request.on_paper) return there;
   return bad_request(there.error().message + ", or --assume that it is there");
 }

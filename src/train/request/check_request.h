@@ -14,6 +14,7 @@ struct Request {
   Purpose purpose = Purpose::train;
   bool from_scratch = false;  ///< of a new run: its weights are random, whatever lies beside its model
   bool goes_on = false;       ///< its run began before: it has its weights
+  bool follows = false;       ///< another process of this machine looks at memory and GPUs
   bool on_paper = false;      ///< nothing is run: no directory is made, and data that is not named need not be there
   bool all_text = false;      ///< of an evaluation: of all of its text and not of a held-out part
 };

@@ -24,6 +24,7 @@ std::string decided_text(const Prepared& run, Purpose purpose) {
   j["run"] = run.config.run;
   j["assume"] = run.config.assume;
   j["ranks_of_node"] = run.config.ranks_of_node;
+  j["devices_apart"] = run.config.devices_apart;
   j["schedule"] = to_json(run.search.schedule);
   // The drive that was chosen goes as one of the profile's.
   HardwareProfile profile = run.profile;
@@ -47,6 +48,7 @@ Result<std::unique_ptr<Prepared>> prepare_from_text(const std::string& text, con
   decided.config.run = j["run"].get<std::string>();
   decided.config.assume = j["assume"].get<bool>();
   decided.config.ranks_of_node = j["ranks_of_node"].get<int>();
+  decided.config.devices_apart = j["devices_apart"].get<bool>();
   decided.config.faults = own.faults;
   decided.config.json = own.json;
   SLUICE_ASSIGN(decided.schedule, schedule_from_json(j["schedule"]));

@@ -89,7 +89,8 @@ void add_shared_memory(const RunConfig& c, std::vector<Excess>& excess) {
 
 Status add_apart_memory(const RunConfig& c, std::vector<Excess>& excess) {
   SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(c.device));
-  SLUICE_ASSIGN(const std::uint64_t card, device->free_bytes());
+  SLUICE_ASSIGN(const std::uint64_t free, device->free_bytes());
+  SLUICE_ASSIGN(const std::uint64_t card, bytes_for_ranks(c, free));
   SLUICE_ASSIGN(const int sharers, ranks_of_device(c));
   const std::uint64_t asked = times(c.device_memory, sharers);
   const std::string ranks = sharers > 1 ? fmt::format(" x {} ranks", sharers) : "";
@@ -183,8 +184,16 @@ Status check_machine(const RunConfig& config) {
   return excess.empty() ? success() : Status(bad_request(excess.front().refusal));
 }
 
+Result<std::uint64_t> bytes_for_ranks(const RunConfig& c, std::uint64_t free_bytes) {
+  constexpr std::uint64_t context_bytes_max = 512ull << 20;
+  if (c.ranks_of_node == 0) return free_bytes;
+  SLUICE_ASSIGN(const int sharers, ranks_of_device(c));
+  const std::uint64_t contexts = std::min(context_bytes_max, free_bytes / 16) * static_cast<std::uint64_t>(sharers - 1);
+  return free_bytes - std::min(free_bytes, contexts);
+}
+
 Result<int> ranks_of_device(const RunConfig& c) {
-  if (c.device == "cpu" || !c.cluster.empty()) return 1;
+  if (c.device == "cpu" || !c.cluster.empty() || c.devices_apart) return 1;
   SLUICE_ASSIGN(const int devices, count_devices(c.device));
   return (ranks_of_machine(c) + devices - 1) / devices;
 }

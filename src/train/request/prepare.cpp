@@ -137,9 +137,6 @@ bool all_exist(const std::vector<std::string>& directories) {
   return std::ranges::all_of(directories, [&](const std::string& d) { return std::filesystem::exists(d, ignored); });
 }
 
-/// Of a GPU's memory, what CUDA takes for a process beside the first: its context.
-constexpr std::uint64_t context_bytes = 512ull << 20;
-
 /// What the ranks of a machine share.
 Status set_sharing(Prepared& run) {
   const RunConfig& c = run.config;
@@ -155,8 +152,8 @@ Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w)
   const std::uint64_t memory = available_memory_bytes();
   SLUICE_ASSIGN(const std::uint64_t own, what_computes.free_bytes());
   SLUICE_ASSIGN(const int sharers, ranks_of_device(c));
-  const std::uint64_t others = w.exchanges ? static_cast<std::uint64_t>(sharers - 1) : 0;
-  const std::uint64_t of_card = (own - std::min(own, others * context_bytes)) / 10 * 9 / static_cast<std::uint64_t>(sharers);
+  SLUICE_ASSIGN(const std::uint64_t all, bytes_for_ranks(c, own));
+  const std::uint64_t of_card = all / 10 * 9 / static_cast<std::uint64_t>(sharers);
   const std::uint64_t device = c.device_memory ? c.device_memory : own > 0 ? of_card : memory / 2 / ranks;
   const std::uint64_t host = (c.host_memory ? c.host_memory : memory / (own > 0 ? 2 : 4)) / ranks;
   std::uint64_t nvme = c.nvme_space / ranks;

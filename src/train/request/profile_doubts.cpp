@@ -148,6 +148,8 @@ std::vector<double> seconds_by_key(const StepPlan& plan, const Timeline& timelin
 
 std::vector<Contradiction> contradictions(const Prepared& run, const ObservedSteps& steps) {
   std::vector<Contradiction> found;
+  // When ranks that share a GPU compute beside each other is no matter of the profile.
+  if (run.profile.ranks_of_device > 1) return found;
   const Simulation& predicted = run.predicted;
   if (predicted.bound_seconds >= judged_seconds && steps.step_seconds < beaten_by * predicted.bound_seconds)
     found.push_back({names_behind(run, predicted.bottleneck),

@@ -82,6 +82,7 @@ struct RunConfig {
   int deadline_seconds = 600;  ///< that a collective may take, or three steps where they take longer
   /// Of ranks that are processes, or of a cluster: how many share a machine. 0: all ranks are this process's.
   int ranks_of_node = 0;
+  bool devices_apart = false;  ///< of those, each is shown GPUs of its own
   bool json = false;
   std::string cluster;  ///< file with the links of machines to plan for; empty: this one's
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has

@@ -235,7 +235,8 @@ void Trainer::fill_rates(StepRecord& r) const {
   const double of_cpu = native ? run_.profile.peak_flops_bf16 : run_.profile.peak_flops_f32;
   const std::string& device = run_.workload.device;
   const double peak = device.empty() ? of_cpu : published_peak_flops(device, run_.workload.dtype);
-  r.mfu = peak > 0 ? run_.model_flop_per_token * r.tokens_per_second / peak : 0;
+  const double devices = device.empty() ? 1 : static_cast<double>(run_.workload.ranks()) / run_.profile.ranks_of_device;
+  r.mfu = peak > 0 ? run_.model_flop_per_token * r.tokens_per_second / (peak * devices) : 0;
   r.efficiency = r.bound_seconds / r.step_seconds;
 }
 
@@ -414,7 +415,9 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   const bool long_steps = 3 * run_.predicted.step_seconds > stop_patience_seconds;
   std::optional<Impatience> impatience;
   if (journal_) engine_->states().set_stop(&stop);
-  if (journal_) impatience.emplace(stop, engine_->team(), long_steps ? 0 : stop_patience_seconds);
+  // A sum of the library's own can not be called off: such a run stops between steps.
+  const bool may_cancel = run_.workload.sums != RankSums::native || !run_.workload.exchanges;
+  if (journal_ && may_cancel) impatience.emplace(stop, engine_->team(), long_steps ? 0 : stop_patience_seconds);
   Status ran = complete_metrics(result);
   if (ran.ok()) ran = steps(stop, result);
   while (!ran.ok() && ran.error().code == ErrorCode::not_finite) {

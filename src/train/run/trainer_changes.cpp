@@ -30,9 +30,12 @@ void Trainer::tell_changes() const {
   if (was != is) text += fmt::format("; the learning rate of that step is {:.4g}, and would have been {:.4g}", is, was);
   const Workload& w = run_.workload;
   const bool split = w.device.empty() && w.dtype == Dtype::bf16 && kernels::gemm_bf16_is_native();
+  const bool same_sums = before.sums == RankSums::tree && now.sums == RankSums::tree;
+  if (!same_sums && !is_laid_out_alike(before, now))
+    text += fmt::format("; with --reduce {} bits depend on that", rank_sums_names[static_cast<std::size_t>(now.sums)]);
   if (before.ranks != now.ranks && before.threads == now.threads)
-    text += fmt::format("; no bit depends on that; each rank has {} compute thread{}, as before", now.threads,
-                        now.threads == 1 ? "" : "s");
+    text += fmt::format("{}; each rank has {} compute thread{}, as before", same_sums ? "; no bit depends on that" : "",
+                        now.threads, now.threads == 1 ? "" : "s");
   if (before.threads != now.threads)
     text += split ? "; where this CPU multiplies bf16 bits depend on the number of threads"
                   : "; no bit depends on the number of threads";

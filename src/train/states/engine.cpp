@@ -110,9 +110,9 @@ Status Engine::reserve(const Options& options) {
 
 Status Engine::at_place(const Rank& rank, const std::function<Status()>& work) {
   if (!rank.node) return work();
-  Status done;
-  SLUICE_TRY(run_on(*rank.node, [&] { done = work(); }));
-  return done;
+  std::optional<Status> done;
+  const Status placed = run_on(*rank.node, [&] { done = work(); });
+  return placed.ok() ? *done : work();  // where the kernel refuses, it runs anywhere
 }
 
 /// Ranks on one device share it, and each has the cores that are next to its own.
@@ -123,7 +123,7 @@ Status Engine::open_devices() {
   const bool placed = is_placed();
   std::map<std::string, Device*> opened;
   for (RankId r = here_.first; r < here_.end(); ++r) {
-    const int place = r % ranks_of_machine(c);
+    const int place = world_->place_on_node(r);
     const std::string name = c.ranks == 1 ? c.device : device_of_rank(c.device, count, place);
     Device*& device = opened[name];
     if (device == nullptr) {
@@ -136,7 +136,9 @@ Status Engine::open_devices() {
                            "); name one of a kind with --device cuda:N");
     }
     at(r).device = device;
-    if (!placed) at(r).node = node_of_rank(nodes, place, ranks_of_machine(c), device->numa_node());
+    // Ranks that share a GPU would all crowd where it is.
+    const int near = run_.profile.ranks_of_device == 1 ? device->numa_node() : -1;
+    if (!placed) at(r).node = node_of_rank(nodes, place, ranks_of_machine(c), near);
   }
   return success();
 }

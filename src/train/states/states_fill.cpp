@@ -136,6 +136,7 @@ Status States::share_residents() {
   Communicator& others = world_->communicator(self);
   SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{shard_axes}));
   DeviceMemory& device = at(self).device->memory();
+  constexpr std::size_t met_bytes = 4u << 20;
   std::vector<std::byte> met;
   for (const Buffer& b : run_.main.buffers) {
     if (b.holds != Holds::resident) continue;
@@ -144,10 +145,16 @@ Status States::share_residents() {
       SLUICE_TRY(others.all_gather(0, whole));
       continue;
     }
-    met.resize(b.bytes);
-    SLUICE_TRY(device.copy(met.data(), whole.data(), b.bytes));
-    SLUICE_TRY(others.all_gather(0, met));
-    SLUICE_TRY(device.copy(whole.data(), met.data(), b.bytes));
+    // In pieces of all parts, so that little memory does.
+    const std::size_t members = others.members(0), own = others.position(0), part = whole.size() / members;
+    for (std::size_t at = 0; at < part; at += met_bytes / members) {
+      const std::size_t bytes = std::min(met_bytes / members, part - at);
+      met.resize(bytes * members);
+      SLUICE_TRY(device.copy(met.data() + own * bytes, whole.data() + own * part + at, bytes));
+      SLUICE_TRY(others.all_gather(0, met));
+      for (std::size_t m = 0; m < members; ++m)
+        if (m != own) SLUICE_TRY(device.copy(whole.data() + m * part + at, met.data() + m * bytes, bytes));
+    }
   }
   return success();
 }
