@@ -88,6 +88,12 @@ class Crash : public CommandTest {
     }
   }
 
+  /// Until one of its ranks has spoken: MPI_Init waits for two minutes for a rank that is lost before it has joined.
+  void await_first_words(const std::string& run, pid_t pid) const {
+    await_directory(run, pid);
+    while (read(path("err")).empty() && kill(pid, 0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
   /// Exit status, or -1 after a kill.
   static int finish(pid_t pid) {
     int status = 0;
@@ -153,9 +159,12 @@ TEST_F(Crash, WhenARankIsLostTheOthersSaySoAndTheRunGoesOn) {
   std::mt19937_64 random(seed);
   using Clock = std::chrono::steady_clock;
   ASSERT_EQ(finish(start_ranks("first", ranks, false)), 0) << read(path("err"));  // measures what later runs know
+  const pid_t whole = start_ranks("whole", ranks, false);
+  await_first_words("whole", whole);
   const Clock::time_point begin = Clock::now();
-  ASSERT_EQ(finish(start_ranks("whole", ranks, false)), 0) << read(path("err"));
-  const double whole_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  ASSERT_EQ(finish(whole), 0) << read(path("err"));
+  // Moments after this one would mostly find a complete run.
+  const double spoken_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const Ended expected = ended("whole");
 
   int done = 0, said = 0;
@@ -170,11 +179,8 @@ TEST_F(Crash, WhenARankIsLostTheOthersSaySoAndTheRunGoesOn) {
       Clock::time_point signalled = Clock::now();
       pid_t victim = -1;
       if (disturbs) {
-        await_directory(run, pid);
-        // MPI_Init waits for two minutes for a rank that is lost before it has joined.
-        while (read(path("err")).empty() && kill(pid, 0) == 0)
-          std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        std::uniform_real_distribution<double> moment(0, whole_seconds * 0.8);
+        await_first_words(run, pid);
+        std::uniform_real_distribution<double> moment(0, spoken_seconds * 0.9);
         std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
         const std::vector<pid_t> processes = children_of(pid);
         signalled = Clock::now();
