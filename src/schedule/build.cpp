@@ -8,19 +8,11 @@
 #include "offload/plan/finish.h"
 #include "offload/plan/world.h"
 #include "sluice/status.h"
+#include "src/schedule/passes.h"
 #include "src/schedule/rank_builder.h"
 
 namespace sluice {
 namespace {
-
-enum class Phase { forward, head, backward };
-
-/// All micro-batches of a group through one unit in one direction.
-struct Pass {
-  Phase phase;
-  UnitId unit;
-  int group;
-};
 
 using Task = std::function<void()>;
 
@@ -67,7 +59,6 @@ class Driver {
         rank_(context_),
         stream_(rank_.optimizer, s.tiles_in_flight) {
     head_ = static_cast<UnitId>(w.model->units.size()) - 1;
-    groups_ = micro_batch_groups(w, s, kind);
   }
 
   void run() {
@@ -75,8 +66,8 @@ class Driver {
       flush();
       return;
     }
-    list_passes();
-    for (std::size_t p = 0; p < passes_.size(); ++p) emit_pass(p);
+    begin();
+    for (std::size_t p = 0; p < order_.passes.size(); ++p) emit_pass(p);
     finish_step();
   }
   Lives take_lives() { return emitter_.take_lives(); }
@@ -84,24 +75,19 @@ class Driver {
  private:
   bool train() const { return kind_ == PlanKind::train; }
   bool ahead() const { return train() && schedule_.update_ahead; }
-  int groups() const { return static_cast<int>(groups_.size()); }
-  const MicroBatchGroup& group(const Pass& p) const { return groups_[static_cast<std::size_t>(p.group)]; }
-  std::vector<int> micro_batches(const Pass& p) const {
+  static std::vector<int> micro_batches(const Pass& p) {
     std::vector<int> list;
-    for (int i = group(p).first; i < group(p).end; ++i) list.push_back(i);
+    for (int i = p.group.first; i < p.group.end; ++i) list.push_back(i);
     return list;
   }
-  bool last_group(const Pass& p) const { return p.group == groups() - 1; }
-  /// The embedding's backward needs none.
-  static bool reads_parameters(const Pass& p) { return p.phase != Phase::backward || p.unit != 0; }
   bool tied_head(const Pass& p) const { return p.phase == Phase::head && work_.model->config.tied; }
-  void list_passes();
+  void begin();
   void emit_pass(std::size_t p);
   void finish_step();
   void commit();
   void flush();
   const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
-  const std::vector<std::size_t>& uses(UnitId u) const { return uses_[static_cast<std::size_t>(u)]; }
+  const std::vector<std::size_t>& readers(UnitId u) const { return order_.readers[static_cast<std::size_t>(u)]; }
   bool makes_second_copy(UnitId u) const;
   void second_copy_task(UnitId u, std::vector<Task>& out);
   void fetch_tasks(UnitId u, bool retain, std::vector<Task>& out);
@@ -120,11 +106,9 @@ class Driver {
   RankContext context_;
   RankBuilder rank_;
   TileStream stream_;
-  std::vector<Pass> passes_;
+  PassOrder order_;
   std::vector<bool> prepared_;
-  std::vector<MicroBatchGroup> groups_;
   std::vector<int> open_uses_;  ///< passes, by unit, that its open parameters still serve
-  std::vector<std::vector<std::size_t>> uses_;  ///< by unit: the passes over its parameters
   std::vector<bool> has_second_copy_;           ///< by unit
   std::vector<Task> deferred_;       ///< parks of the previous slot
   std::vector<std::size_t> drains_;  ///< passes whose gradients are still to be drained
@@ -132,32 +116,20 @@ class Driver {
   bool committed_ = false;
 };
 
-void Driver::list_passes() {
-  for (int g = 0; g < groups(); ++g) {
-    for (UnitId u = 0; u < head_; ++u) passes_.push_back({Phase::forward, u, g});
-    passes_.push_back({Phase::head, head_, g});
-    if (!train()) continue;
-    for (UnitId u = head_ - 1; u >= 0; --u) passes_.push_back({Phase::backward, u, g});
-  }
-  prepared_.resize(passes_.size());
+void Driver::begin() {
+  order_ = order_passes(kind_, work_, schedule_);
+  prepared_.resize(order_.passes.size());
   open_uses_.resize(work_.model->units.size());
-  uses_.resize(work_.model->units.size());
-  has_second_copy_.resize(uses_.size());
-  for (std::size_t p = 0; p < passes_.size(); ++p) {
-    if (reads_parameters(passes_[p])) uses_[static_cast<std::size_t>(passes_[p].unit)].push_back(p);
-    if (tied_head(passes_[p])) uses_.front().push_back(p);
-  }
+  has_second_copy_.resize(work_.model->units.size());
   // The last pass over these fetches nothing from home.
   for (UnitId u = 0; u <= head_; ++u)
-    if (const UnitChoice& c = choice(u); uses(u).size() > 1 && (c.held || makes_second_copy(u)))
+    if (const UnitChoice& c = choice(u); readers(u).size() > 1 && (c.held || makes_second_copy(u)))
       rank_.parameters.expect_no_retained_tiles(u);
-  if (!train()) return;
-  // Tiles in the order in which their units are updated.
-  for (UnitId i = 0; i <= head_; ++i) stream_.add(unit_tiles(work_, schedule_, ahead() ? i : head_ - i));
+  for (const UnitId u : order_.updates) stream_.add(unit_tiles(work_, schedule_, u));
 }
 
 /// Updates ahead of the forward happen in the unit's first pass of the step.
-bool Driver::updated_in(const Pass& p) const { return ahead() && p.group == 0 && p.phase != Phase::backward; }
+bool Driver::updated_in(const Pass& p) const { return ahead() && p.is_first && p.phase != Phase::backward; }
 
 void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   const bool resident = choice(u).resident;
@@ -189,7 +161,7 @@ void Driver::second_copy_task(UnitId u, std::vector<Task>& out) {
 bool Driver::makes_second_copy(UnitId u) const {
   const UnitChoice& c = choice(u);
   if (!train() || !c.second_copy || c.resident || c.held || work_.shards() == 1) return false;
-  const std::vector<std::size_t>& at = uses(u);
+  const std::vector<std::size_t>& at = readers(u);
   return std::ranges::adjacent_find(at, [&](std::size_t before, std::size_t after) {
            return after - before > static_cast<std::size_t>(std::max(0, schedule_.prefetch));
          }) != at.end();
@@ -198,9 +170,9 @@ bool Driver::makes_second_copy(UnitId u) const {
 /// What must be on the device before pass p can compute.
 std::vector<Task> Driver::prepare(std::size_t p) {
   std::vector<Task> tasks;
-  const Pass pass = passes_[p];
+  const Pass pass = order_.passes[p];
   const UnitId u = pass.unit;
-  if (!reads_parameters(pass)) return tasks;
+  if (!pass.reads_parameters()) return tasks;
   if (updated_in(pass)) {
     ++open_uses_[static_cast<std::size_t>(u)];
     tasks.push_back([this, u] { rank_.parameters.open_parameters(u); });
@@ -212,7 +184,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
     });
     second_copy_task(u, tasks);
   } else {
-    const bool retain = train() && !schedule_.update_ahead && last_group(pass) && pass.phase != Phase::forward;
+    const bool retain = train() && !schedule_.update_ahead && pass.is_last && pass.phase != Phase::forward;
     fetch_tasks(u, retain, tasks);
   }
   if (tied_head(pass)) fetch_tasks(0, false, tasks);
@@ -221,7 +193,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
 
 /// What remains to be done with a unit's gradient after its last backward pass.
 std::vector<Task> Driver::drain(std::size_t p) {
-  const UnitId u = passes_[p].unit;
+  const UnitId u = order_.passes[p].unit;
   const bool resident = choice(u).resident;
   std::vector<Task> tasks;
   for (const TileRef& t : unit_tiles(work_, schedule_, u)) {
@@ -261,30 +233,30 @@ void Driver::emit_slot(const Pass& pass, int mb) {
 }
 
 void Driver::close_pass(std::size_t p) {
-  const Pass& pass = passes_[p];
+  const Pass& pass = order_.passes[p];
   const bool tied = tied_head(pass);
   const auto close = [&](UnitId u) {
     const auto at = static_cast<std::size_t>(u);
-    const bool stays = choice(u).held && p < uses(u).back();
+    const bool stays = choice(u).held && p < readers(u).back();
     if (--open_uses_[at] == 0 && !stays) rank_.parameters.close_parameters(u);
   };
-  if (reads_parameters(pass)) close(pass.unit);
+  if (pass.reads_parameters()) close(pass.unit);
   if (tied) close(0);
   if (!train()) return;
   if (tied) rank_.gradients.park_tied_gradients();
   if (pass.phase == Phase::forward) return;
-  if (group(pass).ends_sum) {
-    rank_.gradients.reduce(pass.unit, work_.lot_sums().lot_of(group(pass).first));
+  if (pass.group.ends_sum) {
+    rank_.gradients.reduce(pass.unit, work_.lot_sums().lot_of(pass.group.first));
   } else {
     rank_.gradients.park_gradients(pass.unit);
   }
 }
 
 void Driver::emit_pass(std::size_t p) {
-  const Pass pass = passes_[p];
+  const Pass pass = order_.passes[p];
   const auto lead = static_cast<std::size_t>(std::max(0, schedule_.prefetch));
   const auto make_ready = [&](std::size_t q) {
-    if (q >= passes_.size() || prepared_[q]) return std::vector<Task>{};
+    if (q >= order_.passes.size() || prepared_[q]) return std::vector<Task>{};
     prepared_[q] = true;
     return prepare(q);
   };
@@ -321,7 +293,7 @@ void Driver::emit_pass(std::size_t p) {
     if (schedule_.lag == 0) park_deferred();
   }
   close_pass(p);
-  if (train() && pass.phase != Phase::forward && last_group(pass)) {
+  if (train() && pass.phase != Phase::forward && pass.is_last) {
     if (schedule_.lag > 0) {
       drains_.push_back(p);
     } else {
@@ -368,15 +340,15 @@ void Driver::park_deferred() {
 
 /// Fetch the activations of the next slot before this one computes, so that they travel meanwhile.
 void Driver::bring_next(std::size_t p, std::size_t slot) {
-  const std::vector<int> slots = micro_batches(passes_[p]);
+  const std::vector<int> slots = micro_batches(order_.passes[p]);
   if (slot + 1 < slots.size()) {
-    rank_.activations.bring_inputs(passes_[p].unit, slots[slot + 1], passes_[p].phase == Phase::backward);
+    rank_.activations.bring_inputs(order_.passes[p].unit, slots[slot + 1], order_.passes[p].phase == Phase::backward);
     return;
   }
-  if (p + 1 >= passes_.size() || passes_[p + 1].phase != Phase::backward) return;
+  if (p + 1 >= order_.passes.size() || order_.passes[p + 1].phase != Phase::backward) return;
   park_deferred();
-  const int first = group(passes_[p + 1]).first;
-  rank_.activations.bring_inputs(passes_[p + 1].unit, first, true);
+  const int first = order_.passes[p + 1].group.first;
+  rank_.activations.bring_inputs(order_.passes[p + 1].unit, first, true);
 }
 
 StepPlan frame(PlanKind kind, const Workload& w, Detail detail) {

@@ -1,0 +1,259 @@
+// Where a run begins, and what is kept of it.
+#include "src/train/run/lifecycle.h"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <random>
+
+#include "sluice/size.h"
+#include "src/device/profile.h"
+#include "src/train/run/alike.h"
+#include "src/train/run/companions.h"
+#include "src/train/run/metrics_file.h"
+#include "src/train/states/model_writer.h"
+#include "src/train/states/snapshot.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t watched_ops_max = 1u << 17;
+
+std::uint64_t random_id() {
+  std::random_device device;
+  return static_cast<std::uint64_t>(device()) << 32 | device();
+}
+
+/// Descriptions, metrics and what a file system needs itself.
+constexpr std::uint64_t small_files_bytes = 1u << 20;
+
+}  // namespace
+
+Lifecycle::Lifecycle(const Prepared& run, TrainObserver& observer, RunDirectory* directory,
+                     const std::atomic<bool>* stop, World& world, Together& together, StepReports& reports)
+    : run_(run),
+      observer_(observer),
+      directory_(directory),
+      stop_(stop),
+      world_(world),
+      together_(together),
+      reports_(reports) {}
+
+Lifecycle::~Lifecycle() = default;
+
+Status Lifecycle::commit(RankId rank, const StepParams& params, std::uint8_t parity) {
+  return journal_ ? journal_->commit(rank, committed_step(params), parity) : success();
+}
+
+void Lifecycle::remember(const StepResult& result) {
+  if (!journal_) recent_[result.step % recent_.size()] = result;
+}
+
+Status Lifecycle::open(StepSource& source, const DataMark& data) {
+  source_ = &source;
+  data_ = data;
+  SLUICE_TRY(together_.lead([&] { return check_metrics(run_.config, directory_); }));
+  if (directory_ == nullptr || !directory_->run()) return begin_run();
+  const auto check = [&]() -> Status {
+    SLUICE_TRY(check_same(*directory_->run()));
+    SLUICE_TRY(directory_->check_place());
+    if (const std::string moved = directory_->moved(); !moved.empty()) observer_.note(moved);
+    return keep_beside();
+  };
+  SLUICE_TRY(together_.lead(check));
+  SLUICE_TRY(continue_run());
+  return together_.lead([&] {
+    tell_changes();
+    return directory_->update(run_.config, done_, run_.workload.device, run_.kernels);
+  });
+}
+
+Status Lifecycle::open_engine(bool swap_exists) {
+  Engine::Options options;
+  // What ops take is compared with the profile; of huge plans it takes memory.
+  options.record_timeline = !run_.config.trace.empty() || run_.main.ops.size() <= watched_ops_max;
+  options.commit_sink = this;
+  if (run_.workload.durable) options.swap_run_id = directory_->run()->id;
+  options.swap_exists = swap_exists;
+  options.world = &world_;
+  const auto three_steps = static_cast<std::int64_t>(3 * run_.predicted.step_seconds);
+  world_.set_deadline(std::chrono::seconds(std::max<std::int64_t>(run_.config.deadline_seconds, three_steps)));
+  observer_.note("reserving " + std::to_string(run_.workload.ranks()) + " x device and host arenas, and the swap file");
+  auto engine = Engine::create(run_, *source_, options);
+  if (engine.ok()) engine_ = *std::move(engine);
+  const Status made = engine_ ? success() : Status(engine.error());
+  if (const Status agreed = agree(world_, made); !agreed.ok()) {
+    if (engine_ && !swap_exists) engine_->discard_swap();
+    engine_.reset();
+    return agreed;
+  }
+  if (!engine_->storage().empty()) observer_.note("drive tier: " + engine_->storage());
+  return together_.lead([&] { return check_room(); });
+}
+
+/// What the end of the run, or a stop, writes to the directory: better missed now than after all steps.
+Status Lifecycle::check_room() const {
+  struct statvfs space {};
+  if (directory_ == nullptr || statvfs(directory_->path().c_str(), &space) != 0) return success();
+  SLUICE_ASSIGN(const ModelWriter model, ModelWriter::create(run_.model, directory_->path(), run_.workload.dtype));
+  const std::uint64_t states = run_.workload.durable ? 0 : engine_->states().state_stream_bytes();
+  // A snapshot lies beside the one before, and beside the model, until the other is whole.
+  const std::uint64_t lasting =
+      directory_->has_snapshot() ? std::max(model.data_bytes(), states) : model.data_bytes() + states;
+  const std::uint64_t needed = lasting + companion_bytes(directory_->companions()) + small_files_bytes;
+  std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  // It goes before the first step.
+  std::error_code ignored;
+  if (run_.workload.durable && directory_->has_snapshot())
+    free += std::filesystem::file_size(directory_->snapshot_path(), ignored);
+  if (needed <= free) return success();
+  return bad_request("--run " + directory_->path() + ": " +
+                     (states > 0 ? "the states of a run that is stopped, and the model, take "
+                                 : "the model at the end of the run takes ") +
+                     format_bytes(needed) + ", and " + format_bytes(free) +
+                     " are free there; make room, or choose another directory for a new run");
+}
+
+RestoreListener Lifecycle::listener() {
+  return {[this](const std::string& text) { observer_.note(text); },
+          [this](const std::string& what) { return watch(what); }};
+}
+
+States::Watch Lifecycle::watch(const std::string& what) {
+  observer_.note(what);
+  return [this, what](double fraction) { return pass_on(what, fraction); };
+}
+
+Status Lifecycle::pass_on(const std::string& what, double fraction) {
+  observer_.progress(what, fraction);
+  if (stop_ == nullptr || !stop_->load()) return success();
+  const bool goes_on =
+      directory_ != nullptr && directory_->run() && (directory_->has_commits() || directory_->has_snapshot());
+  return Error{ErrorCode::cancelled, "stopped by a signal while " + what +
+                                         (goes_on ? "; the run is as it was: the same command goes on"
+                                                  : "; nothing has been trained yet: the same command starts over")};
+}
+
+/// A new run: its directory first, so that a swap file that is left behind has an owner.
+Status Lifecycle::begin_run() {
+  SLUICE_ASSIGN(const bool is_new, together_.leader_says([&] { return directory_ != nullptr && !directory_->run(); }));
+  const auto begin_directory = [&]() -> Status {
+    if (is_new) SLUICE_TRY(directory_->begin(describe()));
+    return keep_beside();
+  };
+  const auto begin = [&]() -> Status {
+    SLUICE_TRY(together_.lead(begin_directory));
+    return fill_new();
+  };
+  const Status filled = begin();
+  // What can not be had now leaves nothing.
+  if (filled.ok() || filled.error().code != ErrorCode::bad_request) return filled;
+  if (engine_ && run_.workload.durable) engine_->discard_swap();
+  engine_.reset();
+  if (is_new && world_.leads() && directory_->run()) SLUICE_TRY(directory_->forget());
+  return filled;
+}
+
+/// The tokenizer and what else is to lie beside the model, as they are now.
+Status Lifecycle::keep_beside() {
+  std::error_code ignored;
+  if (directory_ == nullptr || std::filesystem::exists(directory_->companions() + "/config.json", ignored))
+    return success();
+  const std::string source = source_directory(run_.config);
+  if (!source.empty() && !std::filesystem::exists(source, ignored)) {
+    observer_.note(source + ", which the run began from, is gone: the model will have no tokenizer beside it");
+    return success();
+  }
+  SLUICE_ASSIGN(const auto format, recognize_tokens(run_.config.data));
+  return keep_companions(run_.config, run_.model.config, !format, directory_->companions());
+}
+
+Status Lifecycle::fill_new() {
+  const RunConfig& c = run_.config;
+  SLUICE_TRY(open_engine(false));
+  SLUICE_TRY(together_.lead([&] { return reports_.begin(); }));
+  const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
+  const Clock::time_point began = Clock::now();
+  SLUICE_TRY(agree(world_, engine_->states().initialize(c.init, c.seed, watch(what))));
+  SLUICE_TRY(agree(world_, engine_->states().share_residents()));
+  observer_.note("the weights are in place after " +
+                 format_seconds(std::chrono::duration<double>(Clock::now() - began).count()));
+  return run_.workload.durable ? commit_initial(0, {}) : success();
+}
+
+/// The states as they are become the first commit of a layout. The leader's records take their names last: where they
+/// are, all are.
+Status Lifecycle::commit_initial(std::uint64_t step, const std::vector<StepResult>& results) {
+  const RankRange here = world_.here();
+  const auto commit_here = [&]() -> Status {
+    for (RankId r = here.first; r < here.end(); ++r) SLUICE_TRY(engine_->store(r)->sync());
+    SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, true, listener()));
+    for (const StepResult& result : results) journal_->add(result);
+    for (RankId r = here.first; r < here.end(); ++r)
+      SLUICE_TRY(journal_->commit(r, step, engine_->store(r)->parity()));
+    return world_.leads() ? success() : journal_->publish();
+  };
+  SLUICE_TRY(agree(world_, commit_here()));
+  return together_.lead([&] { return journal_->publish(); });
+}
+
+RunDescription Lifecycle::describe() const {
+  const Workload& w = run_.workload;
+  RunDescription d;
+  d.id = random_id();
+  d.machine = machine_id();
+  d.config = run_.config;
+  // What was left open is decided now: another time it would be decided otherwise.
+  d.config.durable = w.durable ? Durable::on : Durable::off;
+  d.config.threads = w.threads;
+  d.config.lots = w.lots * w.ranks();
+  const auto budget = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
+  if (d.config.device_memory == 0) d.config.device_memory = budget(Tier::device);
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run_.config));
+  if (d.config.host_memory == 0) d.config.host_memory = budget(Tier::host) * ranks;
+  if (d.config.nvme_space == 0 && !d.config.nvme.empty()) d.config.nvme_space = budget(Tier::nvme) * ranks;
+  d.model_hash = model_hash(run_);
+  d.data_tokens = data_.tokens;
+  d.data_hash = data_.hash;
+  d.schedule = run_.search.schedule;
+  d.block_bytes = w.block_bytes;
+  d.stripe_weights = run_.profile.drive.stripe_weights;
+  d.layout = durable_layout(run_.main);
+  d.device = run_.workload.device;
+  d.kernels = run_.kernels;
+  return d;
+}
+
+/// Of a step of this process or of those before, if it is one of the last.
+std::optional<StepResult> Lifecycle::find_result(std::int64_t step) const {
+  const auto number = static_cast<std::uint64_t>(step);
+  if (journal_) return journal_->find(number);
+  const StepResult& result = recent_[number % recent_.size()];
+  return step > 0 && result.step == number ? std::optional(result) : std::nullopt;
+}
+
+/// What the next process goes on from, where steps are not durable.
+Status Lifecycle::save_state(std::int64_t done) {
+  if (journal_ || directory_ == nullptr || saved_ == done) return success();
+  const std::string what = "saving the states to " + directory_->snapshot_path();
+  observer_.note(what);
+  std::vector<StepResult> results;
+  for (std::int64_t step = std::max<std::int64_t>(1, done - static_cast<std::int64_t>(recent_.size()) + 1);
+       step <= done; ++step)
+    if (const std::optional<StepResult> known = find_result(step)) results.push_back(*known);
+  SLUICE_TRY(engine_->states().lead_visits([&] {
+    return save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done),
+                         *engine_, results, [&](double fraction) {
+                           observer_.progress(what, fraction);
+                           return success();
+                         });
+  }));
+  saved_ = done;
+  return success();
+}
+
+}  // namespace sluice

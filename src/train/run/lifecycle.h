@@ -1,0 +1,101 @@
+// A run from its beginning to its end: the directory that says what it is, its states (new ones, those that were
+// committed, or those that were saved), and what is kept of them when it stops.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "src/comm/world.h"
+#include "src/train/run/observer.h"
+#include "src/train/run/reports.h"
+#include "src/train/run/run_directory.h"
+#include "src/train/run/step_journal.h"
+#include "src/train/run/together.h"
+#include "src/train/states/engine.h"
+#include "src/train/states/restore.h"
+
+namespace sluice {
+
+/// What a run knows its data by.
+struct DataMark {
+  std::uint64_t tokens = 0, hash = 0;
+};
+
+class Lifecycle final : public CommitSink {
+ public:
+  /// All outlive it; `directory` and `stop`, which ends open() early, may be null.
+  Lifecycle(const Prepared& run, TrainObserver& observer, RunDirectory* directory, const std::atomic<bool>* stop,
+            World& world, Together& together, StepReports& reports);
+  ~Lifecycle() override;
+
+  /// Reserves memory and drive for an engine that asks `source`, and fills the states. What can not be had leaves
+  /// nothing; a run that goes on is touched last.
+  Status open(StepSource& source, const DataMark& data);
+
+  std::int64_t done() const { return done_; }  ///< the step that open() went on behind
+  /// Steps, the last of those before done(), that were not finite.
+  const std::set<std::int64_t>& skipped() const { return skipped_; }
+  Engine& engine() { return *engine_; }
+  StepJournal* journal() { return journal_.get(); }  ///< of durable runs, else null
+
+  /// Of a step that has ended, where there is no journal to know it.
+  void remember(const StepResult& result);
+  /// Of a step of this process or of those before, if it is one of the last.
+  std::optional<StepResult> find_result(std::int64_t step) const;
+  /// What the next process goes on from, where steps are not durable: the states of step `done`, once.
+  Status save_state(std::int64_t done);
+
+  Status commit(RankId rank, const StepParams& params, std::uint8_t parity) override;
+
+  /// To the observer; cancelled once `stop` is true.
+  Status pass_on(const std::string& what, double fraction);
+
+ private:
+  // lifecycle.cpp
+  Status open_engine(bool swap_exists);
+  Status check_room() const;
+  RestoreListener listener();
+  States::Watch watch(const std::string& what);
+  Status begin_run();
+  Status keep_beside();
+  Status fill_new();
+  Status commit_initial(std::uint64_t step, const std::vector<StepResult>& results);
+  RunDescription describe() const;
+
+  // lifecycle_continue.cpp
+  bool has_other_ranks() const { return !is_laid_out_alike(directory_->run()->config, run_.config); }
+  Status check_same(const RunDescription& run) const;
+  Status check_not_done(std::uint64_t step) const;
+  void tell_changes() const;
+  Error in_order_of_drives(const Error& error) const;
+  Status continue_run();
+  Status continue_durable();
+  Status continue_snapshot();
+  Status lay_out_anew();
+  Status remove_swap_files(RankId from) const;
+  Result<std::uint64_t> check_snapshot();
+  void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);
+
+  const Prepared& run_;
+  TrainObserver& observer_;
+  RunDirectory* directory_;
+  const std::atomic<bool>* stop_;
+  World& world_;
+  Together& together_;
+  StepReports& reports_;
+  StepSource* source_ = nullptr;
+  DataMark data_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<StepJournal> journal_;                     ///< of durable runs
+  std::array<StepResult, CommitLog::results_max> recent_{};  ///< of others: ring by step; step 0 is none
+  std::int64_t done_ = 0;
+  std::int64_t saved_ = -1;  ///< the step of the snapshot that there is
+  std::set<std::int64_t> skipped_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,202 @@
+// Where a run goes on: at the last committed step, at the one that was saved, or for other ranks, and how otherwise.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "kernels/cpu/gemm.h"
+#include "src/device/profile.h"
+#include "src/train/run/lifecycle.h"
+#include "src/train/run/new_files.h"
+#include "src/train/run/other_ranks.h"
+#include "src/train/states/snapshot.h"
+
+namespace sluice {
+
+/// From what it has left; nothing of that is touched yet.
+Status Lifecycle::continue_run() {
+  const bool durable = run_.workload.durable;
+  SLUICE_ASSIGN(const bool is_kept,
+                together_.leader_says([&] { return directory_->has_snapshot() || (durable && directory_->has_commits()); }));
+  if (is_kept) {
+    SLUICE_ASSIGN(const bool is_laid_out_anew, together_.leader_says([&] { return has_other_ranks(); }));
+    if (is_laid_out_anew) SLUICE_TRY(together_.lead([&] { return lay_out_anew(); }));
+    // A durable run has a snapshot while it is laid out for another number of ranks.
+    SLUICE_ASSIGN(const bool has_snapshot, together_.leader_says([&] { return directory_->has_snapshot(); }));
+    return has_snapshot ? continue_snapshot() : continue_durable();
+  }
+  const auto start_over = [&]() -> Status {
+    // A step's line is written after the first commit: where there is one, there were records.
+    std::error_code ignored;
+    if (durable && std::filesystem::is_regular_file(reports_.path(), ignored) &&
+        std::filesystem::file_size(reports_.path(), ignored) > 0)
+      return bad_request("--run " + directory_->path() + " holds half a run: " + reports_.path() + " has steps, and " +
+                         directory_->commit_path(0) +
+                         " is missing; put it back, or start a new run in another directory");
+    observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
+    SLUICE_TRY(directory_->remove_state());
+    if (durable) SLUICE_TRY(remove_swap_files(run_.workload.ranks()));
+    return has_other_ranks() ? directory_->lay_out(describe(), 0) : success();
+  };
+  SLUICE_TRY(together_.lead(start_over));
+  return begin_run();
+}
+
+Status Lifecycle::continue_durable() {
+  // For other ranks, by who was killed.
+  if (world_.leads()) remove_abandoned_files(directory_->snapshot_path());
+  SLUICE_TRY(open_engine(true));
+  const auto open_records = [&]() -> Status {
+    SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, false, listener()));
+    return journal_->steps().empty() ? success() : check_not_done(journal_->steps().front());
+  };
+  SLUICE_TRY(agree(world_, open_records()));
+  const auto restored = restore_newest(*directory_, *engine_, *journal_, listener());
+  if (!restored.ok()) return in_order_of_drives(restored.error());
+  // Before the first step: what a rank had committed alone is made again, and may be with other options.
+  SLUICE_TRY(agree(world_, journal_->forget_newer()));
+  SLUICE_TRY(agree(world_, engine_->states().share_residents()));
+  const std::uint64_t step = *restored;
+  done_ = static_cast<std::int64_t>(step);
+  std::vector<StepResult> results;
+  for (std::uint64_t s = step; s > 0 && journal_->find(s); --s) results.insert(results.begin(), *journal_->find(s));
+  remember_skipped(step, results);
+  observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
+                 std::to_string(run_.config.steps));
+  return success();
+}
+
+Status Lifecycle::continue_snapshot() {
+  // The swap file that is going to be made takes the place of one whose states may be whole too.
+  SLUICE_TRY(together_.lead([&]() -> Status {
+    if (!run_.workload.durable) return success();
+    const auto whole = check_snapshot();
+    return whole.ok() ? success() : Status(whole.error());
+  }));
+  SLUICE_TRY(open_engine(false));
+  const auto loaded = load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
+                                    watch("reading the states that were saved"));
+  SLUICE_TRY(agree(world_, loaded.ok() ? check_not_done(*loaded) : Status(loaded.error())));
+  SLUICE_TRY(agree(world_, engine_->states().share_residents()));
+  const std::uint64_t step = *loaded;
+  done_ = saved_ = static_cast<std::int64_t>(step);
+  const std::vector<StepResult> results = snapshot_results(directory_->snapshot_path(), engine_->states().state_stream_bytes());
+  for (const StepResult& result : results) recent_[result.step % recent_.size()] = result;
+  if (run_.workload.durable) {
+    remember_skipped(step, results);
+    SLUICE_TRY(commit_initial(step, results));
+    const auto remove_old = [&]() -> Status {
+      SLUICE_TRY(directory_->remove_commits(run_.workload.ranks()));
+      SLUICE_TRY(remove_swap_files(run_.workload.ranks()));
+      return directory_->remove_snapshot();
+    };
+    SLUICE_TRY(together_.lead(remove_old));
+  }
+  observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
+                 std::to_string(run_.config.steps));
+  return success();
+}
+
+/// Of more ranks that the run had before: there were at most as many as it has lots.
+Status Lifecycle::remove_swap_files(RankId from) const {
+  const Workload& w = run_.workload;
+  SwapOptions swap;
+  swap.directories = run_.config.nvme;
+  for (int rank = from; rank < w.lots * w.ranks(); ++rank) {
+    swap.name = swap_name(directory_->run()->id, static_cast<RankId>(rank));
+    SLUICE_TRY(SwapFile::remove(swap));
+  }
+  return success();
+}
+
+/// For this number of ranks, from what the run has left with another. Nothing is changed before its states are whole in
+/// the snapshot.
+Status Lifecycle::lay_out_anew() {
+  std::uint64_t step = 0;
+  const bool was_there = directory_->has_snapshot();
+  if (was_there) {
+    SLUICE_ASSIGN(step, check_snapshot());
+  } else {
+    SLUICE_ASSIGN(step, save_for_other_ranks(*directory_, run_.config, listener()));
+  }
+  if (const Status sound = check_not_done(step); !sound.ok()) {
+    // One that was there may be all that there is of the run.
+    if (!was_there) SLUICE_TRY(directory_->remove_snapshot());
+    return sound;
+  }
+  done_ = static_cast<std::int64_t>(step);
+  tell_changes();
+  return directory_->lay_out(describe(), done_);
+}
+
+/// Reads it, ahead of anything that takes away what else there is.
+Result<std::uint64_t> Lifecycle::check_snapshot() {
+  SLUICE_ASSIGN(const auto on_paper, Engine::open_states(run_, std::nullopt));
+  return verify_snapshot(directory_->snapshot_path(), directory_->run()->id, on_paper->states().state_stream_bytes(),
+                         watch("verifying the states that were saved"));
+}
+
+/// How many in a row have been skipped up to this step, of the last results.
+void Lifecycle::remember_skipped(std::uint64_t step, const std::vector<StepResult>& results) {
+  for (auto result = results.rbegin(); result != results.rend() && result->step == step && result->skipped != 0;
+       ++result, --step)
+    skipped_.insert(static_cast<std::int64_t>(step));
+}
+
+Status Lifecycle::check_same(const RunDescription& run) const {
+  const std::string where = directory_->path();
+  SLUICE_TRY(has_other_ranks() ? check_same_model(*directory_, run_) : check_same_states(*directory_, run_));
+  if (run.data_tokens != data_.tokens || run.data_hash != data_.hash)
+    return bad_request(where + ": " + run_.config.data + " is not the data that the run began with; " +
+                       (run_.config.data == run.config.data ? "put it back"
+                                                            : "give what was " + run.config.data + ", wherever it is") +
+                       ", or start a new run");
+  const auto tell = [&](const std::string& what) {
+    observer_.note(where + ": the run " + what + "; from here on its bits need not be those of an uninterrupted run");
+  };
+  const auto shown = [](const std::string& device) { return device.empty() ? std::string("the CPU") : device; };
+  if (run.machine != machine_id())
+    tell("began on another machine (" + run.machine + ")");
+  else if (run.device != run_.workload.device)
+    tell("went on on " + shown(run_.workload.device) + ", before it was " + shown(run.device));
+  else if (run.kernels != run_.kernels)
+    tell("goes on with other kernels");
+  return success();
+}
+
+/// Steps that are done stay done.
+Status Lifecycle::check_not_done(std::uint64_t step) const {
+  if (static_cast<std::int64_t>(step) <= run_.config.steps) return success();
+  return bad_request(fmt::format("{}: the run stands at step {}, beyond --steps {}; give at least that",
+                                 directory_->path(), step, run_.config.steps));
+}
+
+/// Files that were moved have one name in every directory, and nothing else tells which is which.
+Error Lifecycle::in_order_of_drives(const Error& error) const {
+  if (run_.config.nvme.size() < 2 || run_.config.nvme == directory_->run()->config.nvme) return error;
+  return {error.code, error.message + "; --nvme names the directories in the order of those that the run had"};
+}
+
+/// How the steps to come differ from those before.
+void Lifecycle::tell_changes() const {
+  const RunConfig &before = directory_->run()->config, &now = run_.config;
+  const std::string change = change_text(before, now);
+  if (change.empty() || done_ == 0) return;
+  std::string text = fmt::format("{}: from step {} on with {}", directory_->path(), done_ + 1, change);
+  const double was = learning_rate(before.optimizer, done_ + 1, before.steps);
+  const double is = learning_rate(now.optimizer, done_ + 1, now.steps);
+  if (was != is) text += fmt::format("; the learning rate of that step is {:.4g}, and would have been {:.4g}", is, was);
+  const Workload& w = run_.workload;
+  const bool split = w.device.empty() && w.dtype == Dtype::bf16 && kernels::gemm_bf16_is_native();
+  const bool same_sums = before.sums == RankSums::tree && now.sums == RankSums::tree;
+  if (!same_sums && !is_laid_out_alike(before, now))
+    text += fmt::format("; with --reduce {} bits depend on that", rank_sums_names[static_cast<std::size_t>(now.sums)]);
+  if (before.ranks != now.ranks && before.threads == now.threads)
+    text += fmt::format("{}; each rank has {} compute thread{}, as before", same_sums ? "; no bit depends on that" : "",
+                        now.threads, now.threads == 1 ? "" : "s");
+  if (before.threads != now.threads)
+    text += split ? "; where this CPU multiplies bf16 bits depend on the number of threads"
+                  : "; no bit depends on the number of threads";
+  observer_.note(text);
+}
+
+}  // namespace sluice

@@ -1,0 +1,218 @@
+// A run as a whole: its inputs, what comes before its steps, and how it ends.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "offload/plan/timeline.h"
+#include "src/comm/in_process.h"
+#include "src/device/quiet.h"
+#include "src/train/run/alike.h"
+#include "src/train/run/impatience.h"
+#include "src/train/run/new_files.h"
+#include "src/train/run/trainer.h"
+#include "src/train/states/export.h"
+
+namespace sluice {
+namespace {
+
+Error with(const Error& error, const std::string& what) { return {error.code, error.message + "; " + what}; }
+
+}  // namespace
+
+Trainer::Trainer(const Prepared& run, TrainObserver& observer, RunDirectory* directory, const std::atomic<bool>* stop,
+                 World* world)
+    : run_(run),
+      observer_(observer),
+      directory_(directory),
+      stop_(stop),
+      own_world_(world == nullptr ? std::make_unique<InProcessWorld>(run.workload.ranks()) : nullptr),
+      world_(world == nullptr ? *own_world_ : *world),
+      together_(world_, directory),
+      reports_(run, observer, world_, directory, together_),
+      life_(run, observer, directory, stop, world_, together_, reports_) {}
+
+Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObserver& observer, RunDirectory* directory,
+                                                 const std::atomic<bool>* stop, World* world) {
+  if (!run.search.fits) return does_not_fit(run);
+  const RunConfig& c = run.config;
+  SLUICE_CHECK(c.run.empty() == (directory == nullptr), "(a run in '%s' and its directory)", c.run.c_str());
+  std::unique_ptr<Trainer> t(new Trainer(run, observer, directory, stop, world));
+  NewFiles tokens_made(directory != nullptr && directory->run() ? c.run + "/tokens" : "");
+  // Who leads makes tokens of texts; the others find them.
+  Status opened = t->world_.leads() ? t->open_tokens() : success();
+  SLUICE_TRY(agree(t->world_, opened));
+  if (!t->world_.leads()) opened = t->open_tokens();
+  SLUICE_TRY(agree(t->world_, opened));
+  SLUICE_TRY(t->compare_inputs());
+  SLUICE_TRY(t->life_.open(*t, {t->tokens_.count(), t->data_hash_}));
+  tokens_made.keep();
+  t->done_ = t->life_.done();
+  t->skip_ = t->life_.skipped();
+  t->first_ = t->done_ + 1;
+  SLUICE_TRY(t->reports_.go_on(t->done_, [life = &t->life_](std::int64_t step) { return life->find_result(step); }));
+  return t;
+}
+
+/// Of processes: each may have read a file of its own machine.
+Status Trainer::compare_inputs() {
+  if (world_.is_alone()) return success();
+  const auto sets = mark_of_sets(eval_sets_);
+  SLUICE_TRY(agree(world_, sets.ok() ? success() : Status(sets.error())));
+  SLUICE_TRY(check_alike(world_, "tokens of " + run_.config.data, data_hash_));
+  SLUICE_TRY(check_alike(world_, "data to evaluate on", *sets));
+  // A run that goes on reads none, and they may be gone.
+  SLUICE_ASSIGN(const bool is_new, together_.leader_says([&] { return directory_ == nullptr || !directory_->run(); }));
+  if (!is_new) return success();
+  return check_alike(world_, "weights in " + run_.config.init, mark_of_weights(run_.config.init));
+}
+
+Status Trainer::open_tokens() {
+  const RunConfig& c = run_.config;
+  const auto note = [this](const std::string& text) { observer_.note(text); };
+  SLUICE_ASSIGN(tokens_, open_data(c, run_.model.config, note, [&](double fraction) {
+                  // Who is refused where a run goes on reads one line.
+                  const bool is_quiet = directory_ != nullptr && directory_->run();
+                  if (is_quiet && (stop_ == nullptr || !stop_->load())) return success();
+                  return life_.pass_on("tokenizing " + c.data, fraction);
+                }));
+  SLUICE_ASSIGN(batches_, Batches::create(tokens_, c.sequence, c.seed, run_.workload.documents, c.eval_split));
+  SLUICE_ASSIGN(eval_sets_, open_eval_sets(c, run_.model.config, run_.workload.documents, batches_, note));
+  observer_.note(shown(c, batches_, eval_sets_));
+  if (directory_ != nullptr || !world_.is_alone()) {
+    SLUICE_ASSIGN(data_hash_, tokens_.hash());
+  }
+  return success();
+}
+
+/// Who was killed, or went back, between a step's commit and its line left the line to this.
+Status Trainer::complete_metrics(TrainResult& result) {
+  std::int64_t lost = 0;
+  for (std::int64_t step = reports_.written() + 1; step <= done_; ++step) {
+    const std::optional<StepResult> known = life_.find_result(step);
+    SLUICE_ASSIGN(const bool is_known, together_.leader_says([&] { return known.has_value(); }));
+    if (!is_known) {
+      ++lost;
+      continue;
+    }
+    StepRecord record = reports_.restored(known.value_or(StepResult{.step = static_cast<std::uint64_t>(step)}));
+    if (step == done_) SLUICE_TRY(interlude(step, record));
+    SLUICE_TRY(agree(world_, reports_.write(record)));
+  }
+  if (lost > 0) observer_.note(reports_.path() + ": the lines of " + std::to_string(lost) + " steps are lost");
+  if (const std::optional<StepResult> known = life_.find_result(done_)) result.loss = known->loss;
+  return success();
+}
+
+Status Trainer::write_trace_file() {
+  if (run_.config.trace.empty() || timeline_.empty() || !world_.leads()) return success();
+  return write_trace(run_.config.trace, run_.main, {{"predicted", run_.predicted.timeline}, {"measured", timeline_}});
+}
+
+Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
+  TrainResult result;
+  SystemCpuClock clock;
+  const CpuReading begun = clock.read();
+  const bool long_steps = 3 * run_.predicted.step_seconds > stop_patience_seconds;
+  std::optional<Impatience> impatience;
+  if (life_.journal()) engine().states().set_stop(&stop);
+  // A sum of the library's own can not be called off: such a run stops between steps.
+  const bool may_cancel = run_.workload.sums != RankSums::native || !run_.workload.exchanges;
+  if (life_.journal() && may_cancel) impatience.emplace(stop, engine().team(), long_steps ? 0 : stop_patience_seconds);
+  Status ran = complete_metrics(result);
+  if (ran.ok()) ran = steps(stop, result);
+  while (!ran.ok() && ran.error().code == ErrorCode::not_finite) {
+    SLUICE_TRY(skip_failed(ran.error()));
+    // The step before may have been committed while this one failed beside it.
+    ran = complete_metrics(result);
+    if (ran.ok()) ran = steps(stop, result);
+  }
+  if (!ran.ok()) {
+    const Result<bool> stops = together_.any_says(stop.load());
+    if (ran.error().code != ErrorCode::cancelled || !stops.ok() || !*stops) return kept(ran.error());
+    const Status echo = engine().team().end();
+    (void)echo;
+    return interrupted(result, "what was under way is given up: it would have taken too long");
+  }
+  reports_.compare_with_prediction(timeline_, !disturbance(begun, clock.read(), clock.cores()).empty());
+  if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
+  result.steps = done_;
+  if (const Status completed = complete(result); !completed.ok()) {
+    SLUICE_ASSIGN(const bool stops, together_.any_says(stop.load()));
+    if (completed.error().code != ErrorCode::cancelled || !stops) return kept(completed.error());
+    return interrupted(result, "all steps are done; what is left is evaluation and the model");
+  }
+  if (const Status traced = agree(world_, write_trace_file()); !traced.ok())
+    return fault(traced.error().message + "; the run itself is complete");
+  return result;
+}
+
+Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& how) {
+  if (life_.journal()) {
+    SLUICE_ASSIGN(done_, together_.smallest(static_cast<std::int64_t>(life_.journal()->committed())));
+  }
+  result.steps = done_;
+  result.interrupted = true;
+  result.resumable = directory_ != nullptr;
+  observer_.note(how);
+  SLUICE_TRY(life_.save_state(done_));
+  if (const Status traced = write_trace_file(); !traced.ok()) observer_.note(traced.error().message);
+  return result;
+}
+
+/// Ends the steps that were released, after something else failed than they.
+Status Trainer::settle() {
+  if (life_.journal()) return engine().team().end();
+  while (training_ && collected_ < released_) {
+    const Result<StepRecord> record = collect(std::max(collected_ + 1, first_));
+    if (!record.ok()) break;  // ending says what it was
+  }
+  SLUICE_TRY(end_training());
+  done_ = std::max(done_, released_);
+  return success();
+}
+
+/// What failed need not take the steps along that are done: where the states are whole the run can go on.
+Error Trainer::kept(const Error& reason) {
+  const Error failed{reason.code == ErrorCode::bad_request ? ErrorCode::fault : reason.code, reason.message};
+  const bool settled = !broken_ && agree(world_, settle()).ok();
+  const std::string launcher =
+      world_.processes() > 1 ? "mpirun -n " + std::to_string(world_.processes()) + " " : "";
+  const std::string go_on = "when this is mended, go on with: " + launcher + "sluice train --run ";
+  if (world_.has_lost_a_process() && life_.journal())
+    return with(failed, "what was committed is kept; " + go_on + directory_->path() + " --resume");
+  if (!settled || directory_ == nullptr) return failed;
+  if (life_.journal()) {
+    const auto committed = together_.smallest(static_cast<std::int64_t>(life_.journal()->committed()));
+    if (!committed.ok()) return failed;
+    done_ = *committed;
+  }
+  if (life_.journal() == nullptr && done_ == 0) return failed;
+  if (life_.journal() == nullptr)
+    if (const Status saved = life_.save_state(done_); !saved.ok())
+      return with(failed, "and the states can not be saved: " + saved.error().message);
+  return with(failed, "the states of step " + std::to_string(done_) + " are kept; " + go_on + directory_->path() +
+                          " --resume");
+}
+
+/// All steps are done: the model, the result, and then nothing of the states is needed any more.
+Status Trainer::complete(TrainResult& result) {
+  if (!eval_) {
+    SLUICE_ASSIGN(eval_, evaluate());
+  }
+  result.eval = *eval_;
+  if (directory_ == nullptr) return success();
+  observer_.note("saving the model to " + directory_->path());
+  SLUICE_TRY(engine().states().lead_visits(
+      [&] { return export_model(engine(), run_, directory_->path(), directory_->companions()); }));
+  SLUICE_ASSIGN(const std::uint64_t hash, engine().states().state_hash());
+  result.state_hash = hash;
+  const auto publish = [&]() -> Status {
+    SLUICE_TRY(reports_.sync());
+    SLUICE_TRY(directory_->publish_result(to_json(result)));
+    return directory_->remove_state();
+  };
+  SLUICE_TRY(together_.lead(publish));
+  if (run_.workload.durable) engine().discard_swap();
+  return success();
+}
+
+}  // namespace sluice
