@@ -10,8 +10,8 @@
 //     simulate(plan, hw)  predicts time, bottleneck and timeline
 //     Executor            (offload/run) runs it on real devices
 //
-// A plan is the program of one rank. Ranks meet in collectives, each named by its group and its number there; no plan
-// knows the ops of another rank.
+// A plan is the program of one rank. Ranks meet in collectives, each named by its group and its number there, and send
+// each other messages, named by group, peer and number; no plan knows the ops of another rank.
 //
 // Memory: an arena is one tier. Persistent buffers lie at the bottom, one after the other in the order of
 // `buffers`, so that every kind of plan of one run (train, flush, evaluate, ...) finds them at the same offsets;
@@ -45,10 +45,23 @@ constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_
 
 /// What works in order and beside the others. compute: the device. h2d, d2h: copies. nvme_read, nvme_write: the drive.
 /// optimizer: CPU AdamW, norms and step control. comm: collectives. commit: syncs and commit records, so that other
-/// writes go on beside them. input: the trainer's tokens.
-enum class LaneKind : std::uint8_t { compute, h2d, d2h, nvme_read, nvme_write, optimizer, comm, commit, input };
-constexpr std::array<const char*, 9> lane_names{"compute",   "h2d",  "d2h",    "nvme_read", "nvme_write",
-                                                "optimizer", "comm", "commit", "input"};
+/// writes go on beside them. input: the trainer's tokens. send, receive: messages between two ranks, apart, so that what
+/// is to come does not wait for what is to go.
+enum class LaneKind : std::uint8_t {
+  compute,
+  h2d,
+  d2h,
+  nvme_read,
+  nvme_write,
+  optimizer,
+  comm,
+  commit,
+  input,
+  send,
+  receive
+};
+constexpr std::array<const char*, 11> lane_names{"compute", "h2d",    "d2h",   "nvme_read", "nvme_write", "optimizer",
+                                                 "comm",    "commit", "input", "send",      "receive"};
 
 /// Order within a lane. Ops always start in order and their completions become visible in order. On a lane that is
 /// not `windowed`, an op starts only after the one before it has finished. On a windowed lane (a drive with many
@@ -57,7 +70,8 @@ constexpr std::array<const char*, 9> lane_names{"compute",   "h2d",  "d2h",    "
 struct Lane {
   LaneKind kind;
   bool windowed = false;
-  std::int32_t group = -1;  ///< comm: every group has a lane of its own, so that none waits behind another's traffic
+  /// comm, send, receive: every group has lanes of its own, so that none waits behind another's traffic.
+  std::int32_t group = -1;
 };
 
 enum class OpKind : std::uint8_t {
@@ -87,12 +101,18 @@ enum class OpKind : std::uint8_t {
   // comm lane
   all_gather,      ///< own part of dst is filled; the others' parts arrive
   reduce_scatter,  ///< full src on every rank -> own part, summed over the group, in dst
+  // send and receive lanes
+  send,     ///< src -> the dst of a receive of the group's member at `peer`
+  receive,  ///< the src of a send of the group's member at `peer` -> dst
 };
-constexpr std::array<const char*, 20> op_names{"forward",     "recompute", "backward",   "forward_backward",
+constexpr std::array<const char*, 22> op_names{"forward",     "recompute", "backward",   "forward_backward",
                                                "loss",        "logits",    "accumulate", "copy",
                                                "load_tokens", "read",      "write",      "sync",
                                                "commit",      "grad_norm", "update",     "verify",
-                                               "control",     "step_end",  "all_gather", "reduce_scatter"};
+                                               "control",     "step_end",  "all_gather", "reduce_scatter",
+                                               "send",        "receive"};
+
+constexpr bool is_message(OpKind kind) { return kind == OpKind::send || kind == OpKind::receive; }
 
 /// What an access is to its op: the executor hands operands to kernels by role.
 enum class Role : std::uint8_t {
@@ -191,8 +211,11 @@ struct Op {
   UnitId unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t tile = -1;        ///< which tile of the unit's shard (copies, drive, optimizer)
-  std::int32_t group = -1;       ///< index in StepPlan::groups for collectives
-  std::int32_t collective = -1;  ///< number of the collective among those of its group, in program order from 0
+  std::int32_t group = -1;       ///< index in StepPlan::groups for collectives and messages
+  /// Number of the collective among those of its group, in program order from 0; of a message among those to, or from,
+  /// the same peer.
+  std::int32_t collective = -1;
+  std::int32_t peer = -1;        ///< send, receive: position in the group of who is at the other end
   bool accumulate = false;       ///< backward, grad_norm: add to what is there instead of setting it
   RankSums sums = RankSums::tree;  ///< reduce_scatter
   bool is_replica = false;       ///< control: another rank counts the norm of the same gradients
@@ -218,14 +241,15 @@ struct Arena {
 enum class PlanKind : std::uint8_t { train, flush, evaluate, decode };
 constexpr std::array<const char*, 4> plan_kind_names{"train", "flush", "evaluate", "decode"};
 
-constexpr std::uint32_t plan_schema_version = 2;
+constexpr std::uint32_t plan_schema_version = 3;
 
 struct StepPlan {
   PlanKind kind = PlanKind::train;
   bool cyclic = false;             ///< iterations follow each other without a barrier
   Topology topology;               ///< whose program it is
   std::vector<std::string> units;  ///< names, "embed", "L0.attention", "L0.mlp", ..., "head"
-  std::vector<AxisSet> groups;     ///< that this rank meets in; each is a channel of its own
+  /// That this rank meets in, or sends messages in; each is a channel of its own. No group does both.
+  std::vector<AxisSet> groups;
   std::vector<std::string> cost_keys;
   std::vector<Lane> lanes;
   std::vector<Buffer> buffers;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace sluice {
 namespace planning {
@@ -59,26 +62,42 @@ void check_places(Findings& findings) {
 /// What other ranks are told about the collectives of a group: that they come one after the other on one lane.
 void check_collectives(Findings& findings) {
   const StepPlan& plan = findings.plan();
-  std::vector<OpId> last(plan.groups.size(), no_op);
-  std::vector<std::int32_t> met(plan.groups.size());
+  /// Collectives of a group, or messages to or from one of its members.
+  struct Turns {
+    OpId last = no_op;
+    std::int32_t next = 0;
+  };
+  std::map<std::tuple<std::int32_t, std::int32_t, bool>, Turns> turns;
+  std::map<std::pair<std::int32_t, int>, OpId> on_lane;  // by group, and whether it meets, sends or receives
+  const auto add = [&](OpId first, OpId second, const std::string& text) {
+    findings.add(Kind::collective_order, first, second, no_buffer, text);
+  };
   for (OpId i = 0; i < plan.ops.size() && !findings.full(); ++i) {
     const Op& op = plan.ops[i];
-    if (op.collective < 0) continue;
+    const bool is_message = sluice::is_message(op.kind);
+    if (op.collective < 0 && !is_message) continue;
     if (op.group < 0 || static_cast<std::size_t>(op.group) >= plan.groups.size()) {
-      findings.add(Kind::collective_order, i, no_op, no_buffer, describe(plan, i) + " has no group");
+      add(i, no_op, describe(plan, i) + " has no group");
       continue;
     }
-    const auto group = static_cast<std::size_t>(op.group);
-    if (op.collective != met[group]++)
-      findings.add(Kind::collective_order, i, last[group], no_buffer,
-                   describe(plan, i) + " is collective " + std::to_string(op.collective) + " of its group, in turn " +
-                       std::to_string(met[group] - 1));
-    if (last[group] != no_op && plan.ops[last[group]].lane != op.lane)
-      findings.add(Kind::collective_order, last[group], i, no_buffer,
-                   describe(plan, last[group]) + " and " + describe(plan, i) + " meet one group on two lanes");
-    last[group] = i;
-    if (plan.lanes[op.lane].windowed)
-      findings.add(Kind::collective_order, i, no_op, no_buffer, describe(plan, i) + " meets on a windowed lane");
+    const AxisSet axes = plan.groups[static_cast<std::size_t>(op.group)];
+    if (is_message && (op.peer < 0 || op.peer >= plan.topology.size(axes) || op.peer == plan.topology.position(axes)))
+      add(i, no_op, describe(plan, i) + " has no other member of its group at the other end");
+    Turns& turn = turns[{op.group, op.peer, op.kind == OpKind::send}];
+    if (op.collective != turn.next++)
+      add(i, turn.last,
+          describe(plan, i) + (sluice::is_message(op.kind) ? " is message " : " is collective ") + std::to_string(op.collective) + " of its group, in turn " +
+              std::to_string(turn.next - 1));
+    turn.last = i;
+    const int use = op.kind == OpKind::send ? 1 : op.kind == OpKind::receive ? 2 : 0;
+    const OpId before = on_lane.try_emplace({op.group, use}, i).first->second;
+    if (plan.ops[before].lane != op.lane)
+      add(before, i, describe(plan, before) + " and " + describe(plan, i) + " meet one group on two lanes");
+    for (const int other : use == 0 ? std::vector<int>{1, 2} : std::vector<int>{0})
+      if (const auto found = on_lane.find({op.group, other}); found != on_lane.end())
+        add(found->second, i,
+            describe(plan, found->second) + " and " + describe(plan, i) + " use one group for messages and collectives");
+    if (plan.lanes[op.lane].windowed) add(i, no_op, describe(plan, i) + " meets on a windowed lane");
   }
 }
 

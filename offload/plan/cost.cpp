@@ -94,6 +94,18 @@ double CostModel::message_seconds(const Op& op, bool with_latency) const {
                   seconds(hw_.messages_between, part * (members - here) * hw_.ranks));
 }
 
+/// Between two ranks: of a GPU's link or a network each direction is one's own.
+double CostModel::message_to_peer_seconds(const Op& op, bool with_latency) const {
+  if (!hw_.ranks_apart) return static_cast<double>(op.bytes) / hw_.memory_bytes_per_second;
+  const AxisSet axes = plan_.groups[static_cast<std::size_t>(op.group)];
+  const Topology& own = plan_.topology;
+  const RankId peer = own.members(axes)[static_cast<std::size_t>(op.peer)], rank = own.rank();
+  const bool is_here = peer / hw_.ranks == rank / hw_.ranks;
+  const MessageRates rates = (is_here ? hw_.messages_inside : hw_.messages_between).value_or(MessageRates());
+  const double bytes = static_cast<double>(op.bytes) * (is_here ? 1 : hw_.ranks);
+  return (with_latency ? rates.latency_seconds : 0) + bytes / rates.gather_bytes_per_second;
+}
+
 OpCost CostModel::cost(const Op& op) const {
   OpCost c;
   double bytes = static_cast<double>(op.bytes), memory = 0, busy = 1;
@@ -117,10 +129,12 @@ OpCost CostModel::cost(const Op& op) const {
       const bool read = op.kind == OpKind::read;
       c.drive = read ? DriveUse::read : DriveUse::write;
       c.drive_bytes = bytes;
+      const double requests = std::max(1.0, std::ceil(bytes / hw_.drive.block_bytes));
       c.seconds = bytes / (read ? hw_.drive.read_bytes_per_second : hw_.drive.write_bytes_per_second) +
-                  std::ceil(bytes / hw_.drive.block_bytes) * hw_.drive.request_seconds;
+                  requests * hw_.drive.request_seconds;
       // Requests in flight side by side hide each other's overhead.
       c.latency_seconds = read ? hw_.drive.read_latency_seconds : hw_.drive.write_latency_seconds;
+      c.flying_requests = std::min(requests, std::ceil(c.latency_seconds / c.seconds * requests));
       if (!plan_.lanes[op.lane].windowed) {
         c.seconds += overhead + c.latency_seconds;
         c.latency_seconds = 0;
@@ -148,6 +162,13 @@ OpCost CostModel::cost(const Op& op) const {
       c.network_seconds = hw_.ranks_apart ? message_seconds(op, false) : 0;
       c.group = op.group;
       memory = bytes;
+      break;
+    case OpKind::send:
+    case OpKind::receive:
+      c.seconds = message_to_peer_seconds(op, true) + overhead;
+      c.network_seconds = hw_.ranks_apart && op.kind == OpKind::receive ? message_to_peer_seconds(op, false) : 0;
+      c.group = op.group;
+      memory = bytes / 2;  // each end one way
       break;
     case OpKind::sync:
     case OpKind::commit:

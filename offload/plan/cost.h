@@ -20,6 +20,7 @@ struct OpCost {
   double drive_bytes = 0;
   DriveUse drive = DriveUse::none;
   double latency_seconds = 0;  ///< after the transfer, while the lane is free for the next one (windowed lanes)
+  double flying_requests = 0;  ///< that have not landed when the transfer ends
   double link_down_seconds = 0, link_up_seconds = 0;  ///< on the way to and from the device
   double network_seconds = 0;  ///< of messages, at the full rate
   std::int32_t group = -1;     ///< whose messages they are
@@ -42,6 +43,7 @@ class CostModel {
   double compute_seconds(const Op& op) const;
   double members_here(AxisSet axes) const;
   double message_seconds(const Op& op, bool with_latency) const;
+  double message_to_peer_seconds(const Op& op, bool with_latency) const;
   double copy_rate(bool down) const;
   double flops(const Op& op) const;
 

@@ -17,7 +17,10 @@ namespace {
 using namespace planning;
 
 /// Requests that a drive lane keeps in flight.
-constexpr std::size_t window = 16;
+double drive_window_of(const HardwareProfile& hw) {
+  const std::size_t drives = std::max<std::size_t>(1, hw.drive.stripe_weights.size());
+  return static_cast<double>(hw.drive.depth) * static_cast<double>(drives);
+}
 
 /// A capacity that is shared max-min fairly: who asks for little gets it, the others get equal parts of the rest.
 class SharedResource {
@@ -104,7 +107,8 @@ class Simulator {
         iterations_(iterations),
         cores_(hw.cores),
         both_ways_slowdown_(both_ways_slowdown(hw)),
-        handoff_seconds_(host_rates(hw).handoff_seconds) {
+        handoff_seconds_(host_rates(hw).handoff_seconds),
+        window_(drive_window_of(hw)) {
     for (const Lane& lane : plan.lanes) on_device_.push_back(runs_on_device(lane.kind, hw));
     const CostModel model(plan, hw);
     for (const Op& op : plan.ops) costs_.push_back(model.cost(op));
@@ -129,12 +133,14 @@ class Simulator {
         Server& s = lanes_[l];
         if (s.running && s.left <= 0) {
           s.running = s.occupied = false;
-          s.flying.push_back({s.start, s.progress_start, now_ + s.cost->latency_seconds});
+          s.flying.push_back({s.start, s.progress_start, now_ + s.cost->latency_seconds, s.cost->flying_requests});
+          s.flying_requests += s.cost->flying_requests;
         }
         while (!s.flying.empty() && s.flying.front().lands <= now_) {
           const NodeId n = program_.at(l, ++s.finished);
           const Flight flight = s.flying.front();
           s.flying.pop_front();
+          s.flying_requests = s.flying.empty() ? 0 : s.flying_requests - flight.requests;
           --running_;
           record(n, flight);
         }
@@ -147,11 +153,12 @@ class Simulator {
  private:
   /// An op whose work is done.
   struct Flight {
-    double start, progress_start, lands;
+    double start, progress_start, lands, requests;
   };
   struct Server {
     std::uint32_t finished = 0;  ///< landed
     std::deque<Flight> flying;   ///< between their transfer and their landing, in order
+    double flying_requests = 0;  ///< of those
     bool occupied = false;       ///< its op has started
     bool running = false;        ///< and makes progress
     bool woken = false;          ///< it slept until what it waited for had happened
@@ -181,7 +188,7 @@ class Simulator {
     for (LaneId l = 0; l < static_cast<LaneId>(lanes_.size()); ++l) {
       Server& s = lanes_[l];
       const auto begun = s.finished + static_cast<std::uint32_t>(s.flying.size());
-      if (s.occupied || begun == program_.lane_nodes(l) || s.flying.size() >= window) continue;
+      if (s.occupied || begun == program_.lane_nodes(l) || s.flying_requests >= window_) continue;
       if (s.blocked_on != no_node && !finished(s.blocked_on)) continue;
       const NodeId n = program_.at(l, begun + 1);
       // A device waits for itself, and no thread wakes.
@@ -288,7 +295,7 @@ class Simulator {
   std::vector<OpCost> costs_;
   std::vector<bool> on_device_;  ///< by lane
   Cores cores_;
-  double both_ways_slowdown_, handoff_seconds_;
+  double both_ways_slowdown_, handoff_seconds_, window_;
   double now_ = 0;
   int running_ = 0;  ///< begun and not landed
 };

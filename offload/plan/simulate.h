@@ -46,7 +46,7 @@ double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw)
 /// as far as they overlap) with lanes in order, waits and collectives. Never faster than the bound: work and rates are
 /// the same. A windowed drive lane is one server at the full rate; reading and writing at once share the
 /// mixed rate, and so do the two directions of a GPU's link. The other ranks of the machine (hw.ranks) do the same at
-/// the same time, and nobody waits in a collective. Cores, memory bandwidth and links are shared max-min fairly (cores:
+/// the same time, and nobody waits in a collective or for a message. Cores, memory bandwidth and links are shared max-min fairly (cores:
 /// among threads); an op runs as slowly as the scarcest of what it uses. The plan must be free of deadlocks.
 Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterations = 3);
 

@@ -51,29 +51,38 @@ class World {
         : plan(p),
           program(p, steady_iterations(p)),
           lanes(p.lanes.size()),
-          collectives(p.groups.size()),
-          turns(p.groups.size()),
           at_start(std::size_t{program.nodes()} * world),
           at_finish(at_start.size()) {
       for (const Op& op : p.ops) {
         commits += op.kind == OpKind::commit ? 1 : 0;
-        if (op.collective >= 0 && has_group(p, op)) ++collectives[static_cast<std::size_t>(op.group)];
+        if (op.collective >= 0 && has_group(p, op)) ++streams[stream_of(op)].numbered;
       }
     }
+    /// Collectives of a group, or messages to or from one of its members.
+    using StreamKey = std::tuple<std::int32_t, OpKind, std::int32_t>;
+    static StreamKey stream_of(const Op& op) {
+      return {op.group, is_message(op.kind) ? op.kind : OpKind::all_gather, op.peer};
+    }
+    struct Stream {
+      std::uint32_t numbered = 0, started = 0;  ///< of an iteration, and in all
+    };
     const StepPlan& plan;
     Program program;
     std::vector<LaneState> lanes;
-    std::vector<std::uint32_t> collectives, turns;  ///< per group: of an iteration, and started
+    std::map<StreamKey, Stream> streams;
     std::vector<std::uint16_t> at_start, at_finish;
     std::uint16_t commits = 0;  ///< of an iteration
+  };
+  struct Meeting {
+    std::vector<std::pair<std::size_t, NodeId>> arrived;
+    std::size_t expected = 0;
+    bool is_complete() const { return arrived.size() == expected; }
   };
   /// A group at one place of the axes that it does not have.
   struct Channel {
     std::vector<std::size_t> members;
-    struct Meeting {
-      std::vector<std::pair<std::size_t, NodeId>> arrived;
-    };
-    std::vector<Meeting> meetings;  ///< by turn
+    /// By sender and receiver, for collectives none; and then by turn.
+    std::map<std::pair<std::int32_t, std::int32_t>, std::vector<Meeting>> meetings;
   };
   using ChannelKey = std::tuple<std::size_t, AxisSet, std::vector<RankId>>;
 
@@ -85,7 +94,7 @@ class World {
   static bool has_group(const StepPlan& plan, const Op& op) {
     return op.group >= 0 && static_cast<std::size_t>(op.group) < plan.groups.size();
   }
-  /// Different ranks of one world, and every collective in a group.
+  /// Different ranks of one world, and every collective and message in a group.
   bool comparable() {
     std::set<RankId> ranks;
     for (const auto& m : members_) {
@@ -124,18 +133,24 @@ class World {
     return it->second;
   }
   /// Where the node meets; null for what meets nobody.
-  Channel::Meeting* meeting(std::size_t m, NodeId n) {
+  Meeting* meeting(std::size_t m, NodeId n) {
     const Member& self = *members_[m];
     const Op& op = self.plan.ops[self.program.op(n)];
     if (op.collective < 0) return nullptr;
-    Channel& c = channel(m, static_cast<std::size_t>(op.group));
+    const auto group = static_cast<std::size_t>(op.group);
+    Channel& c = channel(m, group);
+    const std::int32_t own = self.plan.topology.position(self.plan.groups[group]);
+    std::vector<Meeting>& meetings = c.meetings[op.kind == OpKind::send      ? std::pair(own, op.peer)
+                                                : op.kind == OpKind::receive ? std::pair(op.peer, own)
+                                                                             : std::pair(-1, -1)];
     const std::uint32_t turn = turn_of(self, n);
-    if (c.meetings.size() <= turn) c.meetings.resize(turn + 1);
-    return &c.meetings[turn];
+    if (meetings.size() <= turn) meetings.resize(turn + 1);
+    meetings[turn].expected = is_message(op.kind) ? 2 : c.members.size();
+    return &meetings[turn];
   }
   static std::uint32_t turn_of(const Member& m, NodeId n) {
     const Op& op = m.plan.ops[m.program.op(n)];
-    return m.program.iteration(n) * m.collectives[static_cast<std::size_t>(op.group)] +
+    return m.program.iteration(n) * m.streams.at(Member::stream_of(op)).numbered +
            static_cast<std::uint32_t>(op.collective);
   }
 
@@ -169,8 +184,8 @@ class World {
     Member& self = *members_[m];
     const OpId id = self.program.op(n);
     const Op& op = self.plan.ops[id];
-    Channel::Meeting& met = *meeting(m, n);
-    const std::uint32_t turn = self.turns[static_cast<std::size_t>(op.group)]++;
+    Meeting& met = *meeting(m, n);
+    const std::uint32_t turn = self.streams.at(Member::stream_of(op)).started++;
     if (turn != turn_of(self, n))
       add(Violation::Kind::collective_order, id, no_op,
           describe(self.plan, id) + " starts in turn " + std::to_string(turn) + " of its group and is numbered " +
@@ -180,13 +195,14 @@ class World {
       const Member& other = *members_[first];
       const OpId partner = other.program.op(node);
       const Op& theirs = other.plan.ops[partner];
-      if (theirs.kind != op.kind || theirs.bytes != op.bytes || theirs.unit != op.unit)
+      const bool is_pair = is_message(op.kind) ? is_message(theirs.kind) && theirs.kind != op.kind : theirs.kind == op.kind;
+      if (!is_pair || theirs.bytes != op.bytes || theirs.unit != op.unit || theirs.micro_batch != op.micro_batch)
         add(Violation::Kind::collective_order, partner, id,
             describe(other.plan, partner) + " and " + describe(self.plan, id) +
                 " are in the same turn of their group but not the same collective");
     }
     met.arrived.emplace_back(m, n);
-    if (met.arrived.size() == channel(m, static_cast<std::size_t>(op.group)).members.size())
+    if (met.is_complete())
       for (const auto& [who, node] : met.arrived) ready_.emplace_back(who, members_[who]->program.lane(node));
   }
 
@@ -196,11 +212,12 @@ class World {
     if (state.finished == state.started) return false;
     const NodeId n = self.program.at(lane, state.finished + 1);
     const Op& op = self.plan.ops[self.program.op(n)];
-    const Channel::Meeting* met = meeting(m, n);
-    if (met && met->arrived.size() != channel(m, static_cast<std::size_t>(op.group)).members.size()) return false;
+    const Meeting* met = meeting(m, n);
+    if (met && !met->is_complete()) return false;
     join(finish(m, n), start(m, n));
     if (state.finished > 0) join(finish(m, n), finish(m, self.program.at(lane, state.finished)));
-    if (met)
+    // A sender may be done before anyone listens, and has heard nothing.
+    if (met && op.kind != OpKind::send)
       for (const auto& [who, node] : met->arrived) join(finish(m, n), start(who, node));
     if (op.kind == OpKind::commit) ++finish(m, n)[m];
     ++state.finished;
@@ -223,7 +240,9 @@ class World {
               describe(self.plan, id) + " never starts: it waits for " + describe(self.plan, awaited));
         } else {
           add(Violation::Kind::deadlock, id, no_op,
-              describe(self.plan, id) + " never finishes: other ranks of its collective do not come to it");
+              describe(self.plan, id) + " never finishes: " +
+                  (is_message(self.plan.ops[id].kind) ? "the other end of its message does not come to it"
+                                                      : "other ranks of its collective do not come to it"));
         }
       }
   }

@@ -15,6 +15,9 @@
 // commits. Two members, and not one, because with one a rank would be its own partner, and nothing between ranks would
 // be looked at. Programs are those of the real size; members alone are left out.
 //
+// Messages between two ranks, as the stages of a pipeline send them, finish when both ends have started: a proof without
+// room between them holds with any, and a sender is not taken to know how far its receiver is. Stages run each its own program, so that their axis is looked at whole.
+//
 // What the argument rests on, that members run alike, is compared by plan_signature before ranks begin. Votes and what
 // happens after an error are not part of it.
 #pragma once

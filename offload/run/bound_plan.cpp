@@ -23,6 +23,8 @@ std::vector<Role> needed_roles(const Op& op, LaneKind lane, Dtype dtype) {
   switch (op.kind) {
     case OpKind::accumulate:
     case OpKind::reduce_scatter: return {Role::src, Role::dst};
+    case OpKind::send: return {Role::src};
+    case OpKind::receive: return {Role::dst};
     case OpKind::grad_norm: return {Role::gradient, Role::control};
     case OpKind::control:
     case OpKind::step_end: return {Role::control};

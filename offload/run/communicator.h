@@ -27,7 +27,8 @@ struct Incoming {
 };
 
 /// One rank's end. A channel is an index of the groups it was prepared with; meetings on different channels do not
-/// disturb each other. Calls on one channel come from one thread at a time.
+/// disturb each other. Calls on one channel come from one thread at a time; on a channel of messages alone one thread
+/// may send while another receives.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -12,6 +12,7 @@ struct MovedBytes {
   std::uint64_t within = 0;  ///< copies inside one tier
   std::uint64_t nvme_read = 0, nvme_write = 0;
   std::uint64_t collective = 0;  ///< received
+  std::uint64_t message = 0;     ///< received of single ranks
 
   MovedBytes& operator+=(const MovedBytes& more) {
     h2d += more.h2d;
@@ -20,6 +21,7 @@ struct MovedBytes {
     nvme_read += more.nvme_read;
     nvme_write += more.nvme_write;
     collective += more.collective;
+    message += more.message;
     return *this;
   }
 };

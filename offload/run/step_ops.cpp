@@ -52,6 +52,7 @@ MovedBytes StepOps::moved() const {
   moved.d2h = d2h_.load(std::memory_order_relaxed);
   moved.within = within_.load(std::memory_order_relaxed);
   moved.collective = collective_.load(std::memory_order_relaxed);
+  moved.message = message_.load(std::memory_order_relaxed);
   return moved;
 }
 
@@ -74,6 +75,8 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::step_end: return step_end(op, params);
     case OpKind::all_gather: return all_gather(op);
     case OpKind::reduce_scatter: return reduce_scatter(op);
+    case OpKind::send: return send(op);
+    case OpKind::receive: return receive(op);
     case OpKind::read:
     case OpKind::write: break;  // the drive's; bound plans have them on its lanes only
     case OpKind::sync: return parts_.store->sync();
@@ -215,6 +218,18 @@ Status StepOps::reduce_scatter(const BoundOp& op) {
   // Ranks that share memory read each other's fp32.
   const std::uint64_t arrived = room != nullptr ? wire_bytes(op.op->sums, dst->bytes) : dst->bytes;
   add(collective_, arrived * (members(*op.op) - 1));
+  return success();
+}
+
+Status StepOps::send(const BoundOp& op) {
+  const Operand& src = *op.find(Role::src);
+  return parts_.communicator->send(op.op->group, static_cast<std::size_t>(op.op->peer), {src.data, src.bytes});
+}
+
+Status StepOps::receive(const BoundOp& op) {
+  const Operand& dst = *op.find(Role::dst);
+  SLUICE_TRY(parts_.communicator->receive(op.op->group, static_cast<std::size_t>(op.op->peer), {dst.data, dst.bytes}));
+  add(message_, dst.bytes);
   return success();
 }
 

@@ -33,6 +33,8 @@ class StepOps {
   Status commit(const StepParams& params);
   Status all_gather(const BoundOp& op);
   Status reduce_scatter(const BoundOp& op);
+  Status send(const BoundOp& op);
+  Status receive(const BoundOp& op);
   std::size_t members(const Op& op) const;
   bool works_in_queue(LaneKind lane) const;
 
@@ -47,7 +49,7 @@ class StepOps {
   ExactSum norm_, loss_;                     ///< of all ranks, in control
   /// Its gradient is not finite: nothing of it is used, and control says so. Compute asks too, where it updates.
   std::atomic<std::uint64_t> bad_step_{0};
-  std::atomic<std::uint64_t> h2d_{0}, d2h_{0}, within_{0}, collective_{0};
+  std::atomic<std::uint64_t> h2d_{0}, d2h_{0}, within_{0}, collective_{0}, message_{0};
 };
 
 }  // namespace sluice

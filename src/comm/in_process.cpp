@@ -246,7 +246,8 @@ class InProcessCommunicator final : public Communicator {
     Status taken;
     for (const Incoming& message : in)
       if (taken.ok()) taken = p.channel->take(p.position, message, deadline_.load(), rank_, group);
-    return p.channel->delivered(p.position, deadline_.load(), rank_, group, taken);
+    // Another thread may be sending.
+    return out.empty() ? taken : p.channel->delivered(p.position, deadline_.load(), rank_, group, taken);
   }
 
   std::size_t members(std::int32_t group) const override { return place(group).channel->members(); }

@@ -40,6 +40,7 @@ void MpiCommunicator::begin_session(const Topology& topology, std::span<const Ax
     channel.position = topology.position(groups[g]);
     channel.tag = static_cast<int>(session_ % static_cast<std::uint64_t>(sessions)) * channels_max + static_cast<int>(g);
     channel.messages.reset(new std::array<Messages, exchange_blocks>{Messages(alarm_), Messages(alarm_)});
+    channel.arriving = std::make_unique<Messages>(alarm_);
     channels_.push_back(std::move(channel));
   }
 }
@@ -209,7 +210,7 @@ Status MpiCommunicator::meet_alone(std::int32_t number) {
 Status MpiCommunicator::exchange(std::int32_t number, std::span<const Outgoing> out, std::span<const Incoming> in) {
   const Channel& c = at(number);
   SLUICE_TRY(check_cancelled());
-  Call call(c);
+  Call call = out.empty() ? Call(std::span(c.arriving.get(), 1)) : Call(c);
   Messages& messages = call[0];
   const auto in_pieces = [](auto data, auto&& each) -> Status {
     for (std::size_t begin = 0; begin < data.size(); begin += message_bytes_max)

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,10 +59,12 @@ class MpiCommunicator final : public Communicator {
     std::vector<std::int64_t> received;           ///< by sum
     std::unique_ptr<TreeSum> tree = std::make_unique<TreeSum>();  ///< of reduce_scatter
     std::unique_ptr<std::array<Messages, exchange_blocks>> messages;  ///< none are under way between two calls
+    std::unique_ptr<Messages> arriving;  ///< of a thread that receives while another sends
   };
   /// A call's messages of a channel: what is left when it fails is abandoned.
   class Call {
    public:
+    explicit Call(std::span<Messages> messages) : messages_(messages) {}
     explicit Call(const Channel& channel) : messages_(*channel.messages) {}
     ~Call() {
       for (Messages& m : messages_)
@@ -69,10 +72,10 @@ class MpiCommunicator final : public Communicator {
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
-    Messages& operator[](std::size_t at) { return messages_[at % exchange_blocks]; }
+    Messages& operator[](std::size_t at) { return messages_[at % messages_.size()]; }
 
    private:
-    std::array<Messages, exchange_blocks>& messages_;
+    std::span<Messages> messages_;
   };
   const Channel& at(std::int32_t channel) const;
   Channel& at(std::int32_t channel) { return const_cast<Channel&>(std::as_const(*this).at(channel)); }

@@ -203,6 +203,30 @@ std::vector<std::string> check_messages(World& world, RankId rank) {
     }
     found.expect(wrong == 0, "receive" + size + ": " + std::to_string(wrong) + " elements are wrong");
   }
+  // Round the ring on one channel, a thread sending while another receives, as the stages of a pipeline do.
+  if (ranks > 1) {
+    constexpr int rounds = 50;
+    const std::size_t next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    std::vector<float> out(20001), in(out.size());
+    Status sent, received;
+    std::thread sender([&] {
+      for (int round = 0; round < rounds && sent.ok(); ++round) {
+        std::ranges::fill(out, static_cast<float>(rank * 100 + static_cast<std::size_t>(round)));
+        sent = communicator.send(0, next, std::as_bytes(std::span(out)));
+      }
+    });
+    std::size_t wrong = 0;
+    for (int round = 0; round < rounds && received.ok(); ++round) {
+      received = communicator.receive(0, before, std::as_writable_bytes(std::span(in)));
+      for (const float f : in) wrong += f != static_cast<float>(before * 100 + static_cast<std::size_t>(round)) ? 1 : 0;
+    }
+    sender.join();
+    found.expect(sent, "send beside receive");
+    found.expect(received, "receive beside send");
+    found.expect(wrong == 0, "receive beside send: " + std::to_string(wrong) + " elements are wrong");
+    std::int64_t all_are_through = 1;
+    found.expect(communicator.sum(0, std::span(&all_are_through, 1)), "sum behind messages on two threads");
+  }
   // Who expects another size says so; the sender ends with it.
   std::array<float, 6> data{};
   const std::span<std::byte> all = std::as_writable_bytes(std::span(data));

@@ -5,6 +5,7 @@
 
 #include "offload/plan/finish.h"
 #include "tests/plan/random_plan.h"
+#include "tests/plan/toy_pipeline.h"
 
 namespace sluice {
 namespace {
@@ -376,6 +377,37 @@ TEST(Check, StopsAtTheLimit) {
   for (Op& op : plan.ops) op.waits.clear();
   EXPECT_EQ(check(plan, 3).size(), 3u);
   EXPECT_GT(check(plan, 1000).size(), 3u);
+}
+
+TEST(Check, MessagesAreNumberedByPeerOnLanesOfTheirOwn) {
+  const auto broken = [](const std::function<void(StepPlan&)>& how) {
+    StepPlan plan = testing::toy_stage({PipelineOrder::gpipe, 3, 1, 2}, 1);
+    EXPECT_TRUE(check(plan).empty());
+    how(plan);
+    const auto found = check(plan);
+    return found.empty() ? std::string() : found.front().message;
+  };
+  const auto first = [](StepPlan& plan, OpKind kind) -> Op& {
+    return *std::ranges::find(plan.ops, kind, &Op::kind);
+  };
+  const auto contains = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_PRED2(contains, broken([&](StepPlan& p) { first(p, OpKind::send).collective = 1; }),
+               "is message 1 of its group, in turn 0");
+  EXPECT_PRED2(contains, broken([&](StepPlan& p) { first(p, OpKind::send).peer = 1; }), "at the other end");
+  EXPECT_PRED2(contains, broken([&](StepPlan& p) { first(p, OpKind::receive).peer = 3; }), "at the other end");
+  EXPECT_PRED2(contains, broken([&](StepPlan& p) { first(p, OpKind::receive).group = 2; }), "has no group");
+  EXPECT_PRED2(contains, broken([&](StepPlan& p) { first(p, OpKind::send).lane = 3; }), "meet one group on two lanes");
+  EXPECT_PRED2(contains, broken([&](StepPlan& p) { p.lanes[1].windowed = true; }), "windowed lane");
+  EXPECT_PRED2(contains,
+               broken([&](StepPlan& p) {
+                 Op gather = first(p, OpKind::receive);
+                 gather.kind = OpKind::all_gather;
+                 gather.peer = -1;
+                 p.ops.push_back(gather);
+               }),
+               "use one group for messages and collectives");
 }
 
 }  // namespace

@@ -110,6 +110,24 @@ TEST(Simulate, AWindowedLaneIsOneServer) {
   EXPECT_DOUBLE_EQ(s.timeline[1].start, 1);
 }
 
+TEST(Simulate, AWindowHoldsAsManyRequestsAsTheDriveWasTunedTo) {
+  StepPlan plan = lanes_only();
+  for (int i = 0; i < 8; ++i) moved(plan, OpKind::read, 2, 10);  // 1 s each, two requests
+  HardwareProfile hw = simple_machine();
+  hw.drive.block_bytes = 5;
+  hw.drive.read_latency_seconds = 4;
+  hw.drive.depth = 10;  // as many as begin until one lands: the drive is never idle
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 8 + 4);
+  hw.drive.depth = 4;  // two ops fly, and the third waits for the first to land
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 4 * 5 + 1);
+  hw.drive.depth = 5;
+  hw.drive.stripe_weights = {1, 1};  // so many on each of two drives
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 8 + 4);
+  hw.drive.stripe_weights.clear();
+  hw.drive.depth = 1;
+  EXPECT_DOUBLE_EQ(simulate(plan, hw).step_seconds, 8 * 5);
+}
+
 TEST(Simulate, CoresAreShared) {
   StepPlan plan = lanes_only();
   compute(plan, 100);  // 1 s, 2 threads

@@ -14,6 +14,7 @@
 #include "offload/plan/program.h"
 #include "sluice/random.h"
 #include "tests/plan/random_plan.h"
+#include "tests/plan/toy_pipeline.h"
 
 namespace sluice {
 namespace {
@@ -742,6 +743,97 @@ TEST(World, MembersOfAnotherWorldAreRefused) {
   world = two_ranks();
   world[0].topology = world[1].topology;
   EXPECT_EQ(text(check_world(world)), "rank 1 is there twice\n");
+}
+
+// ---- messages between stages
+
+Pipeline gpipe(RankId stages, int groups) { return {PipelineOrder::gpipe, stages, 1, groups}; }
+
+TEST(World, StagesThatSendInTurnReachTheEnd) {
+  for (const RankId stages : {2, 3, 7})
+    for (const int groups : {1, 3, 8})
+      for (const PipelineOrder order : {PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward}) {
+        const World world = testing::toy_pipeline({order, stages, 1, groups});
+        for (const StepPlan& plan : world) EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+        EXPECT_TRUE(check_world(world).empty()) << text(check_world(world));
+      }
+}
+
+TEST(World, StagesInAnotherOrderThanTheirNeighbourAreFound) {
+  const World world = testing::toy_pipeline(gpipe(2, 3), [](RankId s) {
+    std::vector<StagePass> order = stage_passes(gpipe(2, 3), s);
+    if (s == 1) std::swap(order[0], order[1]);
+    return order;
+  });
+  for (const StepPlan& plan : world) EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  const auto found = check_world(world);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found.front().kind, Kind::collective_order);
+  EXPECT_NE(found.front().message.find("mb0"), std::string::npos) << found.front().message;
+  EXPECT_NE(found.front().message.find("mb1"), std::string::npos) << found.front().message;
+}
+
+/// Each stage by itself is legal: only together they wait for one another.
+TEST(World, StagesThatWaitForOneAnotherAreADeadlock) {
+  // The first goes forward with micro-batch 1 behind the backward pass of 0; the last goes back behind both.
+  const World world = testing::toy_pipeline(gpipe(2, 2), [](RankId s) {
+    std::vector<StagePass> order = stage_passes(gpipe(2, 2), s);
+    if (s == 0) std::swap(order[1], order[2]);
+    return order;
+  });
+  for (const StepPlan& plan : world) EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  const auto found = check_world(world);
+  EXPECT_EQ(kinds(found), (std::set<Kind>{Kind::deadlock})) << text(found);
+  EXPECT_NE(text(found).find("the other end of its message does not come to it"), std::string::npos) << text(found);
+}
+
+TEST(World, AMessageThatNobodySendsIsADeadlock) {
+  World world = testing::toy_pipeline(gpipe(3, 2));
+  std::erase_if(world[1].ops, [](const Op& op) { return op.kind == OpKind::send && op.group == 0; });
+  derive_waits(world[1]);
+  EXPECT_TRUE(check(world[1]).empty()) << text(check(world[1]));
+  EXPECT_EQ(kinds(check_world(world)), (std::set<Kind>{Kind::deadlock}));
+}
+
+TEST(World, TwoSizesOfOneMessageNameBothOps) {
+  World world = testing::toy_pipeline(gpipe(2, 1));
+  for (Op& op : world[1].ops)
+    if (op.kind == OpKind::receive) op.bytes /= 2;
+  const auto found = check_world(world);
+  ASSERT_FALSE(found.empty());
+  EXPECT_NE(found.front().message.find("rank 0 send send"), std::string::npos) << found.front().message;
+  EXPECT_NE(found.front().message.find("rank 1 receive receive"), std::string::npos) << found.front().message;
+}
+
+/// A message may be on its way before its receiver listens: who sends it does not know of the receiver's commit, and who
+/// receives it knows of the sender's.
+TEST(World, AMessageTellsItsReceiverAlone) {
+  const auto world_of = [](bool answers) {
+    World world = durable_world(grid({2}), {1});
+    for (StepPlan& plan : world) {
+      plan.ops.back().collective = plan.ops.back().group = -1;
+      plan.groups = {1};
+      plan.lanes.push_back({LaneKind::send, false, 0});
+      plan.lanes.push_back({LaneKind::receive, false, 0});
+      const bool sends = plan.topology.rank() == 0;
+      const auto message = [&](OpKind kind, LaneId lane) {
+        Op op = meeting(kind, lane, 0, 0);
+        op.peer = 1 - static_cast<std::int32_t>(plan.topology.rank());
+        const bool is_send = kind == OpKind::send;
+        op.accesses = {{0, 0, 64, is_send ? Role::src : Role::dst, is_send ? Mode::read : Mode::write}};
+        plan.ops.push_back(op);
+      };
+      message(sends ? OpKind::send : OpKind::receive, sends ? 3 : 4);
+      if (answers) message(sends ? OpKind::receive : OpKind::send, sends ? 4 : 3);
+      derive_waits(plan);
+    }
+    return world;
+  };
+  const auto one_way = check_world(world_of(false));
+  ASSERT_EQ(one_way.size(), 1u) << text(one_way);
+  EXPECT_NE(one_way[0].message.find("by #0 rank 0"), std::string::npos) << one_way[0].message;
+  EXPECT_NE(one_way[0].message.find("commit of rank 1"), std::string::npos) << one_way[0].message;
+  EXPECT_TRUE(check_world(world_of(true)).empty()) << text(check_world(world_of(true)));
 }
 
 }  // namespace

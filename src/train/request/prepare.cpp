@@ -208,6 +208,7 @@ Status get_profile(Prepared& run, Device& device, const Tell& progress) {
     changed = true;
   }
   run.workload.block_bytes = run.profile.drive.block_bytes;
+  if (c.queue_depth > 0) run.profile.drive.depth = static_cast<std::uint32_t>(c.queue_depth);
   if (!select_device(run.profile, device.kind()) || again.device) {
     if (progress) progress("measuring " + device.description() + " (once, some seconds)");
     SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(run.workload.threads, {}));
