@@ -1,8 +1,13 @@
 #include "offload/plan/simulate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
+#include <map>
+#include <span>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "offload/plan/cost.h"
@@ -94,25 +99,75 @@ class Cores {
   std::size_t next_ = 0;
 };
 
+/// Where ranks meet, or one sends what another receives: nobody goes on before all are there.
+class Meetings {
+ public:
+  struct Place {
+    std::size_t member = 0;
+    OpId op = no_op;
+  };
+  /// Of ranks that run side by side. What all of a meeting's ranks do alike needs nobody else.
+  explicit Meetings(std::span<const StepPlan* const> members) : by_op_(members.size()) {
+    if (members.size() == 1) return;
+    using Key = std::tuple<AxisSet, std::int32_t, std::vector<RankId>, std::int32_t, std::int32_t, std::int32_t>;
+    std::map<Key, std::size_t> known;
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      const StepPlan& plan = *members[m];
+      by_op_[m].assign(plan.ops.size(), none);
+      for (OpId i = 0; i < plan.ops.size(); ++i) {
+        const Op& op = plan.ops[i];
+        if (op.collective < 0 || op.group < 0) continue;
+        const AxisSet axes = plan.groups[static_cast<std::size_t>(op.group)];
+        std::vector<RankId> elsewhere = plan.topology.coordinates;
+        for (std::size_t axis = 0; axis < elsewhere.size(); ++axis)
+          if (axes >> axis & 1) elsewhere[axis] = 0;
+        const std::int32_t own = plan.topology.position(axes);
+        const auto [from, to] = op.kind == OpKind::send      ? std::pair(own, op.peer)
+                                : op.kind == OpKind::receive ? std::pair(op.peer, own)
+                                                             : std::pair(-1, -1);
+        const auto [found, is_new] = known.try_emplace({axes, op.group, elsewhere, from, to, op.collective}, all_.size());
+        if (is_new) all_.emplace_back();
+        all_[found->second].push_back({m, i});
+        by_op_[m][i] = found->second;
+      }
+    }
+  }
+
+  static constexpr std::size_t none = ~std::size_t{0};
+  std::size_t size() const { return all_.size(); }
+  std::size_t of(std::size_t member, OpId op) const { return by_op_[member].empty() ? none : by_op_[member][op]; }
+  std::span<const Place> places(std::size_t meeting) const { return all_[meeting]; }
+
+ private:
+  std::vector<std::vector<Place>> all_;
+  std::vector<std::vector<std::size_t>> by_op_;  ///< [member][op]
+};
+
 /// Lanes as servers of one op at a time; running ops progress as a fluid at rates that follow from who else runs. On a
-/// windowed lane an op that has been transferred lands a latency later, while the next one is transferred.
+/// windowed lane an op that has been transferred lands a latency later, while the next one is transferred. Members are
+/// ranks side by side; the other ranks of a machine do as they do.
 class Simulator {
  public:
-  Simulator(const StepPlan& plan, const HardwareProfile& hw, std::uint32_t iterations)
-      : plan_(plan),
-        hw_(hw),
+  Simulator(std::span<const StepPlan* const> plans, const HardwareProfile& hw, std::uint32_t iterations)
+      : hw_(hw),
         mixed_(mixed_rates(hw)),
-        program_(plan, iterations),
-        lanes_(program_.lanes()),
-        iterations_(iterations),
+        meetings_(plans),
+        arrived_(meetings_.size() * iterations),
         cores_(hw.cores),
         both_ways_slowdown_(both_ways_slowdown(hw)),
         handoff_seconds_(host_rates(hw).handoff_seconds),
         window_(drive_window_of(hw)) {
-    for (const Lane& lane : plan.lanes) on_device_.push_back(runs_on_device(lane.kind, hw));
-    const CostModel model(plan, hw);
-    for (const Op& op : plan.ops) costs_.push_back(model.cost(op));
-    for (Iteration& i : iterations_) i.left = plan.ops.size();
+    members_.reserve(plans.size());
+    for (const StepPlan* plan : plans) members_.emplace_back(*plan, hw, iterations);
+    place_members();
+    for (std::size_t m = 0; m < members_.size(); ++m) {
+      members_[m].first_lane = lanes_.size();
+      for (LaneId l = 0; l < static_cast<LaneId>(members_[m].program.lanes()); ++l) {
+        lanes_.emplace_back();
+        lanes_.back().member = m;
+        lanes_.back().lane = l;
+      }
+    }
   }
 
   struct Iteration {
@@ -121,41 +176,70 @@ class Simulator {
     double end = 0;
     std::array<double, lane_names.size()> busy{};  ///< seconds per lane kind
   };
-  /// Goes on until every op of iteration `last` is done. What has run ahead of it is remembered.
-  const Iteration& run_to(std::uint32_t last) {
-    if (last > 0) iterations_[last - 1].spans = {};
+  /// Goes on until every op of iteration `last` is done, by all members. What has run ahead of it is remembered.
+  void run_to(std::uint32_t last) {
+    for (Member& m : members_)
+      if (last > 0) m.iterations[last - 1].spans = {};
     start_ready();
-    while (iterations_[last].left > 0) {
-      SLUICE_CHECK(running_ > 0, "nothing runs at %g s, %zu ops of iteration %u are left", now_, iterations_[last].left,
-                   last);
+    while (left(last) > 0) {
+      SLUICE_CHECK(running_ > 0, "nothing runs at %g s, %zu ops of iteration %u are left", now_, left(last), last);
       advance();
-      for (LaneId l = 0; l < static_cast<LaneId>(lanes_.size()); ++l) {
-        Server& s = lanes_[l];
+      for (Server& s : lanes_) {
         if (s.running && s.left <= 0) {
           s.running = s.occupied = false;
           s.flying.push_back({s.start, s.progress_start, now_ + s.cost->latency_seconds, s.cost->flying_requests});
           s.flying_requests += s.cost->flying_requests;
         }
         while (!s.flying.empty() && s.flying.front().lands <= now_) {
-          const NodeId n = program_.at(l, ++s.finished);
+          const NodeId n = members_[s.member].program.at(s.lane, ++s.finished);
           const Flight flight = s.flying.front();
           s.flying.pop_front();
           s.flying_requests = s.flying.empty() ? 0 : s.flying_requests - flight.requests;
           --running_;
-          record(n, flight);
+          record(members_[s.member], n, flight);
         }
       }
       start_ready();
     }
-    return iterations_[last];
   }
+  const Iteration& iteration(std::size_t member, std::uint32_t number) const {
+    return members_[member].iterations[number];
+  }
+  /// When all members had ended it.
+  double end(std::uint32_t number) const {
+    double latest = 0;
+    for (const Member& m : members_) latest = std::max(latest, m.iterations[number].end);
+    return latest;
+  }
+  /// Of the ranks of its machine, how many do as this member does.
+  int stands_for(std::size_t member) const { return members_[member].stands_for; }
+  std::size_t machine(std::size_t member) const { return members_[member].machine; }
 
  private:
+  struct Member {
+    Member(const StepPlan& p, const HardwareProfile& hw, std::uint32_t count)
+        : plan(p), program(p, count), iterations(count) {
+      for (const Lane& lane : p.lanes) on_device.push_back(runs_on_device(lane.kind, hw));
+      const CostModel model(p, hw);
+      for (const Op& op : p.ops) costs.push_back(model.cost(op));
+      for (Iteration& i : iterations) i.left = p.ops.size();
+    }
+    const StepPlan& plan;
+    Program program;
+    std::vector<Iteration> iterations;
+    std::vector<OpCost> costs;
+    std::vector<bool> on_device;  ///< by lane
+    std::size_t first_lane = 0;
+    std::size_t machine = 0, link = 0;  ///< whom it shares with: a machine, a way to host memory
+    int stands_for = 1, stands_for_on_link = 1;
+  };
   /// An op whose work is done.
   struct Flight {
     double start, progress_start, lands, requests;
   };
   struct Server {
+    std::size_t member = 0;
+    LaneId lane = 0;
     std::uint32_t finished = 0;  ///< landed
     std::deque<Flight> flying;   ///< between their transfer and their landing, in order
     double flying_requests = 0;  ///< of those
@@ -170,44 +254,82 @@ class Simulator {
     std::vector<std::size_t> cores;  ///< where it runs, in every rank of the machine
   };
 
-  void record(NodeId n, const Flight& flight) {
-    const OpId op = program_.op(n);
-    Iteration& of = iterations_[program_.iteration(n)];
-    of.spans.resize(plan_.ops.size());
-    of.spans[op] = {op, program_.iteration(n), flight.start, now_};
+  /// Neighbouring ranks are on one machine, and neighbours among those share a GPU.
+  void place_members() {
+    const auto on_machine = static_cast<std::size_t>(std::max(1, hw_.ranks));
+    const auto on_link = static_cast<std::size_t>(std::max(1, ranks_of_link(hw_)));
+    std::map<std::size_t, int> machines, links;
+    for (Member& m : members_) {
+      const std::size_t rank = m.plan.topology.rank();
+      m.machine = members_.size() == 1 ? 0 : rank / on_machine;
+      m.link = members_.size() == 1 ? 0 : rank / on_link;
+      ++machines[m.machine];
+      ++links[m.link];
+    }
+    for (Member& m : members_) {
+      m.stands_for = std::max(1, static_cast<int>(on_machine) / machines[m.machine]);
+      m.stands_for_on_link = std::max(1, static_cast<int>(on_link) / links[m.link]);
+    }
+    for (const auto& [machine, count] : machines) machines_.push_back(machine);
+    for (const auto& [link, count] : links) links_.push_back(link);
+  }
+
+  std::size_t left(std::uint32_t iteration) const {
+    std::size_t ops = 0;
+    for (const Member& m : members_) ops += m.iterations[iteration].left;
+    return ops;
+  }
+
+  void record(Member& m, NodeId n, const Flight& flight) {
+    const OpId op = m.program.op(n);
+    Iteration& of = m.iterations[m.program.iteration(n)];
+    of.spans.resize(m.plan.ops.size());
+    of.spans[op] = {op, m.program.iteration(n), flight.start, now_};
     of.end = now_;
     --of.left;
-    const Lane& lane = plan_.lanes[plan_.ops[op].lane];
-    const double transferred = flight.lands - costs_[op].latency_seconds;
+    const Lane& lane = m.plan.lanes[m.plan.ops[op].lane];
+    const double transferred = flight.lands - m.costs[op].latency_seconds;
     of.busy[static_cast<std::size_t>(lane.kind)] += transferred - flight.progress_start;
   }
 
-  bool finished(NodeId n) const { return lanes_[program_.lane(n)].finished >= program_.stamp(n); }
+  bool finished(const Member& m, NodeId n) const {
+    return lanes_[m.first_lane + m.program.lane(n)].finished >= m.program.stamp(n);
+  }
 
   void start_ready() {
-    for (LaneId l = 0; l < static_cast<LaneId>(lanes_.size()); ++l) {
-      Server& s = lanes_[l];
+    for (Server& s : lanes_) {
+      const Member& m = members_[s.member];
       const auto begun = s.finished + static_cast<std::uint32_t>(s.flying.size());
-      if (s.occupied || begun == program_.lane_nodes(l) || s.flying_requests >= window_) continue;
-      if (s.blocked_on != no_node && !finished(s.blocked_on)) continue;
-      const NodeId n = program_.at(l, begun + 1);
+      if (s.occupied || begun == m.program.lane_nodes(s.lane) || s.flying_requests >= window_) continue;
+      if (s.blocked_on != no_node && !finished(m, s.blocked_on)) continue;
+      const NodeId n = m.program.at(s.lane, begun + 1);
       // A device waits for itself, and no thread wakes.
-      s.woken = s.woken || (s.blocked_on != no_node && !(on_device_[l] && on_device_[program_.lane(s.blocked_on)]));
+      s.woken = s.woken || (s.blocked_on != no_node && !(m.on_device[s.lane] && m.on_device[m.program.lane(s.blocked_on)]));
       s.blocked_on = no_node;
-      for (const Wait& w : plan_.ops[program_.op(n)].waits)
-        if (const NodeId t = program_.target(n, w); t != no_node && !finished(t)) s.blocked_on = t;
+      for (const Wait& w : m.plan.ops[m.program.op(n)].waits)
+        if (const NodeId t = m.program.target(n, w); t != no_node && !finished(m, t)) s.blocked_on = t;
       if (s.blocked_on != no_node) continue;
       s.occupied = true;
       s.start = now_;
-      begin(l, n);
+      arrive(s, n);
     }
   }
 
-  void begin(LaneId lane, NodeId n) {
-    Server& s = lanes_[lane];
+  void arrive(Server& s, NodeId n) {
+    const Member& m = members_[s.member];
+    const OpId op = m.program.op(n);
+    s.cost = &m.costs[op];
+    const std::size_t meeting = meetings_.of(s.member, op);
+    if (meeting == Meetings::none) return begin(s);
+    const std::span<const Meetings::Place> places = meetings_.places(meeting);
+    if (++arrived_[m.program.iteration(n) * meetings_.size() + meeting] < places.size()) return;
+    for (const Meetings::Place& place : places)
+      begin(lanes_[members_[place.member].first_lane + members_[place.member].plan.ops[place.op].lane]);
+  }
+
+  void begin(Server& s) {
     s.running = true;
     s.progress_start = now_;
-    s.cost = &costs_[program_.op(n)];
     s.left = s.cost->seconds + (s.woken ? handoff_seconds_ : 0);
     s.woken = false;
     ++running_;
@@ -215,7 +337,8 @@ class Simulator {
 
   /// To the next time that an op ends.
   void advance() {
-    set_slowdowns();
+    for (const std::size_t machine : machines_) share_machine(machine);
+    for (const std::size_t link : links_) share_link(link);
     double step = -1, landing = -1;
     for (const Server& s : lanes_) {
       if (s.running && (step < 0 || s.left * s.slowdown < step)) step = s.left * s.slowdown;
@@ -243,57 +366,76 @@ class Simulator {
     return least;
   }
 
-  void set_slowdowns() {
-    SharedResource memory, down, up;
+  /// Cores, memory and drive. Sets the slowdowns.
+  void share_machine(std::size_t machine) {
+    SharedResource memory;
     int reads = 0, writes = 0;
-    bool downs = false, ups = false;
     cores_.clear();
+    const auto works_here = [&](const Server& s) { return s.running && members_[s.member].machine == machine; };
     for (const bool teams : {true, false})
       for (Server& s : lanes_)
-        if (s.running && s.cost->seconds > 0 && (s.cost->threads > 1) == teams) {
+        if (works_here(s) && s.cost->seconds > 0 && (s.cost->threads > 1) == teams) {
           s.cores.clear();
-          for (int rank = 0; rank < hw_.ranks; ++rank)
+          for (int rank = 0; rank < members_[s.member].stands_for; ++rank)
             s.cores.push_back(cores_.add(static_cast<std::size_t>(s.cost->threads), core_use(*s.cost)));
         }
     cores_.settle();
-    for (Server& s : lanes_) {
-      if (!s.running) continue;
+    for (const Server& s : lanes_) {
+      if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
-      reads += c.drive == DriveUse::read ? hw_.ranks : 0;
-      writes += c.drive == DriveUse::write ? hw_.ranks : 0;
-      downs = downs || c.link_down_seconds > 0;
-      ups = ups || c.link_up_seconds > 0;
-      if (c.seconds <= 0) continue;
-      memory.demand(hw_.ranks, c.memory_seconds / c.seconds);
-      down.demand(ranks_of_link(hw_), c.link_down_seconds / c.seconds);
-      up.demand(ranks_of_link(hw_), c.link_up_seconds / c.seconds);
+      const int ranks = members_[s.member].stands_for;
+      reads += c.drive == DriveUse::read ? ranks : 0;
+      writes += c.drive == DriveUse::write ? ranks : 0;
+      if (c.seconds > 0) memory.demand(ranks, c.memory_seconds / c.seconds);
     }
     const double memory_level = memory.level(1);
-    const double down_level = down.level(1), up_level = up.level(1);
     const double read_slow = reads * (writes > 0 ? hw_.drive.read_bytes_per_second / mixed_.read : 1);
     const double write_slow = writes * (reads > 0 ? hw_.drive.write_bytes_per_second / mixed_.write : 1);
     for (Server& s : lanes_) {
-      if (!s.running) continue;
+      if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
       double slow = c.drive == DriveUse::read ? read_slow : c.drive == DriveUse::write ? write_slow : 1;
       if (c.seconds > 0)
-        slow = std::max({slow, core_use(c) / core_level(s), c.memory_seconds / c.seconds / memory_level,
-                         c.link_down_seconds / c.seconds / down_level, c.link_up_seconds / c.seconds / up_level});
-      if (downs && ups && c.link_down_seconds + c.link_up_seconds > 0)
-        slow = std::max({slow, both_ways_slowdown_, both_ways_slowdown_ * c.link_down_seconds / c.seconds / down_level,
-                         both_ways_slowdown_ * c.link_up_seconds / c.seconds / up_level});
+        slow = std::max({slow, core_use(c) / core_level(s), c.memory_seconds / c.seconds / memory_level});
       s.slowdown = std::max(1.0, slow);
     }
   }
 
-  const StepPlan& plan_;
+  /// The way between host memory and a device. Adds to the slowdowns.
+  void share_link(std::size_t link) {
+    SharedResource down, up;
+    bool downs = false, ups = false;
+    const auto works_here = [&](const Server& s) { return s.running && members_[s.member].link == link; };
+    for (const Server& s : lanes_) {
+      if (!works_here(s)) continue;
+      const OpCost& c = *s.cost;
+      downs = downs || c.link_down_seconds > 0;
+      ups = ups || c.link_up_seconds > 0;
+      if (c.seconds <= 0) continue;
+      down.demand(members_[s.member].stands_for_on_link, c.link_down_seconds / c.seconds);
+      up.demand(members_[s.member].stands_for_on_link, c.link_up_seconds / c.seconds);
+    }
+    const double down_level = down.level(1), up_level = up.level(1);
+    for (Server& s : lanes_) {
+      if (!works_here(s)) continue;
+      const OpCost& c = *s.cost;
+      if (c.seconds > 0)
+        s.slowdown = std::max({s.slowdown, c.link_down_seconds / c.seconds / down_level,
+                               c.link_up_seconds / c.seconds / up_level});
+      if (downs && ups && c.link_down_seconds + c.link_up_seconds > 0)
+        s.slowdown =
+            std::max({s.slowdown, both_ways_slowdown_, both_ways_slowdown_ * c.link_down_seconds / c.seconds / down_level,
+                      both_ways_slowdown_ * c.link_up_seconds / c.seconds / up_level});
+    }
+  }
+
   const HardwareProfile& hw_;
   MixedRates mixed_;
-  Program program_;
-  std::vector<Server> lanes_;
-  std::vector<Iteration> iterations_;
-  std::vector<OpCost> costs_;
-  std::vector<bool> on_device_;  ///< by lane
+  Meetings meetings_;
+  std::vector<std::uint32_t> arrived_;  ///< [iteration][meeting]
+  std::vector<Member> members_;
+  std::vector<Server> lanes_;  ///< of all members
+  std::vector<std::size_t> machines_, links_;
   Cores cores_;
   double both_ways_slowdown_, handoff_seconds_, window_;
   double now_ = 0;
@@ -320,28 +462,74 @@ double steady_seconds(const std::vector<double>& ends, bool unsettled, double bo
   return std::max(step, bound);
 }
 
+/// Of the time of a world: a resource that members share does the work of all, each as often as there are ranks like it.
+double world_bound(std::span<const StepPlan* const> plans, const HardwareProfile& hw, const Simulator& simulator,
+                   std::vector<Simulation>& members) {
+  double bound = 0;
+  std::map<std::size_t, ResourceSeconds> machines;
+  for (std::size_t m = 0; m < plans.size(); ++m) {
+    Simulation& sim = members[m];
+    sim.bound_seconds = time_bound(*plans[m], hw, &sim.bottleneck, &sim.resource_seconds);
+    sim.pass_bound_seconds = pass_bound(*plans[m], hw);
+    const double share = static_cast<double>(simulator.stands_for(m)) / hw.ranks;
+    for (const Resource r : {Resource::cores, Resource::memory, Resource::drive}) {
+      double& together = machines[simulator.machine(m)][static_cast<std::size_t>(r)];
+      bound = std::max(bound, together += share * sim.resource_seconds[static_cast<std::size_t>(r)]);
+    }
+    bound = std::max(bound, sim.resource_seconds[static_cast<std::size_t>(Resource::compute)]);
+  }
+  return plans.size() == 1 ? members.front().bound_seconds : bound;
+}
+
+/// Of ranks side by side; the first one's plan says whether iterations follow each other.
+WorldSimulation simulate_members(std::span<const StepPlan* const> plans, const HardwareProfile& hw, int iterations) {
+  WorldSimulation world;
+  world.members.resize(plans.size());
+  const bool cyclic = plans.front()->cyclic;
+  const std::uint32_t least = cyclic ? static_cast<std::uint32_t>(std::max(iterations, 3)) : 1;
+  const std::uint32_t most = cyclic ? least + settling_iterations : 1;
+  Simulator simulator(plans, hw, cyclic ? most + 1 : 1);
+  world.bound_seconds = world_bound(plans, hw, simulator, world.members);
+  std::vector<double> ends;
+  while (ends.size() < least || (ends.size() < most && !settled(ends, world.bound_seconds))) {
+    const auto number = static_cast<std::uint32_t>(ends.size());
+    simulator.run_to(number);
+    ends.push_back(simulator.end(number));
+  }
+  world.end_seconds = ends.back();
+  world.step_seconds = steady_seconds(ends, ends.size() == most, world.bound_seconds);
+  for (std::size_t m = 0; m < plans.size(); ++m) {
+    Simulation& sim = world.members[m];
+    const Simulator::Iteration& last = simulator.iteration(m, static_cast<std::uint32_t>(ends.size()) - 1);
+    sim.end_seconds = last.end;
+    sim.step_seconds = world.step_seconds;
+    sim.timeline = last.spans;
+    std::array<int, lane_names.size()> lanes{};
+    for (const Lane& l : plans[m]->lanes) ++lanes[static_cast<std::size_t>(l.kind)];
+    for (std::size_t i = 0; i < lanes.size(); ++i)
+      if (lanes[i] > 0 && sim.step_seconds > 0) sim.lane_busy[i] = last.busy[i] / sim.step_seconds / lanes[i];
+  }
+  return world;
+}
+
 }  // namespace
 
 Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterations) {
+  if (!plan.ops.empty()) return simulate_members(std::array{&plan}, hw, iterations).members.front();
   Simulation sim;
   sim.bound_seconds = time_bound(plan, hw, &sim.bottleneck, &sim.resource_seconds);
   sim.pass_bound_seconds = pass_bound(plan, hw);
-  if (plan.ops.empty()) return sim;
-  const std::uint32_t least = plan.cyclic ? static_cast<std::uint32_t>(std::max(iterations, 3)) : 1;
-  const std::uint32_t most = plan.cyclic ? least + settling_iterations : 1;
-  Simulator simulator(plan, hw, plan.cyclic ? most + 1 : 1);
-  std::vector<double> ends;
-  while (ends.size() < least || (ends.size() < most && !settled(ends, sim.bound_seconds)))
-    ends.push_back(simulator.run_to(static_cast<std::uint32_t>(ends.size())).end);
-  const Simulator::Iteration& last = simulator.run_to(static_cast<std::uint32_t>(ends.size()) - 1);
-  sim.end_seconds = ends.back();
-  sim.step_seconds = steady_seconds(ends, ends.size() == most, sim.bound_seconds);
-  sim.timeline = last.spans;
-  std::array<int, lane_names.size()> lanes{};
-  for (const Lane& l : plan.lanes) ++lanes[static_cast<std::size_t>(l.kind)];
-  for (std::size_t i = 0; i < lanes.size(); ++i)
-    if (lanes[i] > 0 && sim.step_seconds > 0) sim.lane_busy[i] = last.busy[i] / sim.step_seconds / lanes[i];
   return sim;
+}
+
+WorldSimulation simulate_world(std::span<const StepPlan> members, const HardwareProfile& hw, int iterations) {
+  std::vector<const StepPlan*> plans;
+  for (const StepPlan& plan : members) {
+    SLUICE_CHECK(!plan.ops.empty(), "(rank %u does nothing)", plan.topology.rank());
+    plans.push_back(&plan);
+  }
+  SLUICE_CHECK(!plans.empty(), "(no %s)", "members");
+  return simulate_members(plans, hw, iterations);
 }
 
 }  // namespace sluice

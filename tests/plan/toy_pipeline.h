@@ -13,13 +13,15 @@
 namespace sluice::testing {
 
 constexpr std::uint64_t toy_activation_bytes = 4096;
+enum class ToyMemory : std::uint8_t { used_again, of_each_its_own };
 
 /// Forward: x -> y. Backward to the input: x, y and the gradient of y -> the gradient of x, which the first place keeps
 /// in "result". Backward to the weights: x and the gradient of y -> one gradient, to which groups add in turn.
 /// The activations of each chunk go through a group of their own, and so do the gradients: in a V the chunks' go opposite
 /// ways, and one lane for both would have each end wait for the other. Between chunks of one stage nothing travels.
 /// `passes` in place of those of the pipeline's order, for worlds that are broken.
-inline StepPlan toy_stage(const Pipeline& p, RankId stage, const std::vector<StagePass>& passes) {
+inline StepPlan toy_stage(const Pipeline& p, RankId stage, const std::vector<StagePass>& passes,
+                          ToyMemory memory = ToyMemory::used_again) {
   using Kind = StagePass::Kind;
   StepPlan plan;
   plan.cyclic = true;
@@ -37,7 +39,7 @@ inline StepPlan toy_stage(const Pipeline& p, RankId stage, const std::vector<Sta
     b.name = name;
     b.tier = Tier::host;
     b.bytes = toy_activation_bytes;
-    b.life = life;
+    b.life = memory == ToyMemory::of_each_its_own ? Life::persistent : life;
     plan.buffers.push_back(b);
     return static_cast<BufferId>(plan.buffers.size() - 1);
   };

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "offload/plan/simulate.h"
 #include "offload/plan/world.h"
 #include "tests/plan/toy_pipeline.h"
 
@@ -169,6 +170,62 @@ TEST(Pipeline, StagesOfEveryOrderReachTheEndTogether) {
     const std::vector<Violation> found = check_world(world);
     EXPECT_TRUE(found.empty()) << name_of(p) << ": " << (found.empty() ? "" : found.front().message);
   }
+}
+
+/// A stage's passes take these seconds on a machine that computes 1 FLOP a second; messages take no time.
+StepPlan timed_stage(const Pipeline& p, RankId stage, const Seconds& seconds, testing::ToyMemory memory) {
+  StepPlan plan = testing::toy_stage(p, stage, stage_passes(p, stage), memory);
+  plan.cyclic = false;
+  const bool splits = p.order == PipelineOrder::zb_h1 || p.order == PipelineOrder::zb_v;
+  for (Op& op : plan.ops) {
+    if (op.kind == OpKind::forward) op.flop = seconds.forward / p.chunks;
+    // Of a whole backward pass the weights' part is an op of its own too.
+    if (op.kind == OpKind::backward) op.flop = (splits ? seconds.input : seconds.input + seconds.weight) / p.chunks;
+    if (op.kind == OpKind::recompute) op.flop = splits ? seconds.weight / p.chunks : 0;
+  }
+  return plan;
+}
+HardwareProfile quick_machine() {
+  HardwareProfile hw;
+  hw.cores = 64;
+  hw.compute_threads = 1;
+  hw.gemm_flops_f32 = hw.gemm_flops_bf16 = 1;
+  hw.memory_bytes_per_second = 1e18;
+  hw.op_overhead_seconds = 0;
+  return hw;
+}
+
+TEST(Pipeline, SimulatedStagesTakeTheTextbooksTime) {
+  const Seconds uneven{1, 1.25, 0.75};
+  for (const Pipeline& p : all_pipelines()) {
+    std::vector<StepPlan> world;
+    for (RankId s = 0; s < p.stages; ++s)
+      world.push_back(timed_stage(p, s, uneven, testing::ToyMemory::of_each_its_own));
+    const WorldSimulation simulated = simulate_world(world, quick_machine());
+    EXPECT_NEAR(simulated.end_seconds, run(p, uneven).makespan, 1e-6) << name_of(p);
+    EXPECT_LE(simulated.bound_seconds, simulated.step_seconds * (1 + 1e-9)) << name_of(p);
+  }
+}
+
+/// Two stages that work at the same time, on machines of their own, on one with a core for each, and on one core.
+TEST(Pipeline, StagesOfAMachineShareItsCores) {
+  const Pipeline p{PipelineOrder::gpipe, 2, 1, 8};
+  std::vector<StepPlan> world;
+  for (RankId s = 0; s < 2; ++s) world.push_back(timed_stage(p, s, {}, testing::ToyMemory::of_each_its_own));
+  HardwareProfile hw = quick_machine();
+  const double apart = simulate_world(world, hw).end_seconds;
+  EXPECT_NEAR(apart, 8 * 3 + 3, 1e-6);
+  hw.ranks = 2;
+  hw.cores = 2;
+  EXPECT_NEAR(simulate_world(world, hw).end_seconds, apart, 1e-6);
+  hw.cores = 1;
+  const WorldSimulation crowded = simulate_world(world, hw);
+  EXPECT_NEAR(crowded.end_seconds, 2 * 8 * 3, 1e-6) << "a core that is never idle";
+  EXPECT_NEAR(crowded.bound_seconds, 2 * 8 * 3, 1e-6);
+  // Two ranks more do as these do.
+  hw.ranks = 4;
+  hw.cores = 2;
+  EXPECT_NEAR(simulate_world(world, hw).end_seconds, 2 * 8 * 3, 1e-6);
 }
 
 TEST(Pipeline, NumbersThatDoNotGoTogetherAreRefused) {
