@@ -16,7 +16,8 @@ namespace sluice {
 struct MpiOptions {
   std::chrono::seconds start{120};            ///< until all processes have started: then this one ends, status 1
   std::chrono::seconds deadline{600};         ///< of a collective
-  std::chrono::milliseconds patience{15000};  ///< with a process that gives no sign of life
+  /// With a process that gives no sign of life; four times that with those that do not end when this one does.
+  std::chrono::milliseconds patience{15000};
 };
 
 /// Connects this process with the others that its launcher has started; once in a process. Errors: bad_request where

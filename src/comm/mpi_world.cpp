@@ -19,6 +19,34 @@ namespace {
 constexpr std::chrono::hours between_steps(24 * 30);
 constexpr int text_tag = 0, data_tag = 1;
 
+/// MPI_Init and MPI_Finalize do not return before all processes have called them, and have no deadline: while this is
+/// there, the process ends after `limit`, with status 1 and a line.
+class Watch {
+ public:
+  Watch(std::chrono::seconds limit, const char* what) : thread_([this, limit, what] { wait(limit, what); }) {}
+  ~Watch() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void wait(std::chrono::seconds limit, const char* what) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, limit, [this] { return done_; })) return;
+    std::fprintf(stderr, "sluice: process %d of %d has waited %lld s for the others to %s: one is stopped, or lost\n",
+                 launched().number, launched().processes, static_cast<long long>(limit.count()), what);
+    _exit(1);
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
 class MpiWorld final : public World {
  public:
   MpiWorld(MPI_Comm control, RankId node_ranks, RankId place, std::unique_ptr<Alarm> alarm,
@@ -32,7 +60,9 @@ class MpiWorld final : public World {
     // Where this process has failed alone, or another is lost, the others are not at their end: MPI_Finalize would
     // wait for them. A connection that ends without a word tells them.
     lifeline_.reset();
-    if (has_ended_) MPI_Finalize();
+    if (!has_ended_) return;
+    const Watch watch(end_limit_, "end");
+    MPI_Finalize();
   }
   /// From then on nobody is watched: who is slow to leave is not lost.
   void end() override {
@@ -41,6 +71,7 @@ class MpiWorld final : public World {
     has_ended_ = !alarm_->is_raised();
   }
   Status watch(std::chrono::milliseconds patience) {
+    end_limit_ = std::chrono::duration_cast<std::chrono::seconds>(4 * patience);
     Lifeline::Options options;
     options.rank = communicator_->rank();
     options.ranks = ranks();
@@ -183,39 +214,13 @@ class MpiWorld final : public World {
   std::unique_ptr<MpiCommunicator> communicator_;
   std::unique_ptr<Lifeline> lifeline_;
   bool has_ended_ = false;
-};
-
-/// MPI_Init does not return before all processes have called it, and has no deadline.
-class StartWatch {
- public:
-  explicit StartWatch(std::chrono::seconds limit) : thread_([this, limit] { wait(limit); }) {}
-  ~StartWatch() {
-    {
-      const std::lock_guard lock(mutex_);
-      started_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
- private:
-  void wait(std::chrono::seconds limit) {
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, limit, [this] { return started_; })) return;
-    std::fprintf(stderr, "sluice: process %d of %d has waited %lld s for the others to start: one is stopped, or lost\n",
-                 launched().number, launched().processes, static_cast<long long>(limit.count()));
-    _exit(1);
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool started_ = false;
-  std::thread thread_;
+  std::chrono::seconds end_limit_{60};
 };
 
 }  // namespace
 
 Result<std::unique_ptr<World>> connect_by_mpi(const MpiOptions& options) {
-  const StartWatch watch(options.start);
+  const Watch watch(options.start, "start");
   int provided = 0;
   SLUICE_TRY(mpi_status(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
   if (provided < MPI_THREAD_MULTIPLE)
