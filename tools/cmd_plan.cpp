@@ -10,6 +10,7 @@
 #include "sluice/size.h"
 #include "src/device/efficiency.h"
 #include "src/device/profile.h"
+#include "src/schedule/stages.h"
 #include "src/train/request/advice.h"
 #include "src/train/request/check_request.h"
 #include "src/train/request/machine_limits.h"
@@ -24,25 +25,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Of one machine, whose budgets, resources and drives a plan is about.
-std::uint64_t ranks_of(const Prepared& run) { return static_cast<std::uint64_t>(ranks_of_machine(run.config)); }
-
 /// Device memory is each rank's; host memory and drive are shared by the ranks of a machine.
-Json arena_json(const Prepared& run, Tier tier, std::uint64_t planned) {
-  const std::uint64_t shares = tier == Tier::device ? 1 : ranks_of(run);
-  Json j;
-  j["arena_bytes"] = run.arena(tier).arena_bytes * shares;
-  j["max_live_bytes"] = run.arena(tier).max_live_bytes * shares;
-  j["reserved_bytes"] = planned * shares;
-  return j;
+Json arena_json(const Prepared& run, Tier tier) {
+  std::uint64_t reserved = 0;
+  for (RankId s = 0; s < run.stages.size(); ++s) {
+    const std::uint64_t bytes = run.stages[s].needs.of(tier);
+    reserved = tier == Tier::device ? std::max(reserved, bytes) : reserved + bytes * run.ranks_here(s);
+  }
+  const Arena arena = run.arena_of_machine(tier);
+  return {{"arena_bytes", arena.arena_bytes}, {"max_live_bytes", arena.max_live_bytes}, {"reserved_bytes", reserved}};
 }
 
 /// Parameters and optimizer states of all ranks, one slot of each, wherever they lie.
 std::uint64_t state_bytes(const Prepared& run) {
   std::uint64_t bytes = 0;
-  for (const Buffer& b : run.main.buffers)
-    if (b.holds == Holds::home && b.state != StateKind::gradient) bytes += b.bytes;
-  return bytes * run.workload.ranks();
+  for (const StagePlans& stage : run.stages)
+    for (const Buffer& b : stage.main.buffers)
+      if (b.holds == Holds::home && b.state != StateKind::gradient) bytes += b.bytes;
+  return bytes * run.workload.data_ranks();
 }
 
 /// Null where no amount does.
@@ -54,10 +54,13 @@ void add_smallest(Json& j, const SmallestBudgets& s) {
       {"device", bytes_json(s.least.device)}, {"host", bytes_json(s.least.host)}, {"nvme", bytes_json(s.least.nvme)}};
 }
 
+Json pipeline_json(const Prepared& run);
+std::size_t ops_of(const Prepared& run);
+
 double tokens_per_second(const Prepared& run) {
-  return static_cast<double>(run.config.batch * run.config.sequence) / run.predicted.step_seconds;
+  return static_cast<double>(run.config.batch * run.config.sequence) / run.step_seconds();
 }
-double run_seconds(const Prepared& run) { return static_cast<double>(run.config.steps) * run.predicted.step_seconds; }
+double run_seconds(const Prepared& run) { return static_cast<double>(run.config.steps) * run.step_seconds(); }
 
 /// What takes seconds of large models to find out beside the plan, and is asked for once.
 struct Findings {
@@ -83,10 +86,10 @@ Json to_json(const Prepared& run, const Findings& findings) {
     add_smallest(j, smallest);
     return j;
   }
-  j["device"] = arena_json(run, Tier::device, run.search.needs.device);
-  j["host"] = arena_json(run, Tier::host, run.search.needs.host);
-  j["nvme"] = arena_json(run, Tier::nvme, run.search.needs.nvme);
-  const Simulation& p = run.predicted;
+  j["device"] = arena_json(run, Tier::device);
+  j["host"] = arena_json(run, Tier::host);
+  j["nvme"] = arena_json(run, Tier::nvme);
+  const Simulation& p = run.predicted();
   j["predicted"] = {{"step_seconds", p.step_seconds},
                     {"bound_seconds", p.bound_seconds},
                     {"pass_bound_seconds", p.pass_bound_seconds},
@@ -100,21 +103,19 @@ Json to_json(const Prepared& run, const Findings& findings) {
     j["advice"]["enlarge"] = {{"tier", tier_names[static_cast<std::size_t>(advice.larger->tier)]},
                               {"bytes", advice.larger->bytes},
                               {"gain", advice.larger->gain}};
-  const LinkBytes b = plan_link_bytes(run.main) * ranks_of(run);
-  j["bytes"] = {{"nvme_read", b.nvme_read},
-                {"nvme_write", b.nvme_write},
-                {"h2d", b.h2d},
-                {"d2h", b.d2h},
-                {"collective", b.collective}};
+  const LinkBytes b = machine_link_bytes(run);
+  j["bytes"] = {{"nvme_read", b.nvme_read},   {"nvme_write", b.nvme_write}, {"h2d", b.h2d}, {"d2h", b.d2h},
+                {"collective", b.collective}, {"message", b.message}};
   const Workload& w = run.workload;
   if (w.ranks() > 1)
     j["ranks"] = {{"all", w.ranks()},
                   {"shard_group", w.shards()},
                   {"replicas", w.replicas()},
-                  {"lots", w.lots * w.ranks()},
+                  {"lots", w.lots * w.data_ranks()},
                   {"reduction", reduction_names[static_cast<std::size_t>(w.reduction)]},
                   {"reduce", rank_sums_names[static_cast<std::size_t>(w.sums)]},
-                  {"received_bytes_per_rank", plan_link_bytes(run.main).collective}};
+                  {"received_bytes_per_rank", plan_link_bytes(run.main()).collective}};
+  if (w.stages() > 1) j["pipeline"] = pipeline_json(run);
   const Schedule& s = run.search.schedule;
   j["schedule"] = {{"group", s.group},
                    {"micro_batches", run.workload.micro_batches},
@@ -123,15 +124,14 @@ Json to_json(const Prepared& run, const Findings& findings) {
                    {"prefetch", s.prefetch},
                    {"tile_numel", s.tile_numel}};
   add_smallest(j, smallest);
-  j["durable"] = {{"on", run.workload.durable},
-                  {"second_slots_bytes", durable_slot_bytes(run.main) * ranks_of(run)},
-                  {"why", run.durability}};
+  j["durable"] = {
+      {"on", run.workload.durable}, {"second_slots_bytes", durable_slot_bytes(run)}, {"why", run.durability}};
   const double numel = static_cast<double>(run.model.parameters);
   j["state_bytes_per_parameter"] = static_cast<double>(state_bytes(run)) / numel;
   if (!run.config.nvme.empty()) j["wear"] = wear_json(predicted_wear(run));
-  j["ops"] = run.main.ops.size();
+  j["ops"] = ops_of(run);
   char hash[32];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(plan_hash(run.main)));
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(plan_hash(run.main())));
   j["plan_hash"] = hash;
   return j;
 }
@@ -146,35 +146,106 @@ std::string share(const Schedule& s, F holds) {
   return std::to_string(count) + " of " + std::to_string(s.units.size());
 }
 
+/// "L0.attention to L3.mlp", and behind a comma the stage's next chunk.
+std::string units_of(const Prepared& run, RankId stage) {
+  const Stages stages(run.workload, run.search.schedule);
+  std::string text;
+  const auto units = static_cast<UnitId>(run.model.units.size());
+  for (UnitId first = 0, end = 0; first < units; first = end) {
+    const StageChunk owner = stages.owner(first);
+    for (end = first; end < units && stages.owner(end).stage == owner.stage && stages.owner(end).chunk == owner.chunk;)
+      ++end;
+    if (owner.stage != stage) continue;
+    const auto name = [&](UnitId u) { return run.model.units[static_cast<std::size_t>(u)].name; };
+    text += (text.empty() ? "" : ", ") + name(first) + (end - first > 1 ? " to " + name(end - 1) : "");
+  }
+  return text;
+}
+
+/// Of a stage's compute lane, the part of the step in which it does nothing.
+double idle_share(const StagePlans& stage) {
+  return 1 - stage.predicted.lane_busy[static_cast<std::size_t>(LaneKind::compute)];
+}
+
+Json pipeline_json(const Prepared& run) {
+  const Schedule& s = run.search.schedule;
+  Json stages = Json::array();
+  for (RankId i = 0; i < run.stages.size(); ++i) {
+    const StagePlans& stage = run.stages[i];
+    const LinkBytes bytes = plan_link_bytes(stage.main);
+    stages.push_back({{"first_rank", stage.main.topology.rank()},
+                      {"ranks", run.workload.data_ranks()},
+                      {"units", units_of(run, i)},
+                      {"device_bytes", stage.needs.device},
+                      {"host_bytes", stage.needs.host},
+                      {"nvme_bytes", stage.needs.nvme},
+                      {"message_bytes", bytes.message},
+                      {"compute_idle", idle_share(stage)}});
+  }
+  return {{"order", pipeline_order_names[static_cast<std::size_t>(s.pipeline.order)]},
+          {"chunks", s.pipeline.chunks},
+          {"stages", stages}};
+}
+
+void print_pipeline(const Prepared& run) {
+  const Schedule& s = run.search.schedule;
+  const RankId data = run.workload.data_ranks();
+  Table table({"stage", "ranks", "units", "device", "host", "nvme", "receives a step", "compute idle"});
+  for (RankId i = 0; i < run.stages.size(); ++i) {
+    const StagePlans& stage = run.stages[i];
+    const RankId first = stage.main.topology.rank();
+    char idle[32];
+    std::snprintf(idle, sizeof idle, "%.0f%%", 100 * idle_share(stage));
+    table.add({std::to_string(i), std::to_string(first) + (data > 1 ? " to " + std::to_string(first + data - 1) : ""),
+               units_of(run, i), format_bytes(stage.needs.device), format_bytes(stage.needs.host),
+               format_bytes(stage.needs.nvme), format_bytes(plan_link_bytes(stage.main).message), idle});
+  }
+  std::printf("pipeline        %d stages, %s", run.workload.stages(),
+              pipeline_order_names[static_cast<std::size_t>(s.pipeline.order)]);
+  if (s.pipeline.chunks > 1) std::printf(" with %d chunks each", s.pipeline.chunks);
+  std::printf(
+      "; memory is a rank's%s\n\n%s\n",
+      run.config.optimizer.clip_norm > 0 ? "; with clipping all stages wait for the norm at the end of a step" : "",
+      table.text().c_str());
+}
+
+std::size_t ops_of(const Prepared& run) {
+  std::size_t ops = 0;
+  for (const StagePlans& stage : run.stages) ops += stage.main.ops.size();
+  return ops;
+}
+
 void print_ranks(const Prepared& run) {
   const Workload& w = run.workload;
   if (w.ranks() == 1) return;
   std::printf("ranks           %d", w.ranks());
   if (const int machines = w.ranks() / ranks_of_machine(run.config); machines > 1)
     std::printf(" on %d machines; memory, drives and resources are those of one machine", machines);
-  const std::string states = w.shards() == 1            ? "every rank has all states"
-                             : w.shards() == w.ranks() ? "all share one copy of the states"
-                                                       : "groups of " + std::to_string(w.shards()) +
-                                                             " share one copy of the states";
+  const std::string states = w.data_ranks() == 1 ? "each has the states of its stage"
+                             : w.shards() == 1   ? "every rank has all states"
+                             : w.shards() == w.data_ranks()
+                                 ? "all share one copy of the states"
+                                 : "groups of " + std::to_string(w.shards()) + " share one copy of the states";
   const std::string as = w.sums == RankSums::bf16 ? " in bf16" : w.sums == RankSums::native ? " natively" : "";
-  std::printf("\n                %s; they add up gradients %s%s; each receives %s a step\n\n", states.c_str(),
-              w.reduction == Reduction::pass ? "behind every lot" : "behind their last micro-batch", as.c_str(),
-              format_bytes(plan_link_bytes(run.main).collective).c_str());
+  std::printf("\n                %s%s", w.stages() > 1 && w.data_ranks() > 1 ? "of a stage " : "", states.c_str());
+  if (w.data_ranks() > 1)
+    std::printf("; they add up gradients %s%s; each receives %s a step",
+                w.reduction == Reduction::pass ? "behind every lot" : "behind their last micro-batch", as.c_str(),
+                format_bytes(plan_link_bytes(run.main()).collective).c_str());
+  std::printf("\n\n");
+  if (w.stages() > 1) print_pipeline(run);
 }
 
 void print_memory(const Prepared& run, const SmallestBudgets& smallest) {
-  const std::uint64_t ranks = ranks_of(run);
   Table table({"tier", "budget", "arena", "most alive", "arena / alive", "least, others as given", "least corner"});
   const auto row = [&](Tier tier, const std::optional<std::uint64_t>& least, std::uint64_t corner) {
-    const Arena& a = run.arena(tier);
+    const Arena a = run.arena_of_machine(tier);
     const double ratio =
         a.max_live_bytes ? static_cast<double>(a.arena_bytes) / static_cast<double>(a.max_live_bytes) : 1;
     char text[32];
     std::snprintf(text, sizeof text, "%.3f", ratio);
-    const std::uint64_t shares = tier == Tier::device ? 1 : ranks;
-    table.add({tier_names[static_cast<std::size_t>(tier)],
-               a.budget_bytes > 1 ? format_bytes(a.budget_bytes * shares) : "-", format_bytes(a.arena_bytes * shares),
-               format_bytes(a.max_live_bytes * shares), text, least ? format_bytes(*least) : "-",
+    table.add({tier_names[static_cast<std::size_t>(tier)], a.budget_bytes > 1 ? format_bytes(a.budget_bytes) : "-",
+               format_bytes(a.arena_bytes), format_bytes(a.max_live_bytes), text, least ? format_bytes(*least) : "-",
                format_bytes(corner)});
   };
   row(Tier::device, smallest.least.device, smallest.corner.device);
@@ -217,15 +288,19 @@ void print_placement(const Prepared& run) {
 }
 
 void print_time(const Prepared& run, const Advice& advice) {
-  const Simulation& p = run.predicted;
-  const LinkBytes b = plan_link_bytes(run.main) * ranks_of(run);
+  const Simulation& p = run.predicted();
+  const LinkBytes b = machine_link_bytes(run);
   Table table({"resource", "work per step", "seconds alone", "share of the step"});
   double flop = 0;
-  for (const Op& op : run.main.ops) flop += op.flop;
-  flop *= static_cast<double>(ranks_of(run));
-  const std::array<std::string, resource_names.size()> work{
-      format_count(flop) + "FLOP", "-", "-", format_bytes(b.nvme_read + b.nvme_write), format_bytes(b.h2d),
-      format_bytes(b.d2h), format_bytes(b.collective)};
+  for (RankId s = 0; s < run.stages.size(); ++s)
+    for (const Op& op : run.stages[s].main.ops) flop += op.flop * static_cast<double>(run.ranks_here(s));
+  const std::array<std::string, resource_names.size()> work{format_count(flop) + "FLOP",
+                                                            "-",
+                                                            "-",
+                                                            format_bytes(b.nvme_read + b.nvme_write),
+                                                            format_bytes(b.h2d),
+                                                            format_bytes(b.d2h),
+                                                            format_bytes(b.collective + b.message)};
   for (std::size_t r = 0; r < resource_names.size(); ++r) {
     if (r == static_cast<std::size_t>(Resource::network) && run.workload.ranks() == 1) continue;
     char percent[32];
@@ -244,13 +319,12 @@ void print_time(const Prepared& run, const Advice& advice) {
               static_cast<double>(state_bytes(run)) / static_cast<double>(run.model.parameters));
   std::printf("durable         %s%s\n", run.durability.c_str(),
               run.workload.durable ? (": every step survives a crash; the second slots take " +
-                                      format_bytes(durable_slot_bytes(run.main) * ranks_of(run)) +
-                                      " of the drive and no other traffic")
+                                      format_bytes(durable_slot_bytes(run)) + " of the drive and no other traffic")
                                          .c_str()
                                    : "");
   if (const std::size_t drives = run.config.nvme.size(); drives > 0)
     std::printf("drive wear      %s\n", to_text(predicted_wear(run), predicted_rate, drives).c_str());
-  std::printf("ops             %zu, waits proven by `check`\n", run.main.ops.size());
+  std::printf("ops             %zu, waits proven by `check`\n", ops_of(run));
 }
 
 void print_assumed(const std::vector<Excess>& assumed) {
@@ -284,7 +358,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   SLUICE_ASSIGN(auto run, prepare_described(config, directory, [&](const std::string& text) { line.note(text); }));
   line.finish();
   if (run->search.fits && !config.trace.empty())
-    SLUICE_TRY(write_trace(config.trace, run->main, {{"predicted", run->predicted.timeline}}));
+    SLUICE_TRY(write_trace(config.trace, run->main(), {{"predicted", run->predicted().timeline}}));
   const Findings findings = find_out(*run);
   if (config.json) {
     Json j = to_json(*run, findings);

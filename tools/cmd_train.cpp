@@ -77,14 +77,14 @@ class Screen final : public TrainObserver {
 
 std::string summary(const Prepared& run) {
   const Schedule& s = run.search.schedule;
-  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
+  const auto arena = [&](Tier tier) { return format_bytes(run.arena_of_machine(tier).arena_bytes); };
   return fmt::format(
       "{}: {} parameters; {} micro-batches in groups of {}; arenas: device {}, host {}, nvme {}; predicted {} a step "
       "(bound {}, {})",
       run.config.model, format_count(static_cast<double>(run.model.parameters)), run.workload.micro_batches, s.group,
-      format_bytes(run.search.needs.device), format_bytes(run.search.needs.host * ranks),
-      format_bytes(run.search.needs.nvme * ranks), format_seconds(run.predicted.step_seconds),
-      format_seconds(run.predicted.bound_seconds), resource_names[static_cast<std::size_t>(run.predicted.bottleneck)]);
+      arena(Tier::device), arena(Tier::host), arena(Tier::nvme), format_seconds(run.step_seconds()),
+      format_seconds(run.predicted().bound_seconds),
+      resource_names[static_cast<std::size_t>(run.predicted().bottleneck)]);
 }
 
 Wear measured_wear(const RunConfig& config, const TrainResult& result) {
@@ -173,11 +173,11 @@ std::string durability(const Prepared& run, const RunDirectory& directory) {
     if (run.config.run.empty()) return text;
     text += ", a signal saves the run";
     // Two steps may be under way, their updates and the file come after; drives write about a gigabyte a second.
-    const double seconds = 2 * run.predicted.step_seconds + 14e-9 * static_cast<double>(run.model.parameters);
+    const double seconds = 2 * run.step_seconds() + 14e-9 * static_cast<double>(run.model.parameters);
     return seconds < 20 ? text : text + ", which may take " + format_seconds(seconds);
   }
-  return "durable: every step survives a crash; the second slots take " +
-         format_bytes(durable_slot_bytes(run.main) * static_cast<std::uint64_t>(ranks_of_machine(run.config))) + " of the drive";
+  return "durable: every step survives a crash; the second slots take " + format_bytes(durable_slot_bytes(run)) +
+         " of the drive";
 }
 
 /// With its kernels and its swap files, where it goes on.
@@ -278,7 +278,8 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
   Status decided = leads ? decide(options, given, world, home, screen, run) : success();
   if (world != nullptr) {
     SLUICE_TRY(agree(*world, decided));
-    SLUICE_ASSIGN(const std::string text, from_leader(*world, run.prepared ? decided_text(*run.prepared, Purpose::train) : ""));
+    SLUICE_ASSIGN(const std::string text,
+                  from_leader(*world, run.prepared ? decided_text(*run.prepared, Purpose::train) : ""));
     if (text.empty()) return success();
     if (!leads) decided = follow(text, options, run);
     decided = agree(*world, decided);
@@ -330,9 +331,10 @@ void add_train(CLI::App& app, Outcome& outcome) {
       "sluice checkpoint export out new, then train --model new.");
   auto options = std::make_shared<RunOptions>();
   add_train_options(command, options.get());
-  command->callback(
-      [options, command, &outcome] { run_on_ranks("train", *options, given_options(*command), outcome,
-                     [&](const std::set<std::string>& given, World* world) { return train(*options, given, world); }); });
+  command->callback([options, command, &outcome] {
+    run_on_ranks("train", *options, given_options(*command), outcome,
+                 [&](const std::set<std::string>& given, World* world) { return train(*options, given, world); });
+  });
 }
 
 }  // namespace sluice::tools

@@ -14,9 +14,15 @@ RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::se
   if (!given.contains("--batch")) options.config.batch = run.batch;
   if (!given.contains("--micro-batch")) options.config.micro_batch = run.micro_batch;
   if (!given.contains("--ranks")) options.config.ranks = run.ranks;
+  if (!given.contains("--pp")) options.config.stages = run.stages;
+  if (!given.contains("--pipeline"))
+    options.pipeline = pipeline_order_names[static_cast<std::size_t>(run.pipeline.order)];
+  if (!given.contains("--chunks") && !given.contains("--pipeline"))
+    options.config.pipeline.chunks = run.pipeline.chunks;
   // And what ranks share decides what --zero means.
   if (!given.contains("--reduction")) options.reduction = run.reduction == Reduction::pass ? "pass" : "last";
-  const bool keeps_group = options.zero != "0" && run.shard_group > 1 && options.config.ranks % run.shard_group == 0;
+  const bool keeps_group =
+      options.zero != "0" && run.shard_group > 1 && data_ranks(options.config) % run.shard_group == 0;
   if (!given.contains("--shard-group") && keeps_group) options.config.shard_group = run.shard_group;
   return options;
 }
@@ -45,7 +51,8 @@ Status check_goes_on(const RunConfig& config, const RunDirectory& directory, int
   SLUICE_TRY(directory.check_place());
   const RunConfig& run = directory.run()->config;
   // Where states are laid out anew replicas are not asked.
-  const int needed = is_laid_out_alike(config, run) || run.shard_group == 0 ? run.ranks : run.shard_group;
+  const int needed =
+      is_laid_out_alike(config, run) || run.shard_group == 0 || run.stages > 1 ? run.ranks : run.shard_group;
   const int ranks_here = ranks_of_node > 0 ? std::min(ranks_of_node, needed) : needed;
   SLUICE_TRY(directory.check_swap_files(config.nvme, ranks_here));
   const bool keeps_plan = is_laid_out_alike(config, directory.run()->config);
@@ -78,14 +85,28 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   const bool has_run = directory.run().has_value();
   if (options.resume && !has_run)
     return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
+  const bool follows = given.contains("--pp") && !given.contains("--ranks") && options.config.stages > 0;
   if (!has_run) {
     SLUICE_TRY(check_parts(options.config, data_needed));
-    return resolve(options);
+    RunOptions all = options;
+    if (follows) all.config.ranks = all.config.stages;
+    return resolve(all);
   }
   SLUICE_TRY(check_version(directory));
   const RunConfig& stored = directory.run()->config;
-  SLUICE_ASSIGN(const RunConfig config, resolve(with_batch_of(stored, options, given)));
+  RunOptions all = with_batch_of(stored, options, given);
   std::set<std::string> said = given;
+  if (follows) {  // as many ranks a stage as there were
+    all.config.ranks = data_ranks(stored) * all.config.stages;
+    said.insert("--ranks");
+  }
+  // A pipeline of one stage has no order.
+  if (all.config.stages == 1 && !given.contains("--pipeline") && !given.contains("--chunks")) {
+    all.pipeline = pipeline_order_names[static_cast<std::size_t>(PipelineChoice().order)];
+    all.config.pipeline = {};
+    said.insert({"--pipeline", "--chunks"});
+  }
+  SLUICE_ASSIGN(const RunConfig config, resolve(all));
   if (options.zero == "auto") said.erase("--zero");
   SLUICE_ASSIGN(const RunConfig merged, continued(stored, config, said, options.resume));
   SLUICE_TRY(check_goes_on(merged, directory, options.config.ranks_of_node));

@@ -152,13 +152,33 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   OptimizerConfig& a = c.optimizer;
   app->add_flag("--from-scratch", o->from_scratch, "begin with random weights, also where --model has its own")
       ->group("Model");
-  app->add_option("--ranks", c.ranks, "data-parallel ranks in this process; those that mpirun starts are its processes")
+  app->add_option("--ranks", c.ranks, "ranks in this process; those that mpirun starts are its processes")
       ->capture_default_str()
       ->group("Batch");
-  app->add_option("--zero", o->zero,
-                  "what ranks share (ZeRO): 0 nothing, every rank has all states and gradients are all-reduced; 1 "
-                  "states; 2 states and gradients; 3 parameters too; auto: states, and of the rest what is predicted to "
-                  "be quickest within the budgets, unit by unit. The bits are the same")
+  app->add_option(
+         "--pp", c.stages,
+         "stages of a pipeline that the model is cut into, each with its part of the parameters and states; the "
+         "ranks of a stage, --ranks / --pp, each have a part of every batch. No bit depends on it")
+      ->check(more_than(0))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option(
+         "--pipeline", o->pipeline,
+         "order of a pipeline's passes: gpipe (all micro-batches forward, then back), 1f1b (back as soon as can "
+         "be, so that a stage holds the activations of few groups), or interleaved (1f1b with several chunks of "
+         "the model a stage)")
+      ->check(one_of({"gpipe", "1f1b", "interleaved"}))
+      ->capture_default_str()
+      ->group("Schedule");
+  app->add_option("--chunks", c.pipeline.chunks,
+                  "parts of the model that each stage has, with --pipeline interleaved (default: 2)")
+      ->check(more_than(0))
+      ->group("Schedule");
+  app->add_option(
+         "--zero", o->zero,
+         "what ranks share (ZeRO): 0 nothing, every rank has all states and gradients are all-reduced; 1 "
+         "states; 2 states and gradients; 3 parameters too; auto: states, and of the rest what is predicted to "
+         "be quickest within the budgets, unit by unit. The bits are the same")
       ->check(one_of({"auto", "0", "1", "2", "3"}))
       ->capture_default_str()
       ->group("Batch");
@@ -179,16 +199,18 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({"last", "pass"}))
       ->capture_default_str()
       ->group("Batch");
-  app->add_option("--reduce", o->reduce,
-                  "how ranks add up gradients: 'tree' (fp32: no bit depends on how many they are or what they share), 'bf16' "
-                  "(processes send each other bf16, half the bytes), or 'native' (as MPI's library does, and a stop waits "
-                  "for the step's end); the last two give other bits with other ranks, shard groups and --reduction")
+  app->add_option(
+         "--reduce", o->reduce,
+         "how ranks add up gradients: 'tree' (fp32: no bit depends on how many they are or what they share), 'bf16' "
+         "(processes send each other bf16, half the bytes), or 'native' (as MPI's library does, and a stop waits "
+         "for the step's end); the last two give other bits with other ranks, shard groups and --reduction")
       ->check(one_of({"tree", "bf16", "native"}))
       ->capture_default_str()
       ->group("Batch");
-  app->add_option("--lots", c.lots,
-                  "equal parts of a batch whose gradients add up as a tree: any number of ranks that divides it by a "
-                  "power of two trains to the same bits (with --reduce tree), and a run may change it (default: --ranks)")
+  app->add_option(
+         "--lots", c.lots,
+         "equal parts of a batch whose gradients add up as a tree: any number of ranks that divides it by a "
+         "power of two trains to the same bits (with --reduce tree), and a run may change it (default: --ranks)")
       ->group("Batch");
   app->add_option("--deadline", c.deadline_seconds,
                   "seconds that a rank waits for others which are alive, or three steps where those take longer; one "
@@ -310,7 +332,8 @@ namespace {
 Status resolve_zero(const RunOptions& o, RunConfig& c) {
   if (o.zero == "auto") return success();
   const auto contradicts = [&](const std::string& option, const std::string& means) {
-    return bad_request("--zero " + o.zero + " means " + means + ", and " + option + " was given; leave one of them out");
+    return bad_request("--zero " + o.zero + " means " + means + ", and " + option +
+                       " was given; leave one of them out");
   };
   if (o.zero == "0") {
     if (c.shard_group > 1)
@@ -318,7 +341,7 @@ Status resolve_zero(const RunOptions& o, RunConfig& c) {
     c.shard_group = 1;
     return success();
   }
-  if (c.shard_group == 1 && c.ranks > 1) return contradicts("--shard-group 1", "that ranks share the states");
+  if (c.shard_group == 1 && data_ranks(c) > 1) return contradicts("--shard-group 1", "that ranks share the states");
   if (o.zero == "3") {
     if (c.wish.resident == true || c.wish.held == true)
       return contradicts("--residency " + o.residency, "that parameters are gathered for every pass");
@@ -333,7 +356,7 @@ Status resolve_zero(const RunOptions& o, RunConfig& c) {
     if (c.reduction == Reduction::pass) return contradicts("--reduction pass", "that gradients are added up once");
     return success();
   }
-  const std::int64_t at_once = std::int64_t{c.micro_batch} * c.ranks;
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * data_ranks(c);
   const int micro_batches = at_once > 0 ? static_cast<int>(c.batch / at_once) : 1;
   if (c.reduction == Reduction::last && c.wish.group && *c.wish.group < micro_batches)
     return contradicts(o.group > 0 ? "--group " + std::to_string(o.group) : "--schedule " + o.schedule,
@@ -367,7 +390,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
                                                      : LrSchedule::constant;
   c.optimizer.lr_end = o.lr_end.value_or(c.optimizer.lr / 10);
   SLUICE_ASSIGN(c.nvme, split_list("--nvme", o.nvme));
-  const std::int64_t at_once = std::int64_t{c.micro_batch} * c.ranks;
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * data_ranks(c);
   const int micro_batches = at_once > 0 ? static_cast<int>(c.batch / at_once) : 1;
   if (o.group > 0 && o.schedule != "auto") return bad_request("give either --group or --schedule, not both");
   if (o.group > 0) c.wish.group = o.group;
@@ -379,6 +402,9 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.residency != "auto") c.wish.held = o.residency == "step";
   c.reduction = o.reduction == "pass" ? Reduction::pass : Reduction::last;
   c.sums = o.reduce == "bf16" ? RankSums::bf16 : o.reduce == "native" ? RankSums::native : RankSums::tree;
+  for (std::size_t i = 0; i < pipeline_order_names.size(); ++i)
+    if (o.pipeline == pipeline_order_names[i]) c.pipeline.order = static_cast<PipelineOrder>(i);
+  if (c.pipeline.order == PipelineOrder::interleaved && c.pipeline.chunks == 1) c.pipeline.chunks = 2;
   if (o.optimizer != "auto") c.wish.update_on_device = o.optimizer == "device";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
   SLUICE_TRY(resolve_zero(o, c));

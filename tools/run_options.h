@@ -15,8 +15,9 @@ namespace sluice::tools {
 struct RunOptions {
   RunConfig config;  ///< `run` may be keep_nothing of tools/run_home.h
   std::string dtype = "bf16", document_mask = "auto", schedule = "auto", update = "auto", recompute = "auto",
-              activations = "auto", states = "auto", residency = "auto", zero = "auto", reduction = "last", reduce = "tree", optimizer = "auto", lr_schedule = "cosine",
-              moments = "fp32", durable = "auto", nvme, poison;
+              activations = "auto", states = "auto", residency = "auto", zero = "auto", reduction = "last",
+              pipeline = "1f1b", reduce = "tree", optimizer = "auto", lr_schedule = "cosine", moments = "fp32",
+              durable = "auto", nvme, poison;
   int group = 0, prefetch = -1;
   bool resume = false;
   bool kernels_anew = false;

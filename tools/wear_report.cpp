@@ -3,8 +3,7 @@
 namespace sluice::tools {
 
 Wear predicted_wear(const Prepared& run) {
-  return drive_wear(plan_link_bytes(run.main).nvme_write * static_cast<std::uint64_t>(ranks_of_machine(run.config)), run.predicted.step_seconds,
-                    run.config.drive_tbw);
+  return drive_wear(machine_link_bytes(run).nvme_write, run.step_seconds(), run.config.drive_tbw);
 }
 
 nlohmann::ordered_json wear_json(const Wear& wear) {

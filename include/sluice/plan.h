@@ -45,8 +45,8 @@ constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_
 
 /// What works in order and beside the others. compute: the device. h2d, d2h: copies. nvme_read, nvme_write: the drive.
 /// optimizer: CPU AdamW, norms and step control. comm: collectives. commit: syncs and commit records, so that other
-/// writes go on beside them. input: the trainer's tokens. send, receive: messages between two ranks, apart, so that what
-/// is to come does not wait for what is to go.
+/// writes go on beside them. input: the trainer's tokens. send, receive: messages between two ranks, apart, so that
+/// what is to come does not wait for what is to go.
 enum class LaneKind : std::uint8_t {
   compute,
   h2d,
@@ -104,13 +104,15 @@ enum class OpKind : std::uint8_t {
   // send and receive lanes
   send,     ///< src -> the dst of a receive of the group's member at `peer`
   receive,  ///< the src of a send of the group's member at `peer` -> dst
+  // comm lane
+  barrier,  ///< nothing is given: what follows comes after what every rank has committed before it
 };
-constexpr std::array<const char*, 22> op_names{"forward",     "recompute", "backward",   "forward_backward",
+constexpr std::array<const char*, 23> op_names{"forward",     "recompute", "backward",   "forward_backward",
                                                "loss",        "logits",    "accumulate", "copy",
                                                "load_tokens", "read",      "write",      "sync",
                                                "commit",      "grad_norm", "update",     "verify",
                                                "control",     "step_end",  "all_gather", "reduce_scatter",
-                                               "send",        "receive"};
+                                               "send",        "receive",   "barrier"};
 
 constexpr bool is_message(OpKind kind) { return kind == OpKind::send || kind == OpKind::receive; }
 
@@ -165,8 +167,8 @@ constexpr std::uint32_t drive_window = 16;
 /// The most that a drive may be tuned to: transfers outside steps move whole blocks of every state.
 constexpr std::uint32_t drive_block_bytes_max = 1u << 20;
 
-/// What a persistent buffer hands from step to step. home: a state of a unit, where it lies. mirror: the durable copy on
-/// the drive of one whose home is host memory. resident: a unit's whole parameters on the device.
+/// What a persistent buffer hands from step to step. home: a state of a unit, where it lies. mirror: the durable copy
+/// on the drive of one whose home is host memory. resident: a unit's whole parameters on the device.
 enum class Holds : std::uint8_t { work, home, mirror, resident, rope, logits };
 
 struct Buffer {
@@ -174,8 +176,8 @@ struct Buffer {
   Tier tier = Tier::device;
   std::uint64_t bytes = 0;  ///< of one slot; its place is padded to buffer_alignment_bytes
   Life life = Life::brief;
-  std::uint8_t slots = 1;                  ///< 2 for durable state on nvme
-  std::uint64_t offset = 0;                ///< in its arena; set by pack
+  std::uint8_t slots = 1;    ///< 2 for durable state on nvme
+  std::uint64_t offset = 0;  ///< in its arena; set by pack
   Holds holds = Holds::work;
   StateKind state = StateKind::parameter;  ///< of home and mirror
   UnitId unit = -1;                        ///< of home, mirror and resident
@@ -197,33 +199,35 @@ struct Wait {
   bool operator==(const Wait&) const = default;
 };
 
-/// How a reduction adds up. tree: in pairs of neighbours, and their sums in pairs, while there is an even number of them,
-/// and then one after the other, so that bits do not depend on the number of ranks (src/schedule/lots.h). bf16: so too,
-/// but ranks send each other bf16. native: as the transport's library does, in an order of its own.
+/// How a reduction adds up. tree: in pairs of neighbours, and their sums in pairs, while there is an even number of
+/// them, and then one after the other, so that bits do not depend on the number of ranks (src/schedule/lots.h). bf16:
+/// so too, but ranks send each other bf16. native: as the transport's library does, in an order of its own.
 enum class RankSums : std::uint8_t { tree, bf16, native };
 constexpr std::array<const char*, 3> rank_sums_names{"tree", "bf16", "native"};
 /// What one rank sends another of so many bytes of fp32.
-constexpr std::uint64_t wire_bytes(RankSums sums, std::uint64_t bytes) { return sums == RankSums::bf16 ? bytes / 2 : bytes; }
+constexpr std::uint64_t wire_bytes(RankSums sums, std::uint64_t bytes) {
+  return sums == RankSums::bf16 ? bytes / 2 : bytes;
+}
 
 struct Op {
   OpKind kind;
   LaneId lane = 0;
   UnitId unit = -1;
   std::int32_t micro_batch = -1;
-  std::int32_t tile = -1;        ///< which tile of the unit's shard (copies, drive, optimizer)
-  std::int32_t group = -1;       ///< index in StepPlan::groups for collectives and messages
+  std::int32_t tile = -1;   ///< which tile of the unit's shard (copies, drive, optimizer)
+  std::int32_t group = -1;  ///< index in StepPlan::groups for collectives and messages
   /// Number of the collective among those of its group, in program order from 0; of a message among those to, or from,
   /// the same peer.
   std::int32_t collective = -1;
-  std::int32_t peer = -1;        ///< send, receive: position in the group of who is at the other end
-  bool accumulate = false;       ///< backward, grad_norm: add to what is there instead of setting it
+  std::int32_t peer = -1;          ///< send, receive: position in the group of who is at the other end
+  bool accumulate = false;         ///< backward, grad_norm: add to what is there instead of setting it
   RankSums sums = RankSums::tree;  ///< reduce_scatter
-  bool is_replica = false;       ///< control: another rank counts the norm of the same gradients
-  std::uint64_t element = 0;     ///< first element of the tile within the rank's shard (optimizer ops)
-  std::uint64_t numel = 0;       ///< elements of the tile (optimizer ops)
-  std::uint64_t bytes = 0;       ///< moved by the op (copies, drive, collectives: received)
-  double flop = 0;               ///< matrix-multiply FLOP of compute ops
-  std::int32_t cost = -1;        ///< index in StepPlan::cost_keys: measured seconds in the profile, if known
+  bool is_replica = false;         ///< control: another rank counts the norm of the same gradients
+  std::uint64_t element = 0;       ///< first element of the tile within the rank's shard (optimizer ops)
+  std::uint64_t numel = 0;         ///< elements of the tile (optimizer ops)
+  std::uint64_t bytes = 0;         ///< moved by the op (copies, drive, collectives: received)
+  double flop = 0;                 ///< matrix-multiply FLOP of compute ops
+  std::int32_t cost = -1;          ///< index in StepPlan::cost_keys: measured seconds in the profile, if known
   std::vector<Access> accesses;
   std::vector<Wait> waits;  ///< set by derive_waits
 };
@@ -241,7 +245,7 @@ struct Arena {
 enum class PlanKind : std::uint8_t { train, flush, evaluate, decode };
 constexpr std::array<const char*, 4> plan_kind_names{"train", "flush", "evaluate", "decode"};
 
-constexpr std::uint32_t plan_schema_version = 3;
+constexpr std::uint32_t plan_schema_version = 4;
 
 struct StepPlan {
   PlanKind kind = PlanKind::train;

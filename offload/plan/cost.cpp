@@ -170,6 +170,10 @@ OpCost CostModel::cost(const Op& op) const {
       c.group = op.group;
       memory = bytes / 2;  // each end one way
       break;
+    case OpKind::barrier:
+      c.seconds = (hw_.ranks_apart ? hw_.messages_inside.value_or(MessageRates()).latency_seconds : 0) + overhead;
+      c.group = op.group;
+      break;
     case OpKind::sync:
     case OpKind::commit:
     case OpKind::verify:

@@ -40,10 +40,10 @@ class HazardScan {
 
  private:
   /// The rule of finish.h about sync and commit, as reading and writing one imaginary byte: durable writes
-  /// and votes share it, sync and commit take it alone, meetings come after who took it.
+  /// and votes share it, sync, commit and barrier take it alone, meetings come after who took it.
   enum class DriveOrder { none, after, shared, alone };
   static DriveOrder drive_order(const StepPlan& plan, const Op& op) {
-    if (op.kind == OpKind::sync || op.kind == OpKind::commit) return DriveOrder::alone;
+    if (op.kind == OpKind::sync || op.kind == OpKind::commit || op.kind == OpKind::barrier) return DriveOrder::alone;
     if (op.kind == OpKind::verify || op.kind == OpKind::control || op.kind == OpKind::step_end)
       return DriveOrder::shared;
     if (op.kind == OpKind::reduce_scatter && op.collective >= 0) return DriveOrder::after;

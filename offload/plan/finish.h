@@ -17,8 +17,9 @@
 //   behind may still have to resume one step earlier. Waits do not cross ranks, so a meeting has to lie between:
 //   collective reduce_scatter and control ops come after their rank's commit before them, and what needs their result
 //   comes after all commits (check_world, world.h, proves it). With updates in the backward pass the reduce_scatter
-//   does it wherever the commit is listed; with updates ahead of the forward pass the commit belongs before the
-//   iteration's control op.
+//   does it wherever the commit is listed, or a barrier, which comes after the commit before it and ahead of the
+//   durable writes listed behind it; with updates ahead of the forward pass the commit belongs before the iteration's
+//   control op.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Where the plans of a run have what steps hand to each other. The same for all kinds of plan and for all ranks, whose
-// buffers are alike.
+// Where the plans of a run have what steps hand to each other. The same for all kinds of plan and for all ranks of a
+// stage, whose buffers are alike.
 #pragma once
 
 #include <vector>
@@ -16,15 +16,16 @@ class StateTable {
   explicit StateTable(const StepPlan& plan);
 
   /// no_buffer where the plan has none of it.
-  BufferId home(UnitId unit, StateKind kind) const { return homes_[index(unit, kind)]; }
-  BufferId mirror(UnitId unit, StateKind kind) const { return mirrors_[index(unit, kind)]; }
+  BufferId home(UnitId unit, StateKind kind) const { return at(homes_, index(unit, kind)); }
+  BufferId mirror(UnitId unit, StateKind kind) const { return at(mirrors_, index(unit, kind)); }
   /// On the drive: the home if it lies there, else its mirror.
-  BufferId kept(UnitId unit, StateKind kind) const { return kept_[index(unit, kind)]; }
-  BufferId resident(UnitId unit) const { return residents_[static_cast<std::size_t>(unit)]; }
+  BufferId kept(UnitId unit, StateKind kind) const { return at(kept_, index(unit, kind)); }
+  BufferId resident(UnitId unit) const { return at(residents_, static_cast<std::size_t>(unit)); }
   BufferId rope() const { return rope_; }      ///< cosines and then sines, on a device with a memory of its own
   BufferId logits() const { return logits_; }  ///< of a decode plan
 
  private:
+  static BufferId at(const std::vector<BufferId>& list, std::size_t i) { return i < list.size() ? list[i] : no_buffer; }
   static std::size_t index(UnitId unit, StateKind kind) {
     return static_cast<std::size_t>(unit) * state_names.size() + static_cast<std::size_t>(kind);
   }

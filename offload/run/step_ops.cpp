@@ -75,6 +75,10 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::step_end: return step_end(op, params);
     case OpKind::all_gather: return all_gather(op);
     case OpKind::reduce_scatter: return reduce_scatter(op);
+    case OpKind::barrier: {
+      std::int64_t nothing = 0;
+      return parts_.communicator->sum(op.op->group, std::span(&nothing, 1));
+    }
     case OpKind::send: return send(op);
     case OpKind::receive: return receive(op);
     case OpKind::read:

@@ -1,6 +1,7 @@
 #include "src/schedule/activation_moves.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sluice/status.h"
 #include "src/device/calibrate.h"
@@ -14,11 +15,17 @@ ActivationMoves::ActivationMoves(RankContext& context, GradientMoves& gradients)
     costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype, *work_.kernels, work_.kv_capacity));
 }
 
+bool ActivationMoves::keeps_input(UnitId u) const {
+  return kind_ == PlanKind::train && u != head_unit() && choice(u).boundary != Place::device;
+}
+
 bool ActivationMoves::travels(UnitId u) const {
   return !schedule_.hold && schedule_.group > 1 && choice(u).boundary != Place::device;
 }
 
+/// Of each micro-batch once, by the first unit of the stage that reads them.
 void ActivationMoves::load_tokens(int mb) {
+  if (parts_.tokens[static_cast<std::size_t>(mb)].valid()) return;
   const std::string name = "tokens.mb" + std::to_string(mb);
   const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
   parts_.tokens[static_cast<std::size_t>(mb)] = to;
@@ -28,6 +35,40 @@ void ActivationMoves::load_tokens(int mb) {
   op.bytes = to.bytes;
   Emitter::touch(op, loaded, Role::dst, Mode::write);
   emit_.move(OpKind::copy, LaneKind::h2d, 0, loaded, to, -1, mb);
+}
+
+/// Of the unit that is passed first, or with the gradient of what follows it.
+void ActivationMoves::receive_inputs(UnitId u, int mb, bool backward) {
+  const UnitId v = backward ? u + 1 : u;  // whose input it is
+  if (v == 0 || v > head_unit() || has(backward ? v : v - 1)) return;
+  const int chunk = stages_.owner(v).chunk;
+  const std::uint64_t bytes = costs_[static_cast<std::size_t>(u)].boundary_bytes;
+  if (backward)
+    micro(v, mb).arrived_d = receive(gradient_group(chunk), stages_.stage_of(v), bytes, label(v, "d", mb), v, mb);
+  else
+    micro(v, mb).arrived_x = receive(activation_group(chunk), stages_.stage_of(v - 1), bytes, label(v, "x", mb), v, mb);
+}
+
+void ActivationMoves::send_outputs(UnitId u, int mb, bool backward) {
+  const UnitId v = backward ? u : u + 1;
+  if (v == 0 || v > head_unit() || has(backward ? v - 1 : v)) return;
+  const int chunk = stages_.owner(v).chunk;
+  PerMicroBatch& m = micro(v, mb);
+  if (backward) {
+    send(gradient_group(chunk), stages_.stage_of(v - 1), m.d, label(v, "d", mb), v, mb);
+    m.d = Part{};
+  } else {
+    send(activation_group(chunk), stages_.stage_of(v), m.x, label(v, "x", mb), v, mb);
+    m.x = m.produced = Part{};
+  }
+}
+
+void ActivationMoves::land_inputs(UnitId u, int mb, bool backward) {
+  if (PerMicroBatch& m = micro(u, mb); m.arrived_x.valid())
+    m.x = m.produced = landed(std::exchange(m.arrived_x, Part{}), label(u, "x", mb), u, mb);
+  if (!backward || u >= head_unit()) return;
+  if (PerMicroBatch& above = micro(u + 1, mb); above.arrived_d.valid())
+    above.d = landed(std::exchange(above.arrived_d, Part{}), label(u + 1, "d", mb), u, mb);
 }
 
 void ActivationMoves::bring_inputs(UnitId u, int mb, bool backward) {
@@ -47,11 +88,13 @@ void ActivationMoves::bring_inputs(UnitId u, int mb, bool backward) {
 }
 
 /// What follows tokens through the model: their words at the ends, and where documents begin for every attention.
-void ActivationMoves::touch_tokens(Op& op, UnitId u, int mb) {
+bool ActivationMoves::reads_tokens(UnitId u) const {
   const Sublayer kind = spec(u).kind;
-  const bool reads =
-      kind == Sublayer::embed || kind == Sublayer::head || (kind == Sublayer::attention && work_.documents);
-  if (reads) Emitter::touch(op, parts_.tokens[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
+  return kind == Sublayer::embed || kind == Sublayer::head || (kind == Sublayer::attention && work_.documents);
+}
+
+void ActivationMoves::touch_tokens(Op& op, UnitId u, int mb) {
+  if (reads_tokens(u)) Emitter::touch(op, parts_.tokens[static_cast<std::size_t>(mb)], Role::tokens, Mode::read);
 }
 
 /// Index in the plan's cost keys, which all ranks share.
@@ -75,7 +118,8 @@ Op& ActivationMoves::compute(OpKind kind, UnitId u, int mb) {
 
 void ActivationMoves::touch_parameters(Op& op, UnitId u) {
   Emitter::touch(op, unit(u).open, Role::parameters, Mode::read);
-  if (u == head_unit() && work_.model->config.tied) Emitter::touch(op, unit(0).open, Role::tied_parameters, Mode::read);
+  if (u == head_unit() && work_.model->config.tied)
+    Emitter::touch(op, parts_.tied.valid() ? parts_.tied : unit(0).open, Role::tied_parameters, Mode::read);
 }
 
 void ActivationMoves::touch_workspace(OpKind kind, UnitId u, Part& out) {
@@ -86,6 +130,7 @@ void ActivationMoves::touch_workspace(OpKind kind, UnitId u, Part& out) {
 }
 
 void ActivationMoves::forward(UnitId u, int mb) {
+  if (reads_tokens(u)) load_tokens(mb);
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   const bool train = kind_ == PlanKind::train;
@@ -147,6 +192,7 @@ void ActivationMoves::backward(UnitId u, int mb) {
 }
 
 void ActivationMoves::head(int mb) {
+  load_tokens(mb);
   const UnitId u = head_unit();
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
@@ -171,6 +217,7 @@ void ActivationMoves::head(int mb) {
 }
 
 void ActivationMoves::evaluate_head(int mb) {
+  load_tokens(mb);
   const UnitId u = head_unit();
   Part workspace;
   touch_workspace(OpKind::loss, u, workspace);
@@ -200,21 +247,21 @@ void ActivationMoves::decode_head() {
 void ActivationMoves::park_outputs(UnitId u, int mb, bool backward) {
   if (backward) {
     PerMicroBatch& m = micro(u, mb);
-    if (u == 0 || !travels(u)) return;
+    if (u == 0 || !travels(u) || !m.d.valid()) return;
     m.parked_d = park(m.d, choice(u).boundary, label(u, "d", mb), u, mb);
     m.d = Part{};
     return;
   }
-  const bool train = kind_ == PlanKind::train;
   PerMicroBatch& m = micro(u, mb);
+  if (u > 0 && !has(u - 1) && keeps_input(u))
+    m.parked_x = park(m.produced, choice(u).boundary, label(u, "x", mb), u, mb);
   if (m.saved.valid() && (choice(u).saved == Saved::host || choice(u).saved == Saved::nvme)) {
     const Place place = choice(u).saved == Saved::host ? Place::host : Place::nvme;
     m.parked_saved = park(m.saved, place, label(u, "saved", mb), u, mb);
     m.saved = Part{};
   }
   const UnitId v = u + 1;
-  const bool for_backward = train && v != head_unit() && choice(v).boundary != Place::device;
-  if (!for_backward && !travels(v)) return;
+  if (!has(v) || (!keeps_input(v) && !travels(v))) return;
   PerMicroBatch& next = micro(v, mb);
   next.parked_x = park(next.produced, choice(v).boundary, label(v, "x", mb), v, mb);
   if (travels(v)) next.x = Part{};

@@ -9,7 +9,10 @@ class ActivationMoves : RankMoves {
  public:
   ActivationMoves(RankContext& context, GradientMoves& gradients);
 
-  void load_tokens(int mb);
+  /// From another stage: what the unit's pass begins with.
+  void receive_inputs(UnitId u, int mb, bool backward);
+  /// To the device, behind all that this stage sends before: what is listed behind it may wait for it.
+  void land_inputs(UnitId u, int mb, bool backward);
   void bring_inputs(UnitId u, int mb, bool backward);
   void forward(UnitId u, int mb);
   void recompute(UnitId u, int mb);
@@ -17,10 +20,15 @@ class ActivationMoves : RankMoves {
   void head(int mb);
   void evaluate_head(int mb);
   void decode_head();
+  /// What the unit's pass has made, where another stage goes on with it.
+  void send_outputs(UnitId u, int mb, bool backward);
   void park_outputs(UnitId u, int mb, bool backward);
 
  private:
-  bool travels(UnitId u) const;  ///< activations between passes do not stay on the device
+  void load_tokens(int mb);
+  bool reads_tokens(UnitId u) const;
+  bool keeps_input(UnitId u) const;  ///< away from the device, for the backward pass
+  bool travels(UnitId u) const;      ///< activations between passes do not stay on the device
   void touch_tokens(Op& op, UnitId u, int mb);
   void touch_parameters(Op& op, UnitId u);
   void touch_workspace(OpKind kind, UnitId u, Part& out);
@@ -28,7 +36,7 @@ class ActivationMoves : RankMoves {
   std::int32_t cost_of(Sublayer sublayer, OpKind kind);
 
   GradientMoves& gradients_;
-  std::vector<SublayerCost> costs_;  ///< by unit
+  std::vector<SublayerCost> costs_;                                      ///< by unit
   std::array<std::array<std::int32_t, op_names.size()>, 4> cost_index_;  ///< in the plan's cost keys, -1 not asked yet
 };
 

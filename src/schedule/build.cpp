@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/parallel.h"
 #include "offload/plan/finish.h"
 #include "offload/plan/world.h"
 #include "sluice/status.h"
@@ -20,7 +21,8 @@ using Task = std::function<void()>;
 /// far, so that copies behind them do not wait for the drive.
 class TileStream {
  public:
-  TileStream(OptimizerMoves& optimizer, int depth) : optimizer_(optimizer), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
+  TileStream(OptimizerMoves& optimizer, int depth)
+      : optimizer_(optimizer), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
   void add(const std::vector<TileRef>& tiles) { tiles_.insert(tiles_.end(), tiles.begin(), tiles.end()); }
   void read_ahead() {
     while (read_ < std::min(done_ + depth_, tiles_.size())) {
@@ -55,10 +57,12 @@ class Driver {
         kind_(kind),
         work_(w),
         schedule_(s),
-        context_{emitter_, w, s, kind, {}},
+        context_{emitter_, w, s, kind, Stages(w, s), {}},
         rank_(context_),
         stream_(rank_.optimizer, s.tiles_in_flight) {
     head_ = static_cast<UnitId>(w.model->units.size()) - 1;
+    for (UnitId u = 0; u <= head_; ++u)
+      if (has(u)) units_.push_back(u);
   }
 
   void run() {
@@ -80,8 +84,16 @@ class Driver {
     for (int i = p.group.first; i < p.group.end; ++i) list.push_back(i);
     return list;
   }
-  bool tied_head(const Pass& p) const { return p.phase == Phase::head && work_.model->config.tied; }
+  bool has(UnitId u) const { return context_.stages.stage_of(u) == work_.topology.position(pipeline_axes); }
+  bool is_tied() const { return work_.model->config.tied; }
+  bool tied_head(const Pass& p) const { return p.phase == Phase::head && is_tied() && has(0); }
+  /// Embedding and head of a tied model are on two stages, and the pass is the step's first over one of them.
+  bool meets_tied(const Pass& p) const {
+    return is_tied() && p.is_first && p.phase != Phase::backward && has(0) != has(head_) &&
+           (p.unit == 0 || p.unit == head_);
+  }
   void begin();
+  void listen(std::size_t turn);
   void emit_pass(std::size_t p);
   void finish_step();
   void commit();
@@ -89,6 +101,7 @@ class Driver {
   const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
   const std::vector<std::size_t>& readers(UnitId u) const { return order_.readers[static_cast<std::size_t>(u)]; }
   bool makes_second_copy(UnitId u) const;
+  bool fetches_at_last(UnitId u) const;
   void second_copy_task(UnitId u, std::vector<Task>& out);
   void fetch_tasks(UnitId u, bool retain, std::vector<Task>& out);
   std::vector<Task> prepare(std::size_t p);
@@ -108,11 +121,12 @@ class Driver {
   TileStream stream_;
   PassOrder order_;
   std::vector<bool> prepared_;
-  std::vector<int> open_uses_;  ///< passes, by unit, that its open parameters still serve
-  std::vector<bool> has_second_copy_;           ///< by unit
-  std::vector<Task> deferred_;       ///< parks of the previous slot
-  std::vector<std::size_t> drains_;  ///< passes whose gradients are still to be drained
+  std::vector<int> open_uses_;         ///< passes, by unit, that its open parameters still serve
+  std::vector<bool> has_second_copy_;  ///< by unit
+  std::vector<Task> deferred_;         ///< parks of the previous slot
+  std::vector<std::size_t> drains_;    ///< passes whose gradients are still to be drained
   UnitId head_ = 0;
+  std::vector<UnitId> units_;  ///< of the stage
   bool committed_ = false;
 };
 
@@ -121,11 +135,20 @@ void Driver::begin() {
   prepared_.resize(order_.passes.size());
   open_uses_.resize(work_.model->units.size());
   has_second_copy_.resize(work_.model->units.size());
-  // The last pass over these fetches nothing from home.
-  for (UnitId u = 0; u <= head_; ++u)
-    if (const UnitChoice& c = choice(u); readers(u).size() > 1 && (c.held || makes_second_copy(u)))
-      rank_.parameters.expect_no_retained_tiles(u);
+  for (const UnitId u : units_)
+    if (!fetches_at_last(u)) rank_.parameters.expect_no_retained_tiles(u);
   for (const UnitId u : order_.updates) stream_.add(unit_tiles(work_, schedule_, u));
+  rank_.wait_for_commits();
+  if (is_tied() && has(head_) && !has(0)) rank_.parameters.receive_tied();
+}
+
+/// For what comes to turns from other stages.
+void Driver::listen(std::size_t turn) {
+  const auto first = [&](std::size_t t) -> const Pass& { return order_.passes[order_.turns[t]]; };
+  for (const std::size_t t : order_.listens[turn])
+    for (const int mb : micro_batches(first(t)))
+      rank_.activations.receive_inputs(first(t).unit, mb, first(t).phase == Phase::backward);
+  for (const std::size_t t : order_.listens_to_head[turn]) rank_.gradients.receive_tied_gradients(first(t).group);
 }
 
 /// Updates ahead of the forward happen in the unit's first pass of the step.
@@ -134,10 +157,7 @@ bool Driver::updated_in(const Pass& p) const { return ahead() && p.is_first && p
 void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   const bool resident = choice(u).resident;
   // Still open for an earlier pass (the turnaround from forward to backward), or held: nothing travels.
-  if (open_uses_[static_cast<std::size_t>(u)]++ > 0 || rank_.parameters.is_open(u)) {
-    if (retain) rank_.parameters.expect_no_retained_tiles(u);
-    return;
-  }
+  if (open_uses_[static_cast<std::size_t>(u)]++ > 0 || rank_.parameters.is_open(u)) return;
   out.push_back([this, u] { rank_.parameters.open_parameters(u); });
   if (resident) return;
   if (has_second_copy_[static_cast<std::size_t>(u)]) {
@@ -165,6 +185,15 @@ bool Driver::makes_second_copy(UnitId u) const {
   return std::ranges::adjacent_find(at, [&](std::size_t before, std::size_t after) {
            return after - before > static_cast<std::size_t>(std::max(0, schedule_.prefetch));
          }) != at.end();
+}
+
+/// Whether the step's last pass over the unit fetches it from home, and finds it neither open still nor in a copy.
+bool Driver::fetches_at_last(UnitId u) const {
+  const std::vector<std::size_t>& at = readers(u);
+  if (at.size() < 2) return true;
+  const bool is_open =
+      at[at.size() - 1] - at[at.size() - 2] <= static_cast<std::size_t>(std::max(0, schedule_.prefetch));
+  return !choice(u).held && !makes_second_copy(u) && !is_open;
 }
 
 /// What must be on the device before pass p can compute.
@@ -212,10 +241,7 @@ std::vector<Task> Driver::drain(std::size_t p) {
 
 void Driver::emit_slot(const Pass& pass, int mb) {
   switch (pass.phase) {
-    case Phase::forward:
-      if (pass.unit == 0) rank_.activations.load_tokens(mb);
-      rank_.activations.forward(pass.unit, mb);
-      break;
+    case Phase::forward: rank_.activations.forward(pass.unit, mb); break;
     case Phase::head:
       if (kind_ == PlanKind::decode) {
         rank_.activations.decode_head();
@@ -230,6 +256,7 @@ void Driver::emit_slot(const Pass& pass, int mb) {
       rank_.activations.backward(pass.unit, mb);
       break;
   }
+  if (pass.phase != Phase::head || train()) rank_.activations.send_outputs(pass.unit, mb, pass.phase != Phase::forward);
 }
 
 void Driver::close_pass(std::size_t p) {
@@ -243,7 +270,7 @@ void Driver::close_pass(std::size_t p) {
   if (pass.reads_parameters()) close(pass.unit);
   if (tied) close(0);
   if (!train()) return;
-  if (tied) rank_.gradients.park_tied_gradients();
+  if (pass.phase == Phase::head && is_tied()) rank_.gradients.park_tied_gradients();
   if (pass.phase == Phase::forward) return;
   if (pass.group.ends_sum) {
     rank_.gradients.reduce(pass.unit, work_.lot_sums().lot_of(pass.group.first));
@@ -260,9 +287,14 @@ void Driver::emit_pass(std::size_t p) {
     prepared_[q] = true;
     return prepare(q);
   };
+  if (order_.turns[pass.turn] == p) listen(pass.turn);
   const std::size_t at_once = p == 0 ? std::max<std::size_t>(1, lead) : p + 1;
   for (std::size_t q = p; q < at_once; ++q)
     for (Task& t : make_ready(q)) t();
+  if (meets_tied(pass)) {
+    if (pass.unit == 0) rank_.parameters.send_tied();
+    if (pass.unit == head_) rank_.parameters.land_tied();
+  }
 
   // Fetches of the pass `lead` ahead, and drains of finished passes, spread evenly over this pass's micro-batches.
   std::vector<Task> spread = lead > 0 ? make_ready(p + lead) : std::vector<Task>{};
@@ -278,6 +310,7 @@ void Driver::emit_pass(std::size_t p) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto share = [&](std::size_t total) { return total * (i + 1) / slots.size(); };
     if (i == 0 && (back || !schedule_.hold)) park_deferred();
+    rank_.activations.land_inputs(pass.unit, slots[i], back);
     rank_.activations.bring_inputs(pass.unit, slots[i], back);
     while (fetched < share(spread.size())) spread[fetched++]();
     if (schedule_.prefetch > 0) bring_next(p, i);
@@ -289,7 +322,8 @@ void Driver::emit_pass(std::size_t p) {
     while (drained < share(drains.size())) drains[drained++]();
     if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train())) continue;
     const int mb = slots[i];
-    deferred_.push_back([this, pass, mb] { rank_.activations.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
+    deferred_.push_back(
+        [this, pass, mb] { rank_.activations.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
     if (schedule_.lag == 0) park_deferred();
   }
   close_pass(p);
@@ -323,8 +357,8 @@ void Driver::finish_step() {
 }
 
 void Driver::flush() {
-  for (UnitId u = 0; u <= head_; ++u) stream_.add(unit_tiles(work_, schedule_, u));
-  for (UnitId u = 0; u <= head_; ++u) {
+  for (const UnitId u : units_) stream_.add(unit_tiles(work_, schedule_, u));
+  for (const UnitId u : units_) {
     const bool resident = choice(u).resident;
     if (resident) rank_.parameters.open_parameters(u);
     for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i) stream_.advance(resident);
@@ -342,6 +376,7 @@ void Driver::park_deferred() {
 void Driver::bring_next(std::size_t p, std::size_t slot) {
   const std::vector<int> slots = micro_batches(order_.passes[p]);
   if (slot + 1 < slots.size()) {
+    rank_.activations.land_inputs(order_.passes[p].unit, slots[slot + 1], order_.passes[p].phase == Phase::backward);
     rank_.activations.bring_inputs(order_.passes[p].unit, slots[slot + 1], order_.passes[p].phase == Phase::backward);
     return;
   }
@@ -351,7 +386,7 @@ void Driver::bring_next(std::size_t p, std::size_t slot) {
   rank_.activations.bring_inputs(order_.passes[p + 1].unit, first, true);
 }
 
-StepPlan frame(PlanKind kind, const Workload& w, Detail detail) {
+StepPlan frame(PlanKind kind, const Workload& w, const Schedule& s, Detail detail) {
   StepPlan plan;
   plan.kind = kind;
   // Iterations follow each other without a barrier, except where ranks that flush do not meet between two commits.
@@ -364,11 +399,15 @@ StepPlan frame(PlanKind kind, const Workload& w, Detail detail) {
   const AxisSet all = w.topology.all_axes();
   // sharding_group, control_group, replica_group, close_group
   if (w.ranks() > 1) plan.groups = {shard_axes, all, replica_axes, close_axes};
+  if (w.stages() == 1) return plan;
+  // Two of messages for each chunk, two for a tied matrix, and that of barriers.
+  plan.groups.insert(plan.groups.end(), static_cast<std::size_t>(2 * s.pipeline.chunks + 2), pipeline_axes);
+  plan.groups.push_back(all);
   return plan;
 }
 
 StepPlan emit(PlanKind kind, const Workload& w, const Schedule& s, Detail detail = Detail::whole) {
-  StepPlan plan = frame(kind, w, detail);
+  StepPlan plan = frame(kind, w, s, detail);
   Driver(plan, kind, w, s, detail).run();
   return plan;
 }
@@ -393,20 +432,34 @@ StepPlan build_alike(const StepPlan& alike, const Workload& workload, const Sche
   return plan;
 }
 
-std::vector<Violation> prove(const StepPlan& plan, const Workload& workload, const Schedule& schedule) {
-  std::vector<Violation> found = check(plan);
-  if (!found.empty() || workload.ranks() == 1) return found;
+std::vector<Violation> prove(std::span<const StepPlan* const> stages, const Workload& workload,
+                             const Schedule& schedule) {
+  if (workload.ranks() == 1) return check(*stages.front());
+  std::vector<Violation> found;
   std::vector<StepPlan> world;
-  for (const Topology& member : small_world(plan.topology))
-    world.push_back(build_alike(plan, workload, schedule, member.rank()));
-  for (const StepPlan& member : world) {
-    if (found.empty()) found = check(member);
-    if (plan_signature(member) != plan_signature(plan) && found.empty())
+  for (const Topology& member : small_world(workload.topology, pipeline_axes)) {
+    const StepPlan& alike = *stages[member.position(pipeline_axes)];
+    world.push_back(build_alike(alike, workload, schedule, member.rank()));
+    if (found.empty()) found = check(world.back());
+    if (plan_signature(world.back()) != plan_signature(alike) && found.empty())
       found.push_back({Violation::Kind::collective_order, no_op, no_op, 0xffffffffu,
-                       "ranks " + std::to_string(plan.topology.rank()) + " and " +
-                           std::to_string(member.topology.rank()) + " do not run alike"});
+                       "ranks " + std::to_string(alike.topology.rank()) + " and " + std::to_string(member.rank()) +
+                           " do not run alike"});
   }
   return found.empty() ? check_world(world) : found;
+}
+
+std::vector<Violation> prove(const StepPlan& plan, const Workload& workload, const Schedule& schedule) {
+  const StepPlan* const only = &plan;
+  return prove(std::span(&only, 1), workload, schedule);
+}
+
+std::vector<StepPlan> build_stages(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+  std::vector<StepPlan> plans(workload.stages());
+  parallel_for(plans.size(), [&](std::size_t s) {
+    plans[s] = build_plan(kind, at_stage(workload, static_cast<RankId>(s)), schedule);
+  });
+  return plans;
 }
 
 StepPlan build_ops(PlanKind kind, const Workload& workload, const Schedule& schedule) {
@@ -421,7 +474,7 @@ StepPlan build_sketch(PlanKind kind, const Workload& workload, const Schedule& s
 }
 
 void build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule, BufferLives& into) {
-  StepPlan plan = frame(kind, workload, Detail::lives);
+  StepPlan plan = frame(kind, workload, schedule, Detail::lives);
   plan.buffers = std::move(into.buffers);
   plan.buffers.clear();
   Driver driver(plan, kind, workload, schedule, Detail::lives, std::move(into.lives));

@@ -1,6 +1,9 @@
 // The builder: workload and schedule in, plan out.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "offload/plan/finish.h"
 #include "sluice/plan.h"
 #include "src/schedule/schedule.h"
@@ -16,11 +19,16 @@ namespace sluice {
 StepPlan build_plan(PlanKind kind, const Workload& workload, const Schedule& schedule,
                     PackEffort effort = PackEffort::full);
 
-/// The plan of another rank of the workload: its own ops, and buffers that lie as those of `alike` do.
+/// Those of the first ranks of all stages.
+std::vector<StepPlan> build_stages(PlanKind kind, const Workload& workload, const Schedule& schedule);
+
+/// The plan of another rank of the same stage: its own ops, and buffers that lie as those of `alike` do.
 StepPlan build_alike(const StepPlan& alike, const Workload& workload, const Schedule& schedule, RankId rank);
 
-/// What is wrong with a plan of rank 0: by itself (check), and for ranks that run alike (check_world over a small
-/// world).
+/// What is wrong with the plans of all stages, or of the only one: of a rank by itself (check), and of the ranks
+/// together (check_world over a small world).
+std::vector<Violation> prove(std::span<const StepPlan* const> stages, const Workload& workload,
+                             const Schedule& schedule);
 std::vector<Violation> prove(const StepPlan& plan, const Workload& workload, const Schedule& schedule);
 
 /// The same without offsets and waits: enough to count what moves.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "src/model/sublayer.h"
+#include "src/schedule/passes.h"
 
 namespace sluice {
 namespace {
@@ -13,24 +14,31 @@ class Law {
   Law(const Workload& w, const Schedule& s)
       : work_(w),
         schedule_(s),
-        head_(static_cast<int>(w.model->units.size()) - 1),
+        head_(static_cast<UnitId>(w.model->units.size()) - 1),
+        stages_(w, s),
+        order_(order_passes(PlanKind::train, w, s)),
         groups_(micro_batch_groups(w, s, PlanKind::train)),
         lots_(w.lot_sums()),
         element_(dtype_bytes(w.dtype)),
         remainder_(w.dtype == Dtype::bf16 ? 2 : 0) {}
 
   LinkBytes total() {
-    b_.h2d += static_cast<std::uint64_t>(work_.micro_batches) * TokenPlanes::bytes(work_.shape, work_.documents);
-    b_.d2h += 8u * static_cast<std::uint64_t>(work_.micro_batches);  // losses
+    const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
+    bool reads_tokens = has(0) || has(head_), updates_on_device = false;
     for (UnitId u = 0; u <= head_; ++u) {
+      if (!has(u)) continue;
       parameters(u);
       optimizer(u);
       gradient(u);
       activations(u);
+      messages(u);
+      reads_tokens |= work_.documents && work_.model->units[static_cast<std::size_t>(u)].kind == Sublayer::attention;
+      updates_on_device |= choice(u).update_on_device;
     }
-    if (work_.model->config.tied) tied_accumulator();
-    if (std::ranges::any_of(schedule_.units, &UnitChoice::update_on_device))
-      b_.d2h += 8u * schedule_.units.size();  // how many parameters of each unit diverged
+    if (reads_tokens) b_.h2d += micro_batches * TokenPlanes::bytes(work_.shape, work_.documents);
+    if (has(head_)) b_.d2h += 8u * micro_batches;  // losses
+    if (work_.model->config.tied && has(head_)) tied_accumulator();
+    if (updates_on_device) b_.d2h += 8u * schedule_.units.size();  // how many parameters of each unit diverged
     return b_;
   }
 
@@ -46,26 +54,24 @@ class Law {
     bool last_still_open = false;  ///< the last backward (or head) pass
   };
 
+  bool has(UnitId u) const { return stages_.has(work_.topology.rank(), u); }
+  std::uint64_t tied_numel() const {
+    return static_cast<std::uint64_t>(work_.model->config.vocabulary * work_.model->config.hidden);
+  }
   const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
   SublayerCost cost(UnitId u) const {
     return sublayer_cost(*work_.model, work_.model->units[static_cast<std::size_t>(u)], work_.shape, work_.dtype,
                          *work_.kernels);
   }
 
-  /// A group makes 2 head + 1 passes: up to the head and back. A unit closes at the end of a pass; whatever is fetched
-  /// `prefetch` passes ahead finds it open when the pass before it that used the unit is no further away.
+  /// A unit closes at the end of a pass; whatever is fetched `prefetch` passes ahead finds it open when the pass before
+  /// it that used the unit is no further away.
   Passes passes(UnitId u) const {
-    std::vector<int> at;
-    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-      const int first = g * (2 * head_ + 1);
-      at.push_back(first + u);
-      if (u == 0 && work_.model->config.tied) at.push_back(first + head_);
-      if (u > 0 && u < head_) at.push_back(first + 2 * head_ - u);  // the embedding's backward reads no parameters
-    }
+    const std::vector<std::size_t>& at = order_.readers[static_cast<std::size_t>(u)];
     Passes p;
     p.count = at.size();
     for (std::size_t i = 1; i < at.size(); ++i) {
-      p.last_still_open = choice(u).held || at[i] - at[i - 1] <= schedule_.prefetch;
+      p.last_still_open = choice(u).held || at[i] - at[i - 1] <= static_cast<std::size_t>(schedule_.prefetch);
       p.still_open += p.last_still_open;
     }
     return p;
@@ -98,8 +104,7 @@ class Law {
     through_host(fetches + published, bytes, work_.shards());
     if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
-    const bool retained =
-        !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open && !has_second_copy;
+    const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open && !has_second_copy;
     const bool on_device = c.resident && c.update_on_device;
     b_.nvme_read += (fetches + (retained || on_device ? 0 : 1)) * bytes;
   }
@@ -124,7 +129,7 @@ class Law {
     const RankSums sent = work_.exchanges ? work_.sums : RankSums::tree;  // in one process they read each other's fp32
     const std::uint64_t part_sent = wire_bytes(sent, part_bytes), shard_sent = wire_bytes(sent, shard_bytes);
     b_.collective += sums * (shard_sent * (work_.shards() - 1u) + (part_sent + part_bytes) * (work_.replicas() - 1u));
-    if (work_.meets_in_host && work_.ranks() > 1) {
+    if (work_.meets_in_host && work_.data_ranks() > 1) {
       b_.d2h += sums * work_.full_numel(u) * 4;
       b_.h2d += sums * shard_bytes;
     }
@@ -135,18 +140,37 @@ class Law {
     }
     std::uint64_t between = 0;
     for (const MicroBatchGroup& g : groups_)
-      if (!g.ends_sum) between += work_.reduction == Reduction::pass ? 1u : static_cast<std::uint64_t>(lots_.depth_after(g.end));
+      if (!g.ends_sum)
+        between += work_.reduction == Reduction::pass ? 1u : static_cast<std::uint64_t>(lots_.depth_after(g.end));
     park(choice(u).accumulator, between, work_.full_numel(u) * 4, 1);
   }
 
   /// The head's part of a tied matrix's gradient, by lot, is put away after every group and added to the embedding's.
+  /// On its way to another stage it is put away until its lot ends.
   void tied_accumulator() {
-    const ModelConfig& c = work_.model->config;
-    const auto bytes = 4u * static_cast<std::uint64_t>(c.vocabulary * c.hidden);
     std::uint64_t touched = 0;
     for (const MicroBatchGroup& g : groups_)
       touched += static_cast<std::uint64_t>(lots_.lot_of(g.end - 1) - lots_.lot_of(g.first) + 1);
-    park(choice(0).accumulator, touched, bytes, 1);
+    if (!has(0)) touched -= static_cast<std::uint64_t>(work_.lots);
+    park(choice(0).accumulator, touched, 4 * tied_numel(), 1);
+  }
+
+  /// At the borders of a unit that another stage has its neighbour of.
+  void messages(UnitId u) {
+    const std::uint64_t activations = static_cast<std::uint64_t>(work_.micro_batches) * cost(u).boundary_bytes;
+    const bool has_ends_apart = work_.model->config.tied && has(0) != has(head_);
+    const std::uint64_t matrix = has_ends_apart ? tied_numel() * element_ : 0;
+    const std::uint64_t gradients = has_ends_apart ? static_cast<std::uint64_t>(work_.lots) * tied_numel() * 4 : 0;
+    if (u > 0 && !has(u - 1)) exchanged(activations, activations);
+    if (u < head_ && !has(u + 1)) exchanged(activations, activations);
+    if (u == 0) exchanged(gradients, matrix);
+    if (u == head_) exchanged(matrix, gradients);
+  }
+  void exchanged(std::uint64_t received, std::uint64_t sent) {
+    b_.message += received;
+    if (!work_.meets_in_host) return;
+    b_.h2d += received;
+    b_.d2h += sent;
   }
 
   void activations(UnitId u) {
@@ -157,7 +181,8 @@ class Law {
     if (u == 0) return;
     // The unit's input waits for its backward pass (the head has none of its own); where neighbouring passes do not
     // hand activations over on the device, input and gradient of the input also leave in between.
-    const bool travels = !schedule_.hold && schedule_.group > 1;
+    // From another stage it comes once.
+    const bool travels = !schedule_.hold && schedule_.group > 1 && has(u - 1);
     const std::uint64_t bytes = cost(u).boundary_bytes;
     const std::uint64_t reads = (u < head_ ? 1u : 0u) + (travels ? 1u : 0u);
     if (reads > 0) park(c.boundary, micro_batches, bytes, reads);
@@ -183,7 +208,9 @@ class Law {
 
   const Workload& work_;
   const Schedule& schedule_;
-  int head_;
+  UnitId head_;
+  Stages stages_;
+  PassOrder order_;
   std::vector<MicroBatchGroup> groups_;
   LotSums lots_;
   std::uint64_t element_, remainder_;
@@ -193,5 +220,12 @@ class Law {
 }  // namespace
 
 LinkBytes byte_law(const Workload& workload, const Schedule& schedule) { return Law(workload, schedule).total(); }
+
+LinkBytes byte_law_of_all(const Workload& workload, const Schedule& schedule) {
+  LinkBytes all;
+  for (RankId s = 0; s < workload.stages(); ++s)
+    all += byte_law(at_stage(workload, s), schedule) * workload.data_ranks();
+  return all;
+}
 
 }  // namespace sluice

@@ -11,15 +11,20 @@
 //               where a copy is resident
 //   gradient    S*4 up; and S*4 each way on the drive where it waits there for the global norm
 //   accumulator the whole unit's fp32 gradient each way between two groups, where it does not stay on the device; as
-//               many as there are partial sums of lots. Where ranks add up after every lot S*4 instead, between two lots
+//               many as there are partial sums of lots. Where ranks add up after every lot S*4 instead, between two
+//               lots
 //   collective  what arrives of n ranks in groups of s that share one copy, r = n / s replicas: S*e*(s - 1) for every
-//               fetch and every update that is published, S*4*(s - 1) + 2*S*4*(r - 1)/r for every sum of gradients. Of a
-//               unit of P parameters that is 2*4*P*(n - 1)/n where s = 1 (all-reduce, ZeRO-0), (4 + e)*P*(n - 1)/n where
-//               parameters stay or are held (ZeRO-1 and 2), (4 + 2e)*P*(n - 1)/n where every pass fetches them (ZeRO-3)
-//               where processes send gradients as bf16, half of what is reduced
+//               fetch and every update that is published, S*4*(s - 1) + 2*S*4*(r - 1)/r for every sum of gradients. Of
+//               a unit of P parameters that is 2*4*P*(n - 1)/n where s = 1 (all-reduce, ZeRO-0), (4 + e)*P*(n - 1)/n
+//               where parameters stay or are held (ZeRO-1 and 2), (4 + 2e)*P*(n - 1)/n where every pass fetches them
+//               (ZeRO-3) where processes send gradients as bf16, half of what is reduced
 //   host        where ranks meet in host memory: for every gather of parts of B bytes over m members B up and B*(m - 1)
 //               down, and for every sum of gradients P*4 up and S*4 down
 //   activations what is parked, each way, and once more down where it leaves between forward passes too
+//   messages    what arrives of a micro-batch's activations T at each border between stages: T one way, and T of
+//   gradients
+//               the other; of a tied matrix of V whose head is on another stage than its embedding V*e there once, and
+//               V*4 back for every lot. Where ranks meet in host memory the same up on one side and down on the other
 #pragma once
 
 #include <cstdint>
@@ -31,14 +36,25 @@ namespace sluice {
 /// Bytes of one step on each kind of link of one rank.
 struct LinkBytes {
   std::uint64_t nvme_read = 0, nvme_write = 0, h2d = 0, d2h = 0;
-  std::uint64_t collective = 0;  ///< received
+  std::uint64_t collective = 0, message = 0;  ///< received
   bool operator==(const LinkBytes&) const = default;
+  LinkBytes& operator+=(const LinkBytes& o) {
+    nvme_read += o.nvme_read;
+    nvme_write += o.nvme_write;
+    h2d += o.h2d;
+    d2h += o.d2h;
+    collective += o.collective;
+    message += o.message;
+    return *this;
+  }
   LinkBytes operator*(std::uint64_t ranks) const {
-    return {nvme_read * ranks, nvme_write * ranks, h2d * ranks, d2h * ranks, collective * ranks};
+    return {nvme_read * ranks, nvme_write * ranks, h2d * ranks, d2h * ranks, collective * ranks, message * ranks};
   }
 };
 
-/// Of one iteration of a training plan.
+/// Of one iteration of a training plan of the workload's rank.
 LinkBytes byte_law(const Workload& workload, const Schedule& schedule);
+/// Of all ranks.
+LinkBytes byte_law_of_all(const Workload& workload, const Schedule& schedule);
 
 }  // namespace sluice

@@ -16,15 +16,16 @@ Part Emitter::buffer(std::string name, Tier tier, std::uint64_t bytes, Life life
   return {static_cast<BufferId>(plan_.buffers.size() - 1), 0, bytes, Slot::current};
 }
 
-/// Of comm each group has its own.
+/// Of those between ranks each group has its own.
 LaneId Emitter::lane_of(LaneKind kind, std::int32_t group) {
-  const std::size_t at = static_cast<std::size_t>(kind) +
-                         (kind == LaneKind::comm ? static_cast<std::size_t>(group) : 0) * lane_names.size();
+  const bool is_of_group = kind == LaneKind::comm || kind == LaneKind::send || kind == LaneKind::receive;
+  const std::size_t at =
+      static_cast<std::size_t>(kind) + (is_of_group ? static_cast<std::size_t>(group) : 0) * lane_names.size();
   if (lanes_.size() <= at) lanes_.resize(at + 1, -1);
   if (lanes_[at] < 0) {
     lanes_[at] = static_cast<std::int32_t>(plan_.lanes.size());
     plan_.lanes.push_back(
-        {kind, kind == LaneKind::nvme_read || kind == LaneKind::nvme_write, kind == LaneKind::comm ? group : -1});
+        {kind, kind == LaneKind::nvme_read || kind == LaneKind::nvme_write, is_of_group ? group : -1});
   }
   return static_cast<LaneId>(lanes_[at]);
 }
@@ -37,6 +38,25 @@ Op& Emitter::collective(OpKind kind, std::int32_t group, UnitId unit, LaneKind l
   op.group = group;
   op.collective = met_[static_cast<std::size_t>(group)]++;
   return op;
+}
+
+Op& Emitter::message(OpKind kind, std::int32_t group, RankId peer, const Part& part, UnitId unit, int micro_batch) {
+  const LaneId lane = lane_of(kind == OpKind::send ? LaneKind::send : LaneKind::receive, group);
+  Op& op = append(kind, lane, unit);
+  op.micro_batch = micro_batch;
+  op.group = group;
+  op.peer = peer;
+  op.collective = messages_[{lane, peer}]++;
+  op.bytes = part.bytes;
+  return op;
+}
+
+void Emitter::send(std::int32_t group, RankId to, const Part& part, UnitId unit, int micro_batch) {
+  touch(message(OpKind::send, group, to, part, unit, micro_batch), part, Role::src, Mode::read);
+}
+
+void Emitter::receive(std::int32_t group, RankId from, const Part& part, UnitId unit, int micro_batch) {
+  touch(message(OpKind::receive, group, from, part, unit, micro_batch), part, Role::dst, Mode::write);
 }
 
 Op& Emitter::append(OpKind kind, LaneId lane, UnitId unit) {

@@ -1,7 +1,9 @@
 // Writes lanes, buffers and ops into a plan. Knows the plan's types and nothing about models.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/plan/finish.h"
@@ -48,6 +50,9 @@ class Emitter {
   Op& op(OpKind kind, LaneKind lane, UnitId unit = -1);
   /// The next collective of a group of the plan, on the group's lane or, where another is named, there.
   Op& collective(OpKind kind, std::int32_t group, UnitId unit = -1, LaneKind lane = LaneKind::comm);
+  /// The next message to, or from, a member of a group, on the group's lane for that.
+  void send(std::int32_t group, RankId to, const Part& part, UnitId unit, int micro_batch = -1);
+  void receive(std::int32_t group, RankId from, const Part& part, UnitId unit, int micro_batch = -1);
 
   static void touch(Op& op, const Part& part, Role role, Mode mode);
 
@@ -63,6 +68,7 @@ class Emitter {
 
  private:
   Op& append(OpKind kind, LaneId lane, UnitId unit);
+  Op& message(OpKind kind, std::int32_t group, RankId peer, const Part& part, UnitId unit, int micro_batch);
   LaneId lane_of(LaneKind kind, std::int32_t group);
   void note_lives();
 
@@ -70,7 +76,8 @@ class Emitter {
   Detail detail_;
   std::vector<std::int32_t> lanes_;  ///< by kind, then by group: index in the plan, -1 for none yet
   std::vector<std::int32_t> met_;    ///< by group: collectives so far
-  Op scratch_{};                     ///< Detail::lives: the op that is being written
+  std::map<std::pair<LaneId, RankId>, std::int32_t> messages_;  ///< by lane and peer: so far
+  Op scratch_{};                                                ///< Detail::lives: the op that is being written
   Lives lives_;
 };
 

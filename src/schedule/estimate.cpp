@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "offload/parallel.h"
 #include "offload/plan/simulate.h"
 #include "src/schedule/build.h"
+#include "src/schedule/stages.h"
 
 namespace sluice {
 namespace {
@@ -29,7 +31,8 @@ Estimator::Estimator(const Workload& workload, const HardwareProfile& hw) : work
   const ModelConfig& config = workload.model->config;
   const auto layers =
       std::max(layers_min, static_cast<std::int64_t>(static_cast<double>(config.layers) * ops_max / ops));
-  if (layers >= config.layers) return;
+  // A pipeline's bubble is a matter of its stages, which fewer layers would cut otherwise.
+  if (layers >= config.layers || workload.stages() > 1) return;
   ModelConfig fewer = config;
   fewer.layers = layers;
   sample_ = build_model(fewer);
@@ -55,9 +58,18 @@ Schedule Estimator::sampled(const Schedule& schedule) const {
 }
 
 StepEstimate Estimator::simulated(const Workload& workload, const Schedule& schedule) const {
-  const StepPlan plan = build_sketch(workload.main_kind(), workload, schedule);
-  const Simulation sim = simulate(plan, hw_);
-  return {sim.step_seconds, sim.bound_seconds, plan.ops.size()};
+  std::vector<StepPlan> plans(workload.stages());
+  parallel_for(plans.size(), [&](std::size_t s) {
+    plans[s] = build_sketch(workload.main_kind(), at_stage(workload, static_cast<RankId>(s)), schedule);
+  });
+  std::size_t ops = 0;
+  for (const StepPlan& plan : plans) ops += plan.ops.size();
+  if (plans.size() > 1) {
+    const WorldSimulation sim = simulate_world(plans, hw_);
+    return {sim.step_seconds, sim.bound_seconds, ops};
+  }
+  const Simulation sim = simulate(plans.front(), hw_);
+  return {sim.step_seconds, sim.bound_seconds, ops};
 }
 
 StepEstimate Estimator::estimate(const Schedule& schedule) const {

@@ -38,6 +38,10 @@ void GradientMoves::close_lot(UnitId u, int mb) {
   if (!lot_sums_.ends_lot(mb)) return;
   const int lot = lot_sums_.lot_of(mb);
   std::vector<Part>& sums = unit(u).gradients;
+  if (u == head_unit() && has_tied_elsewhere()) {
+    send(tied_gradient_group(), stages_.stage_of(0), tied_gradient(lot), lot_label(0, "tied_gradient", lot), 0);
+    tied_gradient(lot) = Part{};
+  }
   if (u == 0 && has_tied_gradient()) {
     Part& tied = tied_gradient(lot);
     add(tied, sums.back().slice(spec(0).tensors.front().offset * 4, tied.bytes), 0);
@@ -63,14 +67,24 @@ Part& GradientMoves::tied_gradient(int lot) {
   Tied& tied = tied_[static_cast<std::size_t>(lot)];
   if (tied.open.valid()) return tied.open;
   const std::string name = lot_label(0, "tied_gradient", lot);
+  if (tied.arrived.valid()) return tied.open = landed(std::exchange(tied.arrived, Part{}), name, 0);
   if (tied.parked.part.valid()) {
     tied.open = bring(tied.parked, name, 0, -1, Life::lasting);
     tied.parked = {};
     return tied.open;
   }
-  const ModelConfig& c = work_.model->config;
-  tied.open = device(name, 4 * static_cast<std::uint64_t>(c.vocabulary * c.hidden), Life::lasting);
+  tied.open = device(name, tied_bytes(4), Life::lasting);
   return tied.open;
+}
+
+void GradientMoves::receive_tied_gradients(const MicroBatchGroup& group) {
+  if (!has_tied_elsewhere()) return;
+  for (int mb = group.first; mb < group.end; ++mb) {
+    const int lot = lot_sums_.lot_of(mb);
+    if (lot_sums_.ends_lot(mb))
+      tied_[static_cast<std::size_t>(lot)].arrived = receive(tied_gradient_group(), stages_.stage_of(head_unit()),
+                                                             tied_bytes(4), lot_label(0, "tied_gradient", lot), 0);
+  }
 }
 
 void GradientMoves::park_tied_gradients() {
@@ -113,7 +127,7 @@ void GradientMoves::reduce(UnitId u, int lot) {
 /// Over the ranks: first those that share one copy of the states, neighbours and so a part of the tree, then the
 /// replicas, each of which adds up a part of the shard for all of them.
 Part GradientMoves::reduced(UnitId u, const Part& gradient) {
-  if (work_.ranks() == 1) return gradient;
+  if (work_.data_ranks() == 1) return gradient;
   const auto on_device = [&] {
     const Life life = work_.reduction == Reduction::pass ? Life::lasting : Life::brief;
     return work_.shards() == 1 ? gradient : device(label(u, "gradient.shard"), work_.shard_numel(u) * 4, life);

@@ -18,6 +18,8 @@ class GradientMoves : RankMoves {
   void close_lot(UnitId u, int mb);
   bool has_tied_gradient() const { return kind_ == PlanKind::train && work_.model->config.tied; }
   Part& tied_gradient(int lot);
+  /// Of the lots that end among these micro-batches, where the head is on another stage than the embedding.
+  void receive_tied_gradients(const MicroBatchGroup& group);
   /// The unit's gradient over the ranks; behind a lot that is not the last its shard waits for the others.
   void reduce(UnitId u, int lot);
   /// gradient tile -> host (and its norm) -> where it waits, or the staging of its update
@@ -29,6 +31,7 @@ class GradientMoves : RankMoves {
   struct Tied {
     Part open;
     Parked parked;
+    Part arrived;  ///< from the head's stage
   };
   void add(const Part& from, const Part& to, UnitId u);
   Part reduced(UnitId u, const Part& gradient);

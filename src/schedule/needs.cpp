@@ -5,6 +5,7 @@
 
 #include "offload/parallel.h"
 #include "src/schedule/build.h"
+#include "src/schedule/stages.h"
 
 namespace sluice {
 namespace {
@@ -59,22 +60,34 @@ bool within(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_b
   return true;
 }
 
-TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
+std::vector<TierBytes> stage_needs(const Workload& workload, const Schedule& schedule) {
   const std::vector<PlanKind> kinds = kinds_of_plan(workload, schedule);
-  std::vector<TierBytes> needs(kinds.size());
-  parallel_for(kinds.size(), [&](std::size_t i) { needs[i] = packed(build_lives(kinds[i], workload, schedule)); });
+  std::vector<TierBytes> of_plans(workload.stages() * kinds.size()), needs(workload.stages());
+  parallel_for(of_plans.size(), [&](std::size_t i) {
+    const Workload stage = at_stage(workload, static_cast<RankId>(i / kinds.size()));
+    of_plans[i] = packed(build_lives(kinds[i % kinds.size()], stage, schedule));
+  });
+  for (std::size_t i = 0; i < of_plans.size(); ++i)
+    needs[i / kinds.size()] = larger(needs[i / kinds.size()], of_plans[i]);
+  return needs;
+}
+
+TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
   TierBytes most;
-  for (const TierBytes& n : needs) most = larger(most, n);
+  for (const TierBytes& stage : stage_needs(workload, schedule)) most = larger(most, stage);
   return most;
 }
 
 TierBytes live_needs(const Workload& workload, const Schedule& schedule, Plans plans) {
   TierBytes most;
-  for (const PlanKind kind : kinds_of_plan(workload, schedule)) {
-    thread_local BufferLives lives;
-    build_lives(kind, workload, schedule, lives);
-    most = larger(most, most_alive(lives));
-    if (plans == Plans::main) break;
+  for (RankId s = 0; s < workload.stages(); ++s) {
+    const Workload stage = at_stage(workload, s);
+    for (const PlanKind kind : kinds_of_plan(workload, schedule)) {
+      thread_local BufferLives lives;
+      build_lives(kind, stage, schedule, lives);
+      most = larger(most, most_alive(lives));
+      if (plans == Plans::main) break;
+    }
   }
   return most;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "src/schedule/schedule.h"
 
@@ -19,8 +20,10 @@ struct TierBytes {
 /// Whether they keep the budgets, with `margin` times as much taken; a budget of 0 is none.
 bool within(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_bytes, double margin = 1);
 
-/// Arena bytes that a run with this schedule needs: the largest over its kinds of plan (train, evaluate, flush), packed
-/// as they will be.
+/// Arena bytes that a run with this schedule needs on a rank of each stage: the largest over its kinds of plan (train,
+/// evaluate, flush), packed as they will be.
+std::vector<TierBytes> stage_needs(const Workload& workload, const Schedule& schedule);
+/// Of each tier the most of any stage.
 TierBytes run_needs(const Workload& workload, const Schedule& schedule);
 
 /// At least so much: the most bytes alive at one point of program order. Packing comes within 2% of it, at a far higher

@@ -62,7 +62,8 @@ void OptimizerMoves::update_tile(const TileRef& t) {
   Emitter::touch(op, w[StateKind::exp_avg], Role::exp_avg, Mode::read_write);
   Emitter::touch(op, w[StateKind::exp_avg_sq], Role::exp_avg_sq, Mode::read_write);
   Emitter::touch(op, w[StateKind::gradient], Role::gradient, Mode::read);
-  if (schedule_.update_ahead) Emitter::touch(op, parts_.control.slice(0, control_result_bytes), Role::control, Mode::read);
+  if (schedule_.update_ahead)
+    Emitter::touch(op, parts_.control.slice(0, control_result_bytes), Role::control, Mode::read);
   if (!on_device) return;
   Emitter::touch(op, parts_.diverged.slice(8 * static_cast<std::uint64_t>(t.unit), 8), Role::diverged,
                  t.index == 0 ? Mode::write : Mode::read_write);
@@ -90,7 +91,7 @@ void OptimizerMoves::verify() {
   emit_.move(OpKind::copy, LaneKind::d2h, -1, parts_.diverged, found);
   Op& op = emit_.op(OpKind::verify, LaneKind::optimizer);
   for (UnitId u = 0; u <= head_unit(); ++u)
-    if (choice(u).update_on_device)
+    if (has(u) && choice(u).update_on_device)
       Emitter::touch(op, found.slice(8 * static_cast<std::uint64_t>(u), 8), Role::diverged, Mode::read);
 }
 

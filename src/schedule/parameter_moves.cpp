@@ -1,5 +1,7 @@
 #include "src/schedule/parameter_moves.h"
 
+#include "sluice/status.h"
+
 namespace sluice {
 
 void ParameterMoves::open_parameters(UnitId u) {
@@ -54,6 +56,19 @@ void ParameterMoves::fetch_second_copy(UnitId u) {
   emit_.move(OpKind::copy, LaneKind::h2d, u, unit(u).second_copy, own_part(open, close_group));
   if (work_.close_ranks() > 1) gather_parts(u, open, close_group);
 }
+
+void ParameterMoves::send_tied() {
+  // The matrix is what the unit begins with: the copy serves as the unit does.
+  SLUICE_CHECK(spec(0).tensors.front().offset == 0, "%s", spec(0).tensors.front().name.c_str());
+  send(tied_group(), stages_.stage_of(head_unit()), unit(0).open.slice(0, tied_bytes(element_bytes())),
+       label(0, "tied"), 0);
+}
+
+void ParameterMoves::receive_tied() {
+  arrived_tied_ = receive(tied_group(), stages_.stage_of(0), tied_bytes(element_bytes()), label(0, "tied"), 0);
+}
+
+void ParameterMoves::land_tied() { parts_.tied = landed(arrived_tied_, label(0, "tied"), head_unit()); }
 
 void ParameterMoves::close_parameters(UnitId u) { unit(u).open = Part{}; }
 

@@ -20,8 +20,14 @@ class ParameterMoves : RankMoves {
   void keep_second_copy(UnitId u);
   void fetch_second_copy(UnitId u);
   void close_parameters(UnitId u);
+  /// A tied matrix, where the head is on another stage than the embedding: once a step, from open parameters to a copy
+  /// that stays for all passes over the head.
+  void send_tied();
+  void receive_tied();
+  void land_tied();
 
  private:
+  Part arrived_tied_;
   void gather_parts(UnitId u, const Part& whole, std::int32_t group);
 };
 

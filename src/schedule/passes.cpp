@@ -1,24 +1,102 @@
 #include "src/schedule/passes.h"
 
+#include <algorithm>
 #include <array>
+#include <optional>
 
 namespace sluice {
+namespace {
 
-PassOrder order_passes(PlanKind kind, const Workload& workload, const Schedule& schedule) {
-  const bool trains = kind == PlanKind::train;
-  const std::size_t units = workload.model->units.size();
-  const auto head = static_cast<UnitId>(units) - 1;
-  PassOrder order;
-  for (const MicroBatchGroup& group : micro_batch_groups(workload, schedule, kind)) {
-    for (UnitId u = 0; u < head; ++u) order.passes.push_back({Phase::forward, u, group});
-    order.passes.push_back({Phase::head, head, group});
-    for (UnitId u = head - 1; trains && u >= 0; --u) order.passes.push_back({Phase::backward, u, group});
+/// Without a way back each group goes through all chunks of the stage.
+std::vector<StagePass> turns_of_stage(PlanKind kind, const Pipeline& pipeline, RankId stage) {
+  if (kind == PlanKind::train) return stage_passes(pipeline, stage);
+  std::vector<StagePass> turns;
+  for (int group = 0; group < pipeline.groups; ++group)
+    for (int chunk = 0; chunk < pipeline.chunks; ++chunk) turns.push_back({StagePass::Kind::forward, chunk, group});
+  return turns;
+}
+
+/// When a stage listens to what comes from the others.
+class Listening {
+ public:
+  Listening(PlanKind kind, const Pipeline& pipeline, RankId stage, bool head_is_alone)
+      : pipeline_(pipeline), stage_(stage), head_is_alone_(head_is_alone) {
+    for (RankId s = 0; s < pipeline.stages; ++s) passes_.push_back(turns_of_stage(kind, pipeline, s));
+    order_ = common_order(pipeline, passes_);
   }
 
+  /// The turn of this stage ahead of whose work it listens to what comes to its turn `index`; none where nothing does.
+  std::optional<std::size_t> turn_for(std::size_t index) const {
+    const StagePass& pass = passes_[stage_][index];
+    const int place = place_of(pipeline_, stage_, pass.chunk);
+    const bool forward = pass.kind == StagePass::Kind::forward;
+    const int from = forward ? place - 1 : place + 1;
+    if (from < 0 || from == pipeline_.places() || owner_of(pipeline_, from).stage == stage_) return std::nullopt;
+    // A head alone has its gradient when it is passed.
+    const bool at_head = !forward && head_is_alone_ && from == pipeline_.places() - 1;
+    return before(index, from, pass.group, forward || at_head);
+  }
+  /// The same for what the head has for a tied matrix.
+  std::size_t turn_for_head(std::size_t index) const {
+    return before(index, pipeline_.places() - 1, passes_[stage_][index].group, true);
+  }
+
+ private:
+  std::size_t before(std::size_t index, int sender, int group, bool forward) const {
+    const auto [stage, chunk] = owner_of(pipeline_, sender);
+    const std::vector<StagePass>& theirs = passes_[stage];
+    const auto sends = std::ranges::find_if(theirs, [&, chunk = chunk](const StagePass& p) {
+      return p.chunk == chunk && p.group == group && (p.kind == StagePass::Kind::forward) == forward;
+    });
+    SLUICE_CHECK(sends != theirs.end(), "(place %d, group %d)", sender, group);
+    const std::size_t sent = order_[stage][static_cast<std::size_t>(sends - theirs.begin())];
+    const auto behind = std::ranges::upper_bound(order_[stage_], sent) - order_[stage_].begin();
+    return std::min(index > 0 ? index - 1 : 0, static_cast<std::size_t>(behind));
+  }
+
+  const Pipeline& pipeline_;
+  RankId stage_;
+  bool head_is_alone_;  ///< at the last place
+  AllPasses passes_;
+  std::vector<std::vector<std::size_t>> order_;
+};
+
+/// Where the units are and who passes them.
+struct Cut {
+  Stages stages;
+  RankId stage;
+  UnitId head;
+  bool tied, head_is_alone;
+  Cut(const Workload& workload, const Schedule& schedule)
+      : stages(workload, schedule),
+        stage(workload.topology.position(pipeline_axes)),
+        head(static_cast<UnitId>(workload.model->units.size()) - 1),
+        tied(workload.model->config.tied),
+        head_is_alone(!schedule.cut.empty() && schedule.cut.back() == head) {}
+};
+
+/// The passes of a turn: over the units of a chunk, up or down.
+std::vector<Pass> passes_of(const StagePass& turn, const MicroBatchGroup& group, const Cut& cut) {
+  std::vector<Pass> passes;
+  const auto add = [&](Phase phase, UnitId u) {
+    const StageChunk owner = cut.stages.owner(u);
+    if (owner.stage == cut.stage && owner.chunk == turn.chunk) passes.push_back({phase, u, group});
+  };
+  const bool forward = turn.kind == StagePass::Kind::forward;
+  for (UnitId u = 0; forward && u < cut.head; ++u) add(Phase::forward, u);
+  if (forward) add(Phase::head, cut.head);
+  for (UnitId u = cut.head - 1; !forward && u >= 0; --u) add(Phase::backward, u);
+  return passes;
+}
+
+/// Which of each unit's passes is first and last, which read parameters, and in which order units are updated.
+void mark(PassOrder& order, const Cut& cut, bool trains, bool update_ahead) {
+  const std::size_t units = static_cast<std::size_t>(cut.head) + 1;
   // By phase and unit: its latest pass so far.
   std::array<std::vector<Pass*>, 3> latest;
   latest.fill(std::vector<Pass*>(units, nullptr));
   order.readers.resize(units);
+  const bool is_tied_here = cut.tied && cut.stages.stage_of(0) == cut.stages.stage_of(cut.head);
   for (std::size_t p = 0; p < order.passes.size(); ++p) {
     Pass& pass = order.passes[p];
     const auto unit = static_cast<std::size_t>(pass.unit);
@@ -28,13 +106,50 @@ PassOrder order_passes(PlanKind kind, const Workload& workload, const Schedule& 
     if (before != nullptr) before->is_last = false;
     before = &pass;
     if (pass.reads_parameters()) order.readers[unit].push_back(p);
-    if (pass.phase == Phase::head && workload.model->config.tied) order.readers.front().push_back(p);
-    if (trains && pass.is_first && schedule.update_ahead && pass.phase != Phase::backward)
-      order.updates.push_back(pass.unit);
+    if (pass.phase == Phase::head && is_tied_here) order.readers.front().push_back(p);
+    if (trains && pass.is_first && update_ahead && pass.phase != Phase::backward) order.updates.push_back(pass.unit);
   }
   for (const Pass& pass : order.passes)
-    if (trains && !schedule.update_ahead && pass.is_last && pass.phase != Phase::forward)
-      order.updates.push_back(pass.unit);
+    if (trains && !update_ahead && pass.is_last && pass.phase != Phase::forward) order.updates.push_back(pass.unit);
+}
+
+}  // namespace
+
+PassOrder order_passes(PlanKind kind, const Workload& workload, const Schedule& schedule) {
+  const std::vector<MicroBatchGroup> groups = micro_batch_groups(workload, schedule, kind);
+  const Cut cut(workload, schedule);
+  const Pipeline pipeline = pipeline_of(workload, schedule, static_cast<int>(groups.size()));
+  const std::vector<StagePass> turns = turns_of_stage(kind, pipeline, cut.stage);
+  PassOrder order;
+  std::vector<std::size_t> kept;  // turns that have passes: a chunk that is the head alone has no way back
+  std::vector<std::size_t> at_kept(turns.size());  // of each turn, the latest kept one
+  for (std::size_t t = 0; t < turns.size(); ++t) {
+    const std::vector<Pass> passes = passes_of(turns[t], groups[static_cast<std::size_t>(turns[t].group)], cut);
+    if (!passes.empty()) {
+      order.turns.push_back(order.passes.size());
+      kept.push_back(t);
+    }
+    at_kept[t] = kept.empty() ? 0 : kept.size() - 1;
+    for (const Pass& pass : passes) {
+      order.passes.push_back(pass);
+      order.passes.back().turn = kept.size() - 1;
+    }
+  }
+  order.listens.resize(kept.size());
+  order.listens_to_head.resize(kept.size());
+  if (pipeline.stages > 1) {
+    const Listening listening(kind, pipeline, cut.stage, cut.head_is_alone);
+    const bool has_head_elsewhere = cut.tied && cut.stages.stage_of(cut.head) != cut.stage;
+    for (std::size_t k = 0; k < kept.size(); ++k) {
+      const StagePass& turn = turns[kept[k]];
+      if (const auto at = listening.turn_for(kept[k])) order.listens[at_kept[*at]].push_back(k);
+      const bool ends_embedding =
+          turn.kind != StagePass::Kind::forward && place_of(pipeline, cut.stage, turn.chunk) == 0;
+      if (has_head_elsewhere && ends_embedding)
+        order.listens_to_head[at_kept[listening.turn_for_head(kept[k])]].push_back(k);
+    }
+  }
+  mark(order, cut, kind == PlanKind::train, schedule.update_ahead);
   return order;
 }
 

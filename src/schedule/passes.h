@@ -1,9 +1,10 @@
-// In which order a step passes over the units of a model: a pure function, and all that the program's order follows from.
+// In which order a step passes over the units of a model: a pure function, and all that the program's order follows
+// from.
 #pragma once
 
 #include <vector>
 
-#include "src/schedule/schedule.h"
+#include "src/schedule/stages.h"
 
 namespace sluice {
 
@@ -14,6 +15,7 @@ struct Pass {
   Phase phase;
   UnitId unit;
   MicroBatchGroup group;
+  std::size_t turn = 0;                    ///< that it is of
   bool is_first = false, is_last = false;  ///< of the unit's passes in this direction
 
   /// The embedding's backward pass needs none.
@@ -22,12 +24,22 @@ struct Pass {
 
 struct PassOrder {
   std::vector<Pass> passes;
+  /// The first pass of each turn: of a group through all units of a stage's chunk in one direction. What comes from
+  /// other stages comes to it.
+  std::vector<std::size_t> turns;
+  /// By turn: those for which a stage begins to listen ahead of its work, to other stages and, with a tied matrix whose
+  /// head is elsewhere, to the head. It listens one turn ahead, and no later than behind its last pass that comes ahead
+  /// of the sender's in an order that all stages have in common. So nobody waits for a listener who waits for somebody
+  /// else to listen, even where bytes of what was sent are used again: in that order all can be done one after the
+  /// other.
+  std::vector<std::vector<std::size_t>> listens, listens_to_head;
   std::vector<std::vector<std::size_t>> readers;  ///< by unit: the passes that read its parameters
   std::vector<UnitId> updates;                    ///< the order in which units are updated
 };
 
-/// Of a plan of this kind: train, evaluate and decode. Each group of micro-batches goes through all units, and in training
-/// back again, before the next one does.
+/// Of a plan of this kind (train, evaluate and decode), of the workload's rank. One stage has each group of
+/// micro-batches go through all units, and in training back again, before the next one does; several go as their
+/// pipeline's order says. The head is passed on the way forward.
 PassOrder order_passes(PlanKind kind, const Workload& workload, const Schedule& schedule);
 
 }  // namespace sluice

@@ -163,6 +163,44 @@ std::vector<StagePass> stage_passes(const Pipeline& pipeline, RankId stage) {
   SLUICE_CHECK(false, "(pipeline order %d)", static_cast<int>(pipeline.order));
 }
 
+std::vector<std::vector<std::size_t>> common_order(const Pipeline& pipeline, const AllPasses& passes) {
+  constexpr int not_yet = -1;
+  const auto places = static_cast<std::size_t>(pipeline.places()), groups = static_cast<std::size_t>(pipeline.groups);
+  // When passes have ended, by place and group.
+  std::vector<int> forward(places * groups, not_yet), backward(forward);
+  std::vector<int> free(passes.size());  // when each stage is
+  std::vector<std::vector<std::size_t>> order(passes.size());
+  std::size_t all = 0;
+  for (const std::vector<StagePass>& stage : passes) all += stage.size();
+  for (std::size_t at = 0; at < all; ++at) {
+    std::size_t next = passes.size();
+    int begins = 0;
+    for (std::size_t s = 0; s < passes.size(); ++s) {
+      if (order[s].size() == passes[s].size()) continue;
+      const StagePass& pass = passes[s][order[s].size()];
+      const auto place = static_cast<std::size_t>(place_of(pipeline, static_cast<RankId>(s), pass.chunk));
+      const std::size_t here = place * groups + static_cast<std::size_t>(pass.group);
+      const bool goes_back = pass.kind != Kind::forward;
+      const int given = !goes_back                           ? (place == 0 ? 0 : forward[here - groups])
+                        : pass.kind == Kind::backward_weight ? 0
+                        : place + 1 == places                ? forward[here]
+                                                             : backward[here + groups];
+      if (given == not_yet) continue;
+      const int start = std::max(given, free[s]);
+      if (next == passes.size() || start < begins) next = s, begins = start;
+    }
+    SLUICE_CHECK(next < passes.size(), "(pass %zu of %zu)", at, all);
+    const StagePass& pass = passes[next][order[next].size()];
+    const auto place = static_cast<std::size_t>(place_of(pipeline, static_cast<RankId>(next), pass.chunk));
+    const std::size_t here = place * groups + static_cast<std::size_t>(pass.group);
+    free[next] = begins + (pass.kind == Kind::backward ? 2 : 1);
+    if (pass.kind == Kind::forward) forward[here] = free[next];
+    if (pass.kind == Kind::backward || pass.kind == Kind::backward_input) backward[here] = free[next];
+    order[next].push_back(at);
+  }
+  return order;
+}
+
 int place_of(const Pipeline& pipeline, RankId stage, int chunk) {
   const bool turns = pipeline.order == PipelineOrder::zb_v && chunk == 1;
   return chunk * pipeline.stages + (turns ? pipeline.stages - 1 - stage : stage);

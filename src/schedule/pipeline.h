@@ -1,10 +1,10 @@
 // In which order the stages of a pipeline pass over their parts of the model: a pure function of a few numbers.
 //
-// A model that is cut into `stages` x `chunks` parts goes along *places*: place 0 begins with the embedding, the last one
-// ends with the head. A stage has `chunks` of them. Micro-batches go through a place in groups, each in one pass; with
-// larger groups parameters are streamed less often, and the bubble is larger. With m groups of equal passes, p stages, v
-// chunks, and T_F, T_B, T_W seconds for a group's forward pass, the backward pass to its input, and to the weights, over
-// all chunks of a stage:
+// A model that is cut into `stages` x `chunks` parts goes along *places*: place 0 begins with the embedding, the last
+// one ends with the head. A stage has `chunks` of them. Micro-batches go through a place in groups, each in one pass;
+// with larger groups parameters are streamed less often, and the bubble is larger. With m groups of equal passes, p
+// stages, v chunks, and T_F, T_B, T_W seconds for a group's forward pass, the backward pass to its input, and to the
+// weights, over all chunks of a stage:
 //
 //   order        idle between a stage's first pass and its last        groups whose activations a stage holds, at most
 //   gpipe        (p-1) (T_F + T_B + T_W)                               m
@@ -13,8 +13,8 @@
 //   zb-h1        (p-1) (T_F + T_B - T_W)                               p
 //   zb-v         0, where T_F = T_B = T_W (and m >= 2 p always)        p
 //
-// GPipe is Huang et al. 2019 (arXiv 1811.06965), 1F1B and interleaved are Narayanan et al. 2021 (2104.04473), ZB-H1 is Qi
-// et al. 2023 (2401.10241), ZB-V Qi et al. 2024 (2405.15362). tests/schedule/pipeline_test.cpp counts all of that.
+// GPipe is Huang et al. 2019 (arXiv 1811.06965), 1F1B and interleaved are Narayanan et al. 2021 (2104.04473), ZB-H1 is
+// Qi et al. 2023 (2401.10241), ZB-V Qi et al. 2024 (2405.15362). tests/schedule/pipeline_test.cpp counts all of that.
 #pragma once
 
 #include <array>
@@ -48,9 +48,15 @@ struct StagePass {
   bool operator==(const StagePass&) const = default;
 };
 
-/// Of a stage, in the order in which it makes them. Weight gradients of a chunk come in the order of the groups, so that
-/// sums do not depend on the pipeline.
+/// Of a stage, in the order in which it makes them. Weight gradients of a chunk come in the order of the groups, so
+/// that sums do not depend on the pipeline.
 std::vector<StagePass> stage_passes(const Pipeline& pipeline, RankId stage);
+
+/// By stage, the passes of each at their places in one order of all, in which a pass comes after those that give it
+/// something: the order in which they would begin if forward passes took a second each, and the ways back as many
+/// together as fits their kind.
+using AllPasses = std::vector<std::vector<StagePass>>;
+std::vector<std::vector<std::size_t>> common_order(const Pipeline& pipeline, const AllPasses& passes);
 
 /// Where a stage's chunk lies along the model, and the stage that has a place.
 int place_of(const Pipeline& pipeline, RankId stage, int chunk);

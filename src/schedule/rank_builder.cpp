@@ -22,14 +22,16 @@ RankBuilder::RankBuilder(RankContext& context)
 void RankBuilder::declare_persistent() {
   const auto units = static_cast<std::uint64_t>(parts_.units.size());
   const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
+  bool updates_on_device = false;
+  for (UnitId u = 0; u <= head_unit(); ++u) updates_on_device |= has(u) && choice(u).update_on_device;
   parts_.losses = device("losses", 8 * micro_batches, Life::persistent);
-  if (!work_.inference && std::ranges::any_of(schedule_.units, &UnitChoice::update_on_device))
-    parts_.diverged = device("diverged", 8 * units, Life::persistent);
+  if (!work_.inference && updates_on_device) parts_.diverged = device("diverged", 8 * units, Life::persistent);
   if (const std::uint64_t numel = rope_table_numel(work_.model->config, work_.positions());
       work_.kernels->apart && numel > 0)
     emit_.at(device("rope", 2 * sizeof(float) * numel, Life::persistent)).holds = Holds::rope;
   parts_.control = emit_.buffer("control", Tier::host, sizeof(ControlBlock) + 8 * micro_batches, Life::persistent);
   for (UnitId u = 0; u <= head_unit(); ++u) {
+    if (!has(u)) continue;
     if (choice(u).resident) {
       unit(u).resident =
           device(label(u, "parameter.resident"), work_.full_numel(u) * element_bytes(), Life::persistent);
@@ -45,7 +47,7 @@ void RankBuilder::declare_persistent() {
     if (bytes > 0) parts_.kv[static_cast<std::size_t>(u)] = device(label(u, "kv_cache"), bytes, Life::persistent);
   }
   parts_.logits = emit_.buffer("logits", Tier::host, 4 * static_cast<std::uint64_t>(work_.model->config.vocabulary),
-                         Life::persistent);
+                               Life::persistent);
   emit_.at(parts_.logits).holds = Holds::logits;
 }
 
@@ -82,8 +84,16 @@ void RankBuilder::declare_home(UnitId u) {
 
 // ---- step control
 
+void RankBuilder::wait_for_commits() {
+  const bool meets = kind_ == PlanKind::train && work_.durable && !schedule_.update_ahead && stages_.count() > 1;
+  if (meets) emit_.collective(OpKind::barrier, barrier_group());
+}
+
+/// The head's stage has them; the others add nothing.
 void RankBuilder::collect_losses() {
-  emit_.move(OpKind::copy, LaneKind::d2h, head_unit(), parts_.losses, parts_.control.slice(sizeof(ControlBlock), parts_.losses.bytes));
+  if (!has(head_unit())) return;
+  emit_.move(OpKind::copy, LaneKind::d2h, head_unit(), parts_.losses,
+             parts_.control.slice(sizeof(ControlBlock), parts_.losses.bytes));
 }
 
 void RankBuilder::control() {

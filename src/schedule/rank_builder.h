@@ -19,6 +19,9 @@ class RankBuilder : RankMoves {
   ActivationMoves activations;
 
   // step control
+  /// Where stages update as they go back and do not meet before they do: none overwrites a slot that another one may
+  /// still have to go back to.
+  void wait_for_commits();
   void collect_losses();
   void control();
   void step_end();

@@ -140,6 +140,31 @@ Part RankMoves::bring(const Parked& parked, const std::string& name, UnitId u, i
   return to;
 }
 
+void RankMoves::send(std::int32_t group, RankId to, const Part& part, const std::string& name, UnitId u, int mb) {
+  Part from = part;
+  if (work_.meets_in_host) {
+    from = stage(name + ".sent", part.bytes);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, part, from, -1, mb);
+  }
+  emit_.send(group, to, from, u, mb);
+}
+
+Part RankMoves::receive(std::int32_t group, RankId from, std::uint64_t bytes, const std::string& name, UnitId u,
+                        int mb) {
+  const Part to = work_.meets_in_host ? emit_.buffer(name + ".arrived", Tier::host, bytes, Life::lasting)
+                                      : device(name, bytes, Life::lasting);
+  emit_.receive(group, from, to, u, mb);
+  return to;
+}
+
+/// Not where it is received: copies that are listed behind it would wait for another stage.
+Part RankMoves::landed(const Part& arrived, const std::string& name, UnitId u, int mb) {
+  if (!work_.meets_in_host) return arrived;
+  const Part to = device(name, arrived.bytes, Life::lasting);
+  emit_.move(OpKind::copy, LaneKind::h2d, u, arrived, to, -1, mb);
+  return to;
+}
+
 std::string RankMoves::lot_label(UnitId u, const char* what, int lot) const {
   std::string name = label(u, what);
   if (!name.empty() && work_.lots > 1) name += ".lot" + std::to_string(lot);

@@ -13,13 +13,18 @@
 #include "offload/state/moment_layout.h"
 #include "src/model/sublayer.h"
 #include "src/schedule/emitter.h"
-#include "src/schedule/schedule.h"
+#include "src/schedule/stages.h"
 
 namespace sluice {
 
 /// Of StepPlan::groups: who has the other shards, who votes on a step, who has the same shard, and who of the first is
-/// close.
-constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2, close_group = 3;
+/// close. Behind these are those of messages between stages: for each chunk of a stage activations that come to it, and
+/// the gradients that go back for them; then a tied matrix on its way to the head, and the gradient that the head has
+/// for it; and all ranks for barriers. What goes opposite ways is apart, so that neither waits behind the other.
+constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2, close_group = 3,
+                       first_message_group = 4;
+constexpr std::int32_t activation_group(int chunk) { return first_message_group + 2 * chunk; }
+constexpr std::int32_t gradient_group(int chunk) { return activation_group(chunk) + 1; }
 
 /// One transfer and optimizer tile: elements [element, element + numel) of the rank's shard of the unit.
 struct TileRef {
@@ -30,7 +35,8 @@ struct TileRef {
 std::vector<TileRef> unit_tiles(const Workload& workload, const Schedule& schedule, UnitId unit);
 
 /// What an update reads and writes: those that have a home.
-inline constexpr std::array home_states{StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
+inline constexpr std::array home_states{StateKind::parameter, StateKind::remainder, StateKind::exp_avg,
+                                        StateKind::exp_avg_sq};
 
 struct RankParts {
   struct Parked {
@@ -38,8 +44,9 @@ struct RankParts {
     Part part;
   };
   struct PerMicroBatch {
-    Part x, saved, d;  ///< on the device: input, saved activations, gradient of the input
-    Part produced;     ///< the input as its producer left it, until it is parked
+    Part x, saved, d;           ///< on the device: input, saved activations, gradient of the input
+    Part produced;              ///< the input as its producer left it, until it is parked
+    Part arrived_x, arrived_d;  ///< in host memory, from another stage
     Parked parked_x, parked_saved, parked_d;
   };
   /// The tile of each state while it is worked on.
@@ -66,6 +73,7 @@ struct RankParts {
   std::vector<PerUnit> units;
   std::vector<Part> tokens;  ///< by micro-batch
   std::vector<Part> kv;      ///< by unit
+  Part tied;                 ///< the embedding's matrix, where the head is on another stage than that
   Part losses, control, logits;
   Part diverged;          ///< per unit, counted on the device
   bool has_norm = false;  ///< the step's norm has been begun
@@ -77,6 +85,7 @@ struct RankContext {
   const Workload& work;
   const Schedule& schedule;
   PlanKind kind;
+  Stages stages;
   RankParts parts;
 };
 
@@ -92,6 +101,8 @@ class RankMoves {
         work_(context.work),
         schedule_(context.schedule),
         kind_(context.kind),
+        stages_(context.stages),
+        stage_(work_.topology.position(pipeline_axes)),
         parts_(context.parts),
         moments_(MomentLayout::of(work_.moments, schedule_.tile_numel)) {}
 
@@ -102,6 +113,17 @@ class RankMoves {
   PerMicroBatch& micro(UnitId u, int mb) { return unit(u).mb[static_cast<std::size_t>(mb)]; }
   Tile& tile(const TileRef& t) { return unit(t.unit).tile[static_cast<std::size_t>(t.index)]; }
   Tile& device_tile(const TileRef& t) { return unit(t.unit).device_tile[static_cast<std::size_t>(t.index)]; }
+  /// Whether the unit is this stage's.
+  bool has(UnitId u) const { return stages_.stage_of(u) == stage_; }
+  bool has_tied_elsewhere() const {
+    return work_.model->config.tied && stages_.stage_of(0) != stages_.stage_of(head_unit());
+  }
+  std::int32_t tied_group() const { return activation_group(schedule_.pipeline.chunks); }
+  std::int32_t tied_gradient_group() const { return tied_group() + 1; }
+  std::int32_t barrier_group() const { return tied_gradient_group() + 1; }
+  std::uint64_t tied_bytes(std::uint64_t bytes_per_element) const {
+    return bytes_per_element * static_cast<std::uint64_t>(work_.model->config.vocabulary * work_.model->config.hidden);
+  }
   UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
   std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }
   bool has_remainder() const { return work_.dtype == Dtype::bf16; }
@@ -111,6 +133,11 @@ class RankMoves {
   std::string label(UnitId u, const char* what, int mb = -1) const;  ///< empty where the plan has no names
   std::string lot_label(UnitId u, const char* what, int lot) const;
   std::string tile_label(const TileRef& t, StateKind k) const;
+
+  /// To and from another stage: through host memory where ranks meet there. What arrives there is landed later.
+  void send(std::int32_t group, RankId to, const Part& part, const std::string& name, UnitId u, int mb = -1);
+  Part receive(std::int32_t group, RankId from, std::uint64_t bytes, const std::string& name, UnitId u, int mb = -1);
+  Part landed(const Part& arrived, const std::string& name, UnitId u, int mb = -1);
 
   Part device(const std::string& name, std::uint64_t bytes, Life life = Life::brief);
   Part stage(const std::string& name, std::uint64_t bytes);
@@ -130,6 +157,8 @@ class RankMoves {
   const Workload& work_;
   const Schedule& schedule_;
   PlanKind kind_;
+  const Stages& stages_;
+  RankId stage_;
   RankParts& parts_;
   MomentLayout moments_;
 };

@@ -59,7 +59,7 @@ bool Cook::spill(Schedule& s, Saved place, double share) const {
 
 /// Streamed schedules for a group size, fastest first, each needing less memory than the one before.
 std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
-  Schedule s = frugal_schedule(work_);
+  Schedule s = frugal_schedule(work_, wish_.pipeline);
   s.group = group;
   s.update_ahead = update_ahead;
   s.hold = true;

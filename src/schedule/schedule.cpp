@@ -1,6 +1,10 @@
 #include "src/schedule/schedule.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "sluice/status.h"
 
 namespace sluice {
 
@@ -20,12 +24,44 @@ std::uint64_t tile_for(const Workload& workload, std::uint64_t tile_min, std::ui
   std::uint64_t total = 0;
   for (std::size_t u = 0; u < workload.model->units.size(); ++u) total += workload.shard_numel(static_cast<UnitId>(u));
   std::uint64_t tile = tile_min;
+  total /= workload.stages();
   while (tile < (1u << 24) && total / tile > tiles_max) tile *= 2;
   return tile;
 }
 
-Schedule frugal_schedule(const Workload& workload) {
+std::vector<UnitId> cut_evenly(const Workload& workload, int places) {
+  const std::vector<UnitSpec>& units = workload.model->units;
+  const std::size_t count = units.size(), parts = static_cast<std::size_t>(places);
+  SLUICE_CHECK(parts >= 1 && parts <= count, "(%zu places, %zu units)", parts, count);
+  // FLOP of the units before each.
+  std::vector<double> before(count + 1);
+  for (std::size_t u = 0; u < count; ++u) {
+    const SublayerCost cost =
+        sublayer_cost(*workload.model, units[u], workload.shape, workload.dtype, *workload.kernels);
+    before[u + 1] = before[u] + cost.forward_flop + cost.backward_flop;
+  }
+  // least[p][u]: of the sum of squares of p places that have the units before u.
+  constexpr double none = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> least(parts + 1, std::vector<double>(count + 1, none));
+  std::vector<std::vector<std::size_t>> from(parts + 1, std::vector<std::size_t>(count + 1));
+  least[0][0] = 0;
+  for (std::size_t p = 1; p <= parts; ++p)
+    for (std::size_t end = p; end <= count; ++end)
+      for (std::size_t first = p - 1; first < end; ++first) {
+        const double flop = before[end] - before[first], sum = least[p - 1][first] + flop * flop;
+        if (sum < least[p][end]) std::tie(least[p][end], from[p][end]) = std::tuple(sum, first);
+      }
+  std::vector<UnitId> cut(parts - 1);
+  for (std::size_t p = parts, end = count; p > 1; --p) cut[p - 2] = static_cast<UnitId>(end = from[p][end]);
+  return cut;
+}
+
+Schedule frugal_schedule(const Workload& workload, const PipelineChoice& pipeline) {
   Schedule s;
+  if (workload.stages() > 1) {
+    s.pipeline = pipeline;
+    s.cut = cut_evenly(workload, workload.stages() * pipeline.chunks);
+  }
   s.group = 1;
   s.prefetch = 0;
   s.lag = 0;

@@ -12,21 +12,34 @@
 #include "src/model/model.h"
 #include "src/model/shard_map.h"
 #include "src/schedule/lots.h"
+#include "src/schedule/pipeline.h"
 
 namespace sluice {
 
-/// Axes of ranks that each have a part of every batch. The ranks of a shard group, neighbours, have one copy of the
-/// states between them; replicas of the group have the same. Within it those that are close may have a second copy of
-/// parameters between them.
-constexpr AxisSet replica_axes = 1, shard_axes = 6, close_axes = 4;
-/// `shards` divides `ranks`, and `close` divides `shards`; 0: all of them.
-inline Topology data_parallel(RankId ranks, RankId rank = 0, RankId shards = 0, RankId close = 0) {
-  if (shards == 0) shards = ranks;
-  if (close == 0) close = shards;
-  return Topology::of({{"replica", static_cast<RankId>(ranks / shards)},
-                       {"far", static_cast<RankId>(shards / close)},
-                       {"close", close}},
+/// The stages of a pipeline each have a part of the model. Within a stage ranks each have a part of every batch: those
+/// of a shard group, neighbours, have one copy of the stage's states between them; replicas of the group have the same.
+/// Within it those that are close may have a second copy of parameters between them.
+constexpr AxisSet pipeline_axes = 1, replica_axes = 2, shard_axes = 12, close_axes = 8, data_axes = 14;
+
+/// How many ranks there are along the axes.
+struct Mesh {
+  RankId stages = 1;
+  RankId data = 1;    ///< of a stage
+  RankId shards = 0;  ///< of those, that have one copy of the states; divides `data`; 0: all
+  RankId close = 0;   ///< divides `shards`; 0: all
+};
+inline Topology topology_of(Mesh mesh, RankId rank = 0) {
+  if (mesh.shards == 0) mesh.shards = mesh.data;
+  if (mesh.close == 0) mesh.close = mesh.shards;
+  return Topology::of({{"pp", mesh.stages},
+                       {"replica", static_cast<RankId>(mesh.data / mesh.shards)},
+                       {"far", static_cast<RankId>(mesh.shards / mesh.close)},
+                       {"close", mesh.close}},
                       rank);
+}
+/// Of one stage.
+inline Topology data_parallel(RankId ranks, RankId rank = 0, RankId shards = 0, RankId close = 0) {
+  return topology_of({1, ranks, shards, close}, rank);
 }
 
 /// Whether ranks add up their gradients once, or after each lot. Then the lots of a batch go round the ranks, and what
@@ -37,9 +50,9 @@ constexpr std::array<const char*, 2> reduction_names{"last", "pass"};
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
   const ModelSpec* model = nullptr;
-  BatchShape shape;                                ///< of one micro-batch
-  int micro_batches = 1;                           ///< per rank and step
-  int lots = 1;                                    ///< of the rank's part of the batch: in which order it is added up
+  BatchShape shape;       ///< of one micro-batch
+  int micro_batches = 1;  ///< per rank and step; the ranks of a pipeline have the same
+  int lots = 1;           ///< of the rank's part of the batch: in which order it is added up
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;                  ///< of gradients over ranks
   Topology topology;                               ///< whose plan it is
@@ -65,17 +78,24 @@ struct Workload {
   /// That rotary tables are made for.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.sequence; }
   RankId ranks() const { return topology.ranks(); }
+  RankId stages() const { return topology.size(pipeline_axes); }
+  /// Of a stage: the parts of a batch.
+  RankId data_ranks() const { return topology.size(data_axes); }
   RankId shards() const { return topology.size(shard_axes); }
   RankId replicas() const { return topology.size(replica_axes); }
   RankId close_ranks() const { return topology.size(close_axes); }
   LotSums lot_sums() const { return {lots, micro_batches / lots}; }
   /// That are added up before ranks are: the most that a group can have.
   int micro_batches_of_sum() const { return reduction == Reduction::pass ? micro_batches / lots : micro_batches; }
+  /// Which part of a batch is the rank's.
+  RankId data_rank(RankId rank) const { return topology.at(rank).position(data_axes); }
   /// Of the batch's micro-batches, in the order of samples, the one that is a rank's `micro_batch`th.
   std::uint64_t global_micro_batch(RankId rank, int micro_batch) const {
-    const std::uint64_t of_lot = static_cast<std::uint64_t>(micro_batches / lots), at = static_cast<std::uint64_t>(micro_batch);
-    if (reduction == Reduction::last) return rank * static_cast<std::uint64_t>(micro_batches) + at;
-    return (at / of_lot * ranks() + rank) * of_lot + at % of_lot;
+    const std::uint64_t of_lot = static_cast<std::uint64_t>(micro_batches / lots),
+                        at = static_cast<std::uint64_t>(micro_batch);
+    const std::uint64_t part = data_rank(rank);
+    if (reduction == Reduction::last) return part * static_cast<std::uint64_t>(micro_batches) + at;
+    return (at / of_lot * data_ranks() + part) * of_lot + at % of_lot;
   }
   ShardMap shard_map() const { return {*model, shards(), replicas()}; }
   std::uint64_t shard_numel(UnitId u) const { return shard_map().shard_numel(u); }
@@ -92,8 +112,8 @@ constexpr std::array<const char*, 4> saved_names{"keep", "recompute", "host", "n
 
 /// The choices for one unit.
 struct UnitChoice {
-  bool resident = false;               ///< a copy of the parameters stays on the device
-  bool held = false;                   ///< else: what a step has gathered stays there until its last pass over it
+  bool resident = false;  ///< a copy of the parameters stays on the device
+  bool held = false;      ///< else: what a step has gathered stays there until its last pass over it
   /// Else: behind a step's first pass close ranks have a copy between them in host memory, and later passes fetch that.
   bool second_copy = false;
   Place parameter_home = Place::nvme;  ///< host or nvme
@@ -106,13 +126,22 @@ struct UnitChoice {
   bool operator==(const UnitChoice&) const = default;
 };
 
+/// In which order the stages of a pipeline take their passes (src/schedule/pipeline.h).
+struct PipelineChoice {
+  PipelineOrder order = PipelineOrder::one_forward_one_backward;
+  int chunks = 1;  ///< of the model that each stage has
+  bool operator==(const PipelineChoice&) const = default;
+};
+
 struct Schedule {
-  int group = 1;                        ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
-  bool update_ahead = true;             ///< update ahead of the unit's next forward (else in the backward pass)
-  int prefetch = 1;                     ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
-  int lag = 1;                          ///< passes that a unit's gradient may be drained behind; 0 drains at once
-  int tiles_in_flight = 3;              ///< optimizer tiles between their first read and their last write
-  bool hold = true;                     ///< activations between neighbouring passes stay on the device
+  PipelineChoice pipeline;
+  std::vector<UnitId> cut;   ///< the first unit of each place along a pipeline but the first; none: one stage
+  int group = 1;             ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
+  bool update_ahead = true;  ///< update ahead of the unit's next forward (else in the backward pass)
+  int prefetch = 1;          ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
+  int lag = 1;               ///< passes that a unit's gradient may be drained behind; 0 drains at once
+  int tiles_in_flight = 3;   ///< optimizer tiles between their first read and their last write
+  bool hold = true;          ///< activations between neighbouring passes stay on the device
   std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
   std::vector<UnitChoice> units;
   bool operator==(const Schedule&) const = default;
@@ -128,7 +157,10 @@ std::vector<MicroBatchGroup> micro_batch_groups(const Workload& workload, const 
 /// A power of two from tile_min to 2^24 that cuts the model into about tiles_max tiles or fewer.
 std::uint64_t tile_for(const Workload& workload, std::uint64_t tile_min, std::uint64_t tiles_max);
 
+/// Where a pipeline's model is cut: places with about as many FLOP each. As many units as places are needed at least.
+std::vector<UnitId> cut_evenly(const Workload& workload, int places);
+
 /// Everything streamed from NVMe, least memory: where the search starts.
-Schedule frugal_schedule(const Workload& workload);
+Schedule frugal_schedule(const Workload& workload, const PipelineChoice& pipeline = {});
 
 }  // namespace sluice

@@ -12,6 +12,7 @@
 #include "sluice/status.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
+#include "src/schedule/stages.h"
 
 namespace sluice {
 namespace {
@@ -64,8 +65,8 @@ class Search {
  private:
   /// Of the family that decides whether a run fits; where budgets are roomy it is not asked.
   std::optional<Schedule> least_schedule(const FrugalFamily& family) const {
-    Schedule s = frugal_schedule(work_);
-    s.group = work_.micro_batches_of_sum();
+    Schedule s = frugal_schedule(work_, wish_.pipeline);
+    s.group = open_groups(work_, wish_).back();
     s.update_ahead = open_updates(work_, wish_).front();
     s = fixed(std::move(s), wish_);
     if (within(live_needs(work_, s), work_.budget_bytes, roomy)) return s;
@@ -88,7 +89,7 @@ class Search {
     c.seconds = e.step_seconds;
     c.bound_seconds = e.bound_seconds;
     c.ops = e.ops;
-    c.written = work_.inference ? 0 : byte_law(work_, c.schedule).nvme_write * work_.ranks();
+    c.written = work_.inference ? 0 : byte_law_of_all(work_, c.schedule).nvme_write;
     return c;
   }
   /// All of them, on all cores.
@@ -101,8 +102,10 @@ class Search {
 
   std::vector<int> groups() const {
     if (wish_.group) return {*wish_.group};
+    const std::vector<int> open = open_groups(work_, wish_);
     std::vector<int> list;
-    for (int g = work_.micro_batches_of_sum(); g >= 1; g = g == 1 ? 0 : (g + 1) / 2) list.push_back(g);
+    for (int g = open.back(); g >= 1; g = g == 1 ? 0 : (g + 1) / 2)
+      if (std::ranges::find(open, g) != open.end()) list.push_back(g);
     return list;
   }
 
@@ -232,6 +235,14 @@ class Search {
     shift(&Schedule::lag, -1, 0, 4);
     scale_tiles(-2);
     list.push_back([](Schedule& s) { return s.hold = !s.hold, true; });
+    // Of a pipeline: where its model is cut.
+    const auto places = static_cast<std::size_t>(work_.stages() * wish_.pipeline.chunks);
+    for (const UnitId by : {2, 1, -1, -2})
+      for (std::size_t at = 0; at + 1 < places && work_.stages() > 1; ++at)
+        list.push_back([this, at, by](Schedule& s) {
+          s.cut[at] += by;
+          return check_stages(work_, s).ok();
+        });
     return list;
   }
 

@@ -36,11 +36,12 @@ std::optional<std::uint64_t> lesser(const std::optional<std::uint64_t>& a, const
 
 FrugalFamily::FrugalFamily(const Workload& workload, const ScheduleWish& wish) : work_(workload), wish_(wish) {
   std::set<std::tuple<bool, int, std::uint64_t>> kinds;
-  for (const int group : {wish.group.value_or(workload.micro_batches_of_sum()), wish.group.value_or(1)})
+  const std::vector<int> groups = open_groups(workload, wish);
+  for (const int group : {groups.back(), groups.front()})
     for (const bool ahead : open_updates(workload, wish))
       for (const std::uint64_t tile : {tile_for(workload, 1u << 16, 4096), tile_for(workload, 1u << 12, 4096)}) {
         if (!kinds.emplace(ahead, group, tile).second) continue;
-        Schedule s = frugal_schedule(workload);
+        Schedule s = frugal_schedule(workload, wish.pipeline);
         s.group = group;
         s.update_ahead = ahead;
         s.tile_numel = tile;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/schedule/stages.h"
+
 namespace sluice {
 
 Schedule fixed(Schedule s, const ScheduleWish& wish) {
@@ -26,6 +28,20 @@ Schedule fixed(Schedule s, const ScheduleWish& wish) {
 std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wish) {
   if (wish.update_ahead) return {*wish.update_ahead};
   return workload.inference ? std::vector<bool>{true} : std::vector<bool>{true, false};
+}
+
+std::vector<int> open_groups(const Workload& workload, const ScheduleWish& wish) {
+  if (wish.group) return {*wish.group};
+  std::vector<int> open;
+  for (int group = 1; group <= workload.micro_batches_of_sum(); ++group) {
+    Schedule s;
+    s.group = group;
+    s.pipeline = wish.pipeline;
+    const auto groups = static_cast<int>(micro_batch_groups(workload, s, PlanKind::train).size());
+    if (check_pipeline(pipeline_of(workload, s, groups)).ok()) open.push_back(group);
+  }
+  SLUICE_CHECK(!open.empty(), "(%d micro-batches)", workload.micro_batches);
+  return open;
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@ namespace sluice {
 
 /// Everything unset is searched.
 struct ScheduleWish {
+  PipelineChoice pipeline;   ///< of several stages
   std::optional<int> group;  ///< 1 = horizontal, all micro-batches = vertical
   std::optional<bool> update_ahead;
   std::optional<bool> recompute;     ///< all sublayers recompute, or none does
@@ -28,5 +29,9 @@ Schedule fixed(Schedule schedule, const ScheduleWish& wish);
 /// The orders of optimizer and backward pass (Schedule::update_ahead) that are open: both where nothing needs the
 /// global norm first.
 std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wish);
+
+/// The sizes of groups of micro-batches that are open, ascending: those that the pipeline's order can take. Never
+/// empty.
+std::vector<int> open_groups(const Workload& workload, const ScheduleWish& wish);
 
 }  // namespace sluice

@@ -40,9 +40,9 @@ TEST(Ranks, TrainAsOneDoes) {
         for (std::size_t i = 0; i < one.losses.size(); ++i)
           EXPECT_NEAR(many.losses[i], one.losses[i], 1e-6 * one.losses[i]) << "step " << i + 1;
         EXPECT_EQ(many.moved.collective,
-                  static_cast<std::uint64_t>(ranks) *
-                      (plan_link_bytes(prepared->main).collective * 20 + plan_link_bytes(prepared->flush).collective +
-                       plan_link_bytes(prepared->evaluate).collective));
+                  static_cast<std::uint64_t>(ranks) * (plan_link_bytes(prepared->main()).collective * 20 +
+                                                       plan_link_bytes(prepared->stages.front().flush).collective +
+                                                       plan_link_bytes(prepared->stages.front().evaluate).collective));
         if (!ahead) {
           EXPECT_EQ(many.state_hash, hash) << "one layout, two schedules";
         }
@@ -86,7 +86,7 @@ TEST(Counters, AgreeWithTheOperatingSystem) {
   // The zeros of a new file, which the first step reads, do not come from the drive; the text and a few pages of
   // metadata come on top.
   std::uint64_t zeros = 0;
-  for (const Buffer& b : prepared->main.buffers)
+  for (const Buffer& b : prepared->main().buffers)
     if (b.tier == Tier::nvme && b.life == Life::persistent && b.state != StateKind::parameter &&
         b.state != StateKind::remainder)
       zeros += b.bytes;

@@ -133,7 +133,7 @@ TEST_F(Zero, ReplicasThatDifferAreFound) {
   Engine& engine = (*trainer)->engine();
   const auto before = engine.states().state_hash();
   ASSERT_TRUE(before.ok());
-  for (const Buffer& b : (*prepared)->main.buffers) {
+  for (const Buffer& b : (*prepared)->main().buffers) {
     if (b.unit != 1 || b.tier != Tier::host || b.state != StateKind::exp_avg) continue;
     *engine.host(3, b) ^= std::byte{1};
     const auto hash = engine.states().state_hash();

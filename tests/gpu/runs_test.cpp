@@ -92,7 +92,7 @@ TEST_P(GpuRuns, DoNotDependOnTheSchedule) {
     ASSERT_TRUE(other);
     const Outcome out = run(*other);
     expect_same(reference, out);
-    EXPECT_EQ(out.device_peak, other->arena(Tier::device).arena_bytes);
+    EXPECT_EQ(out.device_peak, other->arena_of_machine(Tier::device).arena_bytes);
     if (HasFailure()) return;
   }
 }
@@ -116,8 +116,8 @@ TEST_P(GpuRuns, RanksShareADevice) {
     ASSERT_TRUE(shared);
     const Outcome out = run(*shared);
     expect_same(reference, out);
-    EXPECT_EQ(out.device_peak, shared->arena(Tier::device).arena_bytes);
-    EXPECT_EQ(out.host_peak, 2 * shared->arena(Tier::host).arena_bytes);
+    EXPECT_EQ(out.device_peak, shared->arena_of_machine(Tier::device).arena_bytes);
+    EXPECT_EQ(out.host_peak, shared->arena_of_machine(Tier::host).arena_bytes);
   }
 }
 

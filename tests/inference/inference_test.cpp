@@ -89,8 +89,8 @@ TEST_F(InferenceTest, DecodePlansAreLegal) {
           c.wish.prefetch = lead;
           const auto run = decode(c, 100);
           ASSERT_TRUE(run->search.fits);
-          ASSERT_EQ(run->main.kind, PlanKind::decode);
-          const auto violations = check(run->main);
+          ASSERT_EQ(run->main().kind, PlanKind::decode);
+          const auto violations = check(run->main());
           EXPECT_TRUE(violations.empty()) << name << ": " << violations.front().message;
         }
 }
@@ -106,7 +106,7 @@ TEST_F(InferenceTest, TheSmallestBudgetsThatAreNamedSuffice) {
   c.device_memory = smallest.device;
   const auto run = decode(c, 64);
   ASSERT_TRUE(run->search.fits);
-  EXPECT_TRUE(check(run->main).empty());
+  EXPECT_TRUE(check(run->main()).empty());
   const Output starved = generate(*run, "the rain", 8, {});
   const Output rich = generate(*decode(at(Home::device, config(Dtype::bf16, 16), ""), 64), "the rain", 8, {});
   EXPECT_TRUE(same_bits(starved.logits, rich.logits));
@@ -160,7 +160,7 @@ TEST_F(InferenceTest, WhereParametersLieChangesNoBit) {
       EXPECT_TRUE(same_bits(run.logits, expected.logits));
       // Three passes for the 17 tokens of the prompt, one for each token but the last.
       const std::uint64_t passes = 3 + 39;
-      EXPECT_EQ(run.nvme_read, passes * plan_link_bytes(streamed->main).nvme_read);
+      EXPECT_EQ(run.nvme_read, passes * plan_link_bytes(streamed->main()).nvme_read);
       if (home == Home::nvme) {
         EXPECT_GE(run.nvme_read, passes * streamed->model.parameters * dtype_bytes(dtype));
       }
@@ -314,7 +314,7 @@ TEST_F(InferenceTest, StreamedEvaluationChangesNoBit) {
     c.micro_batch = 2;
     c.batch = 6;
     const auto run = evaluate(c);
-    EXPECT_TRUE(check(run->main).empty());
+    EXPECT_TRUE(check(run->main()).empty());
     losses[static_cast<int>(home)] = loss_of(*run, false).loss;
   }
   EXPECT_EQ(losses[0], losses[1]);

@@ -240,16 +240,17 @@ TEST(Doubts, OpsMeasuredOnABusyMachineAreMarked) {
 /// A plan of one op that is predicted to take a second.
 Prepared one_op() {
   Prepared run;
-  run.main.units = {"a"};
-  run.main.lanes = {{LaneKind::compute, 0, false}};
-  run.main.cost_keys = {"mlp.forward b1"};
+  StagePlans& stage = run.stages.emplace_back();
+  stage.main.units = {"a"};
+  stage.main.lanes = {{LaneKind::compute, 0, false}};
+  stage.main.cost_keys = {"mlp.forward b1"};
   Op op;
   op.kind = OpKind::forward;
   op.flop = 1e11;
   op.cost = 0;
-  run.main.ops = {op};
+  stage.main.ops = {op};
   run.profile.op_seconds["mlp.forward b1"] = 1;
-  run.predicted = simulate(run.main, run.profile);
+  stage.predicted = simulate(stage.main, run.profile);
   return run;
 }
 

@@ -13,9 +13,9 @@ namespace sluice {
 namespace {
 
 std::span<const float> logits_of(const Prepared& run, const Engine& engine) {
-  const BufferId logits = StateTable(run.main).logits();
-  SLUICE_CHECK(logits != no_buffer, "a decode plan without logits (%zu buffers)", run.main.buffers.size());
-  return {reinterpret_cast<const float*>(engine.host(0, run.main.buffers[logits])),
+  const BufferId logits = StateTable(run.main()).logits();
+  SLUICE_CHECK(logits != no_buffer, "a decode plan without logits (%zu buffers)", run.main().buffers.size());
+  return {reinterpret_cast<const float*>(engine.host(0, run.main().buffers[logits])),
           static_cast<std::size_t>(run.model.config.vocabulary)};
 }
 
@@ -107,7 +107,7 @@ Result<std::unique_ptr<Evaluator>> Evaluator::create(const Prepared& run, const 
 
 Result<EvaluateResult> Evaluator::evaluate(const Windows& windows, const std::atomic<bool>& stop,
                                            const WindowLoss::Watch& watch) {
-  WindowLoss evaluation(windows, run_.workload);
+  WindowLoss evaluation(windows, run_.workload, run_.search.schedule);
   evaluation_.store(&evaluation, std::memory_order_release);
   const Result<EvaluateResult> result = evaluation.run(*engine_, PlanKind::evaluate, {&stop, 0}, watch);
   evaluation_.store(nullptr, std::memory_order_release);

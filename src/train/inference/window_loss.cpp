@@ -7,19 +7,22 @@
 #include <optional>
 #include <string>
 
+#include "src/schedule/stages.h"
+
 namespace sluice {
 
-WindowLoss::WindowLoss(const Windows& windows, const Workload& workload)
+WindowLoss::WindowLoss(const Windows& windows, const Workload& workload, const Schedule& schedule)
     : windows_(windows),
       work_(workload),
+      heads_(Stages(workload, schedule).ranks_of(static_cast<UnitId>(workload.model->units.size()) - 1)),
       rows_(static_cast<std::uint64_t>(workload.shape.batch)),
       sequence_(static_cast<std::uint64_t>(workload.shape.sequence)),
       per_rank_(static_cast<std::uint64_t>(workload.micro_batches)),
-      per_pass_(per_rank_ * workload.ranks()) {}
+      per_pass_(per_rank_ * workload.data_ranks()) {}
 
 /// The number of a rank's first micro-batch in a pass.
 std::uint64_t WindowLoss::micro_batch_of(RankId rank, std::uint64_t pass) const {
-  return pass * per_pass_ + rank * per_rank_;
+  return pass * per_pass_ + work_.data_rank(rank) * per_rank_;
 }
 
 Status WindowLoss::load(RankId rank, std::int32_t micro_batch, const StepParams& params,
@@ -34,6 +37,7 @@ Status WindowLoss::load(RankId rank, std::int32_t micro_batch, const StepParams&
 }
 
 void WindowLoss::collect(RankId rank, const StepParams& params, std::span<const double> losses) {
+  if (!heads_.contains(rank)) return;
   std::copy(losses.begin(), losses.end(),
             losses_.begin() + static_cast<std::ptrdiff_t>(micro_batch_of(rank, params.step - 1)));
 }

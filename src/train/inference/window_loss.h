@@ -24,8 +24,8 @@ struct EvaluateResult {
 /// added in the order of the windows: how many of them a pass has, on how many ranks, changes no bit.
 class WindowLoss {
  public:
-  /// `windows` and `workload` outlive it; at least one window.
-  WindowLoss(const Windows& windows, const Workload& workload);
+  /// `windows` and `workload` outlive it; at least one window. The schedule says which stage has losses.
+  WindowLoss(const Windows& windows, const Workload& workload, const Schedule& schedule);
 
   /// As StepSource::load_tokens. Behind the last window rows are filled with it, and none of their targets counts.
   Status load(RankId rank, std::int32_t micro_batch, const StepParams& params, std::span<std::int32_t> dst) const;
@@ -50,6 +50,7 @@ class WindowLoss {
 
   const Windows& windows_;
   const Workload& work_;
+  RankRange heads_;  ///< the ranks that make losses
   std::uint64_t rows_, sequence_, per_rank_, per_pass_;
   std::vector<double> losses_;         ///< [micro-batch], written on the optimizer lanes before the pass is complete
   std::vector<std::int32_t> scratch_;  ///< planes of one row

@@ -101,9 +101,9 @@ std::uint64_t shown_bytes(const Prepared& run, Tier tier) {
 
 Advice advise(const Prepared& run) {
   Advice advice;
-  advice.limit = run.predicted.bottleneck;
+  advice.limit = run.predicted().bottleneck;
   const std::size_t limit = static_cast<std::size_t>(advice.limit);
-  if (run.predicted.step_seconds > 0) advice.share = run.predicted.resource_seconds[limit] / run.predicted.step_seconds;
+  if (run.step_seconds() > 0) advice.share = run.predicted().resource_seconds[limit] / run.predicted().step_seconds;
   const Estimator estimator(run.workload, run.profile);
   const double now = estimator.estimate(run.search.schedule).step_seconds;
   const HardwareProfile faster = with_faster(run.profile, advice.limit);
@@ -124,12 +124,12 @@ Advice advise(const Prepared& run) {
 
 std::string to_text(const Advice& a) {
   static constexpr std::array<const char*, resource_names.size()> names{"computing",
-                                                    "the cores",
-                                                    "the memory's bandwidth",
-                                                    "the drive",
-                                                    "copies to the device",
-                                                    "copies from the device",
-                                                    "the network"};
+                                                                        "the cores",
+                                                                        "the memory's bandwidth",
+                                                                        "the drive",
+                                                                        "copies to the device",
+                                                                        "copies from the device",
+                                                                        "the network"};
   static constexpr std::array<const char*, 3> options{"--device-memory", "--host-memory", "--nvme-space"};
   char text[400];
   const auto limit = static_cast<std::size_t>(a.limit);

@@ -1,6 +1,7 @@
 #include "src/train/request/decided.h"
 
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "offload/plan/world.h"
 #include "src/device/profile.h"
@@ -11,8 +12,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::array<std::uint64_t, 3> signatures(const Prepared& run) {
-  return {plan_signature(run.main), plan_signature(run.flush), plan_signature(run.evaluate)};
+std::vector<std::uint64_t> signatures(const Prepared& run) {
+  std::vector<std::uint64_t> all;
+  for (const StagePlans& stage : run.stages)
+    for (const StepPlan* plan : {&stage.main, &stage.flush, &stage.evaluate}) all.push_back(plan_signature(*plan));
+  return all;
 }
 
 }  // namespace
@@ -61,7 +65,7 @@ Result<std::unique_ptr<Prepared>> prepare_from_text(const std::string& text, con
   decided.threads = j["threads"].get<int>();
   decided.durable = j["durable"].get<bool>();
   SLUICE_ASSIGN(auto run, prepare_decided(decided));
-  if (signatures(*run) != j["signatures"].get<std::array<std::uint64_t, 3>>())
+  if (signatures(*run) != j["signatures"].get<std::vector<std::uint64_t>>())
     return fault("the plans here are others than rank 0's: all ranks need the same sluice");
   return run;
 }

@@ -95,12 +95,11 @@ Status add_apart_memory(const RunConfig& c, std::vector<Excess>& excess) {
   const std::uint64_t asked = times(c.device_memory, sharers);
   const std::string ranks = sharers > 1 ? fmt::format(" x {} ranks", sharers) : "";
   if (asked > card)
-    excess.push_back(
-        {"device_memory",
-         fmt::format("{} of device memory ({} has {})", shown(asked), device->description(), shown(card)),
-         fmt::format("--device-memory {}{}: {} has {} to give; give less", shown(c.device_memory), ranks,
-                     device->description(), shown(card)),
-         asked, card});
+    excess.push_back({"device_memory",
+                      fmt::format("{} of device memory ({} has {})", shown(asked), device->description(), shown(card)),
+                      fmt::format("--device-memory {}{}: {} has {} to give; give less", shown(c.device_memory), ranks,
+                                  device->description(), shown(card)),
+                      asked, card});
   const std::uint64_t memory = machine_memory_bytes();
   if (c.host_memory > memory)
     excess.push_back(
@@ -199,11 +198,12 @@ Result<int> ranks_of_device(const RunConfig& c) {
 }
 
 Status check_arenas(const Prepared& run) {
-  const Workload& w = run.workload;
-  const TierBytes& needs = run.search.needs;
-  const int ranks = ranks_of_machine(run.config);
-  const std::uint64_t device = w.device.empty() ? times(needs.device, ranks) : 0;
-  const std::uint64_t asked = plus(device, times(needs.host, ranks)), memory = machine_memory_bytes();
+  std::uint64_t asked = 0;
+  for (RankId r = 0; r < ranks_of_machine(run.config) && !run.stages.empty(); ++r) {
+    const TierBytes& needs = run.stage_of_rank(r).needs;
+    asked = plus(asked, plus(run.workload.device.empty() ? needs.device : 0, needs.host));
+  }
+  const std::uint64_t memory = machine_memory_bytes();
   if (asked <= memory) return success();
   return bad_request(
       fmt::format("{}: the run's plan takes {} of memory, and this machine has {}; go on on a larger one",

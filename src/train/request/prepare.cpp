@@ -19,6 +19,7 @@
 #include "src/device/profile_measure.h"
 #include "src/device/profile_rates.h"
 #include "src/schedule/build.h"
+#include "src/schedule/stages.h"
 #include "src/train/request/assumed_drive.h"
 #include "src/train/request/drive_space.h"
 #include "src/train/request/machine_limits.h"
@@ -31,11 +32,16 @@ namespace {
 constexpr std::int64_t passes_max = 1 << 18;
 constexpr int ranks_max = 4096;
 
-/// As many as ranks; where ranks add up after each lot, as many as there are micro-batches for.
+/// In words.
+std::string ranks_of_stage(const RunConfig& c) {
+  return std::to_string(data_ranks(c)) + " ranks" + (c.stages > 1 ? " of a stage" : "");
+}
+
+/// As many as ranks that share a batch; where ranks add up after each lot, as many as there are micro-batches for.
 int lots_of(const RunConfig& c) {
   if (c.lots > 0) return c.lots;
-  const int micro_batches = c.batch / (c.micro_batch * c.ranks);
-  return c.ranks * (c.reduction == Reduction::pass ? micro_batches & -micro_batches : 1);
+  const int micro_batches = c.batch / (c.micro_batch * data_ranks(c));
+  return data_ranks(c) * (c.reduction == Reduction::pass ? micro_batches & -micro_batches : 1);
 }
 
 /// Of a batch that divides among the ranks.
@@ -45,43 +51,73 @@ Status check_lots(const RunConfig& c) {
   if (c.lots < 0 || batches % lots_of(c) != 0)
     return bad_request(given + ": a batch has " + std::to_string(batches) +
                        " micro-batches, and lots of it are of equal size; give what divides that");
-  const int share = lots_of(c) / c.ranks;
+  const int ranks = data_ranks(c), share = lots_of(c) / ranks;
   const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
-  const bool is_node = lots_of(c) % c.ranks == 0 && (c.ranks == 1 || is_power(share));
-  if (is_node && c.reduction == Reduction::pass && share > 1 && !is_power(c.ranks))
-    return bad_request("--reduction pass on " + std::to_string(c.ranks) +
-                       " ranks: a lot of each of them is no part of the lots' tree; give 1, 2, 4, 8, ... ranks, or "
+  const bool is_node = lots_of(c) % ranks == 0 && (ranks == 1 || is_power(share));
+  if (is_node && c.reduction == Reduction::pass && share > 1 && !is_power(ranks))
+    return bad_request("--reduction pass on " + ranks_of_stage(c) +
+                       ": a lot of each of them is no part of the lots' tree; give 1, 2, 4, 8, ... ranks, or "
                        "--reduction last");
   if (is_node) return success();
-  return bad_request(given + " on " + std::to_string(c.ranks) +
-                     " ranks: each rank has 1, 2, 4, 8, ... of them, so that its part is one of their tree's; give " +
-                     std::to_string(c.ranks) + " times a power of two");
+  return bad_request(given + " on " + ranks_of_stage(c) +
+                     ": each rank has 1, 2, 4, 8, ... of them, so that its part is one of their tree's; give " +
+                     std::to_string(ranks) + " times a power of two");
 }
 
 /// Sums over a shard group are parts of the tree over all ranks.
 Status check_shard_group(const RunConfig& c) {
-  if (c.shard_group == 0 || c.shard_group == c.ranks) return success();
+  if (c.shard_group == 0 || c.shard_group == data_ranks(c)) return success();
   const std::string given = "--shard-group " + std::to_string(c.shard_group);
-  if (c.shard_group < 0 || c.ranks % c.shard_group != 0)
-    return bad_request(given + ": groups of as many make up all ranks; give what divides --ranks " +
-                       std::to_string(c.ranks));
+  if (c.shard_group < 0 || data_ranks(c) % c.shard_group != 0)
+    return bad_request(given + ": groups of as many make up all ranks" + (c.stages > 1 ? " of a stage" : "") +
+                       "; give what divides " + (c.stages > 1 ? "" : "--ranks ") + std::to_string(data_ranks(c)));
   if (std::has_single_bit(static_cast<unsigned>(c.shard_group))) return success();
-  return bad_request(given + ": gradients add up in pairs of ranks; give 1, 2, 4, 8, ..., or all " +
-                     std::to_string(c.ranks) + " ranks");
+  return bad_request(given + ": gradients add up in pairs of ranks; give 1, 2, 4, 8, ..., or all " + ranks_of_stage(c));
 }
 
 Status check_second_copy(const RunConfig& c) {
-  const int shards = c.shard_group > 0 ? c.shard_group : c.ranks;
+  const int shards = c.shard_group > 0 ? c.shard_group : data_ranks(c);
   if (c.second_copy == 0) return success();
   const std::string given = "--second-copy " + std::to_string(c.second_copy);
   if (c.second_copy < 0 || c.second_copy >= shards || shards % c.second_copy != 0)
     return bad_request(given + ": the " + std::to_string(shards) +
                        " ranks that share the states are a whole number, and more than one, of such groups; give what "
-                       "divides " + std::to_string(shards) + " and is less");
+                       "divides " +
+                       std::to_string(shards) + " and is less");
   if (c.wish.resident == true || c.wish.held == true)
-    return bad_request(given + " is of parameters that are gathered for every pass, and --residency keeps them on the "
+    return bad_request(given +
+                       " is of parameters that are gathered for every pass, and --residency keeps them on the "
                        "device; leave one of them out");
   return success();
+}
+
+/// Of stages, as far as the model does not matter.
+Status check_mesh(const RunConfig& c) {
+  const std::string given = "--pp " + std::to_string(c.stages);
+  if (c.stages < 1 || c.ranks % c.stages != 0)
+    return bad_request(given + " on --ranks " + std::to_string(c.ranks) +
+                       ": stages have as many ranks each; give what divides " + std::to_string(c.ranks));
+  if (c.stages == 1 && (c.pipeline.chunks > 1 || c.pipeline.order != PipelineOrder::one_forward_one_backward))
+    return bad_request("--pipeline and --chunks are of a pipeline, and there is one stage; add --pp P");
+  if (c.pipeline.order >= PipelineOrder::zb_h1)
+    return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
+                       ": sublayers do not split their backward pass yet; give gpipe, 1f1b or interleaved");
+  return success();
+}
+
+/// Whether any number of groups of micro-batches goes with the pipeline's order.
+Status check_pipeline_groups(const Workload& w, const RunConfig& c) {
+  if (c.stages == 1) return success();
+  Status last;
+  for (int group = 1; group <= w.micro_batches_of_sum(); ++group) {
+    if (c.wish.group && group != *c.wish.group) continue;
+    Schedule s;
+    s.group = group;
+    const auto groups = static_cast<int>(micro_batch_groups(w, s, PlanKind::train).size());
+    last = check_pipeline({c.pipeline.order, static_cast<RankId>(c.stages), c.pipeline.chunks, groups});
+    if (last.ok()) return last;
+  }
+  return bad_request("--pp " + std::to_string(c.stages) + ": " + last.error().message);
 }
 
 Status validate(const RunConfig& c, Purpose purpose) {
@@ -101,16 +137,17 @@ Status validate(const RunConfig& c, Purpose purpose) {
     for (std::size_t j = 0; j < i; ++j)
       if (is_same_file(c.nvme[i], c.nvme[j]))
         return refuse("--nvme " + c.nvme[j] + "," + c.nvme[i] + ": both are one directory; name it once");
+  SLUICE_TRY(check_mesh(c));
   if (purpose != Purpose::train) return success();
   if (c.durable == Durable::on && c.run.empty())
     return refuse("--durable on needs a directory for the run's records, and --run none keeps nothing");
   if (c.durable == Durable::on && c.nvme.empty())
     return refuse("--durable on needs a drive for the states: add --nvme DIR");
   if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
-  const std::int64_t at_once = std::int64_t{c.micro_batch} * c.ranks;
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * data_ranks(c);
   if (c.batch < 1 || c.batch % at_once != 0)
-    return refuse("--batch " + std::to_string(c.batch) +
-                  " is not a multiple of --micro-batch x --ranks = " + std::to_string(at_once));
+    return refuse("--batch " + std::to_string(c.batch) + " is not a multiple of --micro-batch x --ranks" +
+                  (c.stages > 1 ? " / --pp" : "") + " = " + std::to_string(at_once));
   const auto micro_batches = static_cast<int>(c.batch / at_once);
   SLUICE_TRY(check_lots(c));
   SLUICE_TRY(check_shard_group(c));
@@ -259,14 +296,14 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
   w.inference = purpose != Purpose::train;
   const auto of_training = [&](int group) { return static_cast<RankId>(purpose == Purpose::train ? group : 0); };
-  w.topology = data_parallel(static_cast<RankId>(config.ranks), 0, of_training(config.shard_group),
-                             of_training(config.second_copy));
+  w.topology = topology_of({static_cast<RankId>(config.stages), static_cast<RankId>(data_ranks(config)),
+                            of_training(config.shard_group), of_training(config.second_copy)});
   w.reduction = config.reduction;
   w.sums = config.sums;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   w.meets_in_host = config.device != "cpu" && config.ranks > 1;
-  if (purpose == Purpose::train) w.lots = lots_of(config) / config.ranks;
-  w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * config.ranks)
+  if (purpose == Purpose::train) w.lots = lots_of(config) / data_ranks(config);
+  w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * data_ranks(config))
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
                                                    : 1;
   const auto passes = static_cast<std::int64_t>(run->model.units.size()) * w.micro_batches;
@@ -275,13 +312,22 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
                        " micro-batches a step, too many to plan for " + config.model + ": give at most " +
                        std::to_string(passes_max / static_cast<std::int64_t>(run->model.units.size())) +
                        ", with a larger --micro-batch or a smaller --batch");
+  const int places = config.stages * config.pipeline.chunks;
+  if (const std::size_t units = run->model.units.size(); static_cast<std::size_t>(places) > units)
+    return bad_request("--pp " + std::to_string(config.stages) +
+                       (config.pipeline.chunks > 1 ? " with --chunks " + std::to_string(config.pipeline.chunks) : "") +
+                       ": " + config.model + " has " + std::to_string(units) + " sublayers, fewer than the " +
+                       std::to_string(places) + " parts; give at most " +
+                       std::to_string(units / static_cast<std::size_t>(config.pipeline.chunks)) + " stages");
+  SLUICE_TRY(check_pipeline_groups(w, config));
   w.dtype = config.dtype;
   w.moments = config.moments;
   SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));
   w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
   w.document_length = config.document_length > 0 ? std::min(config.document_length, config.sequence) : config.sequence;
-  w.threads = config.threads > 0 ? config.threads
-                                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_of_machine(config));
+  w.threads = config.threads > 0
+                  ? config.threads
+                  : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_of_machine(config));
   if (purpose == Purpose::decode) {
     w.kv_capacity = model_config.max_positions;
     w.kv_capacity = std::min<std::int64_t>(w.kv_capacity, config.steps);
@@ -307,10 +353,12 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
 
 /// Every plan that the run will run, before anything of it is touched.
 Status prove_plans(const Prepared& run) {
-  const std::array plans{&run.main, &run.flush, &run.evaluate};
-  std::array<std::vector<Violation>, plans.size()> found;
-  parallel_for(plans.size(), [&](std::size_t i) {
-    if (!plans[i]->ops.empty()) found[i] = prove(*plans[i], run.workload, run.search.schedule);
+  constexpr std::array kinds{&StagePlans::main, &StagePlans::flush, &StagePlans::evaluate};
+  std::array<std::vector<Violation>, kinds.size()> found;
+  parallel_for(kinds.size(), [&](std::size_t i) {
+    std::vector<const StepPlan*> plans;
+    for (const StagePlans& stage : run.stages) plans.push_back(&(stage.*kinds[i]));
+    if (!plans.front()->ops.empty()) found[i] = prove(plans, run.workload, run.search.schedule);
   });
   for (const std::vector<Violation>& violations : found)
     if (!violations.empty())
@@ -318,20 +366,45 @@ Status prove_plans(const Prepared& run) {
   return success();
 }
 
+/// Side by side. What bounds the slowest of them bounds all.
+void predict_stages(Prepared& run) {
+  std::vector<StepPlan> plans;
+  for (StagePlans& stage : run.stages) plans.push_back(std::move(stage.main));
+  WorldSimulation world = simulate_world(plans, run.profile);
+  for (std::size_t s = 0; s < plans.size(); ++s) {
+    run.stages[s].main = std::move(plans[s]);
+    run.stages[s].predicted = std::move(world.members[s]);
+    run.stages[s].predicted.bound_seconds = world.bound_seconds;
+  }
+}
+
 /// Without the proof.
 void build_plans_alone(Prepared& run) {
   const Workload& w = run.workload;
-  parallel_invoke(
-      [&] {
-        run.main = build_plan(w.main_kind(), w, run.search.schedule);
-        run.predicted = simulate(run.main, run.profile);
-      },
-      [&] {
-        if (!w.inference) run.evaluate = build_plan(PlanKind::evaluate, w, run.search.schedule);
-        if (run.needs_flush()) run.flush = build_plan(PlanKind::flush, w, run.search.schedule);
-      });
-  run.kernels = chosen_kernels(run.profile, run.main.cost_keys);
-  run.kernels.merge(chosen_kernels(run.profile, run.evaluate.cost_keys));
+  const Schedule& schedule = run.search.schedule;
+  run.stages.resize(w.stages());
+  const std::vector<TierBytes> needs =
+      run.stages.size() > 1 ? stage_needs(w, schedule) : std::vector<TierBytes>{run.search.needs};
+  parallel_for(run.stages.size(), [&](std::size_t s) {
+    StagePlans& stage = run.stages[s];
+    const Workload own = at_stage(w, static_cast<RankId>(s));
+    stage.needs = needs[s];
+    parallel_invoke(
+        [&] {
+          stage.main = build_plan(w.main_kind(), own, schedule);
+          if (run.stages.size() == 1) stage.predicted = simulate(stage.main, run.profile);
+        },
+        [&] {
+          if (!w.inference) stage.evaluate = build_plan(PlanKind::evaluate, own, schedule);
+          if (run.needs_flush()) stage.flush = build_plan(PlanKind::flush, own, schedule);
+        });
+  });
+  if (run.stages.size() > 1) predict_stages(run);
+  run.kernels.clear();
+  for (const StagePlans& stage : run.stages) {
+    run.kernels.merge(chosen_kernels(run.profile, stage.main.cost_keys));
+    run.kernels.merge(chosen_kernels(run.profile, stage.evaluate.cost_keys));
+  }
 }
 
 Status build_plans(Prepared& run) {
@@ -400,17 +473,52 @@ LinkBytes plan_link_bytes(const StepPlan& plan) {
       case LaneKind::nvme_read: b.nvme_read += op.bytes; break;
       case LaneKind::nvme_write: b.nvme_write += op.bytes; break;
       case LaneKind::comm: b.collective += op.bytes; break;
+      case LaneKind::receive: b.message += op.bytes; break;
       default: break;
     }
   }
   return b;
 }
 
-std::uint64_t durable_slot_bytes(const StepPlan& plan) {
+LinkBytes step_link_bytes(const Prepared& run) {
+  LinkBytes all;
+  for (const StagePlans& stage : run.stages) all += plan_link_bytes(stage.main) * run.workload.data_ranks();
+  return all;
+}
+
+LinkBytes machine_link_bytes(const Prepared& run) {
+  LinkBytes all;
+  for (RankId s = 0; s < run.stages.size(); ++s) all += plan_link_bytes(run.stages[s].main) * run.ranks_here(s);
+  return all;
+}
+
+std::uint64_t durable_slot_bytes(const Prepared& run) {
   std::uint64_t bytes = 0;
-  for (const Buffer& b : plan.buffers)
-    if (b.slots == 2) bytes += padded_bytes(b.bytes);
+  for (RankId s = 0; s < run.stages.size(); ++s)
+    for (const Buffer& b : run.stages[s].main.buffers)
+      if (b.slots == 2) bytes += padded_bytes(b.bytes) * run.ranks_here(s);
   return bytes;
+}
+
+std::uint64_t Prepared::ranks_here(RankId stage) const {
+  const int first = stage * workload.data_ranks(),
+            end = std::min(first + workload.data_ranks(), ranks_of_machine(config));
+  return static_cast<std::uint64_t>(std::max(0, end - first));
+}
+
+Arena Prepared::arena_of_machine(Tier tier) const {
+  Arena all{tier, 0, 0, 0};
+  for (RankId r = 0; r < ranks_of_machine(config); ++r) {
+    const Arena& rank = *stage_of_rank(r).main.arena(tier);
+    if (tier == Tier::device) {
+      if (rank.arena_bytes > all.arena_bytes) all = rank;
+      continue;
+    }
+    all.budget_bytes += rank.budget_bytes > 1 ? rank.budget_bytes : 0;
+    all.arena_bytes += rank.arena_bytes;
+    all.max_live_bytes += rank.max_live_bytes;
+  }
+  return all;
 }
 
 namespace {
@@ -442,7 +550,8 @@ void search(Prepared& run, const ScheduleWish& wish, const Tell& progress) {
   const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;
   run.search = search_schedule(w, wish, run.profile, told(progress));
-  run.durability = "off: two slots of every state would need " + format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +
+  run.durability = "off: two slots of every state would need " +
+                   format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +
                    " on the drive; give that as --nvme-space";
 }
 
@@ -453,6 +562,7 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   ScheduleWish& wish = run->wish;
   wish = config.wish;
   if (config.second_copy > 0) wish.second_copy = true;
+  wish.pipeline = config.pipeline;
   if (wish.group) wish.group = std::min(*wish.group, run->workload.micro_batches_of_sum());
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
   if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
@@ -465,7 +575,7 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
 namespace {
 
 Status check_units(const Prepared& run, const Schedule& schedule) {
-  if (schedule.units.size() == run.model.units.size()) return success();
+  if (schedule.units.size() == run.model.units.size()) return check_stages(run.workload, schedule);
   return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
                      run.config.model + " has " + std::to_string(run.model.units.size()));
 }
@@ -488,8 +598,14 @@ Result<std::unique_ptr<Prepared>> prepare_stored(const RunConfig& config, const 
   take_layout(*run, layout);
   run->is_given = true;
   run->search.schedule = schedule;
+  const std::vector<TierBytes> needs = stage_needs(run->workload, schedule);
+  std::vector<StepPlan> plans = build_stages(run->workload.main_kind(), run->workload, schedule);
+  for (std::size_t s = 0; s < needs.size(); ++s) {
+    StagePlans& stage = run->stages.emplace_back();
+    stage.main = std::move(plans[s]);
+    stage.needs = needs[s];
+  }
   run->search.needs = run_needs(run->workload, schedule);
-  run->main = build_plan(run->workload.main_kind(), run->workload, schedule);
   return run;
 }
 
@@ -507,7 +623,7 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   found.fits = within(found.needs, run->workload.budget_bytes);
   if (!found.fits) return run;
   SLUICE_TRY(build_plans(*run));
-  found.predicted_seconds = run->predicted.step_seconds;
+  found.predicted_seconds = run->step_seconds();
   return run;
 }
 
@@ -529,7 +645,7 @@ Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided) {
   run->search.fits = true;
   build_plans_alone(*run);
   run->kernels = decided.kernels;
-  run->search.predicted_seconds = run->predicted.step_seconds;
+  run->search.predicted_seconds = run->step_seconds();
   return run;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "offload/plan/simulate.h"
 #include "sluice/profile.h"
@@ -14,6 +15,16 @@
 
 namespace sluice {
 
+/// What the ranks of a pipeline's stage run; without a pipeline there is one stage. Of its first rank: the others'
+/// differ in which parts of buffers are their own.
+struct StagePlans {
+  StepPlan main;         ///< train, evaluate or decode
+  StepPlan flush;        ///< update-ahead training only
+  StepPlan evaluate;     ///< training only
+  TierBytes needs;       ///< arenas of a rank
+  Simulation predicted;  ///< of main; its steps take as long as those of all stages
+};
+
 /// A run on paper. Heap-allocated and immovable, because the workload points at the model.
 struct Prepared {
   RunConfig config;
@@ -21,11 +32,7 @@ struct Prepared {
   Workload workload;
   HardwareProfile profile;
   SearchResult search;
-  // Of rank 0: the others' differ in which parts of buffers are their own.
-  StepPlan main;      ///< train, evaluate or decode
-  StepPlan flush;     ///< update-ahead training only
-  StepPlan evaluate;  ///< training only
-  Simulation predicted;
+  std::vector<StagePlans> stages;  ///< none where nothing fits
   KernelChoices kernels;  ///< of a GPU: what its profile has for the plans' ops, or what a run that goes on began with
   double model_flop_per_token = 0;  ///< 6 N + attention, without recompute
   ScheduleWish wish;                ///< the configuration's, with what follows from the optimizer
@@ -33,7 +40,17 @@ struct Prepared {
   std::string durability;           ///< why steps are, or are not, durable: for people
 
   bool needs_flush() const { return !workload.inference && search.schedule.update_ahead; }
-  const Arena& arena(Tier tier) const { return *main.arena(tier); }
+  const StagePlans& stage_of_rank(RankId rank) const {
+    return stages[static_cast<std::size_t>(rank / workload.data_ranks())];
+  }
+  /// How many of the ranks of a machine are of a stage.
+  std::uint64_t ranks_here(RankId stage) const;
+  /// Rank 0's.
+  const StepPlan& main() const { return stages.front().main; }
+  const Simulation& predicted() const { return stages.front().predicted; }
+  double step_seconds() const { return stages.empty() ? 0 : predicted().step_seconds; }
+  /// Of a tier: the arenas of the ranks of a machine together; on the device the largest of a rank.
+  Arena arena_of_machine(Tier tier) const;
 };
 
 using Tell = std::function<void(const std::string&)>;
@@ -80,8 +97,8 @@ struct Decided {
 /// The same run, with nothing measured, searched, proven or printed.
 Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided);
 
-/// Bytes of swap file that the second slots take, of one rank; 0 where the run is not durable.
-std::uint64_t durable_slot_bytes(const StepPlan& plan);
+/// Bytes of swap file that the second slots take, of the ranks of a machine; 0 where the run is not durable.
+std::uint64_t durable_slot_bytes(const Prepared& run);
 
 /// The smallest budgets of a run, as --device-memory (of a rank), --host-memory and --nvme-space (of all ranks) take
 /// them: where `--durable auto` leaves it open, without second slots.
@@ -98,5 +115,8 @@ inline Error does_not_fit(const Prepared& run) { return does_not_fit(run, smalle
 
 /// Sum over the plan's ops of the bytes on each link: of one rank.
 LinkBytes plan_link_bytes(const StepPlan& plan);
+/// Of a step of all ranks, and of those of a machine.
+LinkBytes step_link_bytes(const Prepared& run);
+LinkBytes machine_link_bytes(const Prepared& run);
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include "src/train/request/profile_doubts.h"
 
 #include <algorithm>
+#include <set>
 
 #include "io/drives/queue.h"
 #include "sluice/size.h"
@@ -42,8 +43,8 @@ std::vector<std::string> names_in_use(const Workload& w, const std::vector<std::
   return names;
 }
 
-/// Of a drive that is nearly full, as one is that holds the run itself, the old figures and their doubt stay: a run does
-/// not fail for want of better ones.
+/// Of a drive that is nearly full, as one is that holds the run itself, the old figures and their doubt stay: a run
+/// does not fail for want of better ones.
 void measure_drive_again(HardwareProfile& profile, const std::vector<std::string>& drives, Doubts& doubts,
                          CpuClock* clock) {
   const Result<std::uint64_t> room = measuring_bytes(drives);
@@ -69,7 +70,9 @@ std::vector<std::string> names_behind(const Prepared& run, Resource resource) {
   const Workload& w = run.workload;
   const std::string gemm = w.dtype == Dtype::bf16 ? "gemm_flops_bf16" : "gemm_flops_f32";
   const auto with_ops = [&](std::vector<std::string> names) {
-    for (const std::string& key : run.main.cost_keys)
+    std::set<std::string> keys;
+    for (const StagePlans& stage : run.stages) keys.insert(stage.main.cost_keys.begin(), stage.main.cost_keys.end());
+    for (const std::string& key : keys)
       if (run.profile.op_seconds.contains(key)) names.push_back(key);
     return names;
   };
@@ -150,24 +153,24 @@ std::vector<Contradiction> contradictions(const Prepared& run, const ObservedSte
   std::vector<Contradiction> found;
   // When ranks that share a GPU compute beside each other is no matter of the profile.
   if (run.profile.ranks_of_device > 1) return found;
-  const Simulation& predicted = run.predicted;
+  const Simulation& predicted = run.predicted();
   if (predicted.bound_seconds >= judged_seconds && steps.step_seconds < beaten_by * predicted.bound_seconds)
     found.push_back({names_behind(run, predicted.bottleneck),
                      "steps took " + format_seconds(steps.step_seconds) +
                          ", the profile says that none is quicker than " + format_seconds(predicted.bound_seconds) +
                          " (" + resource_names[static_cast<std::size_t>(predicted.bottleneck)] + ")"});
   if (steps.op_seconds.empty()) return found;
-  const std::vector<double> foreseen = seconds_by_key(run.main, predicted.timeline);
+  const std::vector<double> foreseen = seconds_by_key(run.main(), predicted.timeline);
   Contradiction ops;
   for (std::size_t key = 0; key < foreseen.size(); ++key) {
     const double measured = steps.op_seconds[key], expected = foreseen[key];
     const bool matters =
         std::max(measured, expected) >= std::max(judged_seconds, share_that_matters * steps.step_seconds);
     const bool far = measured < far_quicker * expected || (!steps.disturbed && measured > far_slower * expected);
-    if (!matters || !far || !run.profile.op_seconds.contains(run.main.cost_keys[key])) continue;
-    ops.names.push_back(run.main.cost_keys[key]);
+    if (!matters || !far || !run.profile.op_seconds.contains(run.main().cost_keys[key])) continue;
+    ops.names.push_back(run.main().cost_keys[key]);
     if (ops.text.empty())
-      ops.text = "'" + run.main.cost_keys[key] + "' took " + format_seconds(measured) + " a step, calibrated were " +
+      ops.text = "'" + run.main().cost_keys[key] + "' took " + format_seconds(measured) + " a step, calibrated were " +
                  format_seconds(expected);
   }
   if (ops.names.size() > 1) ops.text += ", and " + std::to_string(ops.names.size() - 1) + " other ops differ as much";

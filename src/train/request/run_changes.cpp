@@ -21,6 +21,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--activations", {"device", "host", "nvme"}},
       {"--states", {"device", "host", "nvme"}},
       {"--reduction", {"last", "pass"}},
+      {"--pipeline", {pipeline_order_names.begin(), pipeline_order_names.end()}},
       {"--reduce", {rank_sums_names.begin(), rank_sums_names.end()}},
       {"--durable", {"auto", "on", "off"}},
   };
@@ -102,13 +103,15 @@ std::string ranks_of(int lots) {
 }
 
 /// The batch is cut as it was when the run began.
-Status check_ranks(const RunConfig& run, int ranks) {
+Status check_ranks(const RunConfig& run, const RunConfig& given) {
+  const int ranks = given.stages > 0 ? data_ranks(given) : 0;
   const int share = ranks > 0 && run.lots % ranks == 0 ? run.lots / ranks : 0;
-  if (ranks == run.ranks || ranks == 1 || std::has_single_bit(static_cast<unsigned>(share))) return success();
-  return bad_request("--ranks " + std::to_string(ranks) + " contradicts the run, whose gradients add up in --lots " +
-                     std::to_string(run.lots) + ": it can go on with " + ranks_of(run.lots) +
-                     "; leave the option out to go on with " + std::to_string(run.ranks) +
-                     ", or give another --run DIR");
+  if (ranks == data_ranks(run) || ranks == 1 || std::has_single_bit(static_cast<unsigned>(share))) return success();
+  const std::string of_stages = given.stages > 1 ? " of --pp " + std::to_string(given.stages) + " stages" : "";
+  return bad_request(
+      "--ranks " + std::to_string(given.ranks) + of_stages + " contradicts the run, whose gradients add up in --lots " +
+      std::to_string(run.lots) + ": it can go on with " + ranks_of(run.lots) + (given.stages > 1 ? " a stage" : "") +
+      "; leave the option out to go on with " + std::to_string(run.ranks) + ", or give another --run DIR");
 }
 
 /// Options that --zero fixes.
@@ -127,7 +130,7 @@ bool same_steps(const RunConfig& a, const RunConfig& b) { return changed_fields(
 
 Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options,
                             bool resume) {
-  if (options.contains("--ranks")) SLUICE_TRY(check_ranks(stored, given.ranks));
+  if (options.contains("--ranks")) SLUICE_TRY(check_ranks(stored, given));
   const Json before = to_json(stored), now = to_json(given);
   Json merged = before;
   // With a constant rate a longer run begins as the shorter one did.
@@ -136,6 +139,9 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   const bool end_follows = options.contains("--lr") && stored.optimizer.lr_end == stored.optimizer.lr / 10;
   RunConfig laid_out = stored;
   if (options.contains("--ranks")) laid_out.ranks = given.ranks;
+  if (options.contains("--pp")) laid_out.stages = given.stages;
+  if (options.contains("--pipeline")) laid_out.pipeline.order = given.pipeline.order;
+  if (options.contains("--chunks")) laid_out.pipeline.chunks = given.pipeline.chunks;
   if (options.contains("--shard-group") || options.contains("--zero")) laid_out.shard_group = given.shard_group;
   if (options.contains("--reduction")) laid_out.reduction = given.reduction;
   const bool anew = resume && !is_laid_out_alike(stored, laid_out);
@@ -165,16 +171,18 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
                        std::to_string(stored.nvme.size()) + "; name where each of them is now, in their order");
   SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
   // More ranks have fewer micro-batches each, and their plan is made anew.
-  const int micro_batches = config.batch / (config.micro_batch * config.ranks);
-  const int before_all = stored.batch / (stored.micro_batch * stored.ranks);
-  if (config.ranks != stored.ranks && config.wish.group == stored.wish.group && config.wish.group)
-    config.wish.group =
-        *config.wish.group == before_all ? micro_batches : std::clamp(*config.wish.group, 1, std::max(1, micro_batches));
+  const int micro_batches = config.batch / (config.micro_batch * data_ranks(config));
+  const int before_all = stored.batch / (stored.micro_batch * data_ranks(stored));
+  if (data_ranks(config) != data_ranks(stored) && config.wish.group == stored.wish.group && config.wish.group)
+    config.wish.group = *config.wish.group == before_all
+                            ? micro_batches
+                            : std::clamp(*config.wish.group, 1, std::max(1, micro_batches));
   if (!is_laid_out_alike(config, stored) && !options.contains("--shard-group") && !options.contains("--zero") &&
-      config.shard_group > 0 && config.ranks % config.shard_group != 0)
+      config.shard_group > 0 && data_ranks(config) % config.shard_group != 0)
     config.shard_group = 0;
-  const int shards = config.shard_group > 0 ? config.shard_group : config.ranks;
-  if (!options.contains("--second-copy") && config.second_copy > 0 && (config.second_copy >= shards || shards % config.second_copy != 0))
+  const int shards = config.shard_group > 0 ? config.shard_group : data_ranks(config);
+  if (!options.contains("--second-copy") && config.second_copy > 0 &&
+      (config.second_copy >= shards || shards % config.second_copy != 0))
     config.second_copy = 0;
   config.run = given.run;
   config.json = given.json;

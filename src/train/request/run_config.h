@@ -1,6 +1,7 @@
 // Everything that a user can say about a run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -48,12 +49,15 @@ struct RunConfig {
   std::int64_t sequence = 256;
   int micro_batch = 1;  ///< sequences per micro-batch
   int batch = 8;        ///< sequences per step, all ranks
-  int ranks = 1;        ///< that each have a part of the batch
-  int shard_group = 0;  ///< ranks that have one copy of the states between them; 0: all
+  int ranks = 1;        ///< all processes' and pipeline stages'
+  int stages =
+      1;  ///< of a pipeline, that each have a part of the model; the ranks of one each have a part of the batch
+  PipelineChoice pipeline;
+  int shard_group = 0;  ///< ranks of a stage that have one copy of its states between them; 0: all
   int second_copy = 0;  ///< ranks, close to each other, that have a copy of a step's parameters between them; 0: none
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;  ///< of gradients over ranks
-  int lots = 0;         ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks
+  int lots = 0;  ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks of a stage
   Dtype dtype = Dtype::bf16;
   MomentFormat moments = MomentFormat::f32;
   OptimizerConfig optimizer;
@@ -79,7 +83,7 @@ struct RunConfig {
   std::optional<FaultOptions> faults;      ///< injected into the drive's queues: for tests
   std::vector<std::int64_t> poison_steps;  ///< their losses become NaN: for tests
   std::uint64_t delay_seed = 0;            ///< not 0: random delays before ops, to show that timing changes no bit
-  int deadline_seconds = 600;  ///< that a collective may take, or three steps where they take longer
+  int deadline_seconds = 600;              ///< that a collective may take, or three steps where they take longer
   /// Of ranks that are processes, or of a cluster: how many share a machine. 0: all ranks are this process's.
   int ranks_of_node = 0;
   bool devices_apart = false;  ///< of those, each is shown GPUs of its own
@@ -88,11 +92,15 @@ struct RunConfig {
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
 
+/// Of a stage: the parts of a batch.
+inline int data_ranks(const RunConfig& c) { return std::max(1, c.ranks / std::max(1, c.stages)); }
+
 /// Whether a run of one has its states, and adds up its gradients, where one of the other has: else they are laid out
 /// anew before it goes on.
 inline bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
-  const auto group = [](const RunConfig& c) { return c.shard_group > 0 ? c.shard_group : c.ranks; };
-  return a.ranks == b.ranks && group(a) == group(b) && a.reduction == b.reduction;
+  const auto group = [](const RunConfig& c) { return c.shard_group > 0 ? c.shard_group : data_ranks(c); };
+  return a.ranks == b.ranks && a.stages == b.stages && a.pipeline == b.pipeline && group(a) == group(b) &&
+         a.reduction == b.reduction;
 }
 
 /// That share a machine's memory, cores and drives.

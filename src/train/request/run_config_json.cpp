@@ -30,6 +30,9 @@ void each_field(Config& c, F f) {
   f("--micro-batch", "micro_batch", c.micro_batch, Change::never);
   f("--batch", "batch", c.batch, Change::never);
   f("--ranks", "ranks", c.ranks, Change::recorded);
+  f("--pp", "pp", c.stages, Change::recorded);
+  f("--pipeline", "pipeline", c.pipeline.order, Change::recorded);
+  f("--chunks", "chunks", c.pipeline.chunks, Change::recorded);
   f("--lots", "lots", c.lots, Change::never);
   f("--shard-group", "shard_group", c.shard_group, Change::recorded);
   f("--second-copy", "second_copy", c.second_copy, Change::never);
@@ -97,6 +100,9 @@ void each_choice(S& c, F&& f) {
 
 template <class S, class F>
 void each_knob(S& s, F&& f) {
+  f("pipeline", s.pipeline.order);
+  f("chunks", s.pipeline.chunks);
+  f("cut", s.cut);
   f("group", s.group);
   f("update_ahead", s.update_ahead);
   f("prefetch", s.prefetch);
@@ -160,9 +166,11 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 14> later_keys{
-    "document_mask", "document_length", "device", "update_on_device", "eval_split", "eval_data", "tokenizer", "lots",
-    "deadline_seconds", "shard_group", "reduction", "reduce", "held", "second_copy"};
+constexpr std::array<std::string_view, 18> later_keys{
+    "document_mask", "document_length", "device", "update_on_device", "eval_split",
+    "eval_data",     "tokenizer",       "lots",   "deadline_seconds", "shard_group",
+    "reduction",     "reduce",          "held",   "second_copy",      "pp",
+    "pipeline",      "chunks",          "cut"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -75,12 +75,12 @@ Status Lifecycle::open(StepSource& source, const DataMark& data) {
 Status Lifecycle::open_engine(bool swap_exists) {
   Engine::Options options;
   // What ops take is compared with the profile; of huge plans it takes memory.
-  options.record_timeline = !run_.config.trace.empty() || run_.main.ops.size() <= watched_ops_max;
+  options.record_timeline = !run_.config.trace.empty() || run_.main().ops.size() <= watched_ops_max;
   options.commit_sink = this;
   if (run_.workload.durable) options.swap_run_id = directory_->run()->id;
   options.swap_exists = swap_exists;
   options.world = &world_;
-  const auto three_steps = static_cast<std::int64_t>(3 * run_.predicted.step_seconds);
+  const auto three_steps = static_cast<std::int64_t>(3 * run_.step_seconds());
   world_.set_deadline(std::chrono::seconds(std::max<std::int64_t>(run_.config.deadline_seconds, three_steps)));
   observer_.note("reserving " + std::to_string(run_.workload.ranks()) + " x device and host arenas, and the swap file");
   auto engine = Engine::create(run_, *source_, options);
@@ -193,8 +193,7 @@ Status Lifecycle::commit_initial(std::uint64_t step, const std::vector<StepResul
     for (RankId r = here.first; r < here.end(); ++r) SLUICE_TRY(engine_->store(r)->sync());
     SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, true, listener()));
     for (const StepResult& result : results) journal_->add(result);
-    for (RankId r = here.first; r < here.end(); ++r)
-      SLUICE_TRY(journal_->commit(r, step, engine_->store(r)->parity()));
+    for (RankId r = here.first; r < here.end(); ++r) SLUICE_TRY(journal_->commit(r, step, engine_->store(r)->parity()));
     return world_.leads() ? success() : journal_->publish();
   };
   SLUICE_TRY(agree(world_, commit_here()));
@@ -210,7 +209,7 @@ RunDescription Lifecycle::describe() const {
   // What was left open is decided now: another time it would be decided otherwise.
   d.config.durable = w.durable ? Durable::on : Durable::off;
   d.config.threads = w.threads;
-  d.config.lots = w.lots * w.ranks();
+  d.config.lots = w.lots * w.data_ranks();
   const auto budget = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
   if (d.config.device_memory == 0) d.config.device_memory = budget(Tier::device);
   const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run_.config));
@@ -222,7 +221,7 @@ RunDescription Lifecycle::describe() const {
   d.schedule = run_.search.schedule;
   d.block_bytes = w.block_bytes;
   d.stripe_weights = run_.profile.drive.stripe_weights;
-  d.layout = durable_layout(run_.main);
+  d.layout = durable_layout(run_);
   d.device = run_.workload.device;
   d.kernels = run_.kernels;
   return d;
@@ -246,8 +245,8 @@ Status Lifecycle::save_state(std::int64_t done) {
        step <= done; ++step)
     if (const std::optional<StepResult> known = find_result(step)) results.push_back(*known);
   SLUICE_TRY(engine_->states().lead_visits([&] {
-    return save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done),
-                         *engine_, results, [&](double fraction) {
+    return save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done), *engine_,
+                         results, [&](double fraction) {
                            observer_.progress(what, fraction);
                            return success();
                          });

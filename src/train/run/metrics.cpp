@@ -36,6 +36,7 @@ std::string to_json_line(const StepRecord& r) {
   j["h2d_bytes"] = r.moved.h2d;
   j["d2h_bytes"] = r.moved.d2h;
   j["collective_bytes"] = r.moved.collective;
+  if (r.moved.message > 0) j["message_bytes"] = r.moved.message;
   j["rss_bytes"] = r.rss_bytes;
   if (r.state_hash) {
     char text[32];

@@ -23,7 +23,7 @@ void tell_delay(const Prepared& run, const std::vector<StepRecord>& steady, Trai
   if (steady.size() < 3) return;
   std::vector<double> seconds;
   for (const StepRecord& r : steady) seconds.push_back(r.step_seconds);
-  const double measured = median(seconds), predicted = run.predicted.step_seconds;
+  const double measured = median(seconds), predicted = run.step_seconds();
   if (measured < notable_delay * predicted) return;
   std::string text = "steps took " + format_seconds(measured) + ", predicted were " + format_seconds(predicted);
   const auto moved = static_cast<double>(steady.back().moved.nvme_read + steady.back().moved.nvme_write);
@@ -31,7 +31,7 @@ void tell_delay(const Prepared& run, const std::vector<StepRecord>& steady, Trai
     text += " (the drive moved " + format_rate(moved / measured) + "; the profile has " +
             format_rate(run.profile.drive.mixed_bytes_per_second) + " read and written at once)";
   observer.note(text +
-                 ": the machine is busier or slower than when it was measured; 'sluice bench all' measures it anew");
+                ": the machine is busier or slower than when it was measured; 'sluice bench all' measures it anew");
 }
 
 /// Where steps show that the profile is wrong: say so, and have it measured again.
@@ -43,7 +43,7 @@ void compare_with_profile(const Prepared& run, const std::vector<StepRecord>& st
   for (const StepRecord& r : steady) seconds.push_back(r.step_seconds);
   steps.step_seconds = median(seconds);
   steps.disturbed = disturbed;
-  if (!timeline.empty()) steps.op_seconds = seconds_by_key(run.main, timeline);
+  if (!timeline.empty()) steps.op_seconds = seconds_by_key(run.main(), timeline);
   const std::vector<Contradiction> found = contradictions(run, steps);
   if (found.empty()) return;
   for (const Contradiction& c : found) observer.note("the profile is wrong: " + c.text);
@@ -93,8 +93,8 @@ void StepReports::fill_rates(StepRecord& r) const {
   const RunConfig& c = config_of(r.step);
   r.lr = learning_rate(c.optimizer, r.step, c.steps);
   r.tokens = static_cast<std::int64_t>(batch_tokens(run_.workload)) * r.step;
-  r.bound_seconds = run_.predicted.bound_seconds;
-  r.predicted_seconds = run_.predicted.step_seconds;
+  r.bound_seconds = run_.predicted().bound_seconds;
+  r.predicted_seconds = run_.step_seconds();
   r.rss_bytes = resident_set_bytes();
   if (r.step_seconds <= 0) return;
   r.tokens_per_second = batch_tokens(run_.workload) / r.step_seconds;
@@ -116,16 +116,19 @@ StepRecord StepReports::restored(const StepResult& result) const {
   r.grad_norm = result.grad_norm;
   r.step_seconds = result.seconds;
   r.skipped = result.skipped != 0;
-  const std::uint64_t ranks = run_.workload.ranks();
-  r.device_peak_bytes = run_.arena(Tier::device).arena_bytes;
-  r.host_peak_bytes = run_.arena(Tier::host).arena_bytes * ranks;
-  r.nvme_peak_bytes = run_.arena(Tier::nvme).arena_bytes * ranks;
-  const LinkBytes bytes = plan_link_bytes(run_.main) * ranks;
+  for (const StagePlans& stage : run_.stages) {
+    const auto bytes = [&](Tier tier) { return stage.main.arena(tier)->arena_bytes; };
+    r.device_peak_bytes = std::max(r.device_peak_bytes, bytes(Tier::device));
+    r.host_peak_bytes += bytes(Tier::host) * run_.workload.data_ranks();
+    r.nvme_peak_bytes += bytes(Tier::nvme) * run_.workload.data_ranks();
+  }
+  const LinkBytes bytes = step_link_bytes(run_);
   r.moved.h2d = bytes.h2d;
   r.moved.d2h = bytes.d2h;
   r.moved.nvme_read = bytes.nvme_read;
   r.moved.nvme_write = bytes.nvme_write;
   r.moved.collective = bytes.collective;
+  r.moved.message = bytes.message;
   fill_rates(r);
   return r;
 }

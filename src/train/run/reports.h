@@ -18,7 +18,7 @@ namespace sluice {
 
 /// Of all ranks.
 inline double batch_tokens(const Workload& w) {
-  return static_cast<double>(w.shape.tokens()) * w.micro_batches * w.ranks();
+  return static_cast<double>(w.shape.tokens()) * w.micro_batches * w.data_ranks();
 }
 
 class StepReports {
@@ -45,8 +45,8 @@ class StepReports {
 
   /// A step of this process that began in the tail of the one before, as the prediction has it.
   void add_steady(const StepRecord& record);
-  /// At the end: says where the machine was slower than it was measured, or where the profile is wrong. `timeline` is of
-  /// the last step, or empty.
+  /// At the end: says where the machine was slower than it was measured, or where the profile is wrong. `timeline` is
+  /// of the last step, or empty.
   void compare_with_prediction(const Timeline& timeline, bool is_disturbed) const;
 
  private:

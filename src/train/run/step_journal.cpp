@@ -6,10 +6,10 @@
 
 namespace sluice {
 
-std::uint64_t durable_layout(const StepPlan& plan) {
+std::uint64_t durable_layout(const Prepared& run) {
   StreamingChecksum sum;
-  for (RankId r = 0; r < plan.topology.ranks(); ++r)
-    for (const Buffer& b : plan.buffers) {
+  for (RankId r = 0; r < run.workload.ranks(); ++r)
+    for (const Buffer& b : run.stage_of_rank(r).main.buffers) {
       if (b.slots != 2) continue;
       const std::array<std::uint64_t, 4> numbers{r, b.bytes, b.offset, b.block_bytes};
       sum.add(std::as_bytes(std::span(b.name)));

@@ -10,6 +10,7 @@
 
 #include "offload/run/store.h"
 #include "offload/state/commit_log.h"
+#include "src/train/request/prepare.h"
 #include "src/train/run/run_directory.h"
 
 namespace sluice {
@@ -71,6 +72,6 @@ class StepJournal {
 };
 
 /// What the durable slots of all ranks are and where they lie, as one number.
-std::uint64_t durable_layout(const StepPlan& plan);
+std::uint64_t durable_layout(const Prepared& run);
 
 }  // namespace sluice

@@ -12,9 +12,9 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
     return evaluation->load(rank, micro_batch, params, dst);
   const Workload& w = run_.workload;
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
-  const std::uint64_t first =
-      ((params.step - 1) * w.ranks() * static_cast<std::uint64_t>(w.micro_batches) + w.global_micro_batch(rank, micro_batch)) *
-      rows;
+  const std::uint64_t first = ((params.step - 1) * w.data_ranks() * static_cast<std::uint64_t>(w.micro_batches) +
+                               w.global_micro_batch(rank, micro_batch)) *
+                              rows;
   for (std::uint64_t row = 0; row < rows; ++row)
     SLUICE_TRY(read_sample(first + row, BatchRow::of(dst, row, rows, static_cast<std::uint64_t>(w.shape.sequence))));
   return success();
@@ -136,7 +136,7 @@ Status Trainer::drain() {
 Result<std::vector<SetLoss>> Trainer::evaluate() {
   std::vector<SetLoss> losses;
   for (const EvalSet& set : eval_sets_) {
-    WindowLoss evaluation(set.windows, run_.workload);
+    WindowLoss evaluation(set.windows, run_.workload, run_.search.schedule);
     evaluation_.store(&evaluation, std::memory_order_release);
     const Result<EvaluateResult> result =
         evaluation.run(engine(), PlanKind::evaluate, {stop_, stop_patience_seconds}, {});
@@ -207,7 +207,8 @@ Result<StepRecord> Trainer::train_step(std::int64_t step, bool stops, TrainResul
   Result<StepRecord> done = collected();
   const Status agreed = agree(world_, done.ok() ? success() : Status(done.error()));
   // Where ranks are apart none knows what the others have released.
-  if (!agreed.ok() && !world_.is_alone() && agreed.error().code != ErrorCode::not_finite && life_.journal() == nullptr) broken_ = true;
+  if (!agreed.ok() && !world_.is_alone() && agreed.error().code != ErrorCode::not_finite && life_.journal() == nullptr)
+    broken_ = true;
   SLUICE_TRY(agreed);
   StepRecord record = *std::move(done);
   SLUICE_TRY(together_.share(record));
@@ -237,7 +238,8 @@ Status Trainer::skip_failed(const Error& reason) {
   std::int64_t first = failed;
   while (skip_.contains(first - 1)) --first;
   skip_.insert(failed);
-  SLUICE_ASSIGN(const std::int64_t committed, together_.smallest(static_cast<std::int64_t>(life_.journal()->committed())));
+  SLUICE_ASSIGN(const std::int64_t committed,
+                together_.smallest(static_cast<std::int64_t>(life_.journal()->committed())));
   if (failed - first + 1 >= run_.config.skip_limit)
     return fault(reason.message + "; steps " + std::to_string(first) + " to " + std::to_string(failed) +
                  " were not finite one after another, and nothing of them is kept: the run stands at step " +

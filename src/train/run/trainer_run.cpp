@@ -104,14 +104,15 @@ Status Trainer::complete_metrics(TrainResult& result) {
 
 Status Trainer::write_trace_file() {
   if (run_.config.trace.empty() || timeline_.empty() || !world_.leads()) return success();
-  return write_trace(run_.config.trace, run_.main, {{"predicted", run_.predicted.timeline}, {"measured", timeline_}});
+  return write_trace(run_.config.trace, run_.main(),
+                     {{"predicted", run_.predicted().timeline}, {"measured", timeline_}});
 }
 
 Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   TrainResult result;
   SystemCpuClock clock;
   const CpuReading begun = clock.read();
-  const bool long_steps = 3 * run_.predicted.step_seconds > stop_patience_seconds;
+  const bool long_steps = 3 * run_.step_seconds() > stop_patience_seconds;
   std::optional<Impatience> impatience;
   if (life_.journal()) engine().states().set_stop(&stop);
   // A sum of the library's own can not be called off: such a run stops between steps.
@@ -174,8 +175,7 @@ Status Trainer::settle() {
 Error Trainer::kept(const Error& reason) {
   const Error failed{reason.code == ErrorCode::bad_request ? ErrorCode::fault : reason.code, reason.message};
   const bool settled = !broken_ && agree(world_, settle()).ok();
-  const std::string launcher =
-      world_.processes() > 1 ? "mpirun -n " + std::to_string(world_.processes()) + " " : "";
+  const std::string launcher = world_.processes() > 1 ? "mpirun -n " + std::to_string(world_.processes()) + " " : "";
   const std::string go_on = "when this is mended, go on with: " + launcher + "sluice train --run ";
   if (world_.has_lost_a_process() && life_.journal())
     return with(failed, "what was committed is kept; " + go_on + directory_->path() + " --resume");
@@ -189,8 +189,8 @@ Error Trainer::kept(const Error& reason) {
   if (life_.journal() == nullptr)
     if (const Status saved = life_.save_state(done_); !saved.ok())
       return with(failed, "and the states can not be saved: " + saved.error().message);
-  return with(failed, "the states of step " + std::to_string(done_) + " are kept; " + go_on + directory_->path() +
-                          " --resume");
+  return with(failed,
+              "the states of step " + std::to_string(done_) + " are kept; " + go_on + directory_->path() + " --resume");
 }
 
 /// All steps are done: the model, the result, and then nothing of the states is needed any more.

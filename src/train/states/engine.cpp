@@ -33,7 +33,7 @@ SwapOptions swap_options(const Prepared& run, std::optional<std::uint64_t> run_i
   SwapOptions swap;
   swap.directories = run.config.nvme;
   swap.weights = run.profile.drive.stripe_weights;
-  swap.bytes = padded_bytes(run.search.needs.nvme);
+  swap.bytes = padded_bytes(run.stage_of_rank(rank).needs.nvme);
   if (run_id) swap.name = swap_name(*run_id, rank);
   return swap;
 }
@@ -61,7 +61,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
 }
 
 Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id) {
-  const RankRange all{0, run.workload.shards()};  // replicas have the same
+  // Replicas have the same; stages do not.
+  const RankRange all{0, run.workload.stages() > 1 ? run.workload.ranks() : run.workload.shards()};
   std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
   SLUICE_ASSIGN(std::unique_ptr<Device> cpu, Device::open("cpu"));
   DeviceMemory& host = cpu->memory();
@@ -86,10 +87,10 @@ Status Engine::check_swap(const Prepared& run, std::uint64_t run_id, RankRange r
 }
 
 Status Engine::reserve(const Options& options) {
-  const TierBytes& needs = run_.search.needs;
   ranks_.resize(here_.count);
   // Swap files first: they say no before any memory is taken.
-  for (RankId r = here_.first; r < here_.end() && needs.nvme > 0; ++r) {
+  for (RankId r = here_.first; r < here_.end(); ++r) {
+    if (run_.stage_of_rank(r).needs.nvme == 0) continue;
     const SwapOptions swap = swap_options(run_, options.swap_run_id, r);
     // One that is there without a commit record is of an attempt that never began.
     if (!swap.name.empty() && !options.swap_exists) SLUICE_TRY(SwapFile::remove(swap));
@@ -97,6 +98,7 @@ Status Engine::reserve(const Options& options) {
   }
   SLUICE_TRY(open_devices());
   for (RankId r = here_.first; r < here_.end(); ++r) {
+    const TierBytes& needs = run_.stage_of_rank(r).needs;
     const std::array arenas{ArenaSpec{Tier::device, needs.device}, ArenaSpec{Tier::host, needs.host}};
     SLUICE_TRY(at_place(at(r), [&]() -> Status {
       Result<Memory> memory = Memory::create(arenas, at(r).device->memory());
@@ -144,18 +146,21 @@ Status Engine::open_devices() {
 }
 
 Status Engine::open_stores() {
-  if (!ranks_.front().swap.files().empty()) {
+  const auto swaps = [](const Rank& rank) { return !rank.swap.files().empty(); };
+  if (const auto first = std::ranges::find_if(ranks_, swaps); first != ranks_.end()) {
     const DriveProfile& drive = run_.profile.drive;
     const RunConfig& c = run_.config;
     QueueOptions queue;
     SLUICE_ASSIGN(queue.backend, parse_io_backend(c.io_backend.empty() ? drive.backend : c.io_backend));
     queue.depth = c.queue_depth > 0 ? static_cast<std::size_t>(c.queue_depth) : drive.depth;
     queue.faults = c.faults;
-    for (Rank& rank : ranks_) {
+    for (RankId r = here_.first; r < here_.end(); ++r) {
+      Rank& rank = at(r);
+      if (!swaps(rank)) continue;
       SLUICE_ASSIGN(rank.store, SwapStore::create(rank.swap, 0, rank.swap.bytes(), *rank.memory, queue));
-      SLUICE_TRY(rank.store->bind(run_.main));
+      SLUICE_TRY(rank.store->bind(run_.stage_of_rank(r).main));
     }
-    storage_ = ranks_.front().swap.description() + "; " + ranks_.front().store->queue(IoOp::read).description();
+    storage_ = first->swap.description() + "; " + first->store->queue(IoOp::read).description();
     if (here_.count > 1) storage_ += "; of each of " + std::to_string(here_.count) + " ranks";
   }
   std::vector<States::RankPlace> places;
@@ -168,9 +173,10 @@ Status Engine::open_stores() {
 Result<RopeView> Engine::put_rope(RankId rank) {
   RopeView view = view_of(rope_);
   const std::span cos(std::as_bytes(std::span(rope_.cos))), sin(std::as_bytes(std::span(rope_.sin)));
-  const BufferId rope = StateTable(run_.main).rope();
+  const StepPlan& plan = run_.stage_of_rank(rank).main;
+  const BufferId rope = StateTable(plan).rope();
   if (rope == no_buffer) return view;
-  std::byte* const to = at(rank).memory->at(Tier::device, run_.main.buffers[rope].offset);
+  std::byte* const to = at(rank).memory->at(Tier::device, plan.buffers[rope].offset);
   SLUICE_TRY(at(rank).device->memory().copy(to, cos.data(), cos.size()));
   SLUICE_TRY(at(rank).device->memory().copy(to + cos.size(), sin.data(), sin.size()));
   view.cos = reinterpret_cast<const float*>(to);
@@ -181,17 +187,17 @@ Result<RopeView> Engine::put_rope(RankId rank) {
 /// The plans of the ranks of here, which differ in where a rank's own parts lie.
 void Engine::build_ranks() {
   const Schedule& schedule = run_.search.schedule;
-  for (const StepPlan* plan : {&run_.main, &run_.flush, &run_.evaluate}) {
-    if (plan->ops.empty()) continue;
-    std::vector<const StepPlan*>& of_ranks = plans_[static_cast<std::size_t>(plan->kind)];
+  for (const auto kind : {&StagePlans::main, &StagePlans::flush, &StagePlans::evaluate})
     for (RankId r = here_.first; r < here_.end(); ++r) {
-      if (r != 0) {
-        other_plans_.push_back(std::make_unique<StepPlan>(build_alike(*plan, run_.workload, schedule, r)));
-        SLUICE_CHECK(plan_signature(*other_plans_.back()) == plan_signature(*plan), "rank %u does not run alike", r);
+      const StepPlan& plan = run_.stage_of_rank(r).*kind;
+      if (plan.ops.empty()) continue;
+      const bool is_own = plan.topology.rank() == r;
+      if (!is_own) {
+        other_plans_.push_back(std::make_unique<StepPlan>(build_alike(plan, run_.workload, schedule, r)));
+        SLUICE_CHECK(plan_signature(*other_plans_.back()) == plan_signature(plan), "rank %u does not run alike", r);
       }
-      of_ranks.push_back(r == 0 ? plan : other_plans_.back().get());
+      plans_[static_cast<std::size_t>(plan.kind)].push_back(is_own ? &plan : other_plans_.back().get());
     }
-  }
 }
 
 Status Engine::begin(PlanKind kind) { return team_->begin(plans_[static_cast<std::size_t>(kind)]); }
@@ -212,9 +218,9 @@ Status Engine::build_executors(StepSource& source, const Options& engine_options
   std::vector<std::unique_ptr<Executor>> executors;
   for (RankId r = here_.first; r < here_.end(); ++r) {
     SLUICE_ASSIGN(const RopeView rope, put_rope(r));
-    SLUICE_ASSIGN(
-        at(r).backend,
-        at(r).device->make_backend(*w.model, rope, {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
+    SLUICE_ASSIGN(at(r).backend,
+                  at(r).device->make_backend(*w.model, rope,
+                                             {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
     ExecutorParts parts;
     parts.memory = at(r).memory.get();
     parts.store = at(r).store.get();
@@ -225,9 +231,9 @@ Status Engine::build_executors(StepSource& source, const Options& engine_options
     parts.units = optimizer_units(w, r);
     executors.push_back(std::make_unique<Executor>(std::move(parts), options));
   }
-  team_ = std::make_unique<RankTeam>(std::move(executors), [this](std::size_t index, const std::function<Status()>& work) {
-    return at_place(ranks_[index], work);
-  });
+  team_ = std::make_unique<RankTeam>(
+      std::move(executors),
+      [this](std::size_t index, const std::function<Status()>& work) { return at_place(ranks_[index], work); });
   return success();
 }
 

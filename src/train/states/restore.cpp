@@ -96,7 +96,7 @@ Status check_same_model(const RunDirectory& directory, const Prepared& prepared)
 Status check_same_states(const RunDirectory& directory, const Prepared& prepared) {
   SLUICE_TRY(check_same_model(directory, prepared));
   const RunDescription& run = *directory.run();
-  if (run.layout != durable_layout(prepared.main))
+  if (run.layout != durable_layout(prepared))
     return bad_request(directory.path() +
                        " was laid out by another version of sluice; go on with that one, or start a new run");
   return success();
@@ -107,7 +107,7 @@ Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory,
   const std::string& backend = prepared.config.io_backend;
   StepJournal::Options options;
   options.run_id = directory.run()->id;
-  options.layout = durable_layout(prepared.main);
+  options.layout = durable_layout(prepared);
   SLUICE_ASSIGN(options.queue.backend, parse_io_backend(backend.empty() ? prepared.profile.drive.backend : backend));
   options.queue.faults = prepared.config.faults;
   options.create = create;

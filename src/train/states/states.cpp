@@ -23,11 +23,19 @@ States::States(const Prepared& run, RankRange here, World* world, std::vector<Ra
       world_(world),
       ranks_(std::move(ranks)),
       only_reads_(only_reads),
-      table_(run.main),
+      stages_(run.workload, run.search.schedule),
       moments_(MomentLayout::of(run.workload.moments, run.search.schedule.tile_numel)),
-      piece_numel_(std::min(run.search.schedule.tile_numel, piece_numel_max)) {}
+      piece_numel_(std::min(run.search.schedule.tile_numel, piece_numel_max)) {
+  for (const StagePlans& stage : run.stages) tables_.emplace_back(stage.main);
+}
 
-WeightPieces States::pieces() const { return {run_.model, run_.workload.shard_map(), here_, piece_numel_}; }
+WeightPieces States::pieces() const {
+  // What is only read need not be read of every replica.
+  const RankId count = only_reads_ ? run_.workload.shards() : run_.workload.data_ranks();
+  return {run_.model, run_.workload.shard_map(), here_, piece_numel_, [this, count](UnitId u) {
+            return RankRange{stages_.ranks_of(u).first, count};
+          }};
+}
 
 bool States::grouped(StateKind kind) const {
   return moments_.format == MomentFormat::int8 && (kind == StateKind::exp_avg || kind == StateKind::exp_avg_sq);
@@ -146,8 +154,9 @@ Status States::each_shard(const std::function<Status(UnitId, StateKind, RankId)>
   const Workload& w = run_.workload;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
     for (const StateKind kind : saved_kinds)
-      for (RankId r = 0; r < w.shards(); ++r)
-        if (table_.home(u, kind) != no_buffer) SLUICE_TRY(visit(u, kind, r));
+      for (RankId shard = 0; shard < w.shards(); ++shard)
+        if (table(u).home(u, kind) != no_buffer)
+          SLUICE_TRY(visit(u, kind, static_cast<RankId>(stages_.ranks_of(u).first + shard)));
   return success();
 }
 
@@ -157,8 +166,8 @@ Status States::visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit
     return visit_piece(u, at, data);
   };
   const ShardMap map = run_.workload.shard_map();
-  const BufferId id = only_reads_ ? table_.kept(unit, kind) : table_.home(unit, kind);
-  const Buffer& b = run_.main.buffers[id];
+  const BufferId id = only_reads_ ? table(unit).kept(unit, kind) : table(unit).home(unit, kind);
+  const Buffer& b = buffer(unit, id);
   const RankId own = map.shard_of(rank);
   const std::uint64_t shard = map.shard_numel(unit), first = map.begin(unit, own),
                       content = map.content_numel(unit, own);
@@ -199,7 +208,7 @@ Status States::scan_states(std::span<const StateKind> kinds, const VisitPiece& v
     if (!piece) return std::nullopt;
     const auto& [weights, kind] = *piece;
     const std::uint64_t begin = state_bytes(kind, weights.at);
-    return SwapWindow::Part{store(weights.rank), table_.kept(weights.unit, kind), begin,
+    return SwapWindow::Part{store(weights.rank), table(weights.unit).kept(weights.unit, kind), begin,
                             state_bytes(kind, weights.at + weights.numel) - begin};
   };
   return window.scan(
@@ -211,7 +220,8 @@ Status States::save_states(const Sink& sink) {
 }
 
 std::uint64_t States::shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const {
-  return stream_bytes(kind, run_.workload.shard_map().content_numel(unit, rank));
+  const ShardMap map = run_.workload.shard_map();
+  return stream_bytes(kind, map.content_numel(unit, map.shard_of(rank)));
 }
 
 std::uint64_t States::state_stream_bytes() {
@@ -228,9 +238,10 @@ Result<std::uint64_t> States::state_hash() {
   SwapWindow window(piece_numel_ * 4);
   const ShardMap map = run_.workload.shard_map();
   std::vector<std::uint64_t> hashes(run_.workload.replicas());
-  const Status hashed = each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
+  const Status hashed = each_shard([&](UnitId u, StateKind kind, RankId first_rank) -> Status {
+    const RankId shard = map.shard_of(first_rank);
     for (RankId r = here_.first; r < here_.end(); ++r) {
-      if (map.shard_of(r) != shard) continue;
+      if (map.shard_of(r) != shard || !stages_.has(r, u)) continue;
       BlockSums blocks(stream_bytes(kind, shard_grain_numel));
       const auto add = [&](UnitId, std::uint64_t, std::span<const std::byte> data) {
         blocks.add(data);
@@ -240,7 +251,7 @@ Result<std::uint64_t> States::state_hash() {
       const std::uint64_t first = map.begin(u, shard) / shard_grain_numel;
       const std::vector<std::uint64_t>& values = blocks.close();
       const std::array place{static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(kind)};
-      std::uint64_t& hash = hashes[r / map.shards()];
+      std::uint64_t& hash = hashes[run_.workload.data_rank(r) / map.shards()];
       for (std::size_t i = 0; i < values.size(); ++i) {
         const auto mixed = philox(values[i], first + i, std::uint64_t{place[0]} << 8 | place[1]);
         hash += std::uint64_t{mixed[0]} << 32 | mixed[1];
@@ -254,7 +265,7 @@ Result<std::uint64_t> States::state_hash() {
   for (std::size_t replica = 1; replica < hashes.size(); ++replica)
     if (hashes[replica] != hashes.front())
       return fault("ranks " + std::to_string(replica * map.shards()) + " to " +
-                   std::to_string((replica + 1) * map.shards() - 1) +
+                   std::to_string((replica + 1) * map.shards() - 1) + (stages_.count() > 1 ? " of each stage" : "") +
                    " have other states than the first shard group, though both are to be the same: memory or a drive "
                    "of one of them is damaged");
   return hashes.front();

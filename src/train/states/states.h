@@ -16,6 +16,7 @@
 #include "offload/state/moment_layout.h"
 #include "src/comm/world.h"
 #include "src/device/device.h"
+#include "src/schedule/stages.h"
 #include "src/train/request/prepare.h"
 #include "src/train/states/weight_pieces.h"
 
@@ -52,7 +53,8 @@ class States {
   Result<Changed> count_changed(RankId rank, const CommitRecord& record);
   /// All processes, when the states of their ranks are in place: copies of whole units on the devices are filled.
   Status share_residents();
-  /// All processes. Back to the last commit, after an iteration was given up: fills what lives in memory from the slots.
+  /// All processes. Back to the last commit, after an iteration was given up: fills what lives in memory from the
+  /// slots.
   Status roll_back();
 
   /// All states as one stream of bytes in logical order, for snapshots: out, as visit_states does, and back into their
@@ -63,8 +65,8 @@ class States {
   Status load_states(const Source& source);
   std::uint64_t state_stream_bytes();
 
-  /// Every shard of a state that the run has, here or elsewhere, in logical order, with the first rank that has it, whose
-  /// number is the shard's: of the stream too, where it has so many bytes.
+  /// Every shard of a state that the run has, here or elsewhere, in logical order, with the first rank that has it: of
+  /// the stream too, where it has so many bytes.
   Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
   std::uint64_t shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const;
   /// The weights of the ranks of this process in pieces of whole blocks of every state.
@@ -82,9 +84,9 @@ class States {
   /// All processes call it: the leader does its work, which visits states, and the others send theirs. The same status
   /// on all.
   Status lead_visits(const std::function<Status()>& work);
-  /// fault where replicas differ. Of every parameter and optimizer state: the sum of what blocks of 4096 elements of each unit's flat states hash
-  /// to, each with its place, so that it is the same wherever they lie and however many ranks have parts of them. All
-  /// processes call it.
+  /// fault where replicas differ. Of every parameter and optimizer state: the sum of what blocks of 4096 elements of
+  /// each unit's flat states hash to, each with its place, so that it is the same wherever they lie and however many
+  /// ranks have parts of them. All processes call it.
   Result<std::uint64_t> state_hash();
 
   /// What visits states ends early, with ErrorCode::cancelled, when `stop`, which may be null, is true.
@@ -97,6 +99,9 @@ class States {
   bool is_alone() const { return world_ == nullptr || world_->is_alone(); }
   const RankPlace& at(RankId rank) const { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
   SwapStore* store(RankId rank) const { return at(rank).store; }
+  /// Of the stage that has the unit.
+  const StateTable& table(UnitId unit) const { return tables_[stages_.stage_of(unit)]; }
+  const Buffer& buffer(UnitId unit, BufferId id) const { return run_.stages[stages_.stage_of(unit)].main.buffers[id]; }
   std::byte* host(RankId rank, const Buffer& b) const { return at(rank).memory->at(Tier::host, b.offset); }
   bool grouped(StateKind kind) const;                                     ///< 8-bit moments: not element after element
   std::uint64_t state_bytes(StateKind kind, std::uint64_t numel) const;   ///< of the first elements of a shard
@@ -117,7 +122,8 @@ class States {
   World* world_;
   std::vector<RankPlace> ranks_;  ///< of here
   bool only_reads_;
-  StateTable table_;
+  Stages stages_;
+  std::vector<StateTable> tables_;  ///< by stage
   MomentLayout moments_;
   std::uint64_t piece_numel_;  ///< elements moved at a time: whole blocks of every state
   const std::atomic<bool>* stop_ = nullptr;

@@ -26,7 +26,7 @@ Status States::initialize(const std::string& init, std::uint64_t seed, const Wat
   std::uint64_t done = 0, total = 0;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
     for (RankId r = here_.first; r < here_.end(); ++r)
-      total += w.shard_map().content_numel(u, w.shard_map().shard_of(r));
+      if (stages_.has(r, u)) total += w.shard_map().content_numel(u, w.shard_map().shard_of(r));
   WeightPieces all = pieces();
   while (const std::optional<WeightPiece> piece = all.next()) {
     WeightValues weights;
@@ -86,31 +86,33 @@ Status States::store_weights(UnitId unit, RankId rank, std::uint64_t first, cons
 
 /// Where elements of a shard's state can be written at once: its home in memory, if nothing of it goes to the drive.
 std::byte* States::only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first) {
-  const BufferId id = table_.home(unit, kind);
-  const bool in_memory = id != no_buffer && run_.main.buffers[id].tier == Tier::host && table_.kept(unit, kind) == no_buffer;
-  return in_memory ? host(rank, run_.main.buffers[id]) + state_bytes(kind, first) : nullptr;
+  const BufferId id = table(unit).home(unit, kind);
+  const bool in_memory =
+      id != no_buffer && buffer(unit, id).tier == Tier::host && table(unit).kept(unit, kind) == no_buffer;
+  return in_memory ? host(rank, buffer(unit, id)) + state_bytes(kind, first) : nullptr;
 }
 
 Status States::write_state(UnitId unit, StateKind kind, RankId rank, std::uint64_t first, std::uint64_t numel,
                            SwapWindow::Piece& piece, SwapWindow& window) {
-  const BufferId id = table_.home(unit, kind);
+  const BufferId id = table(unit).home(unit, kind);
   if (id == no_buffer) return success();
   const std::uint64_t at = state_bytes(kind, first), bytes = state_bytes(kind, first + numel) - at;
-  const Buffer& b = run_.main.buffers[id];
+  const Buffer& b = buffer(unit, id);
   if (b.tier == Tier::host) std::memcpy(host(rank, b) + at, piece.data(), bytes);
-  const BufferId drive = table_.kept(unit, kind);
+  const BufferId drive = table(unit).kept(unit, kind);
   return drive == no_buffer ? success() : window.write(piece, *store(rank), drive, Slot::current, at, bytes);
 }
 
 /// The moments, and the gradient that would wait for its update: the first step reads it, though nothing is pending.
 /// Of a new engine, where not the gradients only are meant, memory is zero already: its pages are new.
 Status States::clear_states(bool gradients_only) {
-  for (BufferId id = 0; id < run_.main.buffers.size(); ++id) {
-    const Buffer& b = run_.main.buffers[id];
-    if (b.holds != Holds::home && b.holds != Holds::mirror) continue;
-    const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
-    if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
-    for (RankId r = here_.first; r < here_.end(); ++r) {
+  for (RankId r = here_.first; r < here_.end(); ++r) {
+    const std::vector<Buffer>& buffers = run_.stage_of_rank(r).main.buffers;
+    for (BufferId id = 0; id < buffers.size(); ++id) {
+      const Buffer& b = buffers[id];
+      if (b.holds != Holds::home && b.holds != Holds::mirror) continue;
+      const bool moment = b.state == StateKind::exp_avg || b.state == StateKind::exp_avg_sq;
+      if (b.state != StateKind::gradient && (!moment || gradients_only)) continue;
       if (b.tier == Tier::nvme && !gradients_only) store(r)->assume_zero(id, Slot::current);
       if (b.tier == Tier::nvme && gradients_only) SLUICE_TRY(store(r)->clear(id));
       if (b.tier == Tier::host && gradients_only) std::memset(host(r, b), 0, b.bytes);
@@ -120,12 +122,14 @@ Status States::clear_states(bool gradients_only) {
 }
 
 Status States::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
-  const BufferId id = table_.resident(unit);
+  const BufferId id = table(unit).resident(unit);
   if (id == no_buffer) return success();
-  for (const RankPlace& rank : ranks_) {
-    std::byte* to = rank.memory->at(Tier::device, run_.main.buffers[id].offset);
-    SLUICE_TRY(rank.device->memory().copy(
-        to + state_bytes(StateKind::parameter, first), parameters.data(), parameters.size()));
+  for (RankId r = here_.first; r < here_.end(); ++r) {
+    if (!stages_.has(r, unit)) continue;
+    const RankPlace& rank = at(r);
+    std::byte* to = rank.memory->at(Tier::device, buffer(unit, id).offset);
+    SLUICE_TRY(rank.device->memory().copy(to + state_bytes(StateKind::parameter, first), parameters.data(),
+                                          parameters.size()));
   }
   return success();
 }
@@ -134,11 +138,11 @@ Status States::share_residents() {
   if (is_alone()) return success();
   const RankId self = here_.first;
   Communicator& others = world_->communicator(self);
-  SLUICE_TRY(others.prepare(run_.main.topology.at(self), std::array{shard_axes}));
+  SLUICE_TRY(others.prepare(run_.main().topology.at(self), std::array{shard_axes}));
   DeviceMemory& device = at(self).device->memory();
   constexpr std::size_t met_bytes = 4u << 20;
   std::vector<std::byte> met;
-  for (const Buffer& b : run_.main.buffers) {
+  for (const Buffer& b : run_.stage_of_rank(self).main.buffers) {
     if (b.holds != Holds::resident) continue;
     const std::span<std::byte> whole{at(self).memory->at(Tier::device, b.offset), b.bytes};
     if (!run_.workload.meets_in_host) {
@@ -187,17 +191,16 @@ Status States::load_slots(RankId rank, bool verify_all, const Watch& watch) {
   std::map<BufferId, Target> targets;
   std::uint64_t done = 0, total = 0;
   const ShardMap map = run_.workload.shard_map();
-  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
-    if (shard != map.shard_of(rank)) return success();
-    const BufferId drive = table_.kept(u, kind);
-    const Buffer& place = run_.main.buffers[table_.home(u, kind)];
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId first_rank) -> Status {
+    if (!stages_.has(rank, u) || map.shard_of(first_rank) != map.shard_of(rank)) return success();
+    const BufferId drive = table(u).kept(u, kind);
+    const Buffer& place = buffer(u, table(u).home(u, kind));
     std::byte* const to = place.tier == Tier::host && !only_reads_ ? host(rank, place) : nullptr;
-    const bool resident =
-        !only_reads_ && kind == StateKind::parameter && table_.resident(u) != no_buffer;
+    const bool resident = !only_reads_ && kind == StateKind::parameter && table(u).resident(u) != no_buffer;
     if (!verify_all && to == nullptr && !resident) return success();
     buffers.push_back(drive);
     targets[drive] = {u, kind, to, resident};
-    total += run_.main.buffers[drive].bytes;
+    total += buffer(u, drive).bytes;
     return success();
   }));
   SwapWindow window(piece_numel_ * 4);
@@ -207,8 +210,7 @@ Status States::load_slots(RankId rank, bool verify_all, const Watch& watch) {
         if (target.host != nullptr) std::memcpy(target.host + part.offset_bytes, data.data(), data.size());
         if (target.resident)
           SLUICE_TRY(copy_to_residents(
-              target.unit,
-              map.begin(target.unit, map.shard_of(rank)) + part.offset_bytes / state_bytes(target.kind, 1),
+              target.unit, map.begin(target.unit, map.shard_of(rank)) + part.offset_bytes / state_bytes(target.kind, 1),
               data));
         return watch ? watch(static_cast<double>(done += data.size()) / static_cast<double>(total)) : success();
       });
@@ -217,9 +219,10 @@ Status States::load_slots(RankId rank, bool verify_all, const Watch& watch) {
 Result<States::Changed> States::count_changed(RankId rank, const CommitRecord& record) {
   take_slots(rank, record);
   Changed changed;
-  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId shard) -> Status {
-    if (shard != run_.workload.shard_map().shard_of(rank)) return success();
-    const BufferId drive = table_.kept(u, kind);
+  const ShardMap map = run_.workload.shard_map();
+  SLUICE_TRY(each_shard([&](UnitId u, StateKind kind, RankId first_rank) -> Status {
+    if (!stages_.has(rank, u) || map.shard_of(first_rank) != map.shard_of(rank)) return success();
+    const BufferId drive = table(u).kept(u, kind);
     SwapWindow window(piece_numel_ * 4);
     const auto verify = [](const SwapWindow::Part&, std::span<const std::byte>) { return success(); };
     const Status read = window.scan(*store(rank), std::span(&drive, 1), verify);
@@ -245,7 +248,8 @@ Status States::load_states(const Source& source) {
   SwapWindow window(piece_numel_ * 4);
   std::vector<std::byte> stream;
   const ShardMap map = run_.workload.shard_map();
-  const auto fill = [&](UnitId u, StateKind kind, RankId part) -> Status {
+  const auto fill = [&](UnitId u, StateKind kind, RankId first_rank) -> Status {
+    const RankId part = map.shard_of(first_rank);
     const std::uint64_t shard = map.shard_numel(u), content = map.content_numel(u, part);
     for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
       const std::uint64_t n = std::min(piece_numel_, shard - at);
@@ -253,7 +257,7 @@ Status States::load_states(const Source& source) {
       stream.resize(stream_bytes(kind, meant));
       SLUICE_TRY(source(stream));
       for (RankId r = here_.first; r < here_.end(); ++r) {
-        if (map.shard_of(r) != part) continue;
+        if (map.shard_of(r) != part || !stages_.has(r, u)) continue;
         SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
         std::memset(piece->data(), 0, state_bytes(kind, n));
         if (grouped(kind))

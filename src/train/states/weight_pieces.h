@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -47,9 +48,13 @@ struct WeightPiece {
 
 class WeightPieces {
  public:
-  /// Those of these ranks; `model` outlives it.
-  WeightPieces(const ModelSpec& model, ShardMap map, RankRange ranks, std::uint64_t piece_numel)
-      : model_(&model), map_(map), ranks_(ranks), piece_numel_(piece_numel), rank_(ranks.first) {}
+  /// Which ranks have a unit.
+  using HasUnit = std::function<RankRange(UnitId)>;
+  /// Those of these ranks, of the units that they have; `model` outlives it.
+  WeightPieces(const ModelSpec& model, ShardMap map, RankRange ranks, std::uint64_t piece_numel, HasUnit ranks_of = {})
+      : model_(&model), map_(map), here_(ranks), piece_numel_(piece_numel), ranks_of_(std::move(ranks_of)) {
+    begin_unit();
+  }
 
   std::uint64_t piece_numel() const { return piece_numel_; }
   /// Empty after the last.
@@ -62,18 +67,32 @@ class WeightPieces {
     if ((at_ += piece.numel) < shard) return piece;
     at_ = 0;
     if (++rank_ < ranks_.end()) return piece;
-    rank_ = ranks_.first;
     ++unit_;
+    begin_unit();
     return piece;
   }
 
  private:
+  /// At the first unit from this one on that any rank of here has.
+  void begin_unit() {
+    for (; unit_ < static_cast<UnitId>(model_->units.size()); ++unit_) {
+      const RankRange all = ranks_of_ ? ranks_of_(unit_) : here_;
+      const RankId first = std::max(all.first, here_.first), end = std::min(all.end(), here_.end());
+      if (first >= end) continue;
+      ranks_ = {first, static_cast<RankId>(end - first)};
+      rank_ = first;
+      return;
+    }
+  }
+
   const ModelSpec* model_;
   ShardMap map_;
-  RankRange ranks_;
+  RankRange here_;
   std::uint64_t piece_numel_;
+  HasUnit ranks_of_;
+  RankRange ranks_;  ///< of here, that have the unit
   UnitId unit_ = 0;
-  RankId rank_;
+  RankId rank_ = 0;
   std::uint64_t at_ = 0;
 };
 
