@@ -167,8 +167,21 @@ double idle_share(const StagePlans& stage) {
   return 1 - stage.predicted.lane_busy[static_cast<std::size_t>(LaneKind::compute)];
 }
 
+/// Of a run that clips: from the end of a stage's compute in a step until the norm of all stages is known, which is
+/// where its next step begins.
+double norm_wait_seconds(const StagePlans& stage) {
+  double computed = 0, known = 0;
+  for (const Span& span : stage.predicted.timeline) {
+    const Op& op = stage.main.ops[span.op];
+    if (stage.main.lanes[op.lane].kind == LaneKind::compute) computed = std::max(computed, span.end);
+    if (op.kind == OpKind::control) known = std::max(known, span.end);
+  }
+  return std::max(0.0, known - computed);
+}
+
 Json pipeline_json(const Prepared& run) {
   const Schedule& s = run.search.schedule;
+  const bool clips = run.config.optimizer.clip_norm > 0;
   Json stages = Json::array();
   for (RankId i = 0; i < run.stages.size(); ++i) {
     const StagePlans& stage = run.stages[i];
@@ -181,6 +194,7 @@ Json pipeline_json(const Prepared& run) {
                       {"nvme_bytes", stage.needs.nvme},
                       {"message_bytes", bytes.message},
                       {"compute_idle", idle_share(stage)}});
+    if (clips) stages.back()["norm_wait_seconds"] = norm_wait_seconds(stage);
   }
   return {{"order", pipeline_order_names[static_cast<std::size_t>(s.pipeline.order)]},
           {"chunks", s.pipeline.chunks},
@@ -190,7 +204,9 @@ Json pipeline_json(const Prepared& run) {
 void print_pipeline(const Prepared& run) {
   const Schedule& s = run.search.schedule;
   const RankId data = run.workload.data_ranks();
-  Table table({"stage", "ranks", "units", "device", "host", "nvme", "receives a step", "compute idle"});
+  const bool clips = run.config.optimizer.clip_norm > 0;
+  Table table({"stage", "ranks", "units", "device", "host", "nvme", "receives a step", "compute idle",
+               clips ? "waits for the norm" : "waits for no norm"});
   for (RankId i = 0; i < run.stages.size(); ++i) {
     const StagePlans& stage = run.stages[i];
     const RankId first = stage.main.topology.rank();
@@ -198,15 +214,15 @@ void print_pipeline(const Prepared& run) {
     std::snprintf(idle, sizeof idle, "%.0f%%", 100 * idle_share(stage));
     table.add({std::to_string(i), std::to_string(first) + (data > 1 ? " to " + std::to_string(first + data - 1) : ""),
                units_of(run, i), format_bytes(stage.needs.device), format_bytes(stage.needs.host),
-               format_bytes(stage.needs.nvme), format_bytes(plan_link_bytes(stage.main).message), idle});
+               format_bytes(stage.needs.nvme), format_bytes(plan_link_bytes(stage.main).message), idle,
+               clips ? format_seconds(norm_wait_seconds(stage)) : "-"});
   }
   std::printf("pipeline        %d stages, %s", run.workload.stages(),
               pipeline_order_names[static_cast<std::size_t>(s.pipeline.order)]);
   if (s.pipeline.chunks > 1) std::printf(" with %d chunks each", s.pipeline.chunks);
-  std::printf(
-      "; memory is a rank's%s\n\n%s\n",
-      run.config.optimizer.clip_norm > 0 ? "; with clipping all stages wait for the norm at the end of a step" : "",
-      table.text().c_str());
+  std::printf("; memory is a rank's%s\n\n%s\n",
+              clips ? "; no stage begins its next step before the norm of all is known (not so with --clip 0)" : "",
+              table.text().c_str());
 }
 
 std::size_t ops_of(const Prepared& run) {

@@ -165,13 +165,14 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option(
          "--pipeline", o->pipeline,
          "order of a pipeline's passes: gpipe (all micro-batches forward, then back), 1f1b (back as soon as can "
-         "be, so that a stage holds the activations of few groups), or interleaved (1f1b with several chunks of "
-         "the model a stage)")
-      ->check(one_of({"gpipe", "1f1b", "interleaved"}))
+         "be, so that a stage holds the activations of few groups), interleaved (1f1b with several chunks of "
+         "the model a stage), or zb-h1 and zb-v (gradients of weights come later, where a stage would wait; "
+         "with --clip 0 zb-v waits least)")
+      ->check(one_of({pipeline_order_names.begin(), pipeline_order_names.end()}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--chunks", c.pipeline.chunks,
-                  "parts of the model that each stage has, with --pipeline interleaved (default: 2)")
+                  "parts of the model that each stage has, with --pipeline interleaved or zb-v (default: 2)")
       ->check(more_than(0))
       ->group("Schedule");
   app->add_option(
@@ -404,7 +405,8 @@ Result<RunConfig> resolve(const RunOptions& o) {
   c.sums = o.reduce == "bf16" ? RankSums::bf16 : o.reduce == "native" ? RankSums::native : RankSums::tree;
   for (std::size_t i = 0; i < pipeline_order_names.size(); ++i)
     if (o.pipeline == pipeline_order_names[i]) c.pipeline.order = static_cast<PipelineOrder>(i);
-  if (c.pipeline.order == PipelineOrder::interleaved && c.pipeline.chunks == 1) c.pipeline.chunks = 2;
+  const bool has_chunks = c.pipeline.order == PipelineOrder::interleaved || c.pipeline.order == PipelineOrder::zb_v;
+  if (has_chunks && c.pipeline.chunks == 1) c.pipeline.chunks = 2;
   if (o.optimizer != "auto") c.wish.update_on_device = o.optimizer == "device";
   if (o.prefetch >= 0) c.wish.prefetch = o.prefetch;
   SLUICE_TRY(resolve_zero(o, c));

@@ -79,6 +79,8 @@ enum class OpKind : std::uint8_t {
   forward,           ///< x_in, parameters -> x_out, saved
   recompute,         ///< x_in, parameters -> saved again
   backward,          ///< x_in, saved, parameters, d_out -> d_in, gradient (+=)
+  backward_input,    ///< the first half of it: x_in, saved, parameters, d_out -> d_in, deferred
+  backward_weight,   ///< the other one: x_in, saved, d_out, deferred -> gradient (+=)
   forward_backward,  ///< head in training: x_in, parameters, tokens -> loss, d_in, gradient (+=)
   loss,              ///< head in evaluation: x_in, parameters, tokens -> loss
   logits,            ///< head in decoding: x_in, parameters -> logits of the last token
@@ -107,12 +109,12 @@ enum class OpKind : std::uint8_t {
   // comm lane
   barrier,  ///< nothing is given: what follows comes after what every rank has committed before it
 };
-constexpr std::array<const char*, 23> op_names{"forward",     "recompute", "backward",   "forward_backward",
-                                               "loss",        "logits",    "accumulate", "copy",
-                                               "load_tokens", "read",      "write",      "sync",
-                                               "commit",      "grad_norm", "update",     "verify",
-                                               "control",     "step_end",  "all_gather", "reduce_scatter",
-                                               "send",        "receive",   "barrier"};
+constexpr std::array<const char*, 25> op_names{
+    "forward",          "recompute",      "backward", "backward_input", "backward_weight",
+    "forward_backward", "loss",           "logits",   "accumulate",     "copy",
+    "load_tokens",      "read",           "write",    "sync",           "commit",
+    "grad_norm",        "update",         "verify",   "control",        "step_end",
+    "all_gather",       "reduce_scatter", "send",     "receive",        "barrier"};
 
 constexpr bool is_message(OpKind kind) { return kind == OpKind::send || kind == OpKind::receive; }
 
@@ -127,6 +129,7 @@ enum class Role : std::uint8_t {
   x_in,
   x_out,
   saved,
+  deferred,  // what the backward pass to a sublayer's input leaves for that to its parameters
   d_out,
   d_in,
   workspace,

@@ -30,9 +30,12 @@ ResourceSeconds Work::seconds(const HardwareProfile& hw) const {
         (down * hw.device->h2d_bytes_per_second + up * hw.device->d2h_bytes_per_second) / both_ways_rate(*hw.device);
     (down > up ? down : up) = std::max({down, up, together});
   }
-  return {compute_seconds,           hw.ranks * core_seconds / hw.cores,
-          hw.ranks * memory_seconds, drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes),
-          ranks_of_link(hw) * down,  ranks_of_link(hw) * up,
+  return {compute_seconds,
+          hw.ranks * core_seconds / hw.cores,
+          hw.ranks * memory_seconds,
+          drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes),
+          ranks_of_link(hw) * down,
+          ranks_of_link(hw) * up,
           network_seconds.empty() ? 0 : *std::ranges::max_element(network_seconds)};
 }
 
@@ -48,8 +51,9 @@ double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
   At at;
   for (const Op& op : plan.ops) {
     if (is_compute(op.kind)) {
-      const bool backward =
-          op.kind == OpKind::recompute || op.kind == OpKind::backward || (op.kind == OpKind::accumulate && at.backward);
+      const bool backward = op.kind == OpKind::recompute || op.kind == OpKind::backward ||
+                            op.kind == OpKind::backward_input || op.kind == OpKind::backward_weight ||
+                            (op.kind == OpKind::accumulate && at.backward);
       if (at.started && (at.unit != op.unit || at.backward != backward)) ++at.pass;
       at = {at.pass, true, op.unit, backward};
       if (at.pass == passes.size()) passes.emplace_back();
@@ -70,8 +74,7 @@ double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw)
   return planning::CostModel(plan, hw).cost(op).seconds;
 }
 
-double time_bound(const StepPlan& plan, const HardwareProfile& hw, Resource* bottleneck,
-                  ResourceSeconds* seconds) {
+double time_bound(const StepPlan& plan, const HardwareProfile& hw, Resource* bottleneck, ResourceSeconds* seconds) {
   const planning::CostModel model(plan, hw);
   planning::Work work;
   for (const Op& op : plan.ops) work.add(model.cost(op));

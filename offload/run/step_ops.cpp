@@ -88,6 +88,8 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::forward:
     case OpKind::recompute:
     case OpKind::backward:
+    case OpKind::backward_input:
+    case OpKind::backward_weight:
     case OpKind::forward_backward:
     case OpKind::loss:
     case OpKind::logits: return parts_.backend->run(*plan_, *op.op, op.operands, params);

@@ -25,6 +25,7 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
       case Role::x_in: a.x_in = o.data; break;
       case Role::x_out: a.x_out = o.data; break;
       case Role::saved: a.saved = o.data; break;
+      case Role::deferred: a.deferred = o.data; break;
       case Role::d_out: a.d_out = o.data; break;
       case Role::d_in: a.d_in = o.data; break;
       case Role::workspace: a.workspace = {o.data, o.bytes}; break;

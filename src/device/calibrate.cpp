@@ -114,7 +114,12 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   SLUICE_ASSIGN(a.d_out, place.noise(cost.boundary_bytes, dtype, 1e-3f));
   SLUICE_ASSIGN(a.d_in, place.noise(cost.boundary_bytes, dtype, 1e-3f));
   SLUICE_ASSIGN(a.saved, place.noise(cost.saved_bytes, dtype, 1));
-  const std::uint64_t workspace = std::max(cost.forward_workspace_bytes, cost.backward_workspace_bytes);
+  const bool splits = workload.splits_backward;
+  const std::uint64_t workspace = std::max(
+      {cost.forward_workspace_bytes, cost.backward_workspace_bytes, splits ? cost.backward_input_workspace_bytes : 0});
+  if (splits) {
+    SLUICE_ASSIGN(a.deferred, place.noise(cost.deferred_bytes, dtype, 1e-3f));
+  }
   SLUICE_ASSIGN(std::byte * scratch, place.noise(workspace, Dtype::f32, 1));
   a.workspace = {scratch, workspace};
   std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, workload.documents) / sizeof(std::int32_t));
@@ -132,17 +137,23 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   return bench;
 }
 
-bool makes_gradients(OpKind kind) { return kind == OpKind::backward || kind == OpKind::forward_backward; }
+bool goes_back(OpKind kind) {
+  return kind == OpKind::backward || kind == OpKind::backward_input || kind == OpKind::backward_weight;
+}
 
 Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   if (kind == OpKind::recompute) args.x_out = nullptr;
-  if (makes_gradients(kind)) {
-    // What backward reads must be what forward saves: statistics of noise would be infinite.
-    if (kind == OpKind::backward && args.unit->kind != Sublayer::embed) {
-      SublayerArgs before = args;
-      before.x_out = nullptr;
-      SLUICE_TRY(bench.run(OpKind::recompute, before));
-    }
+  // What backward reads must be what forward saves: statistics of noise would be infinite.
+  if (goes_back(kind) && args.unit->kind != Sublayer::embed) {
+    SublayerArgs before = args;
+    before.x_out = nullptr;
+    SLUICE_TRY(bench.run(OpKind::recompute, before));
+    if (kind == OpKind::backward_weight) SLUICE_TRY(bench.run(OpKind::backward_input, before));
+  }
+  if (kind == OpKind::backward_weight) args.parameters = nullptr;
+  if (kind == OpKind::backward_input) {
+    args.gradient = nullptr;
+  } else if (goes_back(kind) || kind == OpKind::forward_backward) {
     // A step's first micro-batch sets gradients, the others add to them: kernels are chosen for both.
     SLUICE_TRY(bench.run(kind, args));
     args.accumulate = true;
@@ -172,7 +183,8 @@ struct Task {
 };
 
 /// The sublayer's ops in the plans of a run: training evaluates too.
-std::vector<OpKind> ops_of(Sublayer sublayer, PlanKind main) {
+std::vector<OpKind> ops_of(Sublayer sublayer, const Workload& workload) {
+  const PlanKind main = workload.main_kind();
   if (sublayer == Sublayer::head) {
     if (main == PlanKind::decode) return {OpKind::logits};
     if (main == PlanKind::evaluate) return {OpKind::loss};
@@ -180,6 +192,8 @@ std::vector<OpKind> ops_of(Sublayer sublayer, PlanKind main) {
   }
   if (main != PlanKind::train) return {OpKind::forward};
   if (sublayer == Sublayer::embed) return {OpKind::forward, OpKind::backward};
+  if (workload.splits_backward)
+    return {OpKind::forward, OpKind::recompute, OpKind::backward_input, OpKind::backward_weight};
   return {OpKind::forward, OpKind::recompute, OpKind::backward};
 }
 
@@ -190,7 +204,7 @@ std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profil
                                    [sublayer](const UnitSpec& u) { return u.kind == sublayer; });
     if (unit == w.model->units.end()) continue;
     const SublayerCost cost = sublayer_cost(*w.model, *unit, w.shape, w.dtype, *w.kernels);
-    for (const OpKind kind : ops_of(sublayer, w.main_kind())) {
+    for (const OpKind kind : ops_of(sublayer, w)) {
       std::string key = cost_key(w, sublayer, kind);
       // On a GPU what was only estimated has no kernels chosen.
       const bool known = profile.op_seconds.contains(key) && (!profile.device || profile.device->choices.contains(key));

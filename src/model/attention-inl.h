@@ -32,6 +32,11 @@ struct AttentionSublayer {
     v_bias = weight<T>(a, "v_proj.bias");
     q_norm = weight<T>(a, "q_norm.weight");
     k_norm = weight<T>(a, "k_norm.weight");
+    if (d.qk_norm && a.parameters == nullptr) {
+      const AttentionDeferred deferred(Carver(a.deferred), d);
+      q_norm.value = reinterpret_cast<const T*>(deferred.q_norm);
+      k_norm.value = reinterpret_cast<const T*>(deferred.k_norm);
+    }
     const auto positions = a.rope.numel / (d.head_dim / 2);
     SLUICE_CHECK(a.position0 + d.sequence <= positions, "position %lld of %lld",
                  static_cast<long long>(a.position0 + d.sequence), static_cast<long long>(positions));
@@ -110,31 +115,35 @@ struct AttentionSublayer {
     device.add(x, x_out, x_out, rows * d.hidden);
   }
 
-  /// Gradient of the projections' outputs, from that of attention's output; returns where it lies.
-  T* scores_backward(const AttentionBackwardSpace& space, const AttentionSaved& kept, std::int64_t token,
-                     std::int64_t sequences, const T* d_attention) const {
+  /// From the gradient of attention's output those of q and k, in d_qkv, and of v, in rows as far apart. With qk_norm q
+  /// and k are those behind the norm of heads, which `space` has afterwards.
+  void scores_backward(const AttentionBackwardSpace& space, const AttentionSaved& kept, std::int64_t token,
+                       std::int64_t sequences, const T* d_attention, T* d_qkv, T* dv) const {
     const std::int64_t rows = sequences * d.sequence, k = d.q, v = d.q + d.kv;
     const T* qkv = reinterpret_cast<const T*>(kept.qkv) + token * d.qkv;
     const T* out = reinterpret_cast<const T*>(kept.out) + token * d.q;
     const float* lse = kept.lse + token * d.heads;
-    T* d_qkv = reinterpret_cast<T*>(space.d_qkv);
-    const kernels::AttentionShape shape = shape_from(token, sequences);
-    if (!d.qk_norm) {
-      device.attention_backward(shape, qkv, qkv + k, qkv + v, out, d_attention, lse, d_qkv, d_qkv + k, d_qkv + v,
-                                space.scratch);
-      rotate(d_qkv, token, rows, true);
-      return d_qkv;
-    }
     T* turned = reinterpret_cast<T*>(space.turned);
-    turn(qkv, token, rows, turned, space.head_rstd);
-    // Columns of v in `turned` are free: dv goes there, where the gradients of q and k follow it through their norms.
-    device.attention_backward(shape, static_cast<const T*>(turned), static_cast<const T*>(turned + k), qkv + v, out,
-                              d_attention, lse, d_qkv, d_qkv + k, turned + v, space.scratch);
+    if (d.qk_norm) turn(qkv, token, rows, turned, space.head_rstd);
+    const T* seen = d.qk_norm ? turned : qkv;
+    device.attention_backward(shape_from(token, sequences), seen, seen + k, qkv + v, out, d_attention, lse, d_qkv,
+                              d_qkv + k, dv, space.scratch);
     rotate(d_qkv, token, rows, true);
-    device.rmsnorm_heads_backward(head_norms(), qkv, d.qkv, static_cast<const float*>(space.head_rstd),
-                                  static_cast<const T*>(d_qkv), rows, turned, q_norm.gradient, k_norm.gradient,
-                                  reinterpret_cast<float*>(space.scratch.data()));
+  }
+
+  /// qk_norm: from gradients behind the norm of heads those before it, in `turned`, whose columns of v stay as they
+  /// are.
+  const T* heads_backward(const AttentionBackwardSpace& space, const AttentionSaved& kept, std::int64_t token,
+                          std::int64_t rows, const T* d_qkv, float* d_q_norm, float* d_k_norm) const {
+    const T* qkv = reinterpret_cast<const T*>(kept.qkv) + token * d.qkv;
+    T* turned = reinterpret_cast<T*>(space.turned);
+    device.rmsnorm_heads_backward(head_norms(), qkv, d.qkv, static_cast<const float*>(space.head_rstd), d_qkv, rows,
+                                  turned, d_q_norm, d_k_norm, reinterpret_cast<float*>(space.scratch.data()));
     return turned;
+  }
+  void copy_values(const T* from, T* to, std::int64_t rows) const {
+    const std::int64_t v = d.q + d.kv, element = sizeof(T);
+    device.copy_rows(from + v, d.qkv * element, to + v, d.qkv * element, d.kv * element, rows);
   }
 
   void backward_chunk(std::int64_t first, std::int64_t sequences) const {
@@ -150,16 +159,84 @@ struct AttentionSublayer {
     back.weight_gradient(device, out, d_out, rows, accumulate, space.scratch);
     bias_gradient(device, back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
     back.input_gradient(device, d_out, rows, narrow, space.scratch);
-    const T* d_qkv = scores_backward(space, kept, token, sequences, narrow);
+    T* d_qkv = reinterpret_cast<T*>(space.d_qkv);
+    // Columns of v in `turned` are free, and there q and k come to them.
+    scores_backward(space, kept, token, sequences, narrow, d_qkv,
+                    (d.qk_norm ? reinterpret_cast<T*>(space.turned) : d_qkv) + d.q + d.kv);
+    const T* d_project =
+        d.qk_norm ? heads_backward(space, kept, token, rows, d_qkv, q_norm.gradient, k_norm.gradient) : d_qkv;
     norm.forward(device, x, rows, narrow, space.statistics);
-    into.weight_gradient(device, narrow, d_qkv, rows, accumulate, space.scratch);
-    bias_gradient(device, into_bias, d_qkv, d.qkv, rows, d.qkv, space.scratch);
-    bias_gradient(device, q_bias, d_qkv, d.qkv, rows, d.q, space.scratch);
-    bias_gradient(device, k_bias, d_qkv + d.q, d.qkv, rows, d.kv, space.scratch);
-    bias_gradient(device, v_bias, d_qkv + d.q + d.kv, d.qkv, rows, d.kv, space.scratch);
-    into.input_gradient(device, d_qkv, rows, narrow, space.scratch);
+    projection_gradients(space, narrow, d_project, rows, accumulate);
+    into.input_gradient(device, d_project, rows, narrow, space.scratch);
     device.copy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
     norm.backward(device, x, space.statistics, narrow, rows, d_in, true, space.scratch);
+  }
+
+  void projection_gradients(const AttentionBackwardSpace& space, const T* normed, const T* d_project, std::int64_t rows,
+                            bool accumulate) const {
+    into.weight_gradient(device, normed, d_project, rows, accumulate, space.scratch);
+    bias_gradient(device, into_bias, d_project, d.qkv, rows, d.qkv, space.scratch);
+    bias_gradient(device, q_bias, d_project, d.qkv, rows, d.q, space.scratch);
+    bias_gradient(device, k_bias, d_project + d.q, d.qkv, rows, d.kv, space.scratch);
+    bias_gradient(device, v_bias, d_project + d.q + d.kv, d.qkv, rows, d.kv, space.scratch);
+  }
+
+  void backward_input_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionBackwardSpace space(Carver(args.workspace.data()), d);
+    const AttentionSaved kept(Carver(const_cast<std::byte*>(args.saved)), d, d.batch);
+    const AttentionDeferred deferred(Carver(args.deferred), d);
+    float* unwanted = reinterpret_cast<float*>(args.workspace.data() + space.bytes);
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
+    const T* x = reinterpret_cast<const T*>(args.x_in) + token * d.hidden;
+    const T* d_out = reinterpret_cast<const T*>(args.d_out) + token * d.hidden;
+    T* d_in = reinterpret_cast<T*>(args.d_in) + token * d.hidden;
+    T* narrow = reinterpret_cast<T*>(space.narrow);
+    T* d_qkv = reinterpret_cast<T*>(deferred.d_qkv) + token * d.qkv;
+    T* d_normed = reinterpret_cast<T*>(deferred.d_normed) + token * d.hidden;
+    back.input_gradient(device, d_out, rows, narrow, space.scratch);
+    scores_backward(space, kept, token, sequences, narrow, d_qkv, d_qkv + d.q + d.kv);
+    const T* d_project = d_qkv;
+    if (d.qk_norm) {
+      d_project = heads_backward(space, kept, token, rows, d_qkv, unwanted, unwanted + d.head_dim);
+      copy_values(d_qkv, reinterpret_cast<T*>(space.turned), rows);
+    }
+    into.input_gradient(device, d_project, rows, d_normed, space.scratch);
+    norm.forward(device, x, rows, narrow, space.statistics);
+    device.copy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
+    without_gradients(norm, unwanted).backward(device, x, space.statistics, d_normed, rows, d_in, true, space.scratch);
+    if (first > 0) return;
+    defer_norm(device, norm, deferred.norm);
+    if (!d.qk_norm) return;
+    const std::size_t bytes = static_cast<std::size_t>(d.head_dim) * sizeof(T);
+    device.copy(deferred.q_norm, q_norm.value, bytes);
+    device.copy(deferred.k_norm, k_norm.value, bytes);
+  }
+
+  void backward_weight_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionBackwardSpace space(Carver(args.workspace.data()), d);
+    const AttentionSaved kept(Carver(const_cast<std::byte*>(args.saved)), d, d.batch);
+    const AttentionDeferred deferred(Carver(args.deferred), d);
+    const Norm<T> own = deferred_norm(norm, deferred.norm, d.gpt2);
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
+    const bool accumulate = args.accumulate || first > 0;
+    const T* x = reinterpret_cast<const T*>(args.x_in) + token * d.hidden;
+    const T* out = reinterpret_cast<const T*>(kept.out) + token * d.q;
+    const T* d_out = reinterpret_cast<const T*>(args.d_out) + token * d.hidden;
+    T* narrow = reinterpret_cast<T*>(space.narrow);
+    const T* d_qkv = reinterpret_cast<const T*>(deferred.d_qkv) + token * d.qkv;
+    T* d_normed = reinterpret_cast<T*>(deferred.d_normed) + token * d.hidden;
+    back.weight_gradient(device, out, d_out, rows, accumulate, space.scratch);
+    bias_gradient(device, back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
+    const T* d_project = d_qkv;
+    if (d.qk_norm) {
+      T* turned = reinterpret_cast<T*>(space.turned);
+      turn(reinterpret_cast<const T*>(kept.qkv) + token * d.qkv, token, rows, turned, space.head_rstd);
+      d_project = heads_backward(space, kept, token, rows, d_qkv, q_norm.gradient, k_norm.gradient);
+      copy_values(d_qkv, turned, rows);
+    }
+    own.forward(device, x, rows, narrow, space.statistics);
+    projection_gradients(space, narrow, d_project, rows, accumulate);
+    own.backward(device, x, space.statistics, d_normed, rows, d_normed, false, space.scratch);
   }
 
   const K& device;
@@ -189,6 +266,21 @@ void attention_backward(const K& device, const SublayerArgs& args) {
   open_gradient(device, args);
   for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences)
     attention.backward_chunk(b, std::min(d.attention_chunk_sequences, d.batch - b));
+}
+
+template <class T, class K>
+void attention_backward_half(const K& device, OpKind half, const SublayerArgs& args) {
+  const AttentionSublayer<T, K> attention(device, args);
+  const Dims& d = attention.d;
+  const bool to_input = half == OpKind::backward_input;
+  SLUICE_CHECK(AttentionBackwardSpace(Carver(nullptr), d).bytes + (to_input ? unwanted_gradient_bytes(d) : 0) <=
+                   args.workspace.size(),
+               "workspace of %zu bytes", args.workspace.size());
+  if (!to_input) open_gradient(device, args);
+  for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences) {
+    const std::int64_t sequences = std::min(d.attention_chunk_sequences, d.batch - b);
+    to_input ? attention.backward_input_chunk(b, sequences) : attention.backward_weight_chunk(b, sequences);
+  }
 }
 
 }  // namespace sluice

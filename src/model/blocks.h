@@ -11,6 +11,7 @@
 #include "kernels/cpu/norm.h"
 #include "sluice/status.h"
 #include "src/model/sublayer.h"
+#include "src/model/workspaces.h"
 
 namespace sluice {
 
@@ -29,7 +30,7 @@ template <class T>
 Weight<T> weight(const SublayerArgs& args, std::string_view suffix) {
   const TensorSpec* t = args.unit->tensor(suffix);
   if (t == nullptr) return {};
-  return {reinterpret_cast<const T*>(args.parameters) + t->offset,
+  return {args.parameters == nullptr ? nullptr : reinterpret_cast<const T*>(args.parameters) + t->offset,
           args.gradient == nullptr ? nullptr : args.gradient + t->offset};
 }
 
@@ -66,6 +67,27 @@ struct Norm {
                                 bias.gradient, sums);
   }
 };
+
+/// The norm's parameters, put away by backward_input, and then what norms of backward_weight read.
+template <class T, class K>
+void defer_norm(const K& device, const Norm<T>& norm, const DeferredNorm& to) {
+  const std::size_t bytes = static_cast<std::size_t>(norm.width) * sizeof(T);
+  device.copy(to.scale, norm.scale.value, bytes);
+  if (norm.bias.value != nullptr) device.copy(to.bias, norm.bias.value, bytes);
+}
+template <class T>
+Norm<T> deferred_norm(Norm<T> norm, const DeferredNorm& from, bool has_bias) {
+  norm.scale.value = reinterpret_cast<const T*>(from.scale);
+  norm.bias.value = has_bias ? reinterpret_cast<const T*>(from.bias) : nullptr;
+  return norm;
+}
+/// With gradients that go nowhere.
+template <class T>
+Norm<T> without_gradients(Norm<T> norm, float* unwanted) {
+  norm.scale.gradient = unwanted;
+  norm.bias.gradient = unwanted + norm.width;
+  return norm;
+}
 
 /// y = x W^T with W [out, in], or y = x W with W [in, out] (GPT-2's Conv1D). Dense rows, but where an ld is given. Bias
 /// is the caller's.
@@ -127,7 +149,7 @@ void add_bias(const K& device, const Weight<T>& bias, T* y, std::int64_t ld, std
 template <class T, class K>
 void bias_gradient(const K& device, const Weight<T>& bias, const T* dy, std::int64_t ld, std::int64_t rows,
                    std::int64_t width, std::span<std::byte> scratch) {
-  if (bias.value != nullptr)
+  if (bias.gradient != nullptr)
     device.bias_gradient(dy, ld, rows, width, bias.gradient, reinterpret_cast<float*>(scratch.data()));
 }
 

@@ -31,6 +31,9 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   cost->recompute_flop = project + 2 * scores;
   cost->forward_flop = cost->recompute_flop + out;
   cost->backward_flop = 2 * (project + out) + 5 * scores;
+  cost->deferred_bytes = AttentionDeferred(Carver(nullptr), d).bytes;
+  cost->backward_input_workspace_bytes = cost->backward_workspace_bytes + unwanted_gradient_bytes(d);
+  cost->backward_input_flop = project + out + 5 * scores;
 }
 
 void mlp_cost(const Dims& d, SublayerCost* cost) {
@@ -41,6 +44,9 @@ void mlp_cost(const Dims& d, SublayerCost* cost) {
   cost->recompute_flop = matmul_flop(d.tokens, d.hidden, d.pre);
   cost->forward_flop = cost->recompute_flop + down;
   cost->backward_flop = 2 * cost->forward_flop;
+  cost->deferred_bytes = MlpDeferred(Carver(nullptr), d).bytes;
+  cost->backward_input_workspace_bytes = cost->backward_workspace_bytes + unwanted_gradient_bytes(d);
+  cost->backward_input_flop = cost->forward_flop;
 }
 
 void head_cost(const Dims& d, SublayerCost* cost) {
@@ -73,6 +79,8 @@ double op_flop(const SublayerCost& cost, OpKind kind) {
     case OpKind::loss: return cost.forward_flop;
     case OpKind::recompute: return cost.recompute_flop;
     case OpKind::backward: return cost.backward_flop;
+    case OpKind::backward_input: return cost.backward_input_flop;
+    case OpKind::backward_weight: return cost.backward_flop - cost.backward_input_flop;
     case OpKind::forward_backward: return cost.forward_flop + cost.backward_flop;
     case OpKind::logits: return cost.logits_flop;
     default: return 0;

@@ -79,6 +79,49 @@ struct MlpSublayer {
     norm.backward(device, x, space.statistics, middle, rows, d_in, true, space.scratch);
   }
 
+  void backward_input_chunk(std::int64_t first, std::int64_t rows) const {
+    const MlpSpace space(Carver(args.workspace.data()), d, true);
+    const MlpDeferred deferred(Carver(args.deferred), d);
+    const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
+    const T* pre = reinterpret_cast<const T*>(args.saved) + first * d.pre;
+    const T* d_out = reinterpret_cast<const T*>(args.d_out) + first * d.hidden;
+    T* d_in = reinterpret_cast<T*>(args.d_in) + first * d.hidden;
+    T* wide = reinterpret_cast<T*>(space.wide);
+    T* middle = reinterpret_cast<T*>(space.middle);
+    T* dh = reinterpret_cast<T*>(deferred.dh) + first * d.ffn;
+    T* d_normed = reinterpret_cast<T*>(deferred.d_normed) + first * d.hidden;
+    back.input_gradient(device, d_out, rows, dh, space.scratch);
+    device.copy(middle, dh, static_cast<std::size_t>(rows * d.ffn) * sizeof(T));
+    activate_backward(pre, middle, rows, wide);
+    norm.forward(device, x, rows, middle, space.statistics);
+    into.input_gradient(device, wide, rows, d_normed, space.scratch);
+    device.copy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
+    without_gradients(norm, reinterpret_cast<float*>(args.workspace.data() + space.bytes))
+        .backward(device, x, space.statistics, d_normed, rows, d_in, true, space.scratch);
+    if (first == 0) defer_norm(device, norm, deferred.norm);
+  }
+
+  void backward_weight_chunk(std::int64_t first, std::int64_t rows) const {
+    const MlpSpace space(Carver(args.workspace.data()), d, true);
+    const MlpDeferred deferred(Carver(args.deferred), d);
+    const Norm<T> own = deferred_norm(norm, deferred.norm, d.gpt2);
+    const bool accumulate = args.accumulate || first > 0;
+    const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
+    const T* pre = reinterpret_cast<const T*>(args.saved) + first * d.pre;
+    const T* d_out = reinterpret_cast<const T*>(args.d_out) + first * d.hidden;
+    T* wide = reinterpret_cast<T*>(space.wide);
+    T* middle = reinterpret_cast<T*>(space.middle);
+    T* dh = reinterpret_cast<T*>(deferred.dh) + first * d.ffn;
+    T* d_normed = reinterpret_cast<T*>(deferred.d_normed) + first * d.hidden;
+    activate_backward(pre, dh, rows, wide);
+    back.weight_gradient(device, dh, d_out, rows, accumulate, space.scratch);
+    bias_gradient(device, back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
+    own.forward(device, x, rows, middle, space.statistics);
+    into.weight_gradient(device, middle, wide, rows, accumulate, space.scratch);
+    bias_gradient(device, into_bias, static_cast<const T*>(wide), d.pre, rows, d.pre, space.scratch);
+    own.backward(device, x, space.statistics, d_normed, rows, d_normed, false, space.scratch);
+  }
+
   const K& device;
   const SublayerArgs& args;
   Dims d;
@@ -104,6 +147,20 @@ void mlp_backward(const K& device, const SublayerArgs& args) {
   open_gradient(device, args);
   for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk)
     mlp.backward_chunk(t, std::min(mlp.d.mlp_chunk, mlp.d.tokens - t));
+}
+
+template <class T, class K>
+void mlp_backward_half(const K& device, OpKind half, const SublayerArgs& args) {
+  const MlpSublayer<T, K> mlp(device, args);
+  const bool to_input = half == OpKind::backward_input;
+  SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, true).bytes + (to_input ? unwanted_gradient_bytes(mlp.d) : 0) <=
+                   args.workspace.size(),
+               "workspace of %zu bytes", args.workspace.size());
+  if (!to_input) open_gradient(device, args);
+  for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk) {
+    const std::int64_t rows = std::min(mlp.d.mlp_chunk, mlp.d.tokens - t);
+    to_input ? mlp.backward_input_chunk(t, rows) : mlp.backward_weight_chunk(t, rows);
+  }
 }
 
 }  // namespace sluice

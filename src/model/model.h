@@ -107,9 +107,12 @@ struct SublayerCost {
   std::uint64_t boundary_bytes = 0;            ///< one boundary activation [tokens, hidden] (x_in, x_out, d_in, d_out)
   std::uint64_t saved_bytes = 0;               ///< what forward keeps for backward, x_in excluded (0 for embed, head)
   std::uint64_t forward_workspace_bytes = 0;   ///< forward, recompute, loss
-  std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward
+  std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward, backward_weight
+  std::uint64_t deferred_bytes = 0;  ///< what backward_input leaves for backward_weight, x_in, saved, d_out excluded
+  std::uint64_t backward_input_workspace_bytes = 0;
   double recompute_flop = 0;                   ///< forward without what only x_out needs
   double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; the head's forward_backward costs their sum
+  double backward_input_flop = 0;              ///< the rest of backward's is backward_weight's
   double logits_flop = 0;                      ///< head: forward of one token
 };
 /// `kv_capacity`: positions of the cache that decoding attends to; it sizes the forward workspace of attention.

@@ -65,7 +65,8 @@ struct SublayerArgs {
 
   const std::byte* x_in = nullptr;
   std::byte* x_out = nullptr;
-  std::byte* saved = nullptr;  ///< written by forward/recompute, read by backward
+  std::byte* saved = nullptr;     ///< written by forward/recompute, read by backward
+  std::byte* deferred = nullptr;  ///< written by backward_input, read and used up by backward_weight
   const std::byte* d_out = nullptr;
   std::byte* d_in = nullptr;
   std::span<std::byte> workspace;
@@ -82,6 +83,8 @@ struct SublayerArgs {
 /// forward: x_in, parameters -> x_out, saved. embed: tokens -> x_out. With kv_cache: appends at position0 and attends
 /// to the cache. saved may be null: nothing is kept. x_out may be null: only saved is wanted; recompute is that.
 /// backward: x_in, saved, parameters, d_out -> d_in, gradient. embed: no d_in. d_in may not alias d_out.
+/// backward_input and backward_weight: the same in two halves, to the same bits. The second takes no parameters and may
+/// come much later. embed: only backward.
 /// forward_backward, the head's in training: norm, logits in chunks of tokens, loss, d_in, gradients, in one pass.
 /// loss: the head's in evaluation. logits: the head's in decoding, of the last token of the (single) sequence.
 void run_sublayer(OpKind op, const SublayerArgs& args);

@@ -32,11 +32,22 @@ void backward_of_kind(const K& device, const SublayerArgs& args) {
 }
 
 template <class T, class K>
+void backward_half_of_kind(const K& device, OpKind op, const SublayerArgs& args) {
+  switch (args.unit->kind) {
+    case Sublayer::attention: return attention_backward_half<T>(device, op, args);
+    case Sublayer::mlp: return mlp_backward_half<T>(device, op, args);
+    default: SLUICE_CHECK(false, "%s: its backward pass is one", args.unit->name.c_str());
+  }
+}
+
+template <class T, class K>
 void run_typed(const K& device, OpKind op, const SublayerArgs& args) {
   switch (op) {
     case OpKind::forward:
     case OpKind::recompute: return forward_of_kind<T>(device, args);
     case OpKind::backward: return backward_of_kind<T>(device, args);
+    case OpKind::backward_input:
+    case OpKind::backward_weight: return backward_half_of_kind<T>(device, op, args);
     case OpKind::forward_backward: return head_chunks<T>(device, args, HeadMode::train);
     case OpKind::loss: return head_chunks<T>(device, args, HeadMode::loss);
     case OpKind::logits: return head_last_logits<T>(device, args);

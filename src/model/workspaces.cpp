@@ -106,6 +106,27 @@ AttentionBackwardSpace::AttentionBackwardSpace(Carver carver, const Dims& d)
       scratch(rest(carver, attention_scratch_bytes(d, d.sequence, true))),
       bytes(carver.used()) {}
 
+DeferredNorm::DeferredNorm(Carver& carver, const Dims& d)
+    : scale(carver.elements(d, d.hidden)), bias(carver.elements(d, d.gpt2 ? d.hidden : 0)) {}
+
+AttentionDeferred::AttentionDeferred(Carver carver, const Dims& d)
+    : d_qkv(carver.elements(d, d.tokens * d.qkv)),
+      d_normed(carver.elements(d, d.tokens * d.hidden)),
+      norm(carver, d),
+      q_norm(carver.elements(d, d.qk_norm ? d.head_dim : 0)),
+      k_norm(carver.elements(d, d.qk_norm ? d.head_dim : 0)),
+      bytes(carver.used()) {}
+
+MlpDeferred::MlpDeferred(Carver carver, const Dims& d)
+    : dh(carver.elements(d, d.tokens * d.ffn)),
+      d_normed(carver.elements(d, d.tokens * d.hidden)),
+      norm(carver, d),
+      bytes(carver.used()) {}
+
+std::uint64_t unwanted_gradient_bytes(const Dims& d) {
+  return sizeof(float) * static_cast<std::uint64_t>(2 * std::max(d.hidden, d.head_dim));
+}
+
 std::uint64_t mlp_saved_bytes(const Dims& d) {
   Carver carver(nullptr);
   carver.elements(d, d.tokens * d.pre);

@@ -65,6 +65,33 @@ struct AttentionSaved {
   std::uint64_t bytes;
 };
 
+/// The parameters of a sublayer's norms, as backward_weight finds them without the rest of the unit.
+struct DeferredNorm {
+  DeferredNorm(Carver& carver, const Dims& d);
+  std::byte *scale, *bias;  ///< [hidden]; bias: GPT-2
+};
+
+/// What attention's backward_input leaves for its backward_weight.
+struct AttentionDeferred {
+  AttentionDeferred(Carver carver, const Dims& d);
+  std::byte* d_qkv;     ///< [tokens, qkv]: of the projections, but with qk_norm q and k from behind the norm of heads
+  std::byte* d_normed;  ///< [tokens, hidden]
+  DeferredNorm norm;
+  std::byte *q_norm, *k_norm;  ///< qk_norm: [head_dim]
+  std::uint64_t bytes;
+};
+
+struct MlpDeferred {
+  MlpDeferred(Carver carver, const Dims& d);
+  std::byte* dh;        ///< [tokens, ffn]: of what enters the last multiply
+  std::byte* d_normed;  ///< [tokens, hidden]
+  DeferredNorm norm;
+  std::uint64_t bytes;
+};
+
+/// Behind the workspace of backward: where backward_input lets kernels put gradients of norms that nobody wants yet.
+std::uint64_t unwanted_gradient_bytes(const Dims& d);
+
 struct AttentionForwardSpace {
   /// `keys`: that a query may see, more than the sequence where there is a cache.
   AttentionForwardSpace(Carver carver, const Dims& d, std::int64_t keys);

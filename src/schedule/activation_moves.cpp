@@ -124,8 +124,10 @@ void ActivationMoves::touch_parameters(Op& op, UnitId u) {
 
 void ActivationMoves::touch_workspace(OpKind kind, UnitId u, Part& out) {
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
-  const bool back = kind == OpKind::backward || kind == OpKind::forward_backward;
-  const std::uint64_t bytes = back ? cost.backward_workspace_bytes : cost.forward_workspace_bytes;
+  const bool back = kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::forward_backward;
+  const std::uint64_t bytes = kind == OpKind::backward_input ? cost.backward_input_workspace_bytes
+                              : back                         ? cost.backward_workspace_bytes
+                                                             : cost.forward_workspace_bytes;
   if (bytes > 0) out = device(label(u, "workspace"), bytes);
 }
 
@@ -153,13 +155,13 @@ void ActivationMoves::forward(UnitId u, int mb) {
   if (!train || choice(u).boundary != Place::device) m.x = Part{};
 }
 
-void ActivationMoves::recompute(UnitId u, int mb) {
+void ActivationMoves::recompute(UnitId u, int mb, Life life) {
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   if (cost.saved_bytes == 0 || m.saved.valid()) return;
   Part workspace;
   touch_workspace(OpKind::recompute, u, workspace);
-  m.saved = device(label(u, "saved", mb), cost.saved_bytes);
+  m.saved = device(label(u, "saved", mb), cost.saved_bytes, life);
   Op& op = compute(OpKind::recompute, u, mb);
   touch_parameters(op, u);
   touch_tokens(op, u, mb);
@@ -187,6 +189,44 @@ void ActivationMoves::backward(UnitId u, int mb) {
   Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
   m.x = m.saved = above.d = Part{};
+  m.parked_x = {};
+  gradients_.close_lot(u, mb);
+}
+
+void ActivationMoves::backward_input(UnitId u, int mb) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  Part workspace;
+  touch_workspace(OpKind::backward_input, u, workspace);
+  m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
+  m.deferred = device(label(u, "deferred", mb), cost.deferred_bytes, Life::lasting);
+  Op& op = compute(OpKind::backward_input, u, mb);
+  touch_parameters(op, u);
+  touch_tokens(op, u, mb);
+  Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  Emitter::touch(op, m.saved, Role::saved, Mode::read);
+  m.d_out = std::exchange(micro(u + 1, mb).d, Part{});
+  Emitter::touch(op, m.d_out, Role::d_out, Mode::read);
+  Emitter::touch(op, m.d, Role::d_in, Mode::write);
+  Emitter::touch(op, m.deferred, Role::deferred, Mode::write);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+}
+
+void ActivationMoves::backward_weight(UnitId u, int mb) {
+  PerMicroBatch& m = micro(u, mb);
+  Part workspace;
+  touch_workspace(OpKind::backward_weight, u, workspace);
+  const Mode mode = gradients_.open_lot(u, mb);
+  Op& op = compute(OpKind::backward_weight, u, mb);
+  op.accumulate = mode == Mode::read_write;
+  touch_tokens(op, u, mb);
+  Emitter::touch(op, m.x, Role::x_in, Mode::read);
+  Emitter::touch(op, m.saved, Role::saved, Mode::read);
+  Emitter::touch(op, m.d_out, Role::d_out, Mode::read);
+  Emitter::touch(op, m.deferred, Role::deferred, Mode::read_write);
+  Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
+  if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
+  m.x = m.saved = m.d_out = m.deferred = Part{};
   m.parked_x = {};
   gradients_.close_lot(u, mb);
 }

@@ -15,8 +15,11 @@ class ActivationMoves : RankMoves {
   void land_inputs(UnitId u, int mb, bool backward);
   void bring_inputs(UnitId u, int mb, bool backward);
   void forward(UnitId u, int mb);
-  void recompute(UnitId u, int mb);
+  void recompute(UnitId u, int mb, Life life = Life::brief);
   void backward(UnitId u, int mb);
+  /// What it reads and leaves stays on the device for the second half.
+  void backward_input(UnitId u, int mb);
+  void backward_weight(UnitId u, int mb);
   void head(int mb);
   void evaluate_head(int mb);
   void decode_head();

@@ -89,8 +89,7 @@ class Driver {
   bool tied_head(const Pass& p) const { return p.phase == Phase::head && is_tied() && has(0); }
   /// Embedding and head of a tied model are on two stages, and the pass is the step's first over one of them.
   bool meets_tied(const Pass& p) const {
-    return is_tied() && p.is_first && p.phase != Phase::backward && has(0) != has(head_) &&
-           (p.unit == 0 || p.unit == head_);
+    return is_tied() && p.is_first && p.goes_forward() && has(0) != has(head_) && (p.unit == 0 || p.unit == head_);
   }
   void begin();
   void listen(std::size_t turn);
@@ -147,12 +146,12 @@ void Driver::listen(std::size_t turn) {
   const auto first = [&](std::size_t t) -> const Pass& { return order_.passes[order_.turns[t]]; };
   for (const std::size_t t : order_.listens[turn])
     for (const int mb : micro_batches(first(t)))
-      rank_.activations.receive_inputs(first(t).unit, mb, first(t).phase == Phase::backward);
+      rank_.activations.receive_inputs(first(t).unit, mb, goes_back(first(t).phase));
   for (const std::size_t t : order_.listens_to_head[turn]) rank_.gradients.receive_tied_gradients(first(t).group);
 }
 
 /// Updates ahead of the forward happen in the unit's first pass of the step.
-bool Driver::updated_in(const Pass& p) const { return ahead() && p.is_first && p.phase != Phase::backward; }
+bool Driver::updated_in(const Pass& p) const { return ahead() && p.is_first && p.goes_forward(); }
 
 void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   const bool resident = choice(u).resident;
@@ -255,6 +254,11 @@ void Driver::emit_slot(const Pass& pass, int mb) {
       rank_.activations.recompute(pass.unit, mb);
       rank_.activations.backward(pass.unit, mb);
       break;
+    case Phase::backward_input:
+      rank_.activations.recompute(pass.unit, mb, Life::lasting);
+      rank_.activations.backward_input(pass.unit, mb);
+      break;
+    case Phase::backward_weight: rank_.activations.backward_weight(pass.unit, mb); return;
   }
   if (pass.phase != Phase::head || train()) rank_.activations.send_outputs(pass.unit, mb, pass.phase != Phase::forward);
 }
@@ -271,7 +275,7 @@ void Driver::close_pass(std::size_t p) {
   if (tied) close(0);
   if (!train()) return;
   if (pass.phase == Phase::head && is_tied()) rank_.gradients.park_tied_gradients();
-  if (pass.phase == Phase::forward) return;
+  if (!makes_gradients(pass.phase)) return;
   if (pass.group.ends_sum) {
     rank_.gradients.reduce(pass.unit, work_.lot_sums().lot_of(pass.group.first));
   } else {
@@ -304,14 +308,16 @@ void Driver::emit_pass(std::size_t p) {
     drains_.erase(drains_.begin());
   }
   const std::vector<int> slots = micro_batches(pass);
-  const bool back = pass.phase == Phase::backward;
-  if (train() && pass.phase != Phase::forward) rank_.gradients.bring_gradients(pass.unit);
+  const bool back = goes_back(pass.phase), has_inputs = pass.phase != Phase::backward_weight;
+  if (train() && makes_gradients(pass.phase)) rank_.gradients.bring_gradients(pass.unit);
   std::size_t fetched = 0, drained = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto share = [&](std::size_t total) { return total * (i + 1) / slots.size(); };
     if (i == 0 && (back || !schedule_.hold)) park_deferred();
-    rank_.activations.land_inputs(pass.unit, slots[i], back);
-    rank_.activations.bring_inputs(pass.unit, slots[i], back);
+    if (has_inputs) {
+      rank_.activations.land_inputs(pass.unit, slots[i], back);
+      rank_.activations.bring_inputs(pass.unit, slots[i], back);
+    }
     while (fetched < share(spread.size())) spread[fetched++]();
     if (schedule_.prefetch > 0) bring_next(p, i);
     std::vector<Task> earlier = std::move(deferred_);
@@ -320,14 +326,14 @@ void Driver::emit_pass(std::size_t p) {
     // After this slot's compute in program order, so that what they free is not what this slot needs.
     for (Task& t : earlier) t();
     while (drained < share(drains.size())) drains[drained++]();
-    if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train())) continue;
+    if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train()) || !has_inputs) continue;
     const int mb = slots[i];
     deferred_.push_back(
         [this, pass, mb] { rank_.activations.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
     if (schedule_.lag == 0) park_deferred();
   }
   close_pass(p);
-  if (train() && pass.phase != Phase::forward && pass.is_last) {
+  if (train() && makes_gradients(pass.phase) && pass.is_last) {
     if (schedule_.lag > 0) {
       drains_.push_back(p);
     } else {
@@ -374,13 +380,15 @@ void Driver::park_deferred() {
 
 /// Fetch the activations of the next slot before this one computes, so that they travel meanwhile.
 void Driver::bring_next(std::size_t p, std::size_t slot) {
-  const std::vector<int> slots = micro_batches(order_.passes[p]);
+  const Pass& pass = order_.passes[p];
+  const std::vector<int> slots = micro_batches(pass);
   if (slot + 1 < slots.size()) {
-    rank_.activations.land_inputs(order_.passes[p].unit, slots[slot + 1], order_.passes[p].phase == Phase::backward);
-    rank_.activations.bring_inputs(order_.passes[p].unit, slots[slot + 1], order_.passes[p].phase == Phase::backward);
+    if (pass.phase == Phase::backward_weight) return;
+    rank_.activations.land_inputs(pass.unit, slots[slot + 1], goes_back(pass.phase));
+    rank_.activations.bring_inputs(pass.unit, slots[slot + 1], goes_back(pass.phase));
     return;
   }
-  if (p + 1 >= order_.passes.size() || order_.passes[p + 1].phase != Phase::backward) return;
+  if (p + 1 >= order_.passes.size() || !goes_back(order_.passes[p + 1].phase)) return;
   park_deferred();
   const int first = order_.passes[p + 1].group.first;
   rank_.activations.bring_inputs(order_.passes[p + 1].unit, first, true);

@@ -7,12 +7,14 @@
 namespace sluice {
 namespace {
 
-/// Without a way back each group goes through all chunks of the stage.
+/// Without a way back as many groups as there are stages go through a chunk, then through the next one.
 std::vector<StagePass> turns_of_stage(PlanKind kind, const Pipeline& pipeline, RankId stage) {
   if (kind == PlanKind::train) return stage_passes(pipeline, stage);
   std::vector<StagePass> turns;
-  for (int group = 0; group < pipeline.groups; ++group)
-    for (int chunk = 0; chunk < pipeline.chunks; ++chunk) turns.push_back({StagePass::Kind::forward, chunk, group});
+  for (int first = 0; first < pipeline.groups; first += pipeline.stages)
+    for (int chunk = 0; chunk < pipeline.chunks; ++chunk)
+      for (int group = first; group < std::min(first + pipeline.stages, pipeline.groups); ++group)
+        turns.push_back({StagePass::Kind::forward, chunk, group});
   return turns;
 }
 
@@ -28,6 +30,7 @@ class Listening {
   /// The turn of this stage ahead of whose work it listens to what comes to its turn `index`; none where nothing does.
   std::optional<std::size_t> turn_for(std::size_t index) const {
     const StagePass& pass = passes_[stage_][index];
+    if (pass.kind == StagePass::Kind::backward_weight) return std::nullopt;
     const int place = place_of(pipeline_, stage_, pass.chunk);
     const bool forward = pass.kind == StagePass::Kind::forward;
     const int from = forward ? place - 1 : place + 1;
@@ -82,10 +85,19 @@ std::vector<Pass> passes_of(const StagePass& turn, const MicroBatchGroup& group,
     const StageChunk owner = cut.stages.owner(u);
     if (owner.stage == cut.stage && owner.chunk == turn.chunk) passes.push_back({phase, u, group});
   };
-  const bool forward = turn.kind == StagePass::Kind::forward;
-  for (UnitId u = 0; forward && u < cut.head; ++u) add(Phase::forward, u);
-  if (forward) add(Phase::head, cut.head);
-  for (UnitId u = cut.head - 1; !forward && u >= 0; --u) add(Phase::backward, u);
+  const auto back = [&](Phase phase) {
+    for (UnitId u = cut.head - 1; u > 0; --u) add(phase, u);
+  };
+  switch (turn.kind) {
+    case StagePass::Kind::forward:
+      for (UnitId u = 0; u < cut.head; ++u) add(Phase::forward, u);
+      add(Phase::head, cut.head);
+      break;
+    case StagePass::Kind::backward: back(Phase::backward); break;
+    case StagePass::Kind::backward_input: back(Phase::backward_input); break;
+    case StagePass::Kind::backward_weight: back(Phase::backward_weight); return passes;
+  }
+  if (turn.kind != StagePass::Kind::forward) add(Phase::backward, 0);
   return passes;
 }
 
@@ -93,7 +105,7 @@ std::vector<Pass> passes_of(const StagePass& turn, const MicroBatchGroup& group,
 void mark(PassOrder& order, const Cut& cut, bool trains, bool update_ahead) {
   const std::size_t units = static_cast<std::size_t>(cut.head) + 1;
   // By phase and unit: its latest pass so far.
-  std::array<std::vector<Pass*>, 3> latest;
+  std::array<std::vector<Pass*>, 5> latest;
   latest.fill(std::vector<Pass*>(units, nullptr));
   order.readers.resize(units);
   const bool is_tied_here = cut.tied && cut.stages.stage_of(0) == cut.stages.stage_of(cut.head);
@@ -107,10 +119,10 @@ void mark(PassOrder& order, const Cut& cut, bool trains, bool update_ahead) {
     before = &pass;
     if (pass.reads_parameters()) order.readers[unit].push_back(p);
     if (pass.phase == Phase::head && is_tied_here) order.readers.front().push_back(p);
-    if (trains && pass.is_first && update_ahead && pass.phase != Phase::backward) order.updates.push_back(pass.unit);
+    if (trains && pass.is_first && update_ahead && pass.goes_forward()) order.updates.push_back(pass.unit);
   }
   for (const Pass& pass : order.passes)
-    if (trains && !update_ahead && pass.is_last && pass.phase != Phase::forward) order.updates.push_back(pass.unit);
+    if (trains && !update_ahead && pass.is_last && makes_gradients(pass.phase)) order.updates.push_back(pass.unit);
 }
 
 }  // namespace
@@ -143,8 +155,8 @@ PassOrder order_passes(PlanKind kind, const Workload& workload, const Schedule& 
     for (std::size_t k = 0; k < kept.size(); ++k) {
       const StagePass& turn = turns[kept[k]];
       if (const auto at = listening.turn_for(kept[k])) order.listens[at_kept[*at]].push_back(k);
-      const bool ends_embedding =
-          turn.kind != StagePass::Kind::forward && place_of(pipeline, cut.stage, turn.chunk) == 0;
+      const bool goes_back = turn.kind == StagePass::Kind::backward || turn.kind == StagePass::Kind::backward_input;
+      const bool ends_embedding = goes_back && place_of(pipeline, cut.stage, turn.chunk) == 0;
       if (has_head_elsewhere && ends_embedding)
         order.listens_to_head[at_kept[listening.turn_for_head(kept[k])]].push_back(k);
     }

@@ -8,7 +8,13 @@
 
 namespace sluice {
 
-enum class Phase : std::uint8_t { forward, head, backward };
+/// A backward pass may come in two halves: to inputs, and later to parameters. That over the embedding is one.
+enum class Phase : std::uint8_t { forward, head, backward, backward_input, backward_weight };
+constexpr bool goes_back(Phase phase) { return phase == Phase::backward || phase == Phase::backward_input; }
+/// Of parameters.
+constexpr bool makes_gradients(Phase phase) {
+  return phase == Phase::head || phase == Phase::backward || phase == Phase::backward_weight;
+}
 
 /// All micro-batches of a group through one unit in one direction; through the head in both, where that is trained.
 struct Pass {
@@ -18,8 +24,10 @@ struct Pass {
   std::size_t turn = 0;                    ///< that it is of
   bool is_first = false, is_last = false;  ///< of the unit's passes in this direction
 
-  /// The embedding's backward pass needs none.
-  bool reads_parameters() const { return phase != Phase::backward || unit != 0; }
+  /// The embedding's backward pass needs none, and neither does a second half.
+  bool reads_parameters() const { return phase != Phase::backward_weight && (phase != Phase::backward || unit != 0); }
+  /// Of a step's first over a unit, ahead of which it may be updated.
+  bool goes_forward() const { return phase == Phase::forward || phase == Phase::head; }
 };
 
 struct PassOrder {

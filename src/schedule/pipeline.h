@@ -29,6 +29,9 @@ namespace sluice {
 enum class PipelineOrder : std::uint8_t { gpipe, one_forward_one_backward, interleaved, zb_h1, zb_v };
 constexpr std::array<const char*, 5> pipeline_order_names{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
 
+/// Whether backward passes come in halves.
+constexpr bool splits_backward(PipelineOrder order) { return order >= PipelineOrder::zb_h1; }
+
 struct Pipeline {
   PipelineOrder order = PipelineOrder::one_forward_one_backward;
   RankId stages = 1;

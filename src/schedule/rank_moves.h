@@ -45,6 +45,7 @@ struct RankParts {
   };
   struct PerMicroBatch {
     Part x, saved, d;           ///< on the device: input, saved activations, gradient of the input
+    Part d_out, deferred;       ///< between both halves of a backward pass
     Part produced;              ///< the input as its producer left it, until it is parked
     Part arrived_x, arrived_d;  ///< in host memory, from another stage
     Parked parked_x, parked_saved, parked_d;

@@ -56,6 +56,7 @@ struct Workload {
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;                  ///< of gradients over ranks
   Topology topology;                               ///< whose plan it is
+  bool splits_backward = false;                    ///< backward passes come in halves: which ops are measured
   bool exchanges = false;                          ///< ranks share no memory: sums over them need room of their own
   bool meets_in_host = false;                      ///< what ranks give each other goes through their host memory
   Dtype dtype = Dtype::bf16;                       ///< of parameters and activations

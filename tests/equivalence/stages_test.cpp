@@ -59,7 +59,8 @@ class Watcher final : public TrainObserver {
   std::vector<StepRecord> records;
 };
 
-constexpr PipelineChoice gpipe{PipelineOrder::gpipe, 1}, interleaved{PipelineOrder::interleaved, 2};
+constexpr PipelineChoice gpipe{PipelineOrder::gpipe, 1}, interleaved{PipelineOrder::interleaved, 2},
+    zb_h1{PipelineOrder::zb_h1, 1}, zb_v{PipelineOrder::zb_v, 2};
 
 TEST_F(StagesOfARun, ChangeNoBit) {
   for (const bool tied : {true, false})
@@ -88,6 +89,12 @@ TEST_F(StagesOfARun, ChangeNoBit) {
         expect_same_as_one(config(2, 1, false, interleaved), {1, 3, 5}, 2,
                            {Place::host, Place::host, Place::host, false, false, Saved::host});
         expect_same_as_one(config(3, 1, true, interleaved), {1, 2, 3, 4, 5}, 3, {});
+        expect_same_as_one(config(2, 1, true, zb_h1), {3}, 1, {});
+        expect_same_as_one(config(3, 1, false, zb_h1), {1, 4}, 2,
+                           {Place::host, Place::nvme, Place::host, false, false, Saved::nvme});
+        expect_same_as_one(config(2, 1, false, zb_v), {1, 3, 4}, 2, {Place::host, Place::device, Place::nvme, true});
+        expect_same_as_one(config(2, 2, true, zb_v), {2, 3, 5}, 1,
+                           {Place::nvme, Place::host, Place::device, false, true, Saved::keep});
         // With ranks that share the batch, and the states or nothing.
         expect_same_as_one(config(2, 2), {4}, 2, {});
         RunConfig replicas = config(3, 2, true);
@@ -102,7 +109,7 @@ TEST_F(StagesOfARun, ChangeNoBit) {
 /// Bytes on every link, those of messages among them, and the peaks of all ranks' arenas.
 TEST_F(StagesOfARun, HoldAndSendWhatTheirPlansSay) {
   for (const bool ahead : {true, false})
-    for (const PipelineChoice pipeline : {gpipe, PipelineChoice(), interleaved}) {
+    for (const PipelineChoice pipeline : {gpipe, PipelineChoice(), interleaved, zb_h1, zb_v}) {
       const bool chunks = pipeline.chunks > 1;
       RunConfig c = config(chunks ? 2 : 3, 2, true, pipeline);
       if (!ahead) c.optimizer.clip_norm = 0;
@@ -229,7 +236,8 @@ TEST_F(StagesOfARun, ThatDoNotFitAreRefused) {
   EXPECT_NE(refused(7, 7).find("6 sublayers, fewer than the 7 parts; give at most 6 stages"), std::string::npos);
   EXPECT_NE(refused(4, 4, interleaved).find("with --chunks 2"), std::string::npos);
   EXPECT_NE(refused(1, 1, gpipe).find("there is one stage; add --pp P"), std::string::npos);
-  EXPECT_NE(refused(2, 2, {PipelineOrder::zb_h1, 1}).find("zb-h1"), std::string::npos);
+  EXPECT_NE(refused(2, 2, {PipelineOrder::zb_h1, 2}).find("a zb-h1 pipeline has one chunk a stage"), std::string::npos);
+  EXPECT_NE(refused(3, 3, zb_v, 2).find("at least 6 groups of micro-batches, not 4"), std::string::npos);
   EXPECT_NE(refused(3, 3, {PipelineOrder::interleaved, 2}, 4).find("multiple of that many groups"), std::string::npos);
 }
 

@@ -173,8 +173,11 @@ class ModelRunner {
     }
   }
 
+  /// One pass over a sublayer, or one in two halves, the second ones when all first ones are done.
+  enum class Back : std::uint8_t { whole, halves };
+
   /// After forward: sum of the loss in nats; gradients of `loss_scale` times that sum.
-  double backward(const std::int32_t* tokens, double loss_scale, bool accumulate = false) {
+  double backward(const std::int32_t* tokens, double loss_scale, bool accumulate = false, Back back = Back::whole) {
     const std::size_t head = spec.units.size() - 1;
     double loss = 0;
     {
@@ -190,19 +193,30 @@ class ModelRunner {
       computer_.run(OpKind::forward_backward, a);
       expect_intact(head, workspace);
     }
-    for (std::size_t u = head; u-- > 0;) {
-      Guarded workspace(costs_[u].backward_workspace_bytes, shift_);
+    std::vector<Guarded> deferred(head);
+    const auto pass = [&](std::size_t u, OpKind op) {
+      const bool to_input = op == OpKind::backward_input, to_weights = op == OpKind::backward_weight;
+      Guarded workspace(to_input ? costs_[u].backward_input_workspace_bytes : costs_[u].backward_workspace_bytes,
+                        shift_);
+      if (to_input) deferred[u] = Guarded(costs_[u].deferred_bytes, shift_);
       SublayerArgs a = args(u);
       a.tokens = planes(tokens);
       a.accumulate = accumulate;
       a.x_in = x[u].data();
       a.saved = saved[u].data();
       a.d_out = d[u + 1].data();
-      a.d_in = d[u].data();
+      a.d_in = to_weights ? nullptr : d[u].data();
+      a.deferred = deferred[u].data();
+      if (to_input) a.gradient = nullptr;
+      if (to_weights) a.parameters = nullptr;
       a.workspace = workspace.span();
-      computer_.run(OpKind::backward, a);
+      computer_.run(op, a);
       expect_intact(u, workspace);
-    }
+      EXPECT_TRUE(op == OpKind::backward || deferred[u].intact()) << spec.units[u].name;
+    };
+    const bool halves = back == Back::halves;
+    for (std::size_t u = head; u-- > 0;) pass(u, halves && u > 0 ? OpKind::backward_input : OpKind::backward);
+    for (std::size_t u = head; halves && u-- > 1;) pass(u, OpKind::backward_weight);
     return loss;
   }
 

@@ -50,9 +50,9 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.work.meets_in_host = draw.coin();
   c.schedule = random_schedule(draw, c.work);
   c.schedule.pipeline.order = draw.of({PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward,
-                                       PipelineOrder::one_forward_one_backward, PipelineOrder::interleaved});
+                                       PipelineOrder::interleaved, PipelineOrder::zb_h1, PipelineOrder::zb_v});
   const std::size_t units = c.model.units.size();
-  if (c.schedule.pipeline.order == PipelineOrder::interleaved) {
+  if (c.schedule.pipeline.order == PipelineOrder::interleaved || c.schedule.pipeline.order == PipelineOrder::zb_v) {
     c.schedule.pipeline.chunks = 2;
     const auto groups = micro_batch_groups(c.work, c.schedule, PlanKind::train).size();
     if (!check_pipeline(pipeline_of(c.work, c.schedule, static_cast<int>(groups))).ok() || 2u * stages > units)
@@ -82,6 +82,10 @@ void expect_legal(const std::vector<StepPlan>& stages, const Case& c) {
   for (RankId r = 0; r < c.work.ranks(); ++r)
     world.push_back(build_alike(stages[static_cast<std::size_t>(r / c.work.data_ranks())], c.work, c.schedule, r));
   for (const Violation& v : check_world(world)) ADD_FAILURE() << "of all ranks: " << v.message;
+}
+
+bool makes_weight_gradients(OpKind kind) {
+  return kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::forward_backward;
 }
 
 class RandomStages : public testing::TestWithParam<int> {};
@@ -140,8 +144,7 @@ TEST_P(RandomStages, ShareTheModel) {
       for (const Op& op : plan.ops) {
         if (op.kind == OpKind::forward || op.kind == OpKind::forward_backward)
           ++forward[static_cast<std::size_t>(op.unit)];
-        if (op.kind == OpKind::backward || op.kind == OpKind::forward_backward)
-          ++backward[static_cast<std::size_t>(op.unit)];
+        if (makes_weight_gradients(op.kind)) ++backward[static_cast<std::size_t>(op.unit)];
       }
     }
     for (UnitId u = 0; u < units; ++u) {
@@ -162,18 +165,19 @@ TEST(StagesOfAModel, KeepTheOrderOfSums) {
   Workload w;
   w.model = &model;
   w.shape = {1, 32};
-  w.micro_batches = 8;
+  w.micro_batches = 16;
   w.topology = topology_of({2, 1});
   for (const PipelineChoice choice :
        {PipelineChoice{PipelineOrder::gpipe, 1}, PipelineChoice{PipelineOrder::one_forward_one_backward, 1},
-        PipelineChoice{PipelineOrder::interleaved, 2}})
+        PipelineChoice{PipelineOrder::interleaved, 2}, PipelineChoice{PipelineOrder::zb_h1, 1},
+        PipelineChoice{PipelineOrder::zb_v, 2}})
     for (const int group : {1, 2, 4}) {
       Schedule s = frugal_schedule(w, choice);
       s.group = group;
       for (RankId stage = 0; stage < 2; ++stage) {
         std::vector<int> next(model.units.size());
         for (const Op& op : build_ops(PlanKind::train, at_stage(w, stage), s).ops) {
-          if (op.kind != OpKind::backward && op.kind != OpKind::forward_backward) continue;
+          if (!makes_weight_gradients(op.kind)) continue;
           EXPECT_EQ(op.micro_batch, next[static_cast<std::size_t>(op.unit)]++);
         }
       }

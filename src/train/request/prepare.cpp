@@ -99,9 +99,6 @@ Status check_mesh(const RunConfig& c) {
                        ": stages have as many ranks each; give what divides " + std::to_string(c.ranks));
   if (c.stages == 1 && (c.pipeline.chunks > 1 || c.pipeline.order != PipelineOrder::one_forward_one_backward))
     return bad_request("--pipeline and --chunks are of a pipeline, and there is one stage; add --pp P");
-  if (c.pipeline.order >= PipelineOrder::zb_h1)
-    return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
-                       ": sublayers do not split their backward pass yet; give gpipe, 1f1b or interleaved");
   return success();
 }
 
@@ -117,7 +114,10 @@ Status check_pipeline_groups(const Workload& w, const RunConfig& c) {
     last = check_pipeline({c.pipeline.order, static_cast<RankId>(c.stages), c.pipeline.chunks, groups});
     if (last.ok()) return last;
   }
-  return bad_request("--pp " + std::to_string(c.stages) + ": " + last.error().message);
+  // With ZeRO 2 and 3 the group is a lot, so that no whole gradient waits.
+  const std::string fewer =
+      c.wish.group ? "; give a smaller --group, or with --zero 2 and 3 --reduction pass and more --lots" : "";
+  return bad_request("--pp " + std::to_string(c.stages) + ": " + last.error().message + fewer);
 }
 
 Status validate(const RunConfig& c, Purpose purpose) {
@@ -298,6 +298,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   const auto of_training = [&](int group) { return static_cast<RankId>(purpose == Purpose::train ? group : 0); };
   w.topology = topology_of({static_cast<RankId>(config.stages), static_cast<RankId>(data_ranks(config)),
                             of_training(config.shard_group), of_training(config.second_copy)});
+  w.splits_backward = splits_backward(config.pipeline.order);
   w.reduction = config.reduction;
   w.sums = config.sums;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;

@@ -1,0 +1,75 @@
+// The composition matrix: every way to arrange eight ranks, with every stage of ZeRO, from every tier, ends with one
+// rank's bits. Three of its runs in each row are drawn here; SLUICE_EXHAUSTIVE=1 has all of them.
+#include <cstdlib>
+
+#include "run_command.h"
+#include "sluice/random.h"
+
+namespace sluice {
+namespace {
+
+constexpr int ranks = 8;
+
+struct Cell {
+  int stages, zero, tier;
+  std::string order;
+};
+
+class Composition : public RunCommandTest {
+ protected:
+  std::string options() const {
+    return "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 2 --lots 8 --batch 32 --steps 3 --hash 3 "
+           "--data " +
+           path("text") + " ";
+  }
+  std::string command(const Cell& cell) const {
+    const std::array<std::string, 3> tiers{"", "--states host --activations host ",
+                                           "--states nvme --activations nvme --nvme " + path("nvme") + " "};
+    std::string text = options() + tiers[static_cast<std::size_t>(cell.tier)] + "--ranks " + std::to_string(ranks) +
+                       " --zero " + std::to_string(cell.zero);
+    if (cell.stages > 1) text += " --pp " + std::to_string(cell.stages) + " --pipeline " + cell.order;
+    return text + " ";
+  }
+  /// Those that go with the number of stages. ZeRO 2 and 3 have all micro-batches in one group, which orders with
+  /// several chunks do not take.
+  static std::vector<std::string> orders(int stages, int zero) {
+    std::vector<std::string> list{"gpipe", "1f1b", "zb-h1"};
+    if (zero < 2 && stages <= 4) list.insert(list.end(), {"interleaved", "zb-v"});
+    return list;
+  }
+  static std::vector<Cell> row(int stages) {
+    std::vector<Cell> cells;
+    for (int zero = 0; zero <= 3; ++zero)
+      for (int tier = 0; tier < 3; ++tier)
+        for (const std::string& order : stages > 1 ? orders(stages, zero) : std::vector<std::string>{""})
+          cells.push_back({stages, zero, tier, order});
+    return cells;
+  }
+};
+
+TEST_F(Composition, EveryRunEndsWithTheBitsOfOneRank) {
+  ASSERT_EQ(sluice(options() + run("one")).status, 0);
+  const std::vector<json> expected = lines("one");
+  const bool all = std::getenv("SLUICE_EXHAUSTIVE") != nullptr;
+  constexpr std::uint64_t seed = 20261124;
+  int number = 0;
+  for (const int stages : {1, 2, 4, 8}) {
+    const std::vector<Cell> cells = row(stages);
+    for (std::size_t i = 0; i < (all ? cells.size() : 3); ++i) {
+      const auto drawn = static_cast<std::size_t>(philox_uniform(seed, static_cast<std::uint64_t>(number), 0) *
+                                                  static_cast<double>(cells.size()));
+      const Cell& cell = cells[all ? i : std::min(drawn, cells.size() - 1)];
+      const std::string name = "run" + std::to_string(number++), text = command(cell);
+      SCOPED_TRACE(text);
+      const Finished f = sluice(text + run(name));
+      ASSERT_EQ(f.status, 0) << f.err;
+      EXPECT_EQ(lines(name), expected);
+      EXPECT_EQ(result(name), result("one"));
+      EXPECT_EQ(read(path(name) + "/model.safetensors"), read(path("one") + "/model.safetensors"));
+      std::filesystem::remove_all(path(name));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,110 @@
+// The stages of a pipeline, as a person asks for them: --pp, --pipeline, --chunks.
+#include "run_command.h"
+#include "tests/comm/mpirun.h"
+
+namespace sluice {
+namespace {
+
+class PipelineCommand : public RunCommandTest {
+ protected:
+  std::string options() const {
+    return "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 2 --lots 2 --batch 16 --data " + path("text") +
+           " ";
+  }
+  json planned(const std::string& more) const {
+    std::string arguments = options() + more + " --json";
+    arguments.replace(0, 5, "plan");
+    const Finished f = sluice(arguments);
+    EXPECT_EQ(f.status, 0) << f.err;
+    return json::parse(f.out);
+  }
+  void expect_same_run(const std::string& a, const std::string& b) const {
+    EXPECT_EQ(lines(a), lines(b));
+    EXPECT_EQ(result(a), result(b));
+    EXPECT_EQ(read(path(a) + "/model.safetensors"), read(path(b) + "/model.safetensors"));
+  }
+};
+
+TEST_F(PipelineCommand, StagesTrainToTheBitsOfOne) {
+  const std::string command = options() + "--steps 7 --hash 7 --eval-every 3 ";
+  ASSERT_EQ(sluice(command + run("one")).status, 0);
+  int number = 0;
+  for (const std::string& stages :
+       {std::string("--pp 2 "), "--pp 3 --pipeline gpipe " + drive(),
+        "--pp 2 --ranks 4 --pipeline interleaved --zero 1 " + drive(),
+        "--pp 2 --pipeline zb-h1 " + drive(), std::string("--pp 2 --pipeline zb-v --residency all ")}) {
+    SCOPED_TRACE(stages);
+    const std::string name = "stages" + std::to_string(number++);
+    const Finished f = sluice(command + run(name) + stages);
+    ASSERT_EQ(f.status, 0) << f.err;
+    expect_same_run("one", name);
+    EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+  }
+}
+
+TEST_F(PipelineCommand, AsProcessesToo) {
+  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  const std::string command = options() + drive() + "--steps 5 --hash 5 ";
+  ASSERT_EQ(sluice(command + run("one")).status, 0);
+  int number = 0;
+  for (const std::string stages : {"--pp 2", "--pp 2 --pipeline zb-v", "--pp 4 --pipeline gpipe"}) {
+    SCOPED_TRACE(stages);
+    const std::string name = "many" + std::to_string(number++);
+    const std::string launch = "cd " + path("") + " && export XDG_CACHE_HOME=" + path("cache") + "; " +
+                               testing::mpi_environment + "mpirun -n 4 " SLUICE_BINARY " " + command + run(name) +
+                               stages + " >" + path(".out") + " 2>" + path(".err") + " </dev/null";
+    ASSERT_EQ(std::system(launch.c_str()), 0) << read(path(".err"));
+    expect_same_run("one", name);
+  }
+}
+
+TEST_F(PipelineCommand, ArePrintedByPlan) {
+  const json plan = planned("--pp 2 --ranks 4 --pipeline zb-v");
+  const json& pipeline = plan["pipeline"];
+  EXPECT_EQ(pipeline["order"], "zb-v");
+  EXPECT_EQ(pipeline["chunks"], 2);
+  ASSERT_EQ(pipeline["stages"].size(), 2u);
+  EXPECT_EQ(pipeline["stages"][0]["first_rank"], 0);
+  EXPECT_EQ(pipeline["stages"][1]["first_rank"], 2);
+  EXPECT_EQ(pipeline["stages"][1]["ranks"], 2);
+  const std::string first = pipeline["stages"][0]["units"];
+  EXPECT_TRUE(first.starts_with("embed") && first.ends_with("head")) << "a V ends where it begins: " << first;
+  EXPECT_GT(pipeline["stages"][0]["message_bytes"], 0);
+  EXPECT_GT(plan["bytes"]["message"], 0);
+  // The last stage of 1F1B is the first to be done, and waits for the norm until the first one is.
+  const auto norm_wait = [&](const std::string& more, int stage) {
+    return planned("--pp 2 " + more)["pipeline"]["stages"][static_cast<std::size_t>(stage)].value("norm_wait_seconds",
+                                                                                                  -1.0);
+  };
+  EXPECT_GE(norm_wait("", 1), norm_wait("", 0));
+  EXPECT_EQ(norm_wait("--clip 0", 1), -1.0);
+  EXPECT_FALSE(planned("--ranks 2").contains("pipeline"));
+}
+
+TEST_F(PipelineCommand, RefusesWhatDoesNotGoTogether) {
+  const std::string train = options() + run("run");
+  expect_refused(train + "--pp 0", "--pp");
+  expect_refused(train + "--pp 3 --ranks 4", "--pp 3 on --ranks 4: stages have as many ranks each");
+  expect_refused(train + "--pp 40", "fewer than the 40 parts");
+  expect_refused(train + "--pipeline gpipe", "there is one stage; add --pp P");
+  expect_refused(train + "--chunks 2", "there is one stage; add --pp P");
+  expect_refused(train + "--pp 2 --pipeline 2f2b", "--pipeline");
+  expect_refused(train + "--pp 2 --chunks 2", "a 1f1b pipeline has one chunk a stage");
+  expect_refused(train + "--pp 2 --pipeline zb-v --chunks 3", "a zb-v pipeline has two chunks a stage");
+  expect_refused(train + "--pp 2 --pipeline zb-v --group 8", "at least 4 groups of micro-batches, not 2");
+  expect_refused(train + "--pp 2 --ranks 6",
+                 "--batch 16 is not a multiple of --micro-batch x --ranks / --pp = 3");
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+TEST_F(PipelineCommand, ARunGoesOnInOtherStages) {
+  const std::string command = options() + drive() + "--steps 40 --hash 40 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  ASSERT_EQ(signalled(command + run("run") + "--pp 2 --pipeline zb-h1", "run", "TERM").status, 1);
+  const Finished f = sluice("train --resume " + run("run") + "--pp 3 --pipeline 1f1b");
+  ASSERT_EQ(f.status, 0) << f.err;
+  expect_same_run("whole", "run");
+}
+
+}  // namespace
+}  // namespace sluice
