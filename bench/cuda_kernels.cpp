@@ -126,6 +126,7 @@ std::vector<Case> pointwise(Arrays& a, const Shape& s) {
       {"add_f32", 12 * d, [=](Stream& on) { k::add_f32(f, sum, n, on); }},
       {"add bf16", 6 * d, [=](Stream& on) { k::add(x, y, z, n, on); }},
       {"add_bias bf16", 4 * d, [=](Stream& on) { k::add_bias(z, s.width, bias, s.tokens, s.width, on); }},
+      {"add_sum bf16", 8 * d, [=](Stream& on) { k::add_sum(x, f, bias, z, s.tokens, s.width, on); }},
       {"bias_gradient bf16", 2 * d,
        [=](Stream& on) { k::bias_gradient(y, s.width, s.tokens, s.width, d_bias, work, on); }},
       {"gelu_forward bf16", 4 * d, [=](Stream& on) { k::gelu_forward(x, z, n, on); }},
@@ -209,6 +210,7 @@ std::vector<Case> positions(Arrays& a, const Shape& s) {
 std::vector<Case> head(Arrays& a, const Shape& s) {
   const std::int64_t n = s.head_tokens * s.vocabulary;
   float *logits = a.f32(n), *loss = a.f32(s.head_tokens);
+  auto* parts = a.make<kernels::VocabularyPart>(s.head_tokens, Arrays::Fill::positive_f32);
   auto* targets = a.make<std::int32_t>(s.head_tokens, Arrays::Fill::bits);
   const auto text = words_of_text(s.head_tokens, s.vocabulary);
   check(cudaMemcpy(targets, text.data(), text.size() * sizeof(text[0]), cudaMemcpyHostToDevice), "targets");
@@ -222,6 +224,15 @@ std::vector<Case> head(Arrays& a, const Shape& s) {
       {"cross_entropy_forward_backward", 8 * d,
        [=](Stream& on) {
          k::cross_entropy_forward_backward(logits, s.vocabulary, targets, s.head_tokens, s.vocabulary, 1.0f, loss, on);
+       }},
+      {"cross_entropy_part", 4 * d,
+       [=](Stream& on) {
+         k::cross_entropy_part(logits, s.vocabulary, targets, s.head_tokens, s.vocabulary, parts, on);
+       }},
+      {"cross_entropy_of_parts_forward_backward", 8 * d,
+       [=](Stream& on) {
+         k::cross_entropy_of_parts_forward_backward(logits, s.vocabulary, targets, s.head_tokens, s.vocabulary, parts,
+                                                    1, s.head_tokens, 1.0f, loss, on);
        }},
   };
 }

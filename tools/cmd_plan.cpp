@@ -42,7 +42,7 @@ std::uint64_t state_bytes(const Prepared& run) {
   for (const StagePlans& stage : run.stages)
     for (const Buffer& b : stage.main.buffers)
       if (b.holds == Holds::home && b.state != StateKind::gradient) bytes += b.bytes;
-  return bytes * run.workload.data_ranks();
+  return bytes * run.workload.ranks_of_stage();
 }
 
 /// Null where no amount does.
@@ -187,7 +187,7 @@ Json pipeline_json(const Prepared& run) {
     const StagePlans& stage = run.stages[i];
     const LinkBytes bytes = plan_link_bytes(stage.main);
     stages.push_back({{"first_rank", stage.main.topology.rank()},
-                      {"ranks", run.workload.data_ranks()},
+                      {"ranks", run.workload.ranks_of_stage()},
                       {"units", units_of(run, i)},
                       {"device_bytes", stage.needs.device},
                       {"host_bytes", stage.needs.host},
@@ -203,7 +203,7 @@ Json pipeline_json(const Prepared& run) {
 
 void print_pipeline(const Prepared& run) {
   const Schedule& s = run.search.schedule;
-  const RankId data = run.workload.data_ranks();
+  const RankId data = run.workload.ranks_of_stage();
   const bool clips = run.config.optimizer.clip_norm > 0;
   Table table({"stage", "ranks", "units", "device", "host", "nvme", "receives a step", "compute idle",
                clips ? "waits for the norm" : "waits for no norm"});

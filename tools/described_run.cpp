@@ -15,6 +15,7 @@ RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::se
   if (!given.contains("--micro-batch")) options.config.micro_batch = run.micro_batch;
   if (!given.contains("--ranks")) options.config.ranks = run.ranks;
   if (!given.contains("--pp")) options.config.stages = run.stages;
+  if (!given.contains("--tp")) options.config.tensor = run.tensor;
   if (!given.contains("--pipeline"))
     options.pipeline = pipeline_order_names[static_cast<std::size_t>(run.pipeline.order)];
   if (!given.contains("--chunks") && !given.contains("--pipeline"))
@@ -85,11 +86,12 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   const bool has_run = directory.run().has_value();
   if (options.resume && !has_run)
     return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
-  const bool follows = given.contains("--pp") && !given.contains("--ranks") && options.config.stages > 0;
+  const bool follows = (given.contains("--pp") || given.contains("--tp")) && !given.contains("--ranks") &&
+                       options.config.stages > 0 && options.config.tensor > 0;
   if (!has_run) {
     SLUICE_TRY(check_parts(options.config, data_needed));
     RunOptions all = options;
-    if (follows) all.config.ranks = all.config.stages;
+    if (follows) all.config.ranks = all.config.stages * all.config.tensor;
     return resolve(all);
   }
   SLUICE_TRY(check_version(directory));
@@ -97,7 +99,7 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   RunOptions all = with_batch_of(stored, options, given);
   std::set<std::string> said = given;
   if (follows) {  // as many ranks a stage as there were
-    all.config.ranks = data_ranks(stored) * all.config.stages;
+    all.config.ranks = data_ranks(stored) * all.config.stages * all.config.tensor;
     said.insert("--ranks");
   }
   // A pipeline of one stage has no order.

@@ -156,9 +156,17 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
+         "--tp", c.tensor,
+         "ranks that every sublayer is cut over (tensor parallelism): each has some heads, columns of the MLP and "
+         "words, and between sublayers a slice of the tokens (sequence parallelism). Bits depend on it, and a "
+         "run keeps it")
+      ->check(more_than(0))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option(
          "--pp", c.stages,
          "stages of a pipeline that the model is cut into, each with its part of the parameters and states; the "
-         "ranks of a stage, --ranks / --pp, each have a part of every batch. No bit depends on it")
+         "ranks of a stage, --ranks / --pp / --tp, each have a part of every batch. No bit depends on it")
       ->check(more_than(0))
       ->capture_default_str()
       ->group("Batch");

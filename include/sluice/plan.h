@@ -84,7 +84,18 @@ enum class OpKind : std::uint8_t {
   forward_backward,  ///< head in training: x_in, parameters, tokens -> loss, d_in, gradient (+=)
   loss,              ///< head in evaluation: x_in, parameters, tokens -> loss
   logits,            ///< head in decoding: x_in, parameters -> logits of the last token
-  accumulate,        ///< dst += src, fp32
+  // where sublayers are cut over ranks (src/model/split.h)
+  enter,           ///< of a slice of the tokens: x_in, parameters -> normed
+  leave,           ///< of a slice: x_in, sum, parameters -> x_out
+  expose,          ///< of a slice: d_out -> d_in, its place in that of all tokens
+  enter_backward,  ///< of a slice: x_in, d_sum, d_out, parameters -> d_in, gradient (+=)
+  part_forward,    ///< normed, parameters -> a part of the sum, saved
+  part_recompute,  ///< normed, parameters -> saved again
+  part_backward,   ///< normed, saved, parameters, d_out -> a part of d_sum, gradient (+=)
+  part_logits,     ///< head, of a chunk of tokens: normed, parameters, tokens -> logits, vocabulary_part
+  part_gradient,   ///< head, of a chunk: normed, logits, all vocabulary parts -> loss, a part of d_sum, gradient (+=)
+  part_loss,       ///< head in evaluation, of a chunk: all vocabulary parts, tokens -> loss
+  accumulate,      ///< dst += src, fp32
   // h2d, d2h lanes
   copy,  ///< src -> dst
   // input lane
@@ -109,12 +120,13 @@ enum class OpKind : std::uint8_t {
   // comm lane
   barrier,  ///< nothing is given: what follows comes after what every rank has committed before it
 };
-constexpr std::array<const char*, 25> op_names{
-    "forward",          "recompute",      "backward", "backward_input", "backward_weight",
-    "forward_backward", "loss",           "logits",   "accumulate",     "copy",
-    "load_tokens",      "read",           "write",    "sync",           "commit",
-    "grad_norm",        "update",         "verify",   "control",        "step_end",
-    "all_gather",       "reduce_scatter", "send",     "receive",        "barrier"};
+constexpr std::array<const char*, 35> op_names{
+    "forward",      "recompute",      "backward",      "backward_input", "backward_weight", "forward_backward",
+    "loss",         "logits",         "enter",         "leave",          "expose",          "enter_backward",
+    "part_forward", "part_recompute", "part_backward", "part_logits",    "part_gradient",   "part_loss",
+    "accumulate",   "copy",           "load_tokens",   "read",           "write",           "sync",
+    "commit",       "grad_norm",      "update",        "verify",         "control",         "step_end",
+    "all_gather",   "reduce_scatter", "send",          "receive",        "barrier"};
 
 constexpr bool is_message(OpKind kind) { return kind == OpKind::send || kind == OpKind::receive; }
 
@@ -129,6 +141,10 @@ enum class Role : std::uint8_t {
   x_in,
   x_out,
   saved,
+  normed,  // what a cut sublayer begins with
+  sum,     // fp32, of what all ranks' parts of a sublayer make; d_sum: of the gradient of normed
+  d_sum,
+  vocabulary_part,
   deferred,  // what the backward pass to a sublayer's input leaves for that to its parameters
   d_out,
   d_in,
@@ -217,6 +233,7 @@ struct Op {
   LaneId lane = 0;
   UnitId unit = -1;
   std::int32_t micro_batch = -1;
+  std::int32_t chunk = -1;  ///< of a micro-batch's tokens: which (part_logits, part_gradient, part_loss)
   std::int32_t tile = -1;   ///< which tile of the unit's shard (copies, drive, optimizer)
   std::int32_t group = -1;  ///< index in StepPlan::groups for collectives and messages
   /// Number of the collective among those of its group, in program order from 0; of a message among those to, or from,

@@ -14,10 +14,12 @@ namespace sluice::kernels {
 struct ConvertLoops {
   void (*widen)(const bf16*, float*, std::int64_t);
   void (*narrow)(const float*, bf16*, std::int64_t);
+  void (*copy)(const float*, float*, std::int64_t);
 };
 template <class T>
 struct ElementwiseLoops {
   void (*add)(const T*, const T*, T*, std::int64_t);
+  void (*add_sum)(const T* x, const float* sum, const T* bias, T* out, std::int64_t);
   void (*add_rows)(const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t width, float* sum);
 };
 #endif
@@ -34,6 +36,17 @@ void convert(const From* src, To* dst, std::int64_t n) {
 template <class T>
 void add_vector(const T* a, const T* b, T* out, std::int64_t n) {
   add_range(a, b, out, n);
+}
+
+/// out = x + sum + bias; x and bias may be null.
+template <class T>
+void add_sum_vector(const T* x, const float* sum, const T* bias, T* out, std::int64_t n) {
+  for_vectors(n, [=](std::int64_t i, auto io) HWY_ATTR {
+    Vec v = io.load(sum + i);
+    if (x != nullptr) v = hn::Add(io.load(x + i), v);
+    if (bias != nullptr) v = hn::Add(v, io.load(bias + i));
+    io.store(v, out + i);
+  });
 }
 
 /// sum[c] = sum over rows of dy[r, c], rows in order; four rows a pass, so that sum is read and written less often.
@@ -55,8 +68,8 @@ void add_rows(const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t widt
 }
 
 template <class T>
-constexpr ElementwiseLoops<T> loops{&add_vector<T>, &add_rows<T>};
-constexpr ConvertLoops convert_loops{&convert<bf16, float>, &convert<float, bf16>};
+constexpr ElementwiseLoops<T> loops{&add_vector<T>, &add_sum_vector<T>, &add_rows<T>};
+constexpr ConvertLoops convert_loops{&convert<bf16, float>, &convert<float, bf16>, &convert<float, float>};
 
 const ElementwiseLoops<float>* elementwise_f32() { return &loops<float>; }
 const ElementwiseLoops<bf16>* elementwise_bf16() { return &loops<bf16>; }
@@ -96,6 +109,13 @@ void narrow(const float* src, bf16* dst, std::int64_t n) {
   for_pieces(n, parallel_grain, [=](std::int64_t a, std::int64_t b) { loop(src + a, dst + a, b - a); });
 }
 
+void widen(const float* src, float* dst, std::int64_t n) {
+  const auto loop = HWY_DYNAMIC_DISPATCH(converters)()->copy;
+  for_pieces(n, parallel_grain, [=](std::int64_t a, std::int64_t b) { loop(src + a, dst + a, b - a); });
+}
+
+void narrow(const float* src, float* dst, std::int64_t n) { widen(src, dst, n); }
+
 void add_f32(const float* x, float* y, std::int64_t n) { add(y, x, y, n); }
 
 template <class T>
@@ -109,6 +129,15 @@ void add_bias(T* x, std::int64_t ld, const T* bias, std::int64_t rows, std::int6
   const auto loop = simd<T>().add;
   for_rows(rows, width, [=](std::int64_t a, std::int64_t b) {
     for (std::int64_t r = a; r < b; ++r) loop(x + r * ld, bias, x + r * ld, width);
+  });
+}
+
+template <class T>
+void add_sum(const T* x, const float* sum, const T* bias, T* out, std::int64_t rows, std::int64_t width) {
+  const auto loop = simd<T>().add_sum;
+  for_rows(rows, width, [=](std::int64_t a, std::int64_t b) {
+    for (std::int64_t r = a; r < b; ++r)
+      loop(x != nullptr ? x + r * width : nullptr, sum + r * width, bias, out + r * width, width);
   });
 }
 
@@ -131,9 +160,10 @@ void add_blocks(const float* blocks, std::int64_t count, std::int64_t stride, st
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
-#define SLUICE_INSTANTIATE(T)                                                        \
-  template void add<T>(const T*, const T*, T*, std::int64_t);                        \
-  template void add_bias<T>(T*, std::int64_t, const T*, std::int64_t, std::int64_t); \
+#define SLUICE_INSTANTIATE(T)                                                                 \
+  template void add<T>(const T*, const T*, T*, std::int64_t);                                 \
+  template void add_bias<T>(T*, std::int64_t, const T*, std::int64_t, std::int64_t);          \
+  template void add_sum<T>(const T*, const float*, const T*, T*, std::int64_t, std::int64_t); \
   template void bias_gradient<T>(const T*, std::int64_t, std::int64_t, std::int64_t, float*, float*);
 // NOLINTEND(bugprone-macro-parentheses)
 SLUICE_INSTANTIATE(float)

@@ -8,8 +8,11 @@
 
 namespace sluice::kernels {
 
+/// dst = src: to f32 (exactly), and from f32 (nearest even). Between f32 and f32 both are copies of the bits.
 void widen(const bf16* src, float* dst, std::int64_t n);
-void narrow(const float* src, bf16* dst, std::int64_t n);  ///< nearest even
+void widen(const float* src, float* dst, std::int64_t n);
+void narrow(const float* src, bf16* dst, std::int64_t n);
+void narrow(const float* src, float* dst, std::int64_t n);
 
 /// y[i] += x[i], fp32
 void add_f32(const float* x, float* y, std::int64_t n);
@@ -19,6 +22,11 @@ void add(const T* a, const T* b, T* out, std::int64_t n);
 /// x[r, :] += bias, rows of width, stride ld
 template <class T>
 void add_bias(T* x, std::int64_t ld, const T* bias, std::int64_t rows, std::int64_t width);
+/// out[r, :] = T(float(x[r, :]) + sum[r, :] + float(bias)), added in fp32 from left to right and rounded once (nearest
+/// even): a residual and a bias join a sum that was kept in fp32. x, sum, out: [rows, width], dense; bias: [width]. x
+/// or bias may be null, and takes no part then; out may be x.
+template <class T>
+void add_sum(const T* x, const float* sum, const T* bias, T* out, std::int64_t rows, std::int64_t width);
 /// d_bias[c] += sum over rows of dy[r, c], fp32, fixed order (blocks of 64 rows);
 /// workspace: ceil(rows / 64) * width floats
 template <class T>

@@ -43,6 +43,38 @@ struct Add {
   }
 };
 
+/// out = x + sum + bias in dense rows; x and bias may be null. Packs as in Convert.
+template <class T>
+struct AddSum {
+  static constexpr int n = 4;
+  const T* x;
+  const float* sum;
+  const T* bias;
+  T* out;
+  std::int64_t width;
+  struct In {
+    Pack<T, n> x;
+    Pack<float, n> sum;
+    Pack<T, n> bias;
+  };
+  __device__ In load(std::int64_t r, std::int64_t c, Part part) const {
+    In in;
+    in.sum = Pack<float, n>::load(sum + r * width + c, part);
+    if (x != nullptr) in.x = Pack<T, n>::load(x + r * width + c, part);
+    if (bias != nullptr) in.bias = Pack<T, n>::load(bias + c, part);
+    return in;
+  }
+  __device__ void finish(std::int64_t r, std::int64_t c, Part part, const In& in) const {
+    float v[n];
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      v[j] = x != nullptr ? in.x[j] + in.sum[j] : in.sum[j];
+      if (bias != nullptr) v[j] += in.bias[j];
+    }
+    Pack<T, n>::of(v).store(out + r * width + c, part);
+  }
+};
+
 template <class From, class To>
 void convert(const char* name, const From* src, To* dst, std::int64_t n, Stream& stream) {
   constexpr int pack = Convert<From, To>::n;
@@ -59,7 +91,9 @@ void add_rows(const char* name, const Add<T>& f, std::int64_t rows, std::int64_t
 }  // namespace
 
 void widen(const bf16* src, float* dst, std::int64_t n, Stream& stream) { convert("widen", src, dst, n, stream); }
+void widen(const float* src, float* dst, std::int64_t n, Stream& stream) { convert("widen", src, dst, n, stream); }
 void narrow(const float* src, bf16* dst, std::int64_t n, Stream& stream) { convert("narrow", src, dst, n, stream); }
+void narrow(const float* src, float* dst, std::int64_t n, Stream& stream) { convert("narrow", src, dst, n, stream); }
 
 void add_f32(const float* x, float* y, std::int64_t n, Stream& stream) {
   add_rows("add_f32", Add<float>{y, x, y, 0, 0}, 1, n, stream);
@@ -73,6 +107,15 @@ void add(const T* a, const T* b, T* out, std::int64_t n, Stream& stream) {
 template <class T>
 void add_bias(T* x, std::int64_t ld, const T* bias, std::int64_t rows, std::int64_t width, Stream& stream) {
   add_rows("add_bias", Add<T>{x, bias, x, ld, 0}, rows, width, stream);
+}
+
+template <class T>
+void add_sum(const T* x, const float* sum, const T* bias, T* out, std::int64_t rows, std::int64_t width,
+             Stream& stream) {
+  constexpr int n = AddSum<T>::n;
+  map(stream, "add_sum", AddSum<T>{x, sum, bias, out, width}, rows, width,
+      packs_aligned<n>(x, width) && packs_aligned<n>(sum, width) && packs_aligned<n>(bias) &&
+          packs_aligned<n>(out, width));
 }
 
 template <class T>
@@ -90,9 +133,10 @@ void bias_gradient(const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t
 std::int64_t bias_gradient_workspace_floats(std::int64_t rows, std::int64_t width) { return row_blocks(rows) * width; }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
-#define SLUICE_INSTANTIATE(T)                                                                 \
-  template void add<T>(const T*, const T*, T*, std::int64_t, Stream&);                        \
-  template void add_bias<T>(T*, std::int64_t, const T*, std::int64_t, std::int64_t, Stream&); \
+#define SLUICE_INSTANTIATE(T)                                                                          \
+  template void add<T>(const T*, const T*, T*, std::int64_t, Stream&);                                 \
+  template void add_bias<T>(T*, std::int64_t, const T*, std::int64_t, std::int64_t, Stream&);          \
+  template void add_sum<T>(const T*, const float*, const T*, T*, std::int64_t, std::int64_t, Stream&); \
   template void bias_gradient<T>(const T*, std::int64_t, std::int64_t, std::int64_t, float*, float*, Stream&);
 // NOLINTEND(bugprone-macro-parentheses)
 SLUICE_INSTANTIATE(float)

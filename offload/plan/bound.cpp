@@ -53,6 +53,8 @@ double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
     if (is_compute(op.kind)) {
       const bool backward = op.kind == OpKind::recompute || op.kind == OpKind::backward ||
                             op.kind == OpKind::backward_input || op.kind == OpKind::backward_weight ||
+                            op.kind == OpKind::part_recompute || op.kind == OpKind::expose ||
+                            op.kind == OpKind::part_backward || op.kind == OpKind::enter_backward ||
                             (op.kind == OpKind::accumulate && at.backward);
       if (at.started && (at.unit != op.unit || at.backward != backward)) ++at.pass;
       at = {at.pass, true, op.unit, backward};

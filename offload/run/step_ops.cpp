@@ -91,6 +91,16 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::backward_input:
     case OpKind::backward_weight:
     case OpKind::forward_backward:
+    case OpKind::enter:
+    case OpKind::leave:
+    case OpKind::expose:
+    case OpKind::enter_backward:
+    case OpKind::part_forward:
+    case OpKind::part_recompute:
+    case OpKind::part_backward:
+    case OpKind::part_logits:
+    case OpKind::part_gradient:
+    case OpKind::part_loss:
     case OpKind::loss:
     case OpKind::logits: return parts_.backend->run(*plan_, *op.op, op.operands, params);
   }
@@ -131,7 +141,21 @@ void StepOps::count(const BoundCopy& copy) {
 Status StepOps::grad_norm(const BoundOp& op, const StepParams& params) {
   auto* const sum = as<ExactSum>(op.find(Role::control));
   if (!op.op->accumulate) *sum = ExactSum{};
-  add_tile_norm({as<const float>(op.find(Role::gradient)), op.op->numel}, *team_, partial_, sum);
+  // What another rank counts is left out.
+  const std::span<const float> tile{as<const float>(op.find(Role::gradient)), op.op->numel};
+  const OptimizerUnit& unit = parts_.units[static_cast<std::size_t>(op.op->unit)];
+  const std::uint64_t begin = unit.shard_begin + op.op->element, end = begin + op.op->numel;
+  std::uint64_t at = begin;
+  const auto count_up_to = [&](std::uint64_t last) {
+    if (at < last) add_tile_norm(tile.subspan(at - begin, last - at), *team_, partial_, sum);
+  };
+  for (const TensorSegment& s : unit.segments) {
+    const std::uint64_t first = std::max(at, s.offset), last = std::min(end, s.offset + s.numel);
+    if (s.counts || first >= last) continue;
+    count_up_to(first);
+    at = last;
+  }
+  count_up_to(end);
   if (sum->above + sum->below + sum->nan > 0) bad_step_ = params.step;
   return success();
 }

@@ -24,6 +24,7 @@ struct TensorSegment {
   float lr_scale = 1;
   bool trainable = true;
   std::uint64_t tensor = 0;  ///< its number in the model: random bits depend on it
+  bool counts = true;        ///< in the norm of the gradients: else another rank counts what is the same there
 };
 struct OptimizerUnit {
   std::vector<TensorSegment> segments;

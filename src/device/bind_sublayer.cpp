@@ -11,6 +11,9 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
   a.dtype = options.dtype;
   a.accumulate = op.accumulate;
   a.loss_scale = params.loss_scale;
+  a.words = options.words;
+  a.leads = options.leads;
+  a.chunk = op.chunk;
   if (plan.kind == PlanKind::decode) {
     a.shape = {1, params.tokens};
     a.position0 = params.position;
@@ -26,6 +29,10 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
       case Role::x_out: a.x_out = o.data; break;
       case Role::saved: a.saved = o.data; break;
       case Role::deferred: a.deferred = o.data; break;
+      case Role::normed: a.normed = o.data; break;
+      case Role::sum: a.sum = reinterpret_cast<float*>(o.data); break;
+      case Role::d_sum: a.d_sum = reinterpret_cast<float*>(o.data); break;
+      case Role::vocabulary_part: a.vocabulary_parts = reinterpret_cast<kernels::VocabularyPart*>(o.data); break;
       case Role::d_out: a.d_out = o.data; break;
       case Role::d_in: a.d_in = o.data; break;
       case Role::workspace: a.workspace = {o.data, o.bytes}; break;

@@ -17,6 +17,8 @@ struct SublayerOptions {
   int threads = 1;  ///< of the CPU
   std::int64_t kv_capacity = 0;
   bool documents = false;  ///< kept apart: their tokens come with positions
+  std::int64_t words = 0;  ///< where sublayers are cut over ranks: this one's, of the vocabulary
+  bool leads = true;       ///< the first of those ranks
   KernelChoices kernels;   ///< of a GPU; for what is not in it, the library's first advice
 };
 

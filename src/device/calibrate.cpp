@@ -15,6 +15,7 @@
 #include "src/device/profile_measure.h"
 #include "src/model/init.h"
 #include "src/model/sublayer.h"
+#include "src/model/workspaces.h"
 
 namespace sluice {
 namespace {
@@ -114,9 +115,23 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   SLUICE_ASSIGN(a.d_out, place.noise(cost.boundary_bytes, dtype, 1e-3f));
   SLUICE_ASSIGN(a.d_in, place.noise(cost.boundary_bytes, dtype, 1e-3f));
   SLUICE_ASSIGN(a.saved, place.noise(cost.saved_bytes, dtype, 1));
+  if (workload.split != nullptr) {
+    const Dims d(model, shape, dtype, *workload.kernels);
+    const auto whole = static_cast<std::uint64_t>(d.tokens * d.hidden);
+    SLUICE_ASSIGN(a.normed, place.noise(whole * dtype_bytes(dtype), dtype, 1));
+    SLUICE_ASSIGN(a.d_out, place.noise(whole * dtype_bytes(dtype), dtype, 1e-3f));
+    SLUICE_ASSIGN(std::byte * sum, place.noise(whole * sizeof(float), Dtype::f32, 1));
+    SLUICE_ASSIGN(std::byte * d_sum, place.noise(whole * sizeof(float), Dtype::f32, 1e-3f));
+    a.sum = reinterpret_cast<float*>(sum);
+    a.d_sum = reinterpret_cast<float*>(d_sum);
+    const std::vector<kernels::VocabularyPart> parts(static_cast<std::size_t>(d.head_chunk * d.split), {1, 0, 0});
+    SLUICE_ASSIGN(a.vocabulary_parts, place.copy(std::span<const kernels::VocabularyPart>(parts)));
+    a.words = d.vocabulary;
+  }
   const bool splits = workload.splits_backward;
-  const std::uint64_t workspace = std::max(
-      {cost.forward_workspace_bytes, cost.backward_workspace_bytes, splits ? cost.backward_input_workspace_bytes : 0});
+  const std::uint64_t workspace =
+      std::max({cost.forward_workspace_bytes, cost.backward_workspace_bytes, cost.slice_workspace_bytes,
+                splits ? cost.backward_input_workspace_bytes : 0});
   if (splits) {
     SLUICE_ASSIGN(a.deferred, place.noise(cost.deferred_bytes, dtype, 1e-3f));
   }
@@ -131,29 +146,34 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   a.tokens = TokenPlanes::at(planes, shape, workload.documents);
   const double no_loss = 0;
   SLUICE_ASSIGN(a.loss, place.copy(std::span(&no_loss, 1)));
-  const std::vector<float> logits(static_cast<std::size_t>(model.config.vocabulary));
+  const Dims d(model, shape, dtype, *workload.kernels);
+  const std::vector<float> logits(
+      static_cast<std::size_t>(workload.split != nullptr ? d.head_chunk * d.logits_ld : model.config.vocabulary));
   SLUICE_ASSIGN(a.logits, place.copy(std::span(logits)));
   a.loss_scale = 1.0 / static_cast<double>(shape.tokens());
   return bench;
 }
 
 bool goes_back(OpKind kind) {
-  return kind == OpKind::backward || kind == OpKind::backward_input || kind == OpKind::backward_weight;
+  return kind == OpKind::backward || kind == OpKind::backward_input || kind == OpKind::backward_weight ||
+         kind == OpKind::part_backward;
 }
 
 Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   if (kind == OpKind::recompute) args.x_out = nullptr;
+  if (kind == OpKind::part_recompute) args.sum = nullptr;
   // What backward reads must be what forward saves: statistics of noise would be infinite.
   if (goes_back(kind) && args.unit->kind != Sublayer::embed) {
     SublayerArgs before = args;
     before.x_out = nullptr;
-    SLUICE_TRY(bench.run(OpKind::recompute, before));
+    before.sum = nullptr;
+    SLUICE_TRY(bench.run(kind == OpKind::part_backward ? OpKind::part_recompute : OpKind::recompute, before));
     if (kind == OpKind::backward_weight) SLUICE_TRY(bench.run(OpKind::backward_input, before));
   }
   if (kind == OpKind::backward_weight) args.parameters = nullptr;
   if (kind == OpKind::backward_input) {
     args.gradient = nullptr;
-  } else if (goes_back(kind) || kind == OpKind::forward_backward) {
+  } else if (goes_back(kind) || kind == OpKind::forward_backward || kind == OpKind::part_gradient) {
     // A step's first micro-batch sets gradients, the others add to them: kernels are chosen for both.
     SLUICE_TRY(bench.run(kind, args));
     args.accumulate = true;
@@ -185,6 +205,22 @@ struct Task {
 /// The sublayer's ops in the plans of a run: training evaluates too.
 std::vector<OpKind> ops_of(Sublayer sublayer, const Workload& workload) {
   const PlanKind main = workload.main_kind();
+  if (workload.split != nullptr) {
+    const std::vector<OpKind> head{OpKind::enter, OpKind::part_logits, OpKind::part_loss},
+        body{OpKind::enter, OpKind::part_forward, OpKind::leave};
+    std::vector<OpKind> ops = sublayer == Sublayer::head    ? head
+                              : sublayer == Sublayer::embed ? std::vector{OpKind::part_forward, OpKind::leave}
+                                                            : body;
+    if (main != PlanKind::train) return ops;
+    if (sublayer == Sublayer::head) {
+      ops.insert(ops.end(), {OpKind::part_gradient, OpKind::enter_backward});
+    } else if (sublayer == Sublayer::embed) {
+      ops.insert(ops.end(), {OpKind::expose, OpKind::part_backward});
+    } else {
+      ops.insert(ops.end(), {OpKind::part_recompute, OpKind::expose, OpKind::part_backward, OpKind::enter_backward});
+    }
+    return ops;
+  }
   if (sublayer == Sublayer::head) {
     if (main == PlanKind::decode) return {OpKind::logits};
     if (main == PlanKind::evaluate) return {OpKind::loss};

@@ -24,6 +24,7 @@ std::string cost_key(const Workload& w, Sublayer sublayer, OpKind kind) {
       if (c.vocabulary % w.kernels->logits_multiple != 0) key += fmt::format(" of{}", w.kernels->logits_multiple);
       break;
   }
+  if (c.split > 1) key += fmt::format(" of{}", c.split);
   return key + fmt::format(" {} {} {}", c.family == Family::llama ? "llama" : "gpt2",
                            w.device.empty() ? fmt::format("t{}", w.threads) : w.device, dtype_name(w.dtype));
 }

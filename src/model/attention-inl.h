@@ -14,17 +14,15 @@ template <class T, class K>
 struct AttentionSublayer {
   AttentionSublayer(const K& kernels_of_device, const SublayerArgs& a)
       : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype, kernels_of_device.sizes()) {
-    const float eps = a.model->config.norm_eps;
+    norm = norm_of<T>(a, d);
+    back_bias = last_bias_of<T>(a, d);
     if (d.gpt2) {
-      norm = {weight<T>(a, "ln_1.weight"), weight<T>(a, "ln_1.bias"), eps, d.hidden};
       into = {weight<T>(a, "c_attn.weight"), d.hidden, d.qkv, true};
       back = {weight<T>(a, "c_proj.weight"), d.q, d.hidden, true};
       into_bias = weight<T>(a, "c_attn.bias");
-      back_bias = weight<T>(a, "c_proj.bias");
       return;
     }
     check_fused(*a.unit, "q_proj.weight", "v_proj.weight", d.qkv * d.hidden);
-    norm = {weight<T>(a, "input_layernorm.weight"), {}, eps, d.hidden};
     into = {weight<T>(a, "q_proj.weight"), d.hidden, d.qkv};
     back = {weight<T>(a, "o_proj.weight"), d.q, d.hidden};
     q_bias = weight<T>(a, "q_proj.bias");
@@ -81,17 +79,15 @@ struct AttentionSublayer {
     return shape;
   }
 
-  void forward_chunk(std::int64_t first, std::int64_t sequences) const {
-    const AttentionForwardSpace space(Carver(args.workspace.data()), d, keys());
+  /// From the normed input of a chunk to attention's output, which is returned, with what is kept on the way.
+  const T* attend(const AttentionForwardSpace& space, const T* normed, std::int64_t first,
+                  std::int64_t sequences) const {
     const bool keeps = args.saved != nullptr;
     const AttentionSaved kept(Carver(keeps ? args.saved : space.saved), d,
                               keeps ? d.batch : d.attention_chunk_sequences);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence, at = keeps ? token : 0;
-    const T* x = reinterpret_cast<const T*>(args.x_in) + token * d.hidden;
-    T* normed = reinterpret_cast<T*>(space.normed);
     T* qkv = reinterpret_cast<T*>(kept.qkv) + at * d.qkv;
     T* out = reinterpret_cast<T*>(kept.out) + at * d.q;
-    norm.forward(device, x, rows, normed, space.statistics);
     into.forward(device, normed, rows, qkv, space.scratch);
     add_bias(device, into_bias, qkv, d.qkv, rows, d.qkv);
     add_bias(device, q_bias, qkv, d.qkv, rows, d.q);
@@ -108,11 +104,57 @@ struct AttentionSublayer {
     kernels::AttentionShape shape = shape_from(token, sequences);
     if (args.kv_cache != nullptr) shape = append_to_cache(sequences, &k, &v);
     device.attention_forward(shape, static_cast<const T*>(turned), k, v, out, kept.lse + at * d.heads, space.scratch);
+    return out;
+  }
+
+  void forward_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionForwardSpace space(Carver(args.workspace.data()), d, keys());
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
+    const T* x = reinterpret_cast<const T*>(args.x_in) + token * d.hidden;
+    T* normed = reinterpret_cast<T*>(space.normed);
+    norm.forward(device, x, rows, normed, space.statistics);
+    const T* out = attend(space, normed, first, sequences);
     if (args.x_out == nullptr) return;
     T* x_out = reinterpret_cast<T*>(args.x_out) + token * d.hidden;
     back.forward(device, out, rows, x_out, space.scratch);
     add_bias(device, back_bias, x_out, d.hidden, rows, d.hidden);
     device.add(x, x_out, x_out, rows * d.hidden);
+  }
+
+  void part_forward_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionForwardSpace space(Carver(args.workspace.data()), d, keys());
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
+    const T* out = attend(space, reinterpret_cast<const T*>(args.normed) + token * d.hidden, first, sequences);
+    if (args.sum == nullptr) return;
+    back.forward(device, out, rows, kernels::Matrix{args.sum + token * d.hidden, Dtype::f32, d.hidden}, space.scratch);
+  }
+
+  void part_backward_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionBackwardSpace space(Carver(args.workspace.data()), d);
+    const AttentionSaved kept(Carver(const_cast<std::byte*>(args.saved)), d, d.batch);
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
+    const bool accumulate = args.accumulate || first > 0;
+    const T* normed = reinterpret_cast<const T*>(args.normed) + token * d.hidden;
+    const T* out = reinterpret_cast<const T*>(kept.out) + token * d.q;
+    const T* d_out = reinterpret_cast<const T*>(args.d_out) + token * d.hidden;
+    T* narrow = reinterpret_cast<T*>(space.narrow);
+    back.weight_gradient(device, out, d_out, rows, accumulate, space.scratch);
+    back.input_gradient(device, d_out, rows, narrow, space.scratch);
+    const T* d_project = project_backward(space, kept, token, sequences, narrow);
+    projection_gradients(space, normed, d_project, rows, accumulate);
+    into.input_gradient(device, d_project, d.qkv, rows,
+                        kernels::Matrix{args.d_sum + token * d.hidden, Dtype::f32, d.hidden}, space.scratch);
+  }
+
+  /// From the gradient of attention's output that of the projections' outputs; returns where it lies.
+  const T* project_backward(const AttentionBackwardSpace& space, const AttentionSaved& kept, std::int64_t token,
+                            std::int64_t sequences, const T* d_attention) const {
+    T* d_qkv = reinterpret_cast<T*>(space.d_qkv);
+    // Columns of v in `turned` are free, and there q and k come to them.
+    scores_backward(space, kept, token, sequences, d_attention, d_qkv,
+                    (d.qk_norm ? reinterpret_cast<T*>(space.turned) : d_qkv) + d.q + d.kv);
+    if (!d.qk_norm) return d_qkv;
+    return heads_backward(space, kept, token, sequences * d.sequence, d_qkv, q_norm.gradient, k_norm.gradient);
   }
 
   /// From the gradient of attention's output those of q and k, in d_qkv, and of v, in rows as far apart. With qk_norm q
@@ -159,12 +201,7 @@ struct AttentionSublayer {
     back.weight_gradient(device, out, d_out, rows, accumulate, space.scratch);
     bias_gradient(device, back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
     back.input_gradient(device, d_out, rows, narrow, space.scratch);
-    T* d_qkv = reinterpret_cast<T*>(space.d_qkv);
-    // Columns of v in `turned` are free, and there q and k come to them.
-    scores_backward(space, kept, token, sequences, narrow, d_qkv,
-                    (d.qk_norm ? reinterpret_cast<T*>(space.turned) : d_qkv) + d.q + d.kv);
-    const T* d_project =
-        d.qk_norm ? heads_backward(space, kept, token, rows, d_qkv, q_norm.gradient, k_norm.gradient) : d_qkv;
+    const T* d_project = project_backward(space, kept, token, sequences, narrow);
     norm.forward(device, x, rows, narrow, space.statistics);
     projection_gradients(space, narrow, d_project, rows, accumulate);
     into.input_gradient(device, d_project, rows, narrow, space.scratch);
@@ -280,6 +317,22 @@ void attention_backward_half(const K& device, OpKind half, const SublayerArgs& a
   for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences) {
     const std::int64_t sequences = std::min(d.attention_chunk_sequences, d.batch - b);
     to_input ? attention.backward_input_chunk(b, sequences) : attention.backward_weight_chunk(b, sequences);
+  }
+}
+
+/// part_forward, part_recompute and part_backward.
+template <class T, class K>
+void attention_part(const K& device, OpKind op, const SublayerArgs& args) {
+  const AttentionSublayer<T, K> attention(device, args);
+  const Dims& d = attention.d;
+  const bool back = op == OpKind::part_backward;
+  const std::uint64_t bytes = back ? AttentionBackwardSpace(Carver(nullptr), d).bytes
+                                   : AttentionForwardSpace(Carver(nullptr), d, attention.keys()).bytes;
+  SLUICE_CHECK(bytes <= args.workspace.size(), "workspace of %zu bytes", args.workspace.size());
+  if (back) open_gradient(device, args);
+  for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences) {
+    const std::int64_t sequences = std::min(d.attention_chunk_sequences, d.batch - b);
+    back ? attention.part_backward_chunk(b, sequences) : attention.part_forward_chunk(b, sequences);
   }
 }
 

@@ -34,6 +34,17 @@ Weight<T> weight(const SublayerArgs& args, std::string_view suffix) {
           args.gradient == nullptr ? nullptr : args.gradient + t->offset};
 }
 
+/// The norm that a sublayer begins with, and GPT-2's bias that it ends with.
+template <class T>
+struct Norm;
+template <class T>
+Norm<T> norm_of(const SublayerArgs& args, const Dims& d);
+template <class T>
+Weight<T> last_bias_of(const SublayerArgs& args, const Dims& d) {
+  const bool has_one = d.gpt2 && (args.unit->kind == Sublayer::attention || args.unit->kind == Sublayer::mlp);
+  return has_one ? weight<T>(args, "c_proj.bias") : Weight<T>{};
+}
+
 /// Of the micro-batch's tokens from `token` on, with which a row begins.
 inline kernels::Positions token_positions(const SublayerArgs& args, std::int64_t token = 0) {
   const std::int32_t* each = args.tokens.positions;
@@ -67,6 +78,21 @@ struct Norm {
                                 bias.gradient, sums);
   }
 };
+
+template <class T>
+Norm<T> norm_of(const SublayerArgs& args, const Dims& d) {
+  const auto of = [&](std::string_view scale, std::string_view bias) {
+    return Norm<T>{weight<T>(args, scale), bias.empty() ? Weight<T>{} : weight<T>(args, bias),
+                   args.model->config.norm_eps, d.hidden};
+  };
+  switch (args.unit->kind) {
+    case Sublayer::embed: return {};
+    case Sublayer::attention: return d.gpt2 ? of("ln_1.weight", "ln_1.bias") : of("input_layernorm.weight", "");
+    case Sublayer::mlp: return d.gpt2 ? of("ln_2.weight", "ln_2.bias") : of("post_attention_layernorm.weight", "");
+    case Sublayer::head: return d.gpt2 ? of("ln_f.weight", "ln_f.bias") : of("norm.weight", "");
+  }
+  return {};
+}
 
 /// The norm's parameters, put away by backward_input, and then what norms of backward_weight read.
 template <class T, class K>
@@ -106,10 +132,14 @@ struct Linear {
     forward(device, x, rows, kernels::Matrix{y, dtype_of<T>, out}, scratch);
   }
   template <class K>
+  void input_gradient(const K& device, const T* dy, std::int64_t dy_ld, std::int64_t rows, kernels::Matrix dx,
+                      std::span<std::byte> scratch) const {
+    device.gemm({dy, dtype_of<T>, dy_ld}, {matrix.value, dtype_of<T>, ld(), conv1d}, dx, rows, in, out, false, scratch);
+  }
+  template <class K>
   void input_gradient(const K& device, const T* dy, std::int64_t dy_ld, std::int64_t rows, T* dx,
                       std::span<std::byte> scratch) const {
-    device.gemm({dy, dtype_of<T>, dy_ld}, {matrix.value, dtype_of<T>, ld(), conv1d}, {dx, dtype_of<T>, in}, rows, in,
-                out, false, scratch);
+    input_gradient(device, dy, dy_ld, rows, kernels::Matrix{dx, dtype_of<T>, in}, scratch);
   }
   template <class K>
   void input_gradient(const K& device, const T* dy, std::int64_t rows, T* dx, std::span<std::byte> scratch) const {

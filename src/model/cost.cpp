@@ -54,6 +54,7 @@ void head_cost(const Dims& d, SublayerCost* cost) {
   cost->backward_workspace_bytes = HeadSpace(Carver(nullptr), d, true).bytes;
   cost->forward_flop = matmul_flop(d.tokens, d.hidden, d.vocabulary);
   cost->backward_flop = 2 * cost->forward_flop;
+  cost->chunks = static_cast<int>((d.tokens + d.head_chunk - 1) / d.head_chunk);
   cost->logits_flop = matmul_flop(1, d.hidden, d.vocabulary);
 }
 
@@ -63,9 +64,12 @@ SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchSh
                            const KernelSizes& sizes, std::int64_t kv_capacity) {
   const Dims d(model, shape, dtype, sizes);
   SublayerCost cost;
-  cost.boundary_bytes = d.element * static_cast<std::uint64_t>(d.tokens * d.hidden);
+  cost.boundary_bytes = d.element * static_cast<std::uint64_t>(d.slice * d.hidden);
+  if (d.split > 1) cost.slice_workspace_bytes = SliceSpace(Carver(nullptr), d).bytes;
   switch (unit.kind) {
-    case Sublayer::embed: break;
+    case Sublayer::embed:
+      if (d.split > 1) cost.forward_workspace_bytes = embed_part_bytes(d);
+      break;
     case Sublayer::attention: attention_cost(d, std::max(shape.sequence, kv_capacity), &cost); break;
     case Sublayer::mlp: mlp_cost(d, &cost); break;
     case Sublayer::head: head_cost(d, &cost); break;
@@ -76,9 +80,14 @@ SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchSh
 double op_flop(const SublayerCost& cost, OpKind kind) {
   switch (kind) {
     case OpKind::forward:
+    case OpKind::part_forward:
     case OpKind::loss: return cost.forward_flop;
+    case OpKind::part_recompute:
     case OpKind::recompute: return cost.recompute_flop;
+    case OpKind::part_backward:
     case OpKind::backward: return cost.backward_flop;
+    case OpKind::part_logits: return cost.forward_flop / cost.chunks;
+    case OpKind::part_gradient: return cost.backward_flop / cost.chunks;
     case OpKind::backward_input: return cost.backward_input_flop;
     case OpKind::backward_weight: return cost.backward_flop - cost.backward_input_flop;
     case OpKind::forward_backward: return cost.forward_flop + cost.backward_flop;

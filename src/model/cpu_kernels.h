@@ -42,9 +42,19 @@ struct CpuKernels {
   void embed_backward(const auto&... a) const { kernels::embed_backward(a...); }
   void cross_entropy_forward(const auto&... a) const { kernels::cross_entropy_forward(a...); }
   void cross_entropy_forward_backward(const auto&... a) const { kernels::cross_entropy_forward_backward(a...); }
+  void cross_entropy_part(const auto&... a) const { kernels::cross_entropy_part(a...); }
+  void cross_entropy_of_parts_forward(const auto&... a) const { kernels::cross_entropy_of_parts_forward(a...); }
+  void cross_entropy_of_parts_forward_backward(const auto&... a) const {
+    kernels::cross_entropy_of_parts_forward_backward(a...);
+  }
   void add(const auto&... a) const { kernels::add(a...); }
   void add_bias(const auto&... a) const { kernels::add_bias(a...); }
+  template <class T>
+  void add_sum(const T* x, const float* sum, const T* bias, T* out, std::int64_t rows, std::int64_t width) const {
+    kernels::add_sum(x, sum, bias, out, rows, width);
+  }
   void bias_gradient(const auto&... a) const { kernels::bias_gradient(a...); }
+  void widen(const auto&... a) const { kernels::widen(a...); }
   void narrow(const auto&... a) const { kernels::narrow(a...); }
 
   // ---- and what the host does by itself

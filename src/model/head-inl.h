@@ -15,10 +15,7 @@ struct HeadSublayer {
   HeadSublayer(const K& kernels_of_device, const SublayerArgs& a)
       : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype, kernels_of_device.sizes()) {
     const bool tied = a.model->config.tied;
-    if (d.gpt2)
-      norm = {weight<T>(a, "ln_f.weight"), weight<T>(a, "ln_f.bias"), a.model->config.norm_eps, d.hidden};
-    else
-      norm = {weight<T>(a, "norm.weight"), {}, a.model->config.norm_eps, d.hidden};
+    norm = norm_of<T>(a, d);
     Weight<T> matrix = weight<T>(a, "lm_head.weight");
     if (tied)
       matrix = {reinterpret_cast<const T*>(a.tied_parameters) + a.model->units.front().tensors[0].offset,
@@ -99,6 +96,46 @@ void head_last_logits(const K& device, const SublayerArgs& args) {
   T* normed = reinterpret_cast<T*>(space.normed);
   head.norm.forward(device, x, 1, normed, space.statistics);
   head.project.forward(device, normed, 1, kernels::Matrix{args.logits, Dtype::f32, d.vocabulary}, space.scratch);
+}
+
+/// part_logits, part_gradient and part_loss, of one chunk of tokens.
+template <class T, class K>
+void head_part(const K& device, OpKind op, const SublayerArgs& args) {
+  const HeadSublayer<T, K> head(device, args);
+  const Dims& d = head.d;
+  HeadSpace space(Carver(args.workspace.data()), d, op == OpKind::part_gradient);
+  check_workspace(space, args);
+  const std::int64_t first = args.chunk * d.head_chunk, rows = std::min(d.head_chunk, d.tokens - first);
+  const std::int32_t* targets = args.tokens.targets + first;
+  const T* normed = reinterpret_cast<const T*>(args.normed);
+  if (op == OpKind::part_logits) {
+    head.project.forward(device, normed, rows, kernels::Matrix{args.logits, Dtype::f32, d.logits_ld}, space.scratch);
+    device.cross_entropy_part(args.logits, d.logits_ld, targets, rows, args.words, args.vocabulary_parts);
+    return;
+  }
+  if (op == OpKind::part_loss) {
+    device.cross_entropy_of_parts_forward(targets, rows, args.vocabulary_parts, d.split, d.head_chunk, space.loss);
+  } else {
+    if (first == 0) open_gradient(device, args);
+    device.cross_entropy_of_parts_forward_backward(args.logits, d.logits_ld, targets, rows, args.words,
+                                                   args.vocabulary_parts, d.split, d.head_chunk,
+                                                   static_cast<float>(args.loss_scale), space.loss);
+    // Rows of the matrix that are no words have no gradient.
+    if (const std::int64_t padding = d.vocabulary - args.words; padding > 0)
+      for (std::int64_t r = 0; r < rows; ++r)
+        device.zero(args.logits + r * d.logits_ld + args.words, sizeof(float) * static_cast<std::size_t>(padding));
+    space.logits = args.logits;
+    const T* d_logits = head.gradient_of_logits(space, rows);
+    head.project.weight_gradient(device, normed, d_logits, d.logits_ld, rows, args.accumulate || first > 0,
+                                 space.scratch);
+    head.project.input_gradient(device, d_logits, d.logits_ld, rows, kernels::Matrix{args.d_sum, Dtype::f32, d.hidden},
+                                space.scratch);
+  }
+  // The others have the same, and it counts once.
+  if (args.leads)
+    device.add_losses(space.loss, rows, first == 0, args.loss);
+  else
+    device.zero(args.loss, sizeof(double));
 }
 
 }  // namespace sluice

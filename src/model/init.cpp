@@ -28,4 +28,20 @@ void initial_weights(const UnitSpec& unit, std::uint64_t seed, std::uint64_t fir
   }
 }
 
+void initial_weights(const SplitModel& split, RankId rank, UnitId unit, std::uint64_t seed, std::uint64_t first,
+                     std::span<float> out) {
+  std::fill(out.begin(), out.end(), 0.0f);
+  const std::uint64_t last = first + out.size();
+  const std::vector<TensorSpec>& tensors = split.part().units[static_cast<std::size_t>(unit)].tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorSpec& t = tensors[i];
+    if (t.offset >= last || t.offset + t.numel <= first) continue;
+    split.each_run(unit, i, rank, [&](const SplitModel::Run& run) {
+      const std::uint64_t begin = t.offset + run.of_part;
+      const std::uint64_t a = std::max(first, begin), b = std::min(last, begin + run.numel);
+      if (a < b) fill(t, seed, run.of_whole + (a - begin), out.subspan(a - first, b - a));
+    });
+  }
+}
+
 }  // namespace sluice

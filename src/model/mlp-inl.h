@@ -12,16 +12,14 @@ template <class T, class K>
 struct MlpSublayer {
   MlpSublayer(const K& kernels_of_device, const SublayerArgs& a)
       : device(kernels_of_device), args(a), d(*a.model, a.shape, a.dtype, kernels_of_device.sizes()) {
-    const float eps = a.model->config.norm_eps;
+    norm = norm_of<T>(a, d);
+    back_bias = last_bias_of<T>(a, d);
     if (d.gpt2) {
-      norm = {weight<T>(a, "ln_2.weight"), weight<T>(a, "ln_2.bias"), eps, d.hidden};
       into = {weight<T>(a, "c_fc.weight"), d.hidden, d.pre, true};
       back = {weight<T>(a, "c_proj.weight"), d.ffn, d.hidden, true};
       into_bias = weight<T>(a, "c_fc.bias");
-      back_bias = weight<T>(a, "c_proj.bias");
     } else {
       check_fused(*a.unit, "gate_proj.weight", "up_proj.weight", d.pre * d.hidden);
-      norm = {weight<T>(a, "post_attention_layernorm.weight"), {}, eps, d.hidden};
       into = {weight<T>(a, "gate_proj.weight"), d.hidden, d.pre};
       back = {weight<T>(a, "down_proj.weight"), d.ffn, d.hidden};
     }
@@ -77,6 +75,37 @@ struct MlpSublayer {
     into.input_gradient(device, wide, rows, middle, space.scratch);
     device.copy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
     norm.backward(device, x, space.statistics, middle, rows, d_in, true, space.scratch);
+  }
+
+  void part_forward_chunk(std::int64_t first, std::int64_t rows) const {
+    const MlpSpace space(Carver(args.workspace.data()), d, false);
+    const T* normed = reinterpret_cast<const T*>(args.normed) + first * d.hidden;
+    T* middle = reinterpret_cast<T*>(space.middle);
+    T* pre =
+        args.saved == nullptr ? reinterpret_cast<T*>(space.wide) : reinterpret_cast<T*>(args.saved) + first * d.pre;
+    into.forward(device, normed, rows, pre, space.scratch);
+    add_bias(device, into_bias, pre, d.pre, rows, d.pre);
+    if (args.sum == nullptr) return;
+    activate(pre, rows, middle);
+    back.forward(device, middle, rows, kernels::Matrix{args.sum + first * d.hidden, Dtype::f32, d.hidden},
+                 space.scratch);
+  }
+
+  void part_backward_chunk(std::int64_t first, std::int64_t rows) const {
+    const MlpSpace space(Carver(args.workspace.data()), d, true);
+    const bool accumulate = args.accumulate || first > 0;
+    const T* normed = reinterpret_cast<const T*>(args.normed) + first * d.hidden;
+    const T* pre = reinterpret_cast<const T*>(args.saved) + first * d.pre;
+    const T* d_out = reinterpret_cast<const T*>(args.d_out) + first * d.hidden;
+    T* wide = reinterpret_cast<T*>(space.wide);
+    T* middle = reinterpret_cast<T*>(space.middle);
+    back.input_gradient(device, d_out, rows, middle, space.scratch);
+    activate_backward(pre, middle, rows, wide);
+    back.weight_gradient(device, middle, d_out, rows, accumulate, space.scratch);
+    into.weight_gradient(device, normed, wide, rows, accumulate, space.scratch);
+    bias_gradient(device, into_bias, static_cast<const T*>(wide), d.pre, rows, d.pre, space.scratch);
+    into.input_gradient(device, wide, d.pre, rows, kernels::Matrix{args.d_sum + first * d.hidden, Dtype::f32, d.hidden},
+                        space.scratch);
   }
 
   void backward_input_chunk(std::int64_t first, std::int64_t rows) const {
@@ -160,6 +189,20 @@ void mlp_backward_half(const K& device, OpKind half, const SublayerArgs& args) {
   for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk) {
     const std::int64_t rows = std::min(mlp.d.mlp_chunk, mlp.d.tokens - t);
     to_input ? mlp.backward_input_chunk(t, rows) : mlp.backward_weight_chunk(t, rows);
+  }
+}
+
+/// part_forward, part_recompute and part_backward.
+template <class T, class K>
+void mlp_part(const K& device, OpKind op, const SublayerArgs& args) {
+  const MlpSublayer<T, K> mlp(device, args);
+  const bool back = op == OpKind::part_backward;
+  SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, back).bytes <= args.workspace.size(), "workspace of %zu bytes",
+               args.workspace.size());
+  if (back) open_gradient(device, args);
+  for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk) {
+    const std::int64_t rows = std::min(mlp.d.mlp_chunk, mlp.d.tokens - t);
+    back ? mlp.part_backward_chunk(t, rows) : mlp.part_forward_chunk(t, rows);
   }
 }
 

@@ -35,7 +35,9 @@ struct ModelConfig {
   bool tied = false;      ///< head uses the embedding matrix
   bool qkv_bias = false;  ///< Qwen2
   bool qk_norm = false;   ///< Qwen3: RMSNorm on each head's q and k before rope
-  bool fused = false;     ///< Phi-3: files hold q, k, v and gate, up as one tensor each; in memory nothing differs
+  std::int64_t split =
+      1;               ///< ranks that sublayers are cut over: heads, ffn and vocabulary are of one (src/model/split.h)
+  bool fused = false;  ///< Phi-3: files hold q, k, v and gate, up as one tensor each; in memory nothing differs
   double init_std = 0.02;
 };
 
@@ -112,7 +114,9 @@ struct SublayerCost {
   std::uint64_t backward_input_workspace_bytes = 0;
   double recompute_flop = 0;                   ///< forward without what only x_out needs
   double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; the head's forward_backward costs their sum
+  std::uint64_t slice_workspace_bytes = 0;     ///< enter, leave, enter_backward, where sublayers are cut
   double backward_input_flop = 0;              ///< the rest of backward's is backward_weight's
+  int chunks = 1;                              ///< of tokens, that the head takes one after the other
   double logits_flop = 0;                      ///< head: forward of one token
 };
 /// `kv_capacity`: positions of the cache that decoding attends to; it sizes the forward workspace of attention.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/vocabulary_part.h"
 #include "src/model/model.h"
 
 namespace sluice {
@@ -71,6 +72,17 @@ struct SublayerArgs {
   std::byte* d_in = nullptr;
   std::span<std::byte> workspace;
 
+  // Where sublayers are cut over ranks (src/model/split.h). x_in, x_out, d_in, and d_out of leave and enter_backward,
+  // are of the rank's slice of the tokens.
+  std::byte* normed = nullptr;  ///< enter: written, of the slice; part_*: of all tokens
+  float* sum = nullptr;         ///< [tokens or slice, hidden]: part_forward writes it, leave reads it
+  float* d_sum = nullptr;       ///< the same of part_backward and part_gradient, and of enter_backward
+  kernels::VocabularyPart* vocabulary_parts =
+      nullptr;             ///< part_logits: own, [chunk]; else of all ranks, [ranks, chunk]
+  std::int64_t words = 0;  ///< own columns of the logits that are words
+  bool leads = true;       ///< the first of the ranks, which has the loss and GPT-2's positions
+  std::int64_t chunk = 0;  ///< part_logits, part_gradient, part_loss: which; normed and d_sum are of its tokens
+
   TokenPlanes tokens;
   double loss_scale = 1;          ///< gradient scale: 1 / target tokens of the global batch
   double* loss = nullptr;         ///< sum of nats over the micro-batch's targets, set
@@ -86,7 +98,9 @@ struct SublayerArgs {
 /// backward_input and backward_weight: the same in two halves, to the same bits. The second takes no parameters and may
 /// come much later. embed: only backward.
 /// forward_backward, the head's in training: norm, logits in chunks of tokens, loss, d_in, gradients, in one pass.
-/// loss: the head's in evaluation. logits: the head's in decoding, of the last token of the (single) sequence.
+/// enter, leave, enter_backward, part_*: of a sublayer that is cut over ranks (src/model/split.h). logits are those of
+/// a chunk then, [head_chunk, vocabulary], rows logits_ld apart, and loss is added to but by the first chunk. loss: the
+/// head's in evaluation. logits: the head's in decoding, of the last token of the (single) sequence.
 void run_sublayer(OpKind op, const SublayerArgs& args);
 /// bytes of one unit's kv_cache (attention units; else 0)
 std::uint64_t kv_cache_bytes(const ModelSpec& model, const UnitSpec& unit, std::int64_t capacity, Dtype dtype);

@@ -7,6 +7,7 @@
 #include "src/model/embed-inl.h"
 #include "src/model/head-inl.h"
 #include "src/model/mlp-inl.h"
+#include "src/model/slice-inl.h"
 #include "src/model/sublayer.h"
 
 namespace sluice {
@@ -41,6 +42,16 @@ void backward_half_of_kind(const K& device, OpKind op, const SublayerArgs& args)
 }
 
 template <class T, class K>
+void part_of_kind(const K& device, OpKind op, const SublayerArgs& args) {
+  switch (args.unit->kind) {
+    case Sublayer::embed: return embed_part<T>(device, op, args);
+    case Sublayer::attention: return attention_part<T>(device, op, args);
+    case Sublayer::mlp: return mlp_part<T>(device, op, args);
+    case Sublayer::head: return head_part<T>(device, op, args);
+  }
+}
+
+template <class T, class K>
 void run_typed(const K& device, OpKind op, const SublayerArgs& args) {
   switch (op) {
     case OpKind::forward:
@@ -48,6 +59,16 @@ void run_typed(const K& device, OpKind op, const SublayerArgs& args) {
     case OpKind::backward: return backward_of_kind<T>(device, args);
     case OpKind::backward_input:
     case OpKind::backward_weight: return backward_half_of_kind<T>(device, op, args);
+    case OpKind::enter:
+    case OpKind::leave:
+    case OpKind::expose:
+    case OpKind::enter_backward: return run_slice<T>(device, op, args);
+    case OpKind::part_forward:
+    case OpKind::part_recompute:
+    case OpKind::part_backward:
+    case OpKind::part_logits:
+    case OpKind::part_gradient:
+    case OpKind::part_loss: return part_of_kind<T>(device, op, args);
     case OpKind::forward_backward: return head_chunks<T>(device, args, HeadMode::train);
     case OpKind::loss: return head_chunks<T>(device, args, HeadMode::loss);
     case OpKind::logits: return head_last_logits<T>(device, args);

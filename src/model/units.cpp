@@ -27,13 +27,22 @@ class ModelBuilder {
       gpt2 ? gpt2_mlp(layer) : llama_mlp(layer);
     }
     head();
-    for (UnitSpec& unit : model_.units) unit.numel = std::max(round_up(unit.numel, unit_alignment), unit_alignment);
+    const std::uint64_t aligned = unit_alignment * static_cast<std::uint64_t>(model_.config.split);
+    for (UnitSpec& unit : model_.units) unit.numel = std::max(round_up(unit.numel, aligned), aligned);
     return std::move(model_);
   }
 
  private:
   void open(std::string name, Sublayer kind, std::int64_t layer = -1) {
     model_.units.push_back({std::move(name), kind, layer, {}, 0});
+  }
+
+  /// Where sublayers are cut over ranks each has an equal part of a sum over a tensor, and of what lies up to the next
+  /// one. What is multiplied with another as one matrix lies right behind that.
+  std::uint64_t alignment(std::string_view name) const {
+    const bool follows =
+        name.ends_with("k_proj.weight") || name.ends_with("v_proj.weight") || name.ends_with("up_proj.weight");
+    return tensor_alignment_numel * static_cast<std::uint64_t>(follows ? 1 : model_.config.split);
   }
 
   TensorSpec& add(std::string name, std::vector<std::int64_t> shape) {
@@ -43,9 +52,9 @@ class ModelBuilder {
     for (const std::int64_t extent : shape) t.numel *= static_cast<std::uint64_t>(extent);
     t.decay = shape.size() >= 2;
     t.stored = {name, shape, 0};
+    t.offset = round_up(unit.numel, alignment(name));
     t.name = std::move(name);
     t.shape = std::move(shape);
-    t.offset = round_up(unit.numel, tensor_alignment_numel);
     t.init_std = model_.config.init_std;
     t.index = tensors_++;
     unit.numel = t.offset + t.numel;
@@ -117,11 +126,11 @@ class ModelBuilder {
   }
 
   void gpt2_attention(std::int64_t layer) {
-    const std::int64_t h = model_.config.hidden;
+    const std::int64_t h = model_.config.hidden, q = model_.config.heads * model_.config.head_dim;
     const std::string block = "transformer.h." + std::to_string(layer) + ".";
-    matrix(block + "attn.c_attn.weight", h, 3 * h);
-    residual_matrix(block + "attn.c_proj.weight", h, h);
-    zeros(block + "attn.c_attn.bias", 3 * h);
+    matrix(block + "attn.c_attn.weight", h, 3 * q);
+    residual_matrix(block + "attn.c_proj.weight", q, h);
+    zeros(block + "attn.c_attn.bias", 3 * q);
     zeros(block + "attn.c_proj.bias", h);
     ones(block + "ln_1.weight", h);
     zeros(block + "ln_1.bias", h);

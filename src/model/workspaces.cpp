@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/cross_entropy.h"
 #include "src/model/attention_shape.h"
 
 namespace sluice {
@@ -16,9 +17,13 @@ std::int64_t even_chunk(std::int64_t tokens, std::int64_t most) {
 
 /// Workspace of y = x W, and in the backward pass of dx = dy W^T and dW = x^T dy.
 std::uint64_t linear_bytes(const Dims& d, std::int64_t rows, std::int64_t in, std::int64_t out, bool backward) {
-  if (!backward) return d.sizes->gemm_bytes(rows, out, in, d.dtype, d.dtype);
-  return std::max({d.sizes->gemm_bytes(rows, in, out, d.dtype, d.dtype),
-                   d.sizes->gemm_bytes(out, in, rows, d.dtype, Dtype::f32),
+  // A part of a sum over ranks is fp32.
+  const auto bytes = [&](std::int64_t columns, std::int64_t inner) {
+    const std::uint64_t whole = d.sizes->gemm_bytes(rows, columns, inner, d.dtype, d.dtype);
+    return d.split == 1 ? whole : std::max(whole, d.sizes->gemm_bytes(rows, columns, inner, d.dtype, Dtype::f32));
+  };
+  if (!backward) return bytes(out, in);
+  return std::max({bytes(in, out), d.sizes->gemm_bytes(out, in, rows, d.dtype, Dtype::f32),
                    d.sizes->gemm_bytes(in, out, rows, d.dtype, Dtype::f32), d.sizes->rows_bytes(rows, out)});
 }
 
@@ -67,6 +72,7 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
   qkv = q + 2 * kv;
   ffn = c.ffn;
   pre = gpt2 ? ffn : 2 * ffn;
+  split = c.split;
   vocabulary = c.vocabulary;
   window = c.window;
   logits_ld = (vocabulary + sizes->logits_multiple - 1) / sizes->logits_multiple * sizes->logits_multiple;
@@ -77,9 +83,11 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
   attention_chunk_sequences = std::clamp<std::int64_t>(most / sequence, 1, batch);
   attention_chunk = attention_chunk_sequences * sequence;
   // Logits of a chunk and their gradient take up to 24 MiB or as much as the head's gradient, whichever is more.
-  std::int64_t logits = std::max((std::int64_t{4} << 20) / vocabulary, 2 * hidden / 3);
+  std::int64_t logits = std::max((std::int64_t{4} << 20) / (vocabulary * split), 2 * hidden / 3);
   logits -= logits % (logits < 512 ? 64 : 512);
   head_chunk = even_chunk(tokens, std::clamp<std::int64_t>(logits, 64, 2048));
+  slice = tokens / split;
+  slice_chunk = even_chunk(std::max<std::int64_t>(slice, 1), most);
 }
 
 AttentionSaved::AttentionSaved(Carver carver, const Dims& d, std::int64_t sequences)
@@ -123,6 +131,23 @@ MlpDeferred::MlpDeferred(Carver carver, const Dims& d)
       norm(carver, d),
       bytes(carver.used()) {}
 
+SliceSpace::SliceSpace(Carver carver, const Dims& d)
+    : normed(carver.elements(d, d.slice_chunk * d.hidden)),
+      d_normed(carver.elements(d, d.slice_chunk * d.hidden)),
+      statistics(carver.floats(2 * d.slice_chunk)),
+      scratch(rest(carver, d.sizes->rows_bytes(d.slice_chunk, d.hidden))),
+      bytes(carver.used()) {}
+
+std::uint64_t embed_part_bytes(const Dims& d) { return d.element * static_cast<std::uint64_t>(d.mlp_chunk * d.hidden); }
+
+std::uint64_t logits_bytes(const Dims& d) {
+  return sizeof(float) * static_cast<std::uint64_t>(d.head_chunk * d.logits_ld);
+}
+
+std::uint64_t vocabulary_part_bytes(const Dims& d) {
+  return sizeof(kernels::VocabularyPart) * static_cast<std::uint64_t>(d.head_chunk);
+}
+
 std::uint64_t unwanted_gradient_bytes(const Dims& d) {
   return sizeof(float) * static_cast<std::uint64_t>(2 * std::max(d.hidden, d.head_dim));
 }
@@ -143,7 +168,7 @@ MlpSpace::MlpSpace(Carver carver, const Dims& d, bool backward)
 HeadSpace::HeadSpace(Carver carver, const Dims& d, bool backward)
     : normed(carver.elements(d, d.head_chunk * d.hidden)),
       statistics(carver.floats(2 * d.head_chunk)),
-      logits(carver.floats(d.head_chunk * d.logits_ld)),
+      logits(carver.floats(d.split > 1 ? 0 : d.head_chunk * d.logits_ld)),  // else a buffer of the plan
       loss(carver.floats(d.head_chunk)),
       d_logits(carver.elements(d, backward && d.dtype == Dtype::bf16 ? d.head_chunk * d.logits_ld : 0)),
       d_normed(carver.elements(d, backward ? d.head_chunk * d.hidden : 0)),

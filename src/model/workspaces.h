@@ -34,6 +34,8 @@ struct Dims {
   std::int64_t attention_chunk_sequences;  ///< whole sequences
   std::int64_t attention_chunk;            ///< tokens of those
   std::int64_t head_chunk;                 ///< tokens
+  std::int64_t split, slice,
+      slice_chunk;  ///< ranks that sublayers are cut over, and tokens of what each has between them
 };
 
 /// Cuts 64-byte aligned parts off a buffer, or only measures with a null base.
@@ -88,6 +90,21 @@ struct MlpDeferred {
   DeferredNorm norm;
   std::uint64_t bytes;
 };
+
+/// Of enter, leave and enter_backward.
+struct SliceSpace {
+  SliceSpace(Carver carver, const Dims& d);
+  std::byte *normed, *d_normed;  ///< [slice_chunk, hidden]
+  float* statistics;
+  std::span<std::byte> scratch;
+  std::uint64_t bytes;
+};
+
+/// Of part_forward of an embedding: [mlp_chunk, hidden].
+std::uint64_t embed_part_bytes(const Dims& d);
+/// Logits of a chunk where the vocabulary is cut, and what ranks exchange of each chunk, of one rank.
+std::uint64_t logits_bytes(const Dims& d);
+std::uint64_t vocabulary_part_bytes(const Dims& d);
 
 /// Behind the workspace of backward: where backward_input lets kernels put gradients of norms that nobody wants yet.
 std::uint64_t unwanted_gradient_bytes(const Dims& d);

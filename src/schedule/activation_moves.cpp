@@ -9,7 +9,13 @@
 namespace sluice {
 
 ActivationMoves::ActivationMoves(RankContext& context, GradientMoves& gradients)
-    : RankMoves(context), gradients_(gradients) {
+    : RankMoves(context),
+      gradients_(gradients),
+      part_(context, gradients,
+            {[this](OpKind kind, UnitId u, int mb) -> Op& { return compute(kind, u, mb); },
+             [this](Op& op, UnitId u) { touch_parameters(op, u); },
+             [this](Op& op, UnitId u, int mb) { touch_tokens(op, u, mb); },
+             [this](UnitId u) -> const SublayerCost& { return costs_[static_cast<std::size_t>(u)]; }}) {
   for (auto& row : cost_index_) row.fill(-1);
   for (UnitId u = 0; u <= head_unit(); ++u)
     costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype, *work_.kernels, work_.kv_capacity));
@@ -137,11 +143,16 @@ void ActivationMoves::forward(UnitId u, int mb) {
   PerMicroBatch& m = micro(u, mb);
   const bool train = kind_ == PlanKind::train;
   const bool saves = train && cost.saved_bytes > 0 && choice(u).saved != Saved::recompute;
-  Part workspace;
-  touch_workspace(OpKind::forward, u, workspace);
   if (saves) m.saved = device(label(u, "saved", mb), cost.saved_bytes, Life::lasting);
   const Part out = device(label(u + 1, "x", mb), cost.boundary_bytes, Life::lasting);
   micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
+  if (is_cut()) {
+    part_.forward(u, mb, saves ? m.saved : Part{}, out);
+    if (!train || choice(u).boundary != Place::device) m.x = Part{};
+    return;
+  }
+  Part workspace;
+  touch_workspace(OpKind::forward, u, workspace);
   Op& op = compute(OpKind::forward, u, mb);
   touch_parameters(op, u);
   touch_tokens(op, u, mb);
@@ -159,6 +170,7 @@ void ActivationMoves::recompute(UnitId u, int mb, Life life) {
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   if (cost.saved_bytes == 0 || m.saved.valid()) return;
+  if (is_cut()) return part_.recompute(u, mb);
   Part workspace;
   touch_workspace(OpKind::recompute, u, workspace);
   m.saved = device(label(u, "saved", mb), cost.saved_bytes, life);
@@ -171,6 +183,7 @@ void ActivationMoves::recompute(UnitId u, int mb, Life life) {
 }
 
 void ActivationMoves::backward(UnitId u, int mb) {
+  if (is_cut()) return part_.backward(u, mb);
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   PerMicroBatch& above = micro(u + 1, mb);
@@ -233,6 +246,7 @@ void ActivationMoves::backward_weight(UnitId u, int mb) {
 
 void ActivationMoves::head(int mb) {
   load_tokens(mb);
+  if (is_cut()) return part_.head(mb);
   const UnitId u = head_unit();
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
@@ -258,6 +272,7 @@ void ActivationMoves::head(int mb) {
 
 void ActivationMoves::evaluate_head(int mb) {
   load_tokens(mb);
+  if (is_cut()) return part_.evaluate_head(mb);
   const UnitId u = head_unit();
   Part workspace;
   touch_workspace(OpKind::loss, u, workspace);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/schedule/gradient_moves.h"
+#include "src/schedule/part_moves.h"
 
 namespace sluice {
 
@@ -28,6 +29,7 @@ class ActivationMoves : RankMoves {
   void park_outputs(UnitId u, int mb, bool backward);
 
  private:
+  bool is_cut() const { return work_.split != nullptr; }
   void load_tokens(int mb);
   bool reads_tokens(UnitId u) const;
   bool keeps_input(UnitId u) const;  ///< away from the device, for the backward pass
@@ -39,6 +41,7 @@ class ActivationMoves : RankMoves {
   std::int32_t cost_of(Sublayer sublayer, OpKind kind);
 
   GradientMoves& gradients_;
+  PartMoves part_;
   std::vector<SublayerCost> costs_;                                      ///< by unit
   std::array<std::array<std::int32_t, op_names.size()>, 4> cost_index_;  ///< in the plan's cost keys, -1 not asked yet
 };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "src/model/sublayer.h"
+#include "src/model/workspaces.h"
 #include "src/schedule/passes.h"
 
 namespace sluice {
@@ -32,6 +33,7 @@ class Law {
       gradient(u);
       activations(u);
       messages(u);
+      if (work_.split != nullptr) cut_sublayer(u);
       reads_tokens |= work_.documents && work_.model->units[static_cast<std::size_t>(u)].kind == Sublayer::attention;
       updates_on_device |= choice(u).update_on_device;
     }
@@ -189,6 +191,40 @@ class Law {
     if (travels) park(c.boundary, micro_batches, bytes, 1);
   }
 
+  /// What ranks that a sublayer is cut over give each other.
+  void cut_sublayer(UnitId u) {
+    const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
+    const RankId members = work_.tensor_ranks();
+    const std::uint64_t slice = cost(u).boundary_bytes, sum = slice / element_ * 4;
+    const bool is_inner = u > 0 && u < head_;
+    gathered(micro_batches * (is_inner ? 3 : 1), slice,
+             members);  // normed and again, and the gradient; of the ends one
+    reduced(micro_batches * (is_inner ? 2 : 1), sum, members);
+    if (u == head_) {
+      const Dims d(*work_.model, work_.shape, work_.dtype, *work_.kernels);
+      gathered(micro_batches * static_cast<std::uint64_t>(cost(u).chunks), vocabulary_part_bytes(d), members);
+    }
+    for (const SplitModel::Copied& copied : work_.split->copied(u)) {
+      const auto lots = static_cast<std::uint64_t>(work_.lots);
+      const std::uint64_t part = copied.numel * 4 / copied.copies;
+      b_.collective += lots * (on_wire(part) + part) * (copied.copies - 1u);
+      if (!work_.meets_in_host) continue;
+      b_.d2h += lots * copied.numel * 4;
+      b_.h2d += lots * copied.numel * 4;
+    }
+  }
+  std::uint64_t on_wire(std::uint64_t bytes) const { return work_.exchanges ? wire_bytes(work_.sums, bytes) : bytes; }
+  void gathered(std::uint64_t count, std::uint64_t part_bytes, RankId members) {
+    b_.collective += count * part_bytes * (members - 1u);
+    through_host(count, part_bytes, members);
+  }
+  void reduced(std::uint64_t count, std::uint64_t part_bytes, RankId members) {
+    b_.collective += count * on_wire(part_bytes) * (members - 1u);
+    if (!work_.meets_in_host) return;
+    b_.d2h += count * part_bytes * members;
+    b_.h2d += count * part_bytes;
+  }
+
   /// `count` gathers over so many members: the own part up, and the others' down.
   void through_host(std::uint64_t count, std::uint64_t part_bytes, std::uint64_t members) {
     if (!work_.meets_in_host || members == 1) return;
@@ -224,7 +260,7 @@ LinkBytes byte_law(const Workload& workload, const Schedule& schedule) { return 
 LinkBytes byte_law_of_all(const Workload& workload, const Schedule& schedule) {
   LinkBytes all;
   for (RankId s = 0; s < workload.stages(); ++s)
-    all += byte_law(at_stage(workload, s), schedule) * workload.data_ranks();
+    all += byte_law(at_stage(workload, s), schedule) * workload.ranks_of_stage();
   return all;
 }
 

@@ -22,9 +22,13 @@
 //               down, and for every sum of gradients P*4 up and S*4 down
 //   activations what is parked, each way, and once more down where it leaves between forward passes too
 //   messages    what arrives of a micro-batch's activations T at each border between stages: T one way, and T of
-//   gradients
-//               the other; of a tied matrix of V whose head is on another stage than its embedding V*e there once, and
-//               V*4 back for every lot. Where ranks meet in host memory the same up on one side and down on the other
+//               gradients the other; of a tied matrix of V whose head is on another stage than its embedding V*e there
+//               once, and V*4 back for every lot. Where ranks meet in host memory the same up on one side and down on the
+//               other
+//   parts       where sublayers are cut over t ranks, of every micro-batch with A elements in a rank's slice: (3*A*e +
+//               2*A*4)*(t - 1) for attention and MLP (what is normed twice, and the gradient; the sum and that of the
+//               gradient); A*4 and A*e for the embedding; A*e, A*4 and what is said of each chunk's logits for the head.
+//               For every lot of what c ranks have alike of P parameters 2*P*4*(c - 1)/c
 #pragma once
 
 #include <cstdint>

@@ -51,8 +51,10 @@ Op& Emitter::message(OpKind kind, std::int32_t group, RankId peer, const Part& p
   return op;
 }
 
-void Emitter::send(std::int32_t group, RankId to, const Part& part, UnitId unit, int micro_batch) {
-  touch(message(OpKind::send, group, to, part, unit, micro_batch), part, Role::src, Mode::read);
+Op& Emitter::send(std::int32_t group, RankId to, const Part& part, UnitId unit, int micro_batch) {
+  Op& op = message(OpKind::send, group, to, part, unit, micro_batch);
+  touch(op, part, Role::src, Mode::read);
+  return op;
 }
 
 void Emitter::receive(std::int32_t group, RankId from, const Part& part, UnitId unit, int micro_batch) {

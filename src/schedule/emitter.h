@@ -51,7 +51,7 @@ class Emitter {
   /// The next collective of a group of the plan, on the group's lane or, where another is named, there.
   Op& collective(OpKind kind, std::int32_t group, UnitId unit = -1, LaneKind lane = LaneKind::comm);
   /// The next message to, or from, a member of a group, on the group's lane for that.
-  void send(std::int32_t group, RankId to, const Part& part, UnitId unit, int micro_batch = -1);
+  Op& send(std::int32_t group, RankId to, const Part& part, UnitId unit, int micro_batch = -1);
   void receive(std::int32_t group, RankId from, const Part& part, UnitId unit, int micro_batch = -1);
 
   static void touch(Op& op, const Part& part, Role role, Mode mode);

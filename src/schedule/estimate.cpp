@@ -33,12 +33,16 @@ Estimator::Estimator(const Workload& workload, const HardwareProfile& hw) : work
       std::max(layers_min, static_cast<std::int64_t>(static_cast<double>(config.layers) * ops_max / ops));
   // A pipeline's bubble is a matter of its stages, which fewer layers would cut otherwise.
   if (layers >= config.layers || workload.stages() > 1) return;
-  ModelConfig fewer = config;
+  ModelConfig fewer = workload.split == nullptr ? config : workload.split->whole().config;
   fewer.layers = layers;
   sample_ = build_model(fewer);
   sample_work_ = workload;
   sample_work_.model = &sample_;
-  scale_ = static_cast<double>(workload.model->parameters) / static_cast<double>(sample_.parameters);
+  if (workload.split != nullptr) {
+    sample_work_.split = &sample_split_.emplace(sample_, workload.split->ranks());
+    sample_work_.model = &sample_split_->part();
+  }
+  scale_ = static_cast<double>(workload.model->parameters) / static_cast<double>(sample_work_.model->parameters);
 }
 
 /// Units are embedding, two for each layer, head.

@@ -1,6 +1,8 @@
 // How long a schedule's step takes, found quickly enough to compare hundreds of schedules.
 #pragma once
 
+#include <optional>
+
 #include "sluice/profile.h"
 #include "src/schedule/schedule.h"
 
@@ -31,6 +33,7 @@ class Estimator {
   const Workload& work_;
   const HardwareProfile& hw_;
   ModelSpec sample_;  ///< empty: the model itself
+  std::optional<SplitModel> sample_split_;
   Workload sample_work_;
   double scale_ = 1;  ///< parameters of the model over those of the sample
 };

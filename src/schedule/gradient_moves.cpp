@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "sluice/exchange.h"
 #include "sluice/status.h"
 
 namespace sluice {
@@ -38,6 +37,7 @@ void GradientMoves::close_lot(UnitId u, int mb) {
   if (!lot_sums_.ends_lot(mb)) return;
   const int lot = lot_sums_.lot_of(mb);
   std::vector<Part>& sums = unit(u).gradients;
+  add_copies(u, sums.back());
   if (u == head_unit() && has_tied_elsewhere()) {
     send(tied_gradient_group(), stages_.stage_of(0), tied_gradient(lot), lot_label(0, "tied_gradient", lot), 0);
     tied_gradient(lot) = Part{};
@@ -53,6 +53,15 @@ void GradientMoves::close_lot(UnitId u, int mb) {
     sums.pop_back();
     add(top, sums.back(), u);
   }
+}
+
+/// What several ranks that a sublayer is cut over have alike: each has a part of its gradient. Ahead of all other sums,
+/// so that these do not depend on how many ranks have lots.
+void GradientMoves::add_copies(UnitId u, const Part& gradient) {
+  if (work_.split == nullptr) return;
+  for (const SplitModel::Copied& copied : work_.split->copied(u))
+    add_in_place(u, gradient.slice(4 * copied.first, 4 * copied.numel),
+                 copied.copies == work_.tensor_ranks() ? tensor_group : copy_group);
 }
 
 void GradientMoves::add(const Part& from, const Part& to, UnitId u) {
@@ -142,30 +151,11 @@ Part GradientMoves::reduced(UnitId u, const Part& gradient) {
     reduce_parts(u, sum, shard, sharding_group);
     sum = shard;
   }
-  if (work_.replicas() > 1) {
-    const Part own = own_part(sum, replica_group);
-    reduce_parts(u, sum, own, replica_group);
-    // Whoever reads any of it waits for the gather, on all ranks alike, whichever part is their own.
-    Op& op = emit_.collective(OpKind::all_gather, replica_group, u);
-    op.bytes = sum.bytes - own.bytes;
-    Emitter::touch(op, sum, Role::dst, Mode::read_write);
-  }
+  if (work_.replicas() > 1) add_met(u, sum, replica_group);
   if (!work_.meets_in_host) return sum;
   const Part shard = on_device();
   emit_.move(OpKind::copy, LaneKind::h2d, u, sum, shard);
   return shard;
-}
-
-void GradientMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group) {
-  const RankId members = work_.topology.size(emit_.plan().groups[static_cast<std::size_t>(group)]);
-  Op& op = emit_.collective(OpKind::reduce_scatter, group, u);
-  op.sums = work_.sums;
-  op.bytes = (work_.exchanges ? wire_bytes(op.sums, own.bytes) : own.bytes) * (members - 1u);
-  Emitter::touch(op, whole, Role::src, Mode::read);
-  Emitter::touch(op, own, Role::dst, Mode::write);
-  if (!work_.exchanges) return;
-  const std::uint64_t room = exchange_bytes(members, own.bytes);
-  Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
 }
 
 void GradientMoves::drain_tile(const TileRef& t) {

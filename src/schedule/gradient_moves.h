@@ -34,8 +34,8 @@ class GradientMoves : RankMoves {
     Part arrived;  ///< from the head's stage
   };
   void add(const Part& from, const Part& to, UnitId u);
+  void add_copies(UnitId u, const Part& gradient);
   Part reduced(UnitId u, const Part& gradient);
-  void reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group);
 
   LotSums lot_sums_;
   std::vector<Tied> tied_;

@@ -21,30 +21,6 @@ void ParameterMoves::gather(UnitId u) {
   gather_parts(u, unit(u).open.valid() ? unit(u).open : unit(u).resident, sharding_group);
 }
 
-/// The others' parts have no contents yet: they are written only.
-void ParameterMoves::gather_parts(UnitId u, const Part& whole, std::int32_t group) {
-  const Part own = own_part(whole, group);
-  const std::uint64_t before = own.offset - whole.offset, after = before + own.bytes;
-  const auto each_other = [&](const Part& of, auto visit) {
-    if (before > 0) visit(of.slice(0, before));
-    if (after < of.bytes) visit(of.slice(after, of.bytes - after));
-  };
-  Part met = whole;
-  if (work_.meets_in_host) {
-    met = stage(label(u, "gathered"), whole.bytes);
-    emit_.move(OpKind::copy, LaneKind::d2h, u, own, own_part(met, group));
-  }
-  Op& op = emit_.collective(OpKind::all_gather, group, u);
-  op.bytes = whole.bytes - own.bytes;
-  Emitter::touch(op, own_part(met, group), Role::dst, Mode::read);
-  each_other(met, [&](const Part& part) { Emitter::touch(op, part, Role::dst, Mode::write); });
-  if (!work_.meets_in_host) return;
-  Op& down = emit_.op(OpKind::copy, LaneKind::h2d, u);
-  std::vector<Part> from;
-  each_other(met, [&](const Part& part) { from.push_back(part); });
-  each_other(whole, [&, i = std::size_t{0}](const Part& part) mutable { Emitter::move_also(down, from[i++], part); });
-}
-
 void ParameterMoves::keep_second_copy(UnitId u) {
   const Part own = own_part(unit(u).open, close_group);
   unit(u).second_copy = emit_.buffer(label(u, "parameter.second"), Tier::host, own.bytes, Life::lasting);
@@ -61,7 +37,7 @@ void ParameterMoves::send_tied() {
   // The matrix is what the unit begins with: the copy serves as the unit does.
   SLUICE_CHECK(spec(0).tensors.front().offset == 0, "%s", spec(0).tensors.front().name.c_str());
   send(tied_group(), stages_.stage_of(head_unit()), unit(0).open.slice(0, tied_bytes(element_bytes())),
-       label(0, "tied"), 0);
+       label(0, "tied"), 0, -1, unit(0).open);
 }
 
 void ParameterMoves::receive_tied() {

@@ -28,7 +28,6 @@ class ParameterMoves : RankMoves {
 
  private:
   Part arrived_tied_;
-  void gather_parts(UnitId u, const Part& whole, std::int32_t group);
 };
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sluice/exchange.h"
 #include "src/device/calibrate.h"
 
 namespace sluice {
@@ -102,6 +103,71 @@ Part RankMoves::own_part(const Part& whole, std::int32_t group) const {
   return whole.slice(work_.topology.position(axes) * part, part);
 }
 
+void RankMoves::gather_parts(UnitId u, const Part& whole, std::int32_t group) {
+  const Part own = own_part(whole, group);
+  const std::uint64_t before = own.offset - whole.offset, after = before + own.bytes;
+  const auto each_other = [&](const Part& of, auto visit) {
+    if (before > 0) visit(of.slice(0, before));
+    if (after < of.bytes) visit(of.slice(after, of.bytes - after));
+  };
+  Part met = whole;
+  if (work_.meets_in_host) {
+    met = stage(label(u, "gathered"), whole.bytes);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, own, own_part(met, group));
+  }
+  Op& op = emit_.collective(OpKind::all_gather, group, u);
+  op.bytes = whole.bytes - own.bytes;
+  Emitter::touch(op, own_part(met, group), Role::dst, Mode::read);
+  each_other(met, [&](const Part& part) { Emitter::touch(op, part, Role::dst, Mode::write); });
+  if (!work_.meets_in_host) return;
+  Op& down = emit_.op(OpKind::copy, LaneKind::h2d, u);
+  std::vector<Part> from;
+  each_other(met, [&](const Part& part) { from.push_back(part); });
+  each_other(whole, [&, i = std::size_t{0}](const Part& part) mutable { Emitter::move_also(down, from[i++], part); });
+}
+
+void RankMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group) {
+  const RankId members = work_.topology.size(emit_.plan().groups[static_cast<std::size_t>(group)]);
+  Op& op = emit_.collective(OpKind::reduce_scatter, group, u);
+  op.sums = work_.sums;
+  op.bytes = (work_.exchanges ? wire_bytes(op.sums, own.bytes) : own.bytes) * (members - 1u);
+  Emitter::touch(op, whole, Role::src, Mode::read);
+  Emitter::touch(op, own, Role::dst, Mode::write);
+  if (!work_.exchanges) return;
+  const std::uint64_t room = exchange_bytes(members, own.bytes);
+  Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
+}
+
+void RankMoves::add_met(UnitId u, const Part& whole, std::int32_t group) {
+  const Part own = own_part(whole, group);
+  reduce_parts(u, whole, own, group);
+  // Whoever reads any of it waits for the gather, on all ranks alike, whichever part is their own.
+  Op& op = emit_.collective(OpKind::all_gather, group, u);
+  op.bytes = whole.bytes - own.bytes;
+  Emitter::touch(op, whole, Role::dst, Mode::read_write);
+}
+
+void RankMoves::add_in_place(UnitId u, const Part& whole, std::int32_t group) {
+  if (!work_.meets_in_host) return add_met(u, whole, group);
+  const Part met = stage(label(u, "added"), whole.bytes);
+  emit_.move(OpKind::copy, LaneKind::d2h, u, whole, met);
+  add_met(u, met, group);
+  emit_.move(OpKind::copy, LaneKind::h2d, u, met, whole);
+}
+
+Part RankMoves::reduced_part(UnitId u, const Part& whole, const std::string& name, std::int32_t group) {
+  const Part sum = device(name, own_part(whole, group).bytes);
+  if (!work_.meets_in_host) {
+    reduce_parts(u, whole, sum, group);
+    return sum;
+  }
+  const Part met = stage(name, whole.bytes);
+  emit_.move(OpKind::copy, LaneKind::d2h, u, whole, met);
+  reduce_parts(u, met, own_part(met, group), group);
+  emit_.move(OpKind::copy, LaneKind::h2d, u, own_part(met, group), sum);
+  return sum;
+}
+
 RankParts::Parked RankMoves::park(const Part& from, Place place, const std::string& name, UnitId u, int mb) {
   const std::string parked_name = name + ".parked";
   if (place == Place::host) {
@@ -140,13 +206,17 @@ Part RankMoves::bring(const Parked& parked, const std::string& name, UnitId u, i
   return to;
 }
 
-void RankMoves::send(std::int32_t group, RankId to, const Part& part, const std::string& name, UnitId u, int mb) {
+void RankMoves::send(std::int32_t group, RankId to, const Part& part, const std::string& name, UnitId u, int mb,
+                     const Part& gathered) {
   Part from = part;
+  Op* reads = nullptr;
   if (work_.meets_in_host) {
     from = stage(name + ".sent", part.bytes);
-    emit_.move(OpKind::copy, LaneKind::d2h, u, part, from, -1, mb);
+    reads = &emit_.move(OpKind::copy, LaneKind::d2h, u, part, from, -1, mb);
+    if (gathered.valid()) Emitter::touch(*reads, gathered, Role::parameters, Mode::read);
   }
-  emit_.send(group, to, from, u, mb);
+  Op& op = emit_.send(group, to, from, u, mb);
+  if (reads == nullptr && gathered.valid()) Emitter::touch(op, gathered, Role::parameters, Mode::read);
 }
 
 Part RankMoves::receive(std::int32_t group, RankId from, std::uint64_t bytes, const std::string& name, UnitId u,

@@ -18,11 +18,12 @@
 namespace sluice {
 
 /// Of StepPlan::groups: who has the other shards, who votes on a step, who has the same shard, and who of the first is
-/// close. Behind these are those of messages between stages: for each chunk of a stage activations that come to it, and
-/// the gradients that go back for them; then a tied matrix on its way to the head, and the gradient that the head has
-/// for it; and all ranks for barriers. What goes opposite ways is apart, so that neither waits behind the other.
-constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2, close_group = 3,
-                       first_message_group = 4;
+/// close; then who has the other parts of a sublayer, and who of those has the same. Behind these are those of messages
+/// between stages: for each chunk of a stage activations that come to it, and the gradients that go back for them; then
+/// a tied matrix on its way to the head, and the gradient that the head has for it; and all ranks for barriers. What
+/// goes opposite ways is apart, so that neither waits behind the other.
+constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2, close_group = 3, tensor_group = 4,
+                       copy_group = 5, first_message_group = 6;
 constexpr std::int32_t activation_group(int chunk) { return first_message_group + 2 * chunk; }
 constexpr std::int32_t gradient_group(int chunk) { return activation_group(chunk) + 1; }
 
@@ -46,6 +47,7 @@ struct RankParts {
   struct PerMicroBatch {
     Part x, saved, d;           ///< on the device: input, saved activations, gradient of the input
     Part d_out, deferred;       ///< between both halves of a backward pass
+    Part normed;                ///< of all tokens, where sublayers are cut: from recomputing on
     Part produced;              ///< the input as its producer left it, until it is parked
     Part arrived_x, arrived_d;  ///< in host memory, from another stage
     Parked parked_x, parked_saved, parked_d;
@@ -136,9 +138,22 @@ class RankMoves {
   std::string tile_label(const TileRef& t, StateKind k) const;
 
   /// To and from another stage: through host memory where ranks meet there. What arrives there is landed later.
-  void send(std::int32_t group, RankId to, const Part& part, const std::string& name, UnitId u, int mb = -1);
+  /// `gathered`: what it is a part of, where that has come from several ranks: whoever reads any of it waits for all of
+  /// it, on all ranks alike.
+  void send(std::int32_t group, RankId to, const Part& part, const std::string& name, UnitId u, int mb = -1,
+            const Part& gathered = {});
   Part receive(std::int32_t group, RankId from, std::uint64_t bytes, const std::string& name, UnitId u, int mb = -1);
   Part landed(const Part& arrived, const std::string& name, UnitId u, int mb = -1);
+
+  /// The other members' parts of it arrive; they have no contents yet. Through host memory where ranks meet there.
+  void gather_parts(UnitId u, const Part& whole, std::int32_t group);
+  /// Of what every member of the group has of `whole`, which is where they meet, the sum of this one's part.
+  void reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group);
+  /// The sum of all of it, on all members, in its place.
+  void add_met(UnitId u, const Part& whole, std::int32_t group);
+  /// Both on the device.
+  void add_in_place(UnitId u, const Part& whole, std::int32_t group);
+  Part reduced_part(UnitId u, const Part& whole, const std::string& name, std::int32_t group);
 
   Part device(const std::string& name, std::uint64_t bytes, Life life = Life::brief);
   Part stage(const std::string& name, std::uint64_t bytes);

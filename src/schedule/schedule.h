@@ -11,6 +11,7 @@
 #include "src/model/kernel_sizes.h"
 #include "src/model/model.h"
 #include "src/model/shard_map.h"
+#include "src/model/split.h"
 #include "src/schedule/lots.h"
 #include "src/schedule/pipeline.h"
 
@@ -19,7 +20,10 @@ namespace sluice {
 /// The stages of a pipeline each have a part of the model. Within a stage ranks each have a part of every batch: those
 /// of a shard group, neighbours, have one copy of the stage's states between them; replicas of the group have the same.
 /// Within it those that are close may have a second copy of parameters between them.
-constexpr AxisSet pipeline_axes = 1, replica_axes = 2, shard_axes = 12, close_axes = 8, data_axes = 14;
+/// Ranks that sublayers are cut over (src/model/split.h) have the same part of the batch; of those, neighbours that are
+/// copies have the same keys and values.
+constexpr AxisSet pipeline_axes = 1, replica_axes = 2, shard_axes = 12, close_axes = 8, data_axes = 14,
+                  tensor_axes = 48, copy_axes = 32;
 
 /// How many ranks there are along the axes.
 struct Mesh {
@@ -27,6 +31,8 @@ struct Mesh {
   RankId data = 1;    ///< of a stage
   RankId shards = 0;  ///< of those, that have one copy of the states; divides `data`; 0: all
   RankId close = 0;   ///< divides `shards`; 0: all
+  RankId tensor = 1;  ///< that sublayers are cut over
+  RankId copies = 1;  ///< of those, that have the same keys and values; divides `tensor`
 };
 inline Topology topology_of(Mesh mesh, RankId rank = 0) {
   if (mesh.shards == 0) mesh.shards = mesh.data;
@@ -34,7 +40,9 @@ inline Topology topology_of(Mesh mesh, RankId rank = 0) {
   return Topology::of({{"pp", mesh.stages},
                        {"replica", static_cast<RankId>(mesh.data / mesh.shards)},
                        {"far", static_cast<RankId>(mesh.shards / mesh.close)},
-                       {"close", mesh.close}},
+                       {"close", mesh.close},
+                       {"part", static_cast<RankId>(mesh.tensor / mesh.copies)},
+                       {"copy", mesh.copies}},
                       rank);
 }
 /// Of one stage.
@@ -49,10 +57,11 @@ constexpr std::array<const char*, 2> reduction_names{"last", "pass"};
 
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
-  const ModelSpec* model = nullptr;
-  BatchShape shape;       ///< of one micro-batch
-  int micro_batches = 1;  ///< per rank and step; the ranks of a pipeline have the same
-  int lots = 1;           ///< of the rank's part of the batch: in which order it is added up
+  const ModelSpec* model = nullptr;   ///< as a rank has it
+  const SplitModel* split = nullptr;  ///< where its sublayers are cut over ranks
+  BatchShape shape;                   ///< of one micro-batch
+  int micro_batches = 1;              ///< per rank and step; the ranks of a pipeline have the same
+  int lots = 1;                       ///< of the rank's part of the batch: in which order it is added up
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;                  ///< of gradients over ranks
   Topology topology;                               ///< whose plan it is
@@ -82,6 +91,8 @@ struct Workload {
   RankId stages() const { return topology.size(pipeline_axes); }
   /// Of a stage: the parts of a batch.
   RankId data_ranks() const { return topology.size(data_axes); }
+  RankId tensor_ranks() const { return topology.size(tensor_axes); }
+  RankId ranks_of_stage() const { return static_cast<RankId>(data_ranks() * tensor_ranks()); }
   RankId shards() const { return topology.size(shard_axes); }
   RankId replicas() const { return topology.size(replica_axes); }
   RankId close_ranks() const { return topology.size(close_axes); }
@@ -98,7 +109,7 @@ struct Workload {
     if (reduction == Reduction::last) return part * static_cast<std::uint64_t>(micro_batches) + at;
     return (at / of_lot * data_ranks() + part) * of_lot + at % of_lot;
   }
-  ShardMap shard_map() const { return {*model, shards(), replicas()}; }
+  ShardMap shard_map() const { return {*model, shards(), replicas(), tensor_ranks()}; }
   std::uint64_t shard_numel(UnitId u) const { return shard_map().shard_numel(u); }
   std::uint64_t full_numel(UnitId u) const { return shard_map().full_numel(u); }
 };

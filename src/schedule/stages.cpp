@@ -6,7 +6,7 @@
 namespace sluice {
 
 Stages::Stages(const Workload& workload, const Schedule& schedule)
-    : count_(workload.stages()), data_ranks_(workload.data_ranks()) {
+    : count_(workload.stages()), ranks_(workload.ranks_of_stage()) {
   if (count_ == 1) return;
   const Pipeline pipeline = pipeline_of(workload, schedule, 1);
   const auto units = static_cast<UnitId>(workload.model->units.size());
@@ -40,7 +40,7 @@ Pipeline pipeline_of(const Workload& workload, const Schedule& schedule, int gro
 
 Workload at_stage(const Workload& workload, RankId stage) {
   Workload w = workload;
-  w.topology = workload.topology.at(static_cast<RankId>(stage * workload.data_ranks()));
+  w.topology = workload.topology.at(static_cast<RankId>(stage * workload.ranks_of_stage()));
   return w;
 }
 

@@ -17,16 +17,16 @@ class Stages {
 
   RankId count() const { return count_; }
   /// The first rank of a stage; a stage's ranks are neighbours.
-  RankId first_rank(RankId stage) const { return static_cast<RankId>(stage * data_ranks_); }
-  RankId stage_of_rank(RankId rank) const { return static_cast<RankId>(rank / data_ranks_); }
+  RankId first_rank(RankId stage) const { return static_cast<RankId>(stage * ranks_); }
+  RankId stage_of_rank(RankId rank) const { return static_cast<RankId>(rank / ranks_); }
   StageChunk owner(UnitId u) const { return owners_.empty() ? StageChunk{} : owners_[static_cast<std::size_t>(u)]; }
   RankId stage_of(UnitId u) const { return owner(u).stage; }
   /// Those that have the unit.
-  RankRange ranks_of(UnitId u) const { return {first_rank(stage_of(u)), data_ranks_}; }
+  RankRange ranks_of(UnitId u) const { return {first_rank(stage_of(u)), ranks_}; }
   bool has(RankId rank, UnitId u) const { return ranks_of(u).contains(rank); }
 
  private:
-  RankId count_ = 1, data_ranks_ = 1;
+  RankId count_ = 1, ranks_ = 1;    ///< of a stage
   std::vector<StageChunk> owners_;  ///< by unit; none: one stage
 };
 

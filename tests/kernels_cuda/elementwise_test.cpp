@@ -53,6 +53,19 @@ TEST_F(ConvertTest, EveryLengthAndMisalignment) {
       }
 }
 
+TEST_F(ConvertTest, F32ToF32CopiesTheBits) {
+  for (const std::int64_t n : lengths())
+    for (const std::int64_t from : {0, 1}) {
+      auto x = normal<float>(n, 1);
+      if (n > 0) x[static_cast<std::size_t>(n / 2)] = std::bit_cast<float>(0xffa00001u);  // a NaN that signals
+      DeviceArray<float> in(x, from), wide(n), narrow(n, from);
+      cuda::widen(in.data(), wide.data(), n, *stream);
+      cuda::narrow(in.data(), narrow.data(), n, *stream);
+      ASSERT_TRUE(same_bytes(x, wide.read()));
+      ASSERT_TRUE(same_bytes(x, narrow.read()));
+    }
+}
+
 TYPED_TEST(ElementwiseTest, AddAtEveryLengthAndMisalignment) {
   using T = TypeParam;
   for (const std::int64_t n : lengths())
@@ -111,6 +124,42 @@ TYPED_TEST(ElementwiseTest, BiasAndItsGradient) {
           ASSERT_TRUE(same_bytes(first, got));
         }
       }
+}
+
+TYPED_TEST(ElementwiseTest, AddSumRoundsOnce) {
+  using T = TypeParam;
+  for (const std::int64_t rows : {0, 1, 5, 700})
+    for (const std::int64_t width : {1, 7, 64, 131, 520})
+      for (const auto& [with_x, with_bias] : {std::pair(true, true), {true, false}, {false, true}, {false, false}}) {
+        const std::int64_t n = rows * width;
+        const auto x = normal<T>(n, 1), bias = normal<T>(width, 2);
+        const auto sum = normal<float>(n, 3, 100);
+        std::vector<T> first;
+        for (const std::int64_t shift : {0, 1}) {
+          DeviceArray<T> from(x), b(bias, shift), out(n);
+          DeviceArray<float> s(sum, shift);
+          cuda::add_sum(with_x ? from.data() : nullptr, s.data(), with_bias ? b.data() : nullptr, out.data(), rows,
+                        width, *this->stream);
+          const auto got = out.read();
+          if (first.empty()) first = got;
+          ASSERT_TRUE(same_bytes(first, got)) << "from another address";
+          if (!with_x) continue;
+          cuda::add_sum(from.data(), s.data(), with_bias ? b.data() : nullptr, from.data(), rows, width, *this->stream);
+          ASSERT_TRUE(same_bytes(from.read(), got)) << "in place";
+        }
+        for (std::int64_t i = 0; i < n; ++i) {
+          const AddSum want(with_x ? &x[i] : nullptr, sum[i], with_bias ? &bias[i % width] : nullptr);
+          ASSERT_EQ(value(first[i]), value(stored<T>(want.in_order))) << i;
+          expect_near(want.exact, first[i], 0, want.slack, "add_sum", i);
+        }
+      }
+}
+
+TEST_F(ConvertTest, AddSumLeavesOutWhatIsNotThere) {
+  DeviceArray<float> sum(std::vector<float>{-0.0f});  // + 0 would make it positive
+  DeviceArray<bf16> out(1);
+  cuda::add_sum<bf16>(nullptr, sum.data(), nullptr, out.data(), 1, 1, *stream);
+  EXPECT_EQ(out.read()[0].bits, 0x8000);
 }
 
 /// More than the largest grid of a large device takes at once.

@@ -31,6 +31,20 @@ TEST(Convert, RoundsAsTheScalarFunctionDoes) {
   });
 }
 
+TEST(Convert, F32ToF32CopiesTheBits) {
+  for (const std::int64_t n : lengths())
+    for (const std::int64_t shift : {0, 1, 3}) {
+      std::vector<float> x = normal<float>(n + shift + 1, 1);
+      if (n > 0) x[static_cast<std::size_t>(shift + n / 2)] = std::bit_cast<float>(0xffa00001u);  // a NaN that signals
+      std::vector<float> wide(x.size(), 5), narrow = wide;
+      kernels::widen(x.data() + shift, wide.data() + shift, n);
+      kernels::narrow(x.data() + shift, narrow.data() + shift, n);
+      ASSERT_EQ(std::memcmp(wide.data() + shift, x.data() + shift, static_cast<std::size_t>(n) * sizeof(float)), 0);
+      ASSERT_EQ(wide.back(), 5) << "wrote behind the end";
+      ASSERT_TRUE(same_bytes(wide, narrow));
+    }
+}
+
 TYPED_TEST(Elementwise, AddAtEveryLengthAndMisalignment) {
   using T = TypeParam;
   with_targets([&] {
@@ -95,6 +109,50 @@ TYPED_TEST(Elementwise, BiasAndItsGradient) {
       });
     }
   }
+}
+
+TYPED_TEST(Elementwise, AddSumRoundsOnce) {
+  using T = TypeParam;
+  with_targets([&] {
+    for (const std::int64_t rows : {0, 1, 5, 65})
+      for (const std::int64_t width : {1, 7, 16, 67, 1000})
+        for (const auto& [with_x, with_bias] : {std::pair(true, true), {true, false}, {false, true}, {false, false}}) {
+          const std::int64_t n = rows * width;
+          const auto x = normal<T>(n, 1), bias = normal<T>(width, 2);
+          const auto sum = normal<float>(n, 3, 100);
+          auto out = normal<T>(n + 1, 4);
+          const T guard = out.back();
+          kernels::add_sum(with_x ? x.data() : nullptr, sum.data(), with_bias ? bias.data() : nullptr, out.data(), rows,
+                           width);
+          for (std::int64_t i = 0; i < n; ++i) {
+            const AddSum want(with_x ? &x[i] : nullptr, sum[i], with_bias ? &bias[i % width] : nullptr);
+            ASSERT_EQ(value(out[i]), value(stored<T>(want.in_order))) << i;
+            expect_near(want.exact, out[i], 0, want.slack, "add_sum", i);
+          }
+          ASSERT_EQ(std::memcmp(&guard, &out.back(), sizeof(T)), 0) << "wrote behind the end";
+        }
+  });
+}
+
+TYPED_TEST(Elementwise, AddSumInPlaceOnAnyThreads) {
+  using T = TypeParam;
+  const std::int64_t rows = 70, width = 503;
+  const auto x = normal<T>(rows * width, 1), bias = normal<T>(width, 2);
+  const auto sum = normal<float>(rows * width, 3);
+  std::vector<T> apart(x.size());
+  kernels::add_sum(x.data(), sum.data(), bias.data(), apart.data(), rows, width);
+  with_thread_counts([&] {
+    auto in_place = x;
+    kernels::add_sum(in_place.data(), sum.data(), bias.data(), in_place.data(), rows, width);
+    ASSERT_TRUE(same_bytes(apart, in_place));
+  });
+}
+
+TEST(Elementwise, AddSumLeavesOutWhatIsNotThere) {
+  const float sum = -0.0f;  // + 0 would make it positive
+  bf16 out{};
+  kernels::add_sum<bf16>(nullptr, &sum, nullptr, &out, 1, 1);
+  EXPECT_EQ(out.bits, 0x8000);
 }
 
 TYPED_TEST(Elementwise, SwigluForwardAndBackward) {

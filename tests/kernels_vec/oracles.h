@@ -61,6 +61,28 @@ inline Row norm_gradient(Row x, const Row& w, const Row& b, const Row& dy, bool 
   return dx;
 }
 
+/// x + sum + bias, of which x and bias may be null: as fp32 adds them from left to right, and exactly (but for double's
+/// rounding). `slack`: what two roundings of fp32 may make of it.
+struct AddSum {
+  double exact;
+  float in_order;
+  double slack;
+  template <class T>
+  AddSum(const T* x, float sum, const T* bias) : exact(sum), in_order(sum), slack(std::abs(exact)) {
+    if (x != nullptr) {
+      exact += value(*x);
+      in_order = static_cast<float>(value(*x)) + in_order;
+      slack += std::abs(value(*x));
+    }
+    if (bias != nullptr) {
+      exact += value(*bias);
+      in_order = in_order + static_cast<float>(value(*bias));
+      slack += std::abs(value(*bias));
+    }
+    slack *= 0x1p-22;
+  }
+};
+
 /// One token's loss and the gradient of its logits, by the definition.
 struct CrossEntropy {
   double loss = 0;

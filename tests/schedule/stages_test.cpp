@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "offload/plan/simulate.h"
@@ -21,6 +22,7 @@ namespace {
 
 struct Case {
   ModelSpec model;
+  std::optional<SplitModel> split;
   Workload work;
   Schedule schedule;
   std::string text;
@@ -40,7 +42,13 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.work.micro_batches = draw.of({1, 2, 3, 4, 6, 8});
   const RankId stages = draw.of<RankId>({2, 2, 3}), data = draw.of<RankId>({1, 1, 2, 4});
   const RankId shards = draw.of<RankId>({data, 1});
-  c.work.topology = topology_of({stages, data, shards, 0});
+  const RankId tensor = data < 4 ? draw.of<RankId>({1, 1, 2, 4}) : 1;
+  c.work.topology = topology_of({stages, data, shards, 0, tensor, key_value_copies(c.model.config, tensor)});
+  if (tensor > 1) {
+    ASSERT_TRUE(check_split(c.model.config, tensor).ok());
+    c.work.split = &c.split.emplace(c.model, tensor);
+    c.work.model = &c.split->part();
+  }
   c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
   c.work.durable = draw.coin();
   c.work.documents = draw.coin();
@@ -51,6 +59,7 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.schedule = random_schedule(draw, c.work);
   c.schedule.pipeline.order = draw.of({PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward,
                                        PipelineOrder::interleaved, PipelineOrder::zb_h1, PipelineOrder::zb_v});
+  if (tensor > 1 && splits_backward(c.schedule.pipeline.order)) c.schedule.pipeline = {};
   const std::size_t units = c.model.units.size();
   if (c.schedule.pipeline.order == PipelineOrder::interleaved || c.schedule.pipeline.order == PipelineOrder::zb_v) {
     c.schedule.pipeline.chunks = 2;
@@ -61,7 +70,8 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.schedule.cut = random_cut(draw, units, stages * static_cast<std::size_t>(c.schedule.pipeline.chunks));
   c.text = "seed " + std::to_string(seed) + ": " + c.model.config.name + " micro-batches " +
            std::to_string(c.work.micro_batches) + " stages " + std::to_string(stages) + " of " + std::to_string(data) +
-           " ranks, shards " + std::to_string(shards) + " lots " + std::to_string(c.work.lots) + " " +
+           " ranks x " + std::to_string(tensor) + ", shards " + std::to_string(shards) + " lots " +
+           std::to_string(c.work.lots) + " " +
            pipeline_order_names[static_cast<std::size_t>(c.schedule.pipeline.order)] + " cut at";
   for (const UnitId u : c.schedule.cut) c.text += " " + std::to_string(u);
   c.text += (c.work.meets_in_host ? " in host memory" : "") + std::string(c.work.durable ? " durable " : " ") +
@@ -80,12 +90,13 @@ void expect_legal(const std::vector<StepPlan>& stages, const Case& c) {
   for (const Violation& v : prove(pointers(stages), c.work, c.schedule)) ADD_FAILURE() << v.message;
   std::vector<StepPlan> world;
   for (RankId r = 0; r < c.work.ranks(); ++r)
-    world.push_back(build_alike(stages[static_cast<std::size_t>(r / c.work.data_ranks())], c.work, c.schedule, r));
+    world.push_back(build_alike(stages[static_cast<std::size_t>(r / c.work.ranks_of_stage())], c.work, c.schedule, r));
   for (const Violation& v : check_world(world)) ADD_FAILURE() << "of all ranks: " << v.message;
 }
 
 bool makes_weight_gradients(OpKind kind) {
-  return kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::forward_backward;
+  return kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::forward_backward ||
+         kind == OpKind::part_backward || kind == OpKind::part_gradient;
 }
 
 class RandomStages : public testing::TestWithParam<int> {};
@@ -121,7 +132,7 @@ TEST_P(RandomStages, MoveWhatTheByteLawSays) {
       EXPECT_EQ(plan.d2h, law.d2h);
       EXPECT_EQ(plan.collective, law.collective);
       EXPECT_EQ(plan.message, law.message);
-      all += law * c.work.data_ranks();
+      all += law * c.work.ranks_of_stage();
     }
     EXPECT_EQ(all, byte_law_of_all(c.work, c.schedule));
     if (HasFailure()) return;
@@ -142,9 +153,10 @@ TEST_P(RandomStages, ShareTheModel) {
       const StepPlan plan = build_layout(PlanKind::train, at_stage(c.work, s), c.schedule);
       tables.emplace_back(plan);
       for (const Op& op : plan.ops) {
-        if (op.kind == OpKind::forward || op.kind == OpKind::forward_backward)
+        if (op.kind == OpKind::forward || op.kind == OpKind::part_forward || op.kind == OpKind::forward_backward ||
+            (op.kind == OpKind::part_gradient && op.chunk == 0))
           ++forward[static_cast<std::size_t>(op.unit)];
-        if (makes_weight_gradients(op.kind)) ++backward[static_cast<std::size_t>(op.unit)];
+        if (makes_weight_gradients(op.kind) && op.chunk <= 0) ++backward[static_cast<std::size_t>(op.unit)];
       }
     }
     for (UnitId u = 0; u < units; ++u) {
@@ -182,6 +194,26 @@ TEST(StagesOfAModel, KeepTheOrderOfSums) {
         }
       }
     }
+}
+
+/// A tied matrix that is sent lies in one rank's part of the unit as a whole, and the others' wait for it.
+TEST(StagesOfAModel, RunAlikeWhereverATiedMatrixLies) {
+  ModelConfig config = tiny_config(Family::gpt2, true, 2);
+  for (const std::int64_t positions : {32, 4096}) {
+    config.max_positions = positions;
+    const ModelSpec model = build_model(config);
+    Workload w;
+    w.model = &model;
+    w.shape = {1, 32};
+    w.micro_batches = 4;
+    w.topology = topology_of({2, 2});
+    for (const bool meets_in_host : {false, true}) {
+      w.meets_in_host = meets_in_host;
+      const Schedule s = frugal_schedule(w);
+      const std::vector<StepPlan> plans = build_stages(PlanKind::train, w, s);
+      for (const Violation& v : prove(pointers(plans), w, s)) ADD_FAILURE() << v.message;
+    }
+  }
 }
 
 TEST(StagesOfAModel, AreCutByWork) {

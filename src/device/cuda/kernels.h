@@ -59,10 +59,22 @@ class CudaKernels {
   void cross_entropy_forward_backward(const auto&... a) const {
     kernels::cuda::cross_entropy_forward_backward(a..., stream_);
   }
+  void cross_entropy_part(const auto&... a) const { kernels::cuda::cross_entropy_part(a..., stream_); }
+  void cross_entropy_of_parts_forward(const auto&... a) const {
+    kernels::cuda::cross_entropy_of_parts_forward(a..., stream_);
+  }
+  void cross_entropy_of_parts_forward_backward(const auto&... a) const {
+    kernels::cuda::cross_entropy_of_parts_forward_backward(a..., stream_);
+  }
   void add(const auto&... a) const { kernels::cuda::add(a..., stream_); }
   void add_f32(const auto&... a) const { kernels::cuda::add_f32(a..., stream_); }
   void add_bias(const auto&... a) const { kernels::cuda::add_bias(a..., stream_); }
+  template <class T>
+  void add_sum(const T* x, const float* sum, const T* bias, T* out, std::int64_t rows, std::int64_t width) const {
+    kernels::cuda::add_sum(x, sum, bias, out, rows, width, stream_);
+  }
   void bias_gradient(const auto&... a) const { kernels::cuda::bias_gradient(a..., stream_); }
+  void widen(const auto&... a) const { kernels::cuda::widen(a..., stream_); }
   void narrow(const auto&... a) const { kernels::cuda::narrow(a..., stream_); }
 
   template <class T>

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "src/schedule/stages.h"
+#include "src/train/data/own_words.h"
 
 namespace sluice {
 
@@ -33,11 +34,15 @@ Status WindowLoss::load(RankId rank, std::int32_t micro_batch, const StepParams&
     SLUICE_TRY(windows_.read(std::min(first + i, windows_.count() - 1), row));
     if (first + i >= windows_.count()) std::fill(row.targets.begin(), row.targets.end(), -1);
   }
+  if (work_.split != nullptr)
+    keep_own_words(*work_.split, work_.shard_map().part_of_rank(rank), static_cast<std::size_t>(work_.shape.tokens()),
+                   dst);
   return success();
 }
 
 void WindowLoss::collect(RankId rank, const StepParams& params, std::span<const double> losses) {
-  if (!heads_.contains(rank)) return;
+  // Of the ranks that a sublayer is cut over the first has them.
+  if (!heads_.contains(rank) || work_.topology.at(rank).position(tensor_axes) > 0) return;
   std::copy(losses.begin(), losses.end(),
             losses_.begin() + static_cast<std::ptrdiff_t>(micro_batch_of(rank, params.step - 1)));
 }

@@ -34,7 +34,8 @@ constexpr int ranks_max = 4096;
 
 /// In words.
 std::string ranks_of_stage(const RunConfig& c) {
-  return std::to_string(data_ranks(c)) + " ranks" + (c.stages > 1 ? " of a stage" : "");
+  return std::to_string(data_ranks(c)) + " ranks" + (c.stages > 1 ? " of a stage" : "") +
+         (c.tensor > 1 ? " with a part of the batch" : "");
 }
 
 /// As many as ranks that share a batch; where ranks add up after each lot, as many as there are micro-batches for.
@@ -91,12 +92,25 @@ Status check_second_copy(const RunConfig& c) {
   return success();
 }
 
-/// Of stages, as far as the model does not matter.
+/// Of stages and parts, as far as the model does not matter.
 Status check_mesh(const RunConfig& c) {
   const std::string given = "--pp " + std::to_string(c.stages);
   if (c.stages < 1 || c.ranks % c.stages != 0)
     return bad_request(given + " on --ranks " + std::to_string(c.ranks) +
                        ": stages have as many ranks each; give what divides " + std::to_string(c.ranks));
+  if (c.tensor < 1 || c.ranks % (c.stages * c.tensor) != 0)
+    return bad_request("--tp " + std::to_string(c.tensor) + (c.stages > 1 ? " with " + given : "") + " on --ranks " +
+                       std::to_string(c.ranks) +
+                       ": sublayers are cut over as many ranks everywhere; give what divides " +
+                       std::to_string(c.ranks / c.stages));
+  if (c.tensor > 1 && std::int64_t{c.micro_batch} * c.sequence % c.tensor != 0)
+    return bad_request("--tp " + std::to_string(c.tensor) + ": a micro-batch has " +
+                       std::to_string(std::int64_t{c.micro_batch} * c.sequence) +
+                       " tokens, and ranks have equal slices of them; give a --seq or --micro-batch that it divides");
+  if (c.tensor > 1 && splits_backward(c.pipeline.order))
+    return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
+                       " with --tp: sublayers that are cut over ranks do not split their backward pass; give gpipe, "
+                       "1f1b or interleaved");
   if (c.stages == 1 && (c.pipeline.chunks > 1 || c.pipeline.order != PipelineOrder::one_forward_one_backward))
     return bad_request("--pipeline and --chunks are of a pipeline, and there is one stage; add --pp P");
   return success();
@@ -147,7 +161,7 @@ Status validate(const RunConfig& c, Purpose purpose) {
   const std::int64_t at_once = std::int64_t{c.micro_batch} * data_ranks(c);
   if (c.batch < 1 || c.batch % at_once != 0)
     return refuse("--batch " + std::to_string(c.batch) + " is not a multiple of --micro-batch x --ranks" +
-                  (c.stages > 1 ? " / --pp" : "") + " = " + std::to_string(at_once));
+                  (c.stages > 1 ? " / --pp" : "") + (c.tensor > 1 ? " / --tp" : "") + " = " + std::to_string(at_once));
   const auto micro_batches = static_cast<int>(c.batch / at_once);
   SLUICE_TRY(check_lots(c));
   SLUICE_TRY(check_shard_group(c));
@@ -296,8 +310,15 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
   w.inference = purpose != Purpose::train;
   const auto of_training = [&](int group) { return static_cast<RankId>(purpose == Purpose::train ? group : 0); };
+  const auto tensor = static_cast<RankId>(config.tensor);
+  if (tensor > 1) {
+    SLUICE_TRY(check_split(model_config, tensor));
+    w.split = &run->split.emplace(run->model, tensor);
+    w.model = &w.split->part();
+  }
   w.topology = topology_of({static_cast<RankId>(config.stages), static_cast<RankId>(data_ranks(config)),
-                            of_training(config.shard_group), of_training(config.second_copy)});
+                            of_training(config.shard_group), of_training(config.second_copy), tensor,
+                            key_value_copies(model_config, tensor)});
   w.splits_backward = splits_backward(config.pipeline.order);
   w.reduction = config.reduction;
   w.sums = config.sums;
@@ -483,7 +504,7 @@ LinkBytes plan_link_bytes(const StepPlan& plan) {
 
 LinkBytes step_link_bytes(const Prepared& run) {
   LinkBytes all;
-  for (const StagePlans& stage : run.stages) all += plan_link_bytes(stage.main) * run.workload.data_ranks();
+  for (const StagePlans& stage : run.stages) all += plan_link_bytes(stage.main) * run.workload.ranks_of_stage();
   return all;
 }
 
@@ -502,8 +523,8 @@ std::uint64_t durable_slot_bytes(const Prepared& run) {
 }
 
 std::uint64_t Prepared::ranks_here(RankId stage) const {
-  const int first = stage * workload.data_ranks(),
-            end = std::min(first + workload.data_ranks(), ranks_of_machine(config));
+  const int first = stage * workload.ranks_of_stage(),
+            end = std::min(first + workload.ranks_of_stage(), ranks_of_machine(config));
   return static_cast<std::uint64_t>(std::max(0, end - first));
 }
 

@@ -29,6 +29,7 @@ struct StagePlans {
 struct Prepared {
   RunConfig config;
   ModelSpec model;
+  std::optional<SplitModel> split;  ///< where its sublayers are cut over ranks
   Workload workload;
   HardwareProfile profile;
   SearchResult search;
@@ -41,7 +42,7 @@ struct Prepared {
 
   bool needs_flush() const { return !workload.inference && search.schedule.update_ahead; }
   const StagePlans& stage_of_rank(RankId rank) const {
-    return stages[static_cast<std::size_t>(rank / workload.data_ranks())];
+    return stages[static_cast<std::size_t>(rank / workload.ranks_of_stage())];
   }
   /// How many of the ranks of a machine are of a stage.
   std::uint64_t ranks_here(RankId stage) const;

@@ -119,8 +119,8 @@ StepRecord StepReports::restored(const StepResult& result) const {
   for (const StagePlans& stage : run_.stages) {
     const auto bytes = [&](Tier tier) { return stage.main.arena(tier)->arena_bytes; };
     r.device_peak_bytes = std::max(r.device_peak_bytes, bytes(Tier::device));
-    r.host_peak_bytes += bytes(Tier::host) * run_.workload.data_ranks();
-    r.nvme_peak_bytes += bytes(Tier::nvme) * run_.workload.data_ranks();
+    r.host_peak_bytes += bytes(Tier::host) * run_.workload.ranks_of_stage();
+    r.nvme_peak_bytes += bytes(Tier::nvme) * run_.workload.ranks_of_stage();
   }
   const LinkBytes bytes = step_link_bytes(run_);
   r.moved.h2d = bytes.h2d;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "src/train/data/own_words.h"
+
 namespace sluice {
 
 Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepParams& params,
@@ -17,6 +19,8 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
                               rows;
   for (std::uint64_t row = 0; row < rows; ++row)
     SLUICE_TRY(read_sample(first + row, BatchRow::of(dst, row, rows, static_cast<std::uint64_t>(w.shape.sequence))));
+  if (w.split != nullptr)
+    keep_own_words(*w.split, w.shard_map().part_of_rank(rank), static_cast<std::size_t>(w.shape.tokens()), dst);
   return success();
 }
 

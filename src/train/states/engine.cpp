@@ -19,13 +19,27 @@ std::vector<OptimizerUnit> optimizer_units(const Workload& w, RankId rank) {
   std::vector<OptimizerUnit> units;
   for (std::size_t u = 0; u < w.model->units.size(); ++u) {
     OptimizerUnit o;
-    for (const TensorSpec& t : w.model->units[u].tensors)
-      o.segments.push_back({t.offset, t.numel, t.decay ? 1.0f : 0.0f, t.lr_scale, t.trainable, t.index});
     const ShardMap map = w.shard_map();
-    o.shard_begin = map.begin(static_cast<UnitId>(u), map.shard_of(rank));
+    const std::vector<TensorSpec>& tensors = w.model->units[u].tensors;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const TensorSpec& t = tensors[i];
+      const bool counts = w.split == nullptr || w.split->counts(static_cast<UnitId>(u), i, map.part_of_rank(rank));
+      o.segments.push_back({t.offset, t.numel, t.decay ? 1.0f : 0.0f, t.lr_scale, t.trainable, t.index, counts});
+    }
+    o.shard_begin = map.begin_in_part(static_cast<UnitId>(u), map.shard_of(rank));
     units.push_back(std::move(o));
   }
   return units;
+}
+
+SublayerOptions sublayer_options(const Prepared& run, RankId rank) {
+  const Workload& w = run.workload;
+  SublayerOptions o{w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, 0, true, run.kernels};
+  if (w.split == nullptr) return o;
+  const RankId part = w.topology.at(rank).position(tensor_axes);
+  o.words = w.split->words(part);
+  o.leads = part == 0;
+  return o;
 }
 
 /// Every rank has a swap file of its own.
@@ -62,7 +76,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
 
 Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id) {
   // Replicas have the same; stages do not.
-  const RankRange all{0, run.workload.stages() > 1 ? run.workload.ranks() : run.workload.shards()};
+  const Workload& w = run.workload;
+  const RankRange all{0, w.stages() > 1 ? w.ranks() : static_cast<RankId>(w.shards() * w.tensor_ranks())};
   std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
   SLUICE_ASSIGN(std::unique_ptr<Device> cpu, Device::open("cpu"));
   DeviceMemory& host = cpu->memory();
@@ -218,9 +233,7 @@ Status Engine::build_executors(StepSource& source, const Options& engine_options
   std::vector<std::unique_ptr<Executor>> executors;
   for (RankId r = here_.first; r < here_.end(); ++r) {
     SLUICE_ASSIGN(const RopeView rope, put_rope(r));
-    SLUICE_ASSIGN(at(r).backend,
-                  at(r).device->make_backend(*w.model, rope,
-                                             {w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, run_.kernels}));
+    SLUICE_ASSIGN(at(r).backend, at(r).device->make_backend(*w.model, rope, sublayer_options(run_, r)));
     ExecutorParts parts;
     parts.memory = at(r).memory.get();
     parts.store = at(r).store.get();

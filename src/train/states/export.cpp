@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "src/train/run/companions.h"
+#include "src/train/states/joined_parts.h"
 #include "src/train/states/model_writer.h"
 
 namespace sluice {
@@ -115,10 +116,23 @@ Status export_model(Engine& engine, const Prepared& run, const std::string& dire
   std::filesystem::create_directories(directory, error);
   if (error) return bad_request(directory + ": cannot be made: " + error.message());
   SLUICE_ASSIGN(ModelWriter writer, ModelWriter::create(run.model, directory, run.workload.dtype));
-  SLUICE_TRY(engine.states().visit_states(std::array{StateKind::parameter},
-                                 [&](UnitId unit, std::uint64_t first, std::span<const std::byte> data) {
-                                   return writer.write(unit, first, data);
-                                 }));
+  const Workload& w = run.workload;
+  const std::array kinds{StateKind::parameter};
+  if (w.split == nullptr) {
+    SLUICE_TRY(
+        engine.states().visit_states(kinds, [&](UnitId unit, std::uint64_t first, std::span<const std::byte> data) {
+          return writer.write(unit, first, data);
+        }));
+  } else {
+    const ShardMap map = w.shard_map();
+    JoinedParts joined(*w.split, run.model, dtype_bytes(w.dtype),
+                       [&](UnitId unit, std::span<const std::byte> data) { return writer.write(unit, 0, data); });
+    SLUICE_TRY(
+        engine.states().visit_states(kinds, [&](UnitId unit, std::uint64_t first, std::span<const std::byte> data) {
+          const std::uint64_t full = map.full_numel(unit);
+          return joined.add(unit, static_cast<RankId>(first / full), first % full, data);
+        }));
+  }
   SLUICE_TRY(writer.finish());
   SLUICE_ASSIGN(const std::string config,
                 config_with_companions(run.model.config, run.workload.dtype, companions, Json::object()));

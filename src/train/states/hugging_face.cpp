@@ -88,16 +88,20 @@ bool HuggingFaceWeights::all_stored_as(Dtype dtype) const {
 
 /// What fills a part of a piece.
 struct WeightStream::Part {
+  /// Where what is read goes in the piece; of a part of a matrix not all that lies between is wanted.
+  struct Copy {
+    std::uint64_t from, at, numel;  ///< elements of what is read, and of the piece
+  };
   const HuggingFaceWeights::Source* source;
   std::uint64_t first, numel;  ///< elements of the model's tensor
-  std::uint64_t at;            ///< in the piece
+  std::vector<Copy> copies;
 };
 
 /// The thread, and what it has ready for the caller.
 class WeightStream::Reader {
  public:
-  Reader(const HuggingFaceWeights& weights, WeightPieces pieces, bool as_stored)
-      : weights_(weights), pieces_(std::move(pieces)), as_stored_(as_stored) {}
+  Reader(const HuggingFaceWeights& weights, WeightPieces pieces, bool as_stored, const SplitModel* split)
+      : weights_(weights), pieces_(std::move(pieces)), as_stored_(as_stored), split_(split) {}
   ~Reader() {
     {
       const std::lock_guard lock(mutex_);
@@ -144,12 +148,37 @@ class WeightStream::Reader {
 
  private:
   std::vector<Part> parts_of(const WeightPiece& piece) const {
+    if (split_ != nullptr) return parts_of_part(piece);
     std::vector<Part> parts;
     const std::uint64_t first = piece.first, last = first + piece.content_numel;
     for (const HuggingFaceWeights::Source& source : weights_.units_[static_cast<std::size_t>(piece.unit)]) {
       const TensorSpec& t = *source.tensor;
       const std::uint64_t a = std::max(first, t.offset), b = std::min(last, t.offset + t.numel);
-      if (a < b) parts.push_back({&source, a - t.offset, b - a, a - first});
+      if (a < b) parts.push_back({&source, a - t.offset, b - a, {{0, a - first, b - a}}});
+    }
+    return parts;
+  }
+  /// Runs of a tensor are read together, with what lies between them, as far as the buffers go.
+  std::vector<Part> parts_of_part(const WeightPiece& piece) const {
+    std::vector<Part> parts;
+    const std::uint64_t first = piece.first_of_part, last = first + piece.content_numel;
+    const auto unit = static_cast<std::size_t>(piece.unit);
+    for (std::size_t i = 0; i < weights_.units_[unit].size(); ++i) {
+      const TensorSpec& t = split_->part().units[unit].tensors[i];
+      bool opens = true;
+      if (t.offset >= last || t.offset + t.numel <= first) continue;
+      split_->each_run(piece.unit, i, piece.part, [&](const SplitModel::Run& run) {
+        const std::uint64_t begin = t.offset + run.of_part;
+        const std::uint64_t a = std::max(first, begin), b = std::min(last, begin + run.numel);
+        if (a >= b) return;
+        const std::uint64_t whole = run.of_whole + (a - begin);
+        if (opens || whole + (b - a) - parts.back().first > pieces_.piece_numel())
+          parts.push_back({&weights_.units_[unit][i], whole, 0, {}});
+        opens = false;
+        Part& part = parts.back();
+        part.numel = whole + (b - a) - part.first;
+        part.copies.push_back({whole - part.first, a - first, b - a});
+      });
     }
     return parts;
   }
@@ -176,9 +205,13 @@ class WeightStream::Reader {
     };
     for (const Part& part : parts_of(piece)) {
       SLUICE_ASSIGN(const std::span<const std::byte> bytes, files_->take());
-      pad_until(part.at);
-      convert(part.source->dtype, bytes, std::span(out).subspan(part.at, part.numel));
-      end = part.at + part.numel;
+      const std::uint64_t size = dtype_bytes(part.source->dtype);
+      for (const Part::Copy& copy : part.copies) {
+        pad_until(copy.at);
+        convert(part.source->dtype, bytes.subspan(copy.from * size, copy.numel * size),
+                std::span(out).subspan(copy.at, copy.numel));
+        end = copy.at + copy.numel;
+      }
     }
     pad_until(piece.numel);
     return success();
@@ -207,6 +240,7 @@ class WeightStream::Reader {
   WeightPieces pieces_;
   std::unique_ptr<ReadAhead> files_;
   bool as_stored_;  ///< bf16
+  const SplitModel* split_;
   std::array<Values, 4> ring_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -220,9 +254,9 @@ WeightStream::WeightStream(std::unique_ptr<Reader> reader) : reader_(std::move(r
 WeightStream::~WeightStream() = default;
 
 Result<std::unique_ptr<WeightStream>> WeightStream::open(const HuggingFaceWeights& weights, WeightPieces pieces,
-                                                         Dtype wanted) {
+                                                         Dtype wanted, const SplitModel* split) {
   const bool as_stored = wanted == Dtype::bf16 && weights.all_stored_as(Dtype::bf16);
-  auto reader = std::make_unique<Reader>(weights, std::move(pieces), as_stored);
+  auto reader = std::make_unique<Reader>(weights, std::move(pieces), as_stored, split);
   SLUICE_TRY(reader->start());
   return std::unique_ptr<WeightStream>(new WeightStream(std::move(reader)));
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/weights/safetensors.h"
-#include "src/model/model.h"
+#include "src/model/split.h"
 #include "src/train/states/weight_pieces.h"
 
 namespace sluice {
@@ -41,10 +41,10 @@ class HuggingFaceWeights {
 /// than 48 MiB.
 class WeightStream {
  public:
-  /// The pieces in their order; `weights` outlives the stream. As fp32, or where bf16 is wanted and every tensor is
-  /// stored so, as they are.
+  /// The pieces in their order; `weights`, and `split` where they are of parts, outlive the stream. As fp32, or where
+  /// bf16 is wanted and every tensor is stored so, as they are.
   static Result<std::unique_ptr<WeightStream>> open(const HuggingFaceWeights& weights, WeightPieces pieces,
-                                                    Dtype wanted = Dtype::f32);
+                                                    Dtype wanted = Dtype::f32, const SplitModel* split = nullptr);
   ~WeightStream();
 
   /// The next piece, which there must be; padding is zero. It stays until the next call. fault when it can not be read.

@@ -31,8 +31,9 @@ States::States(const Prepared& run, RankRange here, World* world, std::vector<Ra
 
 WeightPieces States::pieces() const {
   // What is only read need not be read of every replica.
-  const RankId count = only_reads_ ? run_.workload.shards() : run_.workload.data_ranks();
-  return {run_.model, run_.workload.shard_map(), here_, piece_numel_, [this, count](UnitId u) {
+  const Workload& w = run_.workload;
+  const auto count = static_cast<RankId>((only_reads_ ? w.shards() : w.data_ranks()) * w.tensor_ranks());
+  return {*w.model, w.shard_map(), here_, piece_numel_, [this, count](UnitId u) {
             return RankRange{stages_.ranks_of(u).first, count};
           }};
 }
@@ -154,9 +155,9 @@ Status States::each_shard(const std::function<Status(UnitId, StateKind, RankId)>
   const Workload& w = run_.workload;
   for (UnitId u = 0; u < static_cast<UnitId>(w.model->units.size()); ++u)
     for (const StateKind kind : saved_kinds)
-      for (RankId shard = 0; shard < w.shards(); ++shard)
+      for (RankId shard = 0; shard < w.shard_map().shards(); ++shard)
         if (table(u).home(u, kind) != no_buffer)
-          SLUICE_TRY(visit(u, kind, static_cast<RankId>(stages_.ranks_of(u).first + shard)));
+          SLUICE_TRY(visit(u, kind, static_cast<RankId>(stages_.ranks_of(u).first + w.shard_map().rank_of(shard))));
   return success();
 }
 
@@ -248,10 +249,12 @@ Result<std::uint64_t> States::state_hash() {
         return success();
       };
       SLUICE_TRY(visit_shard(u, kind, r, add, window));
-      const std::uint64_t first = map.begin(u, shard) / shard_grain_numel;
+      // Padding behind a part would depend on how many ranks share it.
+      const std::uint64_t first =
+          (map.part_of(shard) * map.unit_numel(u) + map.begin_in_part(u, shard)) / shard_grain_numel;
       const std::vector<std::uint64_t>& values = blocks.close();
       const std::array place{static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(kind)};
-      std::uint64_t& hash = hashes[run_.workload.data_rank(r) / map.shards()];
+      std::uint64_t& hash = hashes[run_.workload.data_rank(r) / run_.workload.shards()];
       for (std::size_t i = 0; i < values.size(); ++i) {
         const auto mixed = philox(values[i], first + i, std::uint64_t{place[0]} << 8 | place[1]);
         hash += std::uint64_t{mixed[0]} << 32 | mixed[1];

@@ -17,8 +17,8 @@ Status States::initialize(const std::string& init, std::uint64_t seed, const Wat
   HuggingFaceWeights source;
   std::unique_ptr<WeightStream> stream;
   if (!init.empty()) {
-    SLUICE_ASSIGN(source, HuggingFaceWeights::open(init, *w.model));
-    SLUICE_ASSIGN(stream, WeightStream::open(source, pieces(), w.dtype));
+    SLUICE_ASSIGN(source, HuggingFaceWeights::open(init, run_.model));
+    SLUICE_ASSIGN(stream, WeightStream::open(source, pieces(), w.dtype, w.split));
   }
   SLUICE_TRY(clear_states(false));
   SwapWindow window(piece_numel_ * 4);
@@ -34,8 +34,11 @@ Status States::initialize(const std::string& init, std::uint64_t seed, const Wat
       SLUICE_ASSIGN(weights, stream->next());
     } else {
       random.assign(piece->numel, 0.0f);
-      initial_weights(w.model->units[static_cast<std::size_t>(piece->unit)], seed, piece->first,
-                      std::span(random).first(piece->content_numel));
+      const std::span<float> content = std::span(random).first(piece->content_numel);
+      if (w.split != nullptr)
+        initial_weights(*w.split, piece->part, piece->unit, seed, piece->first_of_part, content);
+      else
+        initial_weights(w.model->units[static_cast<std::size_t>(piece->unit)], seed, piece->first, content);
       weights = std::span<const float>(random);
     }
     SLUICE_TRY(store_weights(piece->unit, piece->rank, piece->at, weights, window));
@@ -124,11 +127,13 @@ Status States::clear_states(bool gradients_only) {
 Status States::copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters) {
   const BufferId id = table(unit).resident(unit);
   if (id == no_buffer) return success();
+  const ShardMap map = run_.workload.shard_map();
+  const std::uint64_t full = map.full_numel(unit);
   for (RankId r = here_.first; r < here_.end(); ++r) {
-    if (!stages_.has(r, unit)) continue;
+    if (!stages_.has(r, unit) || map.part_of_rank(r) != first / full) continue;
     const RankPlace& rank = at(r);
     std::byte* to = rank.memory->at(Tier::device, buffer(unit, id).offset);
-    SLUICE_TRY(rank.device->memory().copy(to + state_bytes(StateKind::parameter, first), parameters.data(),
+    SLUICE_TRY(rank.device->memory().copy(to + state_bytes(StateKind::parameter, first % full), parameters.data(),
                                           parameters.size()));
   }
   return success();

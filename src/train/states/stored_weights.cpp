@@ -17,6 +17,7 @@
 #include "sluice/adamw.h"
 #include "src/model/hf_weights.h"
 #include "src/train/states/hugging_face.h"
+#include "src/train/states/joined_parts.h"
 #include "src/train/states/snapshot.h"
 
 namespace sluice {
@@ -70,18 +71,36 @@ class StateWeights : public StoredWeights {
     SLUICE_ASSIGN(engine_, Engine::open_states(*prepared_, swap_run_id));
     return success();
   }
-  Status visit(bool masters, const Visit& visit_piece) override {
+  Status visit(bool masters, const Visit& visit_weights) override {
+    const SplitModel* const split = prepared_->workload.split;
+    if (split == nullptr)
+      return visit_parts(masters, [&](const WeightPiece& piece, const WeightValues& values) {
+        return visit_weights(piece.unit, piece.first, values);
+      });
+    const bool wide = masters || dtype() == Dtype::f32;
+    JoinedParts whole(*split, model_, wide ? 4 : 2, [&](UnitId unit, std::span<const std::byte> data) {
+      const std::size_t n = data.size() / (wide ? 4 : 2);
+      return visit_weights(unit, 0,
+                           wide ? WeightValues(std::span(reinterpret_cast<const float*>(data.data()), n))
+                                : WeightValues(std::span(reinterpret_cast<const bf16*>(data.data()), n)));
+    });
+    return visit_parts(masters, [&](const WeightPiece& piece, const WeightValues& values) {
+      return whole.add(piece.unit, piece.part, piece.first_of_part, values.bytes());
+    });
+  }
+
+  using VisitPart = std::function<Status(const WeightPiece& piece, const WeightValues& values)>;
+  Status visit_parts(bool masters, const VisitPart& visit_piece) {
     const bool joined = masters && dtype() == Dtype::bf16;
     const std::vector<StateKind> kinds{StateKind::parameter, StateKind::remainder};
     std::vector<std::byte> parameters;  // of the piece whose remainder comes next
     std::vector<float> values;
     const auto convert = [&](const StatePiece& piece, std::span<const std::byte> data) -> Status {
-      const UnitId unit = piece.weights.unit;
-      const std::uint64_t first = piece.weights.first, n = piece.weights.content_numel;
+      const std::uint64_t n = piece.weights.content_numel;
       if (n == 0) return success();
       if (dtype() == Dtype::f32)
-        return visit_piece(unit, first, std::span(reinterpret_cast<const float*>(data.data()), n));
-      if (!joined) return visit_piece(unit, first, std::span(reinterpret_cast<const bf16*>(data.data()), n));
+        return visit_piece(piece.weights, std::span(reinterpret_cast<const float*>(data.data()), n));
+      if (!joined) return visit_piece(piece.weights, std::span(reinterpret_cast<const bf16*>(data.data()), n));
       if (piece.kind == StateKind::parameter) {
         parameters.assign(data.begin(), data.end());
         return success();
@@ -89,7 +108,7 @@ class StateWeights : public StoredWeights {
       values.resize(n);
       join_master(reinterpret_cast<const bf16*>(parameters.data()), reinterpret_cast<const std::int16_t*>(data.data()),
                   values.data(), static_cast<std::int64_t>(n));
-      return visit_piece(unit, first, std::span<const float>(values));
+      return visit_piece(piece.weights, std::span<const float>(values));
     };
     return scan(std::span(kinds).first(joined ? 2 : 1), convert);
   }
@@ -122,11 +141,12 @@ class SlotWeights final : public StateWeights {
  protected:
   Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) override {
     bool visit_failed = false;
-    const Status scanned = engine_->states().scan_states(kinds, [&](const StatePiece& piece, std::span<const std::byte> data) {
-      const Status visited = visit(piece, data);
-      visit_failed = !visited.ok();
-      return visited;
-    });
+    const Status scanned =
+        engine_->states().scan_states(kinds, [&](const StatePiece& piece, std::span<const std::byte> data) {
+          const Status visited = visit(piece, data);
+          visit_failed = !visited.ok();
+          return visited;
+        });
     if (scanned.ok() || visit_failed || verified_) return scanned;
     return Error{ErrorCode::damaged, fmt::format("step {} can not be used: {}", step_, scanned.error().message)};
   }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "sluice/dtype.h"
 #include "src/model/model.h"
@@ -42,6 +43,8 @@ struct WeightPiece {
   RankId rank = 0;
   std::uint64_t at = 0;             ///< first element in the shard
   std::uint64_t first = 0;          ///< the same in the flat buffer
+  RankId part = 0;                  ///< that the rank has, where sublayers are cut over ranks
+  std::uint64_t first_of_part = 0;  ///< the first element in the flat buffer of that
   std::uint64_t numel = 0;          ///< in the shard
   std::uint64_t content_numel = 0;  ///< of those in the flat buffer; what is left is the last shards' padding
 };
@@ -60,28 +63,37 @@ class WeightPieces {
   /// Empty after the last.
   std::optional<WeightPiece> next() {
     if (unit_ == static_cast<UnitId>(model_->units.size())) return std::nullopt;
-    const RankId own = map_.shard_of(rank_);
+    const RankId rank = ranks_[at_rank_], own = map_.shard_of(rank);
     const std::uint64_t shard = map_.shard_numel(unit_), content = map_.content_numel(unit_, own);
-    WeightPiece piece{unit_, rank_, at_, map_.begin(unit_, own) + at_, std::min(piece_numel_, shard - at_), 0};
+    WeightPiece piece{unit_,
+                      rank,
+                      at_,
+                      map_.begin(unit_, own) + at_,
+                      map_.part_of(own),
+                      map_.begin_in_part(unit_, own) + at_,
+                      std::min(piece_numel_, shard - at_),
+                      0};
     piece.content_numel = at_ < content ? std::min(piece.numel, content - at_) : 0;
     if ((at_ += piece.numel) < shard) return piece;
     at_ = 0;
-    if (++rank_ < ranks_.end()) return piece;
+    if (++at_rank_ < ranks_.size()) return piece;
     ++unit_;
     begin_unit();
     return piece;
   }
 
  private:
-  /// At the first unit from this one on that any rank of here has.
+  /// At the first unit from this one on that any rank of here has. Ranks in the order of the flat buffer, and replicas
+  /// behind each other.
   void begin_unit() {
     for (; unit_ < static_cast<UnitId>(model_->units.size()); ++unit_) {
       const RankRange all = ranks_of_ ? ranks_of_(unit_) : here_;
-      const RankId first = std::max(all.first, here_.first), end = std::min(all.end(), here_.end());
-      if (first >= end) continue;
-      ranks_ = {first, static_cast<RankId>(end - first)};
-      rank_ = first;
-      return;
+      ranks_.clear();
+      at_rank_ = 0;
+      for (RankId part = 0; part < map_.parts(); ++part)
+        for (RankId r = static_cast<RankId>(all.first + part); r < all.end(); r = static_cast<RankId>(r + map_.parts()))
+          if (here_.contains(r)) ranks_.push_back(r);
+      if (!ranks_.empty()) return;
     }
   }
 
@@ -90,9 +102,9 @@ class WeightPieces {
   RankRange here_;
   std::uint64_t piece_numel_;
   HasUnit ranks_of_;
-  RankRange ranks_;  ///< of here, that have the unit
+  std::vector<RankId> ranks_;  ///< of here, that have the unit
   UnitId unit_ = 0;
-  RankId rank_ = 0;
+  std::size_t at_rank_ = 0;
   std::uint64_t at_ = 0;
 };
 

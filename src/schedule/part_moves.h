@@ -1,0 +1,47 @@
+// Sublayers that are cut over ranks (src/model/split.h): their ops, and what ranks give each other between them.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "src/schedule/gradient_moves.h"
+
+namespace sluice {
+
+class PartMoves : RankMoves {
+ public:
+  /// What ActivationMoves does for every compute op: names its cost, and touches what all ops of a unit read.
+  struct Shared {
+    std::function<Op&(OpKind, UnitId, int)> compute;
+    std::function<void(Op&, UnitId)> touch_parameters;
+    std::function<void(Op&, UnitId, int)> touch_tokens;
+    std::function<const SublayerCost&(UnitId)> cost;
+  };
+  PartMoves(RankContext& context, GradientMoves& gradients, Shared shared)
+      : RankMoves(context), gradients_(gradients), shared_(std::move(shared)) {}
+
+  /// x, and in training what is saved where `saved` is valid -> out, slices of the tokens.
+  void forward(UnitId u, int mb, const Part& saved, const Part& out);
+  /// What is normed stays for the backward pass.
+  void recompute(UnitId u, int mb);
+  void backward(UnitId u, int mb);
+  void head(int mb);
+  void evaluate_head(int mb);
+
+ private:
+  std::uint64_t whole_bytes() const;  ///< of all tokens' activations
+  std::uint64_t sum_bytes() const;    ///< the same in fp32
+  Part normed(UnitId u, int mb);
+  Part workspace(Op& op, UnitId u, std::uint64_t bytes);
+  void enter_backward(UnitId u, int mb, const Part& d_sum, const Part& d_out);
+  int head_chunks() const;
+  std::pair<Part, Part> logits_of(UnitId u, int mb, int chunk, const Part& before);
+  void touch_chunk(Op& op, const Part& normed, int chunk) const;
+  /// Of something of all tokens, that of a chunk.
+  Part of_chunk(const Part& whole, int chunk, std::uint64_t bytes_per_element) const;
+
+  GradientMoves& gradients_;
+  Shared shared_;
+};
+
+}  // namespace sluice
