@@ -109,6 +109,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
   const Workload& w = run.workload;
   if (w.ranks() > 1)
     j["ranks"] = {{"all", w.ranks()},
+                  {"mesh", {{"pp", w.stages()}, {"dp", w.data_ranks()}, {"tp", w.tensor_ranks()}}},
                   {"shard_group", w.shards()},
                   {"replicas", w.replicas()},
                   {"lots", w.lots * w.data_ranks()},
@@ -237,7 +238,13 @@ void print_ranks(const Prepared& run) {
   std::printf("ranks           %d", w.ranks());
   if (const int machines = w.ranks() / ranks_of_machine(run.config); machines > 1)
     std::printf(" on %d machines; memory, drives and resources are those of one machine", machines);
-  const std::string states = w.data_ranks() == 1 ? "each has the states of its stage"
+  if (w.stages() > 1 || w.tensor_ranks() > 1) {
+    std::printf(
+        "\nmesh            pp %d x dp %d x tp %d: rank = (stage x %d + share of the batch) x %d + part of sublayers",
+        w.stages(), w.data_ranks(), w.tensor_ranks(), w.data_ranks(), w.tensor_ranks());
+    if (w.tensor_ranks() > ranks_of_machine(run.config)) std::printf("; sublayers are cut across machines");
+  }
+  const std::string states = w.data_ranks() == 1 ? "each has the states of its part of the model"
                              : w.shards() == 1   ? "every rank has all states"
                              : w.shards() == w.data_ranks()
                                  ? "all share one copy of the states"

@@ -147,12 +147,7 @@ std::vector<SetLoss> losses_of(const nlohmann::ordered_json& result) {
 /// There is nothing left to do: say what came out, and remove what a killed process left behind.
 Status report_complete(const RunConfig& config, const RunDirectory& directory, const nlohmann::ordered_json& result) {
   SLUICE_TRY(directory.remove_state());
-  SwapOptions swap;
-  swap.directories = config.nvme;
-  for (int rank = 0; rank < directory.run()->config.ranks; ++rank) {
-    swap.name = swap_name(directory.run()->id, static_cast<RankId>(rank));
-    SLUICE_TRY(SwapFile::remove(swap));
-  }
+  SLUICE_TRY(remove_swap_files(directory.run()->id, config.nvme, 0));
   if (config.json) {
     nlohmann::ordered_json j{{"done", true}};
     j.update(result);

@@ -52,8 +52,9 @@ Status check_goes_on(const RunConfig& config, const RunDirectory& directory, int
   SLUICE_TRY(directory.check_place());
   const RunConfig& run = directory.run()->config;
   // Where states are laid out anew replicas are not asked.
-  const int needed =
-      is_laid_out_alike(config, run) || run.shard_group == 0 || run.stages > 1 ? run.ranks : run.shard_group;
+  const int needed = is_laid_out_alike(config, run) || run.shard_group == 0 || run.stages > 1
+                         ? run.ranks
+                         : run.shard_group * run.tensor;
   const int ranks_here = ranks_of_node > 0 ? std::min(ranks_of_node, needed) : needed;
   SLUICE_TRY(directory.check_swap_files(config.nvme, ranks_here));
   const bool keeps_plan = is_laid_out_alike(config, directory.run()->config);
@@ -81,17 +82,32 @@ Status check_named(const RunOptions& options, bool data_needed) {
   return run.empty() ? check_parts(options.config, data_needed) : success();
 }
 
+namespace {
+
+/// Of what the mesh is said to be.
+Status check_product(const RunOptions& o) {
+  const RunConfig& c = o.config;
+  const std::int64_t product = std::int64_t{c.stages} * o.data * c.tensor;
+  if (o.data == 0 || product == c.ranks) return success();
+  return bad_request("--pp " + std::to_string(c.stages) + " x --dp " + std::to_string(o.data) + " x --tp " +
+                     std::to_string(c.tensor) + " are " + std::to_string(product) + " ranks, and there are " +
+                     std::to_string(c.ranks) + "; leave one of them out");
+}
+
+}  // namespace
+
 Result<RunConfig> described_config(const RunOptions& options, const std::set<std::string>& given,
                                    const RunDirectory& directory, bool data_needed) {
   const bool has_run = directory.run().has_value();
   if (options.resume && !has_run)
     return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
-  const bool follows = (given.contains("--pp") || given.contains("--tp")) && !given.contains("--ranks") &&
-                       options.config.stages > 0 && options.config.tensor > 0;
+  const bool follows = (given.contains("--pp") || given.contains("--dp") || given.contains("--tp")) &&
+                       !given.contains("--ranks") && options.config.stages > 0 && options.config.tensor > 0;
   if (!has_run) {
     SLUICE_TRY(check_parts(options.config, data_needed));
     RunOptions all = options;
-    if (follows) all.config.ranks = all.config.stages * all.config.tensor;
+    if (follows) all.config.ranks = all.config.stages * std::max(1, options.data) * all.config.tensor;
+    SLUICE_TRY(check_product(all));
     return resolve(all);
   }
   SLUICE_TRY(check_version(directory));
@@ -99,9 +115,11 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   RunOptions all = with_batch_of(stored, options, given);
   std::set<std::string> said = given;
   if (follows) {  // as many ranks a stage as there were
-    all.config.ranks = data_ranks(stored) * all.config.stages * all.config.tensor;
+    all.config.ranks = (options.data > 0 ? options.data : data_ranks(stored)) * all.config.stages * all.config.tensor;
     said.insert("--ranks");
   }
+  SLUICE_TRY(check_product(all));
+  if (given.contains("--pipeline")) said.insert("--chunks");  // each order has its own
   // A pipeline of one stage has no order.
   if (all.config.stages == 1 && !given.contains("--pipeline") && !given.contains("--chunks")) {
     all.pipeline = pipeline_order_names[static_cast<std::size_t>(PipelineChoice().order)];

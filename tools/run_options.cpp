@@ -156,6 +156,12 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
+         "--dp", o->data,
+         "ranks that each have a part of every batch (data parallelism). Default: --ranks / --pp / --tp, and where "
+         "--ranks is not given either, 1")
+      ->check(more_than(0))
+      ->group("Batch");
+  app->add_option(
          "--tp", c.tensor,
          "ranks that every sublayer is cut over (tensor parallelism): each has some heads, columns of the MLP and "
          "words, and between sublayers a slice of the tokens (sequence parallelism). Bits depend on it, and a "

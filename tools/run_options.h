@@ -19,6 +19,7 @@ struct RunOptions {
               pipeline = "1f1b", reduce = "tree", optimizer = "auto", lr_schedule = "cosine", moments = "fp32",
               durable = "auto", nvme, poison;
   int group = 0, prefetch = -1;
+  int data = 0;  ///< ranks that share the batch; 0: those that --pp and --tp leave
   bool resume = false;
   bool kernels_anew = false;
   bool from_scratch = false;

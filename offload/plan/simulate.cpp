@@ -125,7 +125,8 @@ class Meetings {
         const auto [from, to] = op.kind == OpKind::send      ? std::pair(own, op.peer)
                                 : op.kind == OpKind::receive ? std::pair(op.peer, own)
                                                              : std::pair(-1, -1);
-        const auto [found, is_new] = known.try_emplace({axes, op.group, elsewhere, from, to, op.collective}, all_.size());
+        const auto [found, is_new] =
+            known.try_emplace({axes, op.group, elsewhere, from, to, op.collective}, all_.size());
         if (is_new) all_.emplace_back();
         all_[found->second].push_back({m, i});
         by_op_[m][i] = found->second;
@@ -304,7 +305,8 @@ class Simulator {
       if (s.blocked_on != no_node && !finished(m, s.blocked_on)) continue;
       const NodeId n = m.program.at(s.lane, begun + 1);
       // A device waits for itself, and no thread wakes.
-      s.woken = s.woken || (s.blocked_on != no_node && !(m.on_device[s.lane] && m.on_device[m.program.lane(s.blocked_on)]));
+      s.woken =
+          s.woken || (s.blocked_on != no_node && !(m.on_device[s.lane] && m.on_device[m.program.lane(s.blocked_on)]));
       s.blocked_on = no_node;
       for (const Wait& w : m.plan.ops[m.program.op(n)].waits)
         if (const NodeId t = m.program.target(n, w); t != no_node && !finished(m, t)) s.blocked_on = t;
@@ -420,12 +422,12 @@ class Simulator {
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
       if (c.seconds > 0)
-        s.slowdown = std::max({s.slowdown, c.link_down_seconds / c.seconds / down_level,
-                               c.link_up_seconds / c.seconds / up_level});
+        s.slowdown = std::max(
+            {s.slowdown, c.link_down_seconds / c.seconds / down_level, c.link_up_seconds / c.seconds / up_level});
       if (downs && ups && c.link_down_seconds + c.link_up_seconds > 0)
-        s.slowdown =
-            std::max({s.slowdown, both_ways_slowdown_, both_ways_slowdown_ * c.link_down_seconds / c.seconds / down_level,
-                      both_ways_slowdown_ * c.link_up_seconds / c.seconds / up_level});
+        s.slowdown = std::max({s.slowdown, both_ways_slowdown_,
+                               both_ways_slowdown_ * c.link_down_seconds / c.seconds / down_level,
+                               both_ways_slowdown_ * c.link_up_seconds / c.seconds / up_level});
     }
   }
 
@@ -462,23 +464,47 @@ double steady_seconds(const std::vector<double>& ends, bool unsettled, double bo
   return std::max(step, bound);
 }
 
-/// Of the time of a world: a resource that members share does the work of all, each as often as there are ranks like it.
+/// Of the time of a world, and of the machine that it is of: a resource that members share does the work of all, each
+/// as often as there are ranks like it; of what each has for itself the busiest counts. Members get what is their
+/// machines'.
 double world_bound(std::span<const StepPlan* const> plans, const HardwareProfile& hw, const Simulator& simulator,
                    std::vector<Simulation>& members) {
-  double bound = 0;
   std::map<std::size_t, ResourceSeconds> machines;
+  std::vector<ResourceSeconds> own(plans.size());
   for (std::size_t m = 0; m < plans.size(); ++m) {
     Simulation& sim = members[m];
     sim.bound_seconds = time_bound(*plans[m], hw, &sim.bottleneck, &sim.resource_seconds);
     sim.pass_bound_seconds = pass_bound(*plans[m], hw);
-    const double share = static_cast<double>(simulator.stands_for(m)) / hw.ranks;
-    for (const Resource r : {Resource::cores, Resource::memory, Resource::drive}) {
-      double& together = machines[simulator.machine(m)][static_cast<std::size_t>(r)];
-      bound = std::max(bound, together += share * sim.resource_seconds[static_cast<std::size_t>(r)]);
-    }
-    bound = std::max(bound, sim.resource_seconds[static_cast<std::size_t>(Resource::compute)]);
+    own[m] = sim.resource_seconds;
   }
-  return plans.size() == 1 ? members.front().bound_seconds : bound;
+  if (plans.size() == 1) return members.front().bound_seconds;
+  double bound = 0;
+  std::size_t slowest = simulator.machine(0);
+  const bool shares_device = hw.ranks_of_device > 1, shares_link = ranks_of_link(hw) > 1;
+  for (std::size_t m = 0; m < plans.size(); ++m) {
+    const double share = static_cast<double>(simulator.stands_for(m)) / hw.ranks;
+    ResourceSeconds& together = machines[simulator.machine(m)];
+    for (std::size_t r = 0; r < together.size(); ++r) {
+      const auto resource = static_cast<Resource>(r);
+      const bool is_link = resource == Resource::link_down || resource == Resource::link_up;
+      const bool is_shared = is_link                         ? shares_link
+                             : resource == Resource::compute ? shares_device
+                                                             : resource != Resource::network;
+      together[r] = is_shared ? together[r] + share * own[m][r] : std::max(together[r], own[m][r]);
+    }
+  }
+  for (const auto& [machine, together] : machines)
+    for (const Resource r : {Resource::compute, Resource::cores, Resource::memory, Resource::drive})
+      if (const double seconds = together[static_cast<std::size_t>(r)]; seconds > bound) {
+        bound = seconds;
+        slowest = machine;
+      }
+  for (Simulation& sim : members) {
+    sim.resource_seconds = machines[slowest];
+    const auto largest = std::ranges::max_element(sim.resource_seconds);
+    sim.bottleneck = static_cast<Resource>(largest - sim.resource_seconds.begin());
+  }
+  return bound;
 }
 
 /// Of ranks side by side; the first one's plan says whether iterations follow each other.

@@ -181,6 +181,7 @@ TEST_F(StagesOfARun, MayBeOthersFromAnyStepOn) {
     const Attempt fourth = part(of(1, 2), {}, 4, 5);
     ASSERT_FALSE(fourth.error) << fourth.error->message;
     expect_same(finished(path, part(of(6, 1), {1, 2, 3, 4, 5}, 2, 0)), expected);
+    EXPECT_TRUE(std::filesystem::is_empty(bench_.path("drive"))) << "swap files of stages that are no more";
   }
 }
 

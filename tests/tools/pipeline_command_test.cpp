@@ -31,8 +31,8 @@ TEST_F(PipelineCommand, StagesTrainToTheBitsOfOne) {
   int number = 0;
   for (const std::string& stages :
        {std::string("--pp 2 "), "--pp 3 --pipeline gpipe " + drive(),
-        "--pp 2 --ranks 4 --pipeline interleaved --zero 1 " + drive(),
-        "--pp 2 --pipeline zb-h1 " + drive(), std::string("--pp 2 --pipeline zb-v --residency all ")}) {
+        "--pp 2 --ranks 4 --pipeline interleaved --zero 1 " + drive(), "--pp 2 --pipeline zb-h1 " + drive(),
+        std::string("--pp 2 --pipeline zb-v --residency all ")}) {
     SCOPED_TRACE(stages);
     const std::string name = "stages" + std::to_string(number++);
     const Finished f = sluice(command + run(name) + stages);
@@ -40,6 +40,18 @@ TEST_F(PipelineCommand, StagesTrainToTheBitsOfOne) {
     expect_same_run("one", name);
     EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
   }
+}
+
+/// ZeRO 2 and 3 reduce gradients behind every lot, so that a pipeline has as many groups as lots.
+TEST_F(PipelineCommand, ReducesBehindEveryLot) {
+  const std::string command =
+      "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 2 --lots 8 --batch 16 --steps 4 --hash 4 --data " +
+      path("text") + " ";
+  ASSERT_EQ(sluice(command + run("one")).status, 0);
+  ASSERT_EQ(sluice(command + run("two") + "--pp 2 --dp 2 --zero 2 --reduction pass").status, 0);
+  expect_same_run("one", "two");
+  ASSERT_EQ(sluice(command + run("three") + "--pp 2 --zero 3 --reduction pass --pipeline interleaved").status, 0);
+  expect_same_run("one", "three");
 }
 
 TEST_F(PipelineCommand, AsProcessesToo) {
@@ -76,6 +88,7 @@ TEST_F(PipelineCommand, ArePrintedByPlan) {
     return planned("--pp 2 " + more)["pipeline"]["stages"][static_cast<std::size_t>(stage)].value("norm_wait_seconds",
                                                                                                   -1.0);
   };
+  EXPECT_GE(norm_wait("", 0), 0);
   EXPECT_GE(norm_wait("", 1), norm_wait("", 0));
   EXPECT_EQ(norm_wait("--clip 0", 1), -1.0);
   EXPECT_FALSE(planned("--ranks 2").contains("pipeline"));
@@ -92,8 +105,8 @@ TEST_F(PipelineCommand, RefusesWhatDoesNotGoTogether) {
   expect_refused(train + "--pp 2 --chunks 2", "a 1f1b pipeline has one chunk a stage");
   expect_refused(train + "--pp 2 --pipeline zb-v --chunks 3", "a zb-v pipeline has two chunks a stage");
   expect_refused(train + "--pp 2 --pipeline zb-v --group 8", "at least 4 groups of micro-batches, not 2");
-  expect_refused(train + "--pp 2 --ranks 6",
-                 "--batch 16 is not a multiple of --micro-batch x --ranks / --pp = 3");
+  expect_refused(train + "--pp 2 --pipeline interleaved --chunks 17", "--chunks 17: give at most 16");
+  expect_refused(train + "--pp 2 --ranks 6", "--batch 16 is not a multiple of --micro-batch x --ranks / --pp = 3");
   EXPECT_FALSE(std::filesystem::exists(path("run")));
 }
 
@@ -104,6 +117,14 @@ TEST_F(PipelineCommand, ARunGoesOnInOtherStages) {
   const Finished f = sluice("train --resume " + run("run") + "--pp 3 --pipeline 1f1b");
   ASSERT_EQ(f.status, 0) << f.err;
   expect_same_run("whole", "run");
+  // Chunks follow from the order.
+  ASSERT_EQ(signalled(command + run("other"), "other", "TERM").status, 1);
+  ASSERT_EQ(signalled("train --resume " + run("other") + "--pp 2 --pipeline zb-v", "other", "TERM", 6).status, 1);
+  ASSERT_EQ(signalled("train --resume " + run("other") + "--pipeline interleaved", "other", "TERM", 9).status, 1);
+  const Finished g = sluice("train --resume " + run("other") + "--pipeline gpipe");
+  ASSERT_EQ(g.status, 0) << g.err;
+  expect_same_run("whole", "other");
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
 }
 
 }  // namespace

@@ -106,5 +106,23 @@ TEST_F(PlanCommand, ARunThatIsUnderWayIsPlannedToo) {
   EXPECT_EQ(std::system(("kill -9 $(cat " + path(".pid") + ")").c_str()), 0);
 }
 
+/// Two ranks of a thread each take both cores, whatever a rank alone would take: beside each other they do in the time
+/// of one what one does.
+TEST_F(PlanCommand, AnOpTakesTheCoresOfItsRank) {
+  HardwareProfile profile;
+  profile.machine = machine_id();
+  profile.cores = profile.compute_threads = 2;
+  ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
+  const auto predicted = [&](const std::string& more) {
+    const Finished f =
+        sluice("plan --model llama-tiny --seq 256 --threads 1 --json --data " + path("text") + " " + more);
+    EXPECT_EQ(f.status, 0) << f.err;
+    return json::parse(f.out)["predicted"]["step_seconds"].get<double>();
+  };
+  const double one = predicted("--batch 4 --lots 1"), two = predicted("--batch 8 --lots 2 --ranks 2");
+  EXPECT_GT(two, 0.7 * one);
+  EXPECT_LT(two, 1.5 * one);
+}
+
 }  // namespace
 }  // namespace sluice

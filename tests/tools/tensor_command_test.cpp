@@ -70,6 +70,19 @@ TEST_F(TensorCommand, AStoppedRunIsExportedWholeAndGoesOn) {
   }
 }
 
+/// Ranks follow from the mesh, and are compared with it where both are said.
+TEST_F(TensorCommand, IsAPartOfAMesh) {
+  std::string arguments = options() + "--pp 2 --dp 2 --tp 2 --json";
+  arguments.replace(0, 5, "plan");
+  const Finished f = sluice(arguments);
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json mesh = json::parse(f.out)["ranks"];
+  EXPECT_EQ(mesh["all"], 8);
+  EXPECT_EQ(mesh["mesh"], (json{{"pp", 2}, {"dp", 2}, {"tp", 2}}));
+  expect_refused(options() + "--run none --dp 2 --tp 2 --ranks 8",
+                 "--pp 1 x --dp 2 x --tp 2 are 4 ranks, and there are 8");
+}
+
 TEST_F(TensorCommand, RefusesWhatCanNotBeCut) {
   const std::string train = options() + run("run");
   expect_refused(train + "--tp 0", "--tp");

@@ -22,6 +22,24 @@ TEST(RunConfigJson, KeepsWhereUpdatesAre) {
   for (std::size_t u = 0; u < 3; ++u) EXPECT_EQ(same_schedule->units[u].update_on_device, u == 1);
 }
 
+/// Runs of before there were stages or parts go on.
+TEST(RunConfigJson, OfBeforeModelsWereCutIsReadAsWhole) {
+  auto config = to_json(RunConfig{});
+  Schedule schedule;
+  schedule.units.resize(2);
+  auto plan = to_json(schedule);
+  for (const char* key : {"pp", "tp", "pipeline", "chunks"}) EXPECT_EQ(config.erase(key), 1u) << key;
+  for (const char* key : {"cut", "pipeline", "chunks"}) plan.erase(key);
+  const auto old_config = run_config_from_json(config);
+  ASSERT_TRUE(old_config.ok()) << old_config.error().message;
+  EXPECT_EQ(old_config->stages, 1);
+  EXPECT_EQ(old_config->tensor, 1);
+  EXPECT_EQ(old_config->pipeline, PipelineChoice());
+  const auto old_schedule = schedule_from_json(plan);
+  ASSERT_TRUE(old_schedule.ok()) << old_schedule.error().message;
+  EXPECT_TRUE(old_schedule->cut.empty());
+}
+
 TEST(RunConfigJson, OfBeforeUpdatesHadAPlaceIsReadAsOnTheCpu) {
   auto config = to_json(RunConfig{});
   Schedule schedule;

@@ -22,6 +22,8 @@ void take_knobs(Schedule& s, const Schedule& from) {
   s.tiles_in_flight = from.tiles_in_flight;
   s.hold = from.hold;
   s.tile_numel = from.tile_numel;
+  s.pipeline = from.pipeline;
+  s.cut = from.cut;
 }
 
 /// The least estimated seconds of a step of the run's kind within the workload's budgets, at most `now`.

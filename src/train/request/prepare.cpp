@@ -31,6 +31,8 @@ namespace {
 /// Units times micro-batches of a step: each is some ops of a plan.
 constexpr std::int64_t passes_max = 1 << 18;
 constexpr int ranks_max = 4096;
+/// Each has groups of messages of its own.
+constexpr int chunks_max = 16;
 
 /// In words.
 std::string ranks_of_stage(const RunConfig& c) {
@@ -111,6 +113,9 @@ Status check_mesh(const RunConfig& c) {
     return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
                        " with --tp: sublayers that are cut over ranks do not split their backward pass; give gpipe, "
                        "1f1b or interleaved");
+  if (c.pipeline.chunks > chunks_max)
+    return bad_request("--chunks " + std::to_string(c.pipeline.chunks) + ": give at most " +
+                       std::to_string(chunks_max));
   if (c.stages == 1 && (c.pipeline.chunks > 1 || c.pipeline.order != PipelineOrder::one_forward_one_backward))
     return bad_request("--pipeline and --chunks are of a pipeline, and there is one stage; add --pp P");
   return success();
@@ -121,7 +126,7 @@ Status check_pipeline_groups(const Workload& w, const RunConfig& c) {
   if (c.stages == 1) return success();
   Status last;
   for (int group = 1; group <= w.micro_batches_of_sum(); ++group) {
-    if (c.wish.group && group != *c.wish.group) continue;
+    if (c.wish.group && group != std::min(*c.wish.group, w.micro_batches_of_sum())) continue;
     Schedule s;
     s.group = group;
     const auto groups = static_cast<int>(micro_batch_groups(w, s, PlanKind::train).size());
@@ -193,6 +198,13 @@ Status set_sharing(Prepared& run) {
   const RunConfig& c = run.config;
   run.profile.ranks = ranks_of_machine(c);
   run.profile.ranks_apart = run.workload.exchanges;
+  // Rates of multiplies were measured with as many threads as the profile says, and an op takes the cores of a rank's.
+  const double share = static_cast<double>(run.workload.threads) / std::max(1, run.profile.compute_threads);
+  if (run.workload.device.empty() && share < 1) {
+    run.profile.gemm_flops_bf16 *= share;
+    run.profile.gemm_flops_f32 *= share;
+    run.profile.compute_threads = run.workload.threads;
+  }
   SLUICE_ASSIGN(run.profile.ranks_of_device, ranks_of_device(c));
   return success();
 }
@@ -340,7 +352,8 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
                        (config.pipeline.chunks > 1 ? " with --chunks " + std::to_string(config.pipeline.chunks) : "") +
                        ": " + config.model + " has " + std::to_string(units) + " sublayers, fewer than the " +
                        std::to_string(places) + " parts; give at most " +
-                       std::to_string(units / static_cast<std::size_t>(config.pipeline.chunks)) + " stages");
+                       std::to_string(units / static_cast<std::size_t>(config.pipeline.chunks)) + " stages" +
+                       (config.pipeline.chunks > 1 ? ", or fewer --chunks" : ""));
   SLUICE_TRY(check_pipeline_groups(w, config));
   w.dtype = config.dtype;
   w.moments = config.moments;
@@ -639,6 +652,8 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   run->durability = run->workload.durable ? "on" : "off";
   if (layout != nullptr) take_layout(*run, *layout);
   run->is_given = true;
+  run->wish = config.wish;
+  run->wish.pipeline = schedule.pipeline;
   SearchResult& found = run->search;
   found.schedule = schedule;
   found.needs = run_needs(run->workload, schedule);

@@ -167,11 +167,25 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 18> later_keys{
-    "document_mask", "document_length", "device", "update_on_device", "eval_split",
-    "eval_data",     "tokenizer",       "lots",   "deadline_seconds", "shard_group",
-    "reduction",     "reduce",          "held",   "second_copy",      "pp",
-    "pipeline",      "chunks",          "cut"};
+constexpr std::array<std::string_view, 19> later_keys{"document_mask",
+                                                      "document_length",
+                                                      "device",
+                                                      "update_on_device",
+                                                      "eval_split",
+                                                      "eval_data",
+                                                      "tokenizer",
+                                                      "lots",
+                                                      "deadline_seconds",
+                                                      "shard_group",
+                                                      "reduction",
+                                                      "reduce",
+                                                      "held",
+                                                      "second_copy",
+                                                      "pp",
+                                                      "pipeline",
+                                                      "chunks",
+                                                      "cut",
+                                                      "tp"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -77,7 +77,6 @@ class Lifecycle final : public CommitSink {
   Status continue_durable();
   Status continue_snapshot();
   Status lay_out_anew();
-  Status remove_swap_files(RankId from) const;
   Result<std::uint64_t> check_snapshot();
   void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);
 

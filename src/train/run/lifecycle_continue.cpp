@@ -34,7 +34,7 @@ Status Lifecycle::continue_run() {
                          " is missing; put it back, or start a new run in another directory");
     observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
     SLUICE_TRY(directory_->remove_state());
-    if (durable) SLUICE_TRY(remove_swap_files(run_.workload.ranks()));
+    if (durable) SLUICE_TRY(remove_swap_files(directory_->run()->id, run_.config.nvme, run_.workload.ranks()));
     return has_other_ranks() ? directory_->lay_out(describe(), 0) : success();
   };
   SLUICE_TRY(together_.lead(start_over));
@@ -86,25 +86,13 @@ Status Lifecycle::continue_snapshot() {
     SLUICE_TRY(commit_initial(step, results));
     const auto remove_old = [&]() -> Status {
       SLUICE_TRY(directory_->remove_commits(run_.workload.ranks()));
-      SLUICE_TRY(remove_swap_files(run_.workload.ranks()));
+      SLUICE_TRY(remove_swap_files(directory_->run()->id, run_.config.nvme, run_.workload.ranks()));
       return directory_->remove_snapshot();
     };
     SLUICE_TRY(together_.lead(remove_old));
   }
   observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
                  std::to_string(run_.config.steps));
-  return success();
-}
-
-/// Of more ranks that the run had before: there were at most as many as it has lots.
-Status Lifecycle::remove_swap_files(RankId from) const {
-  const Workload& w = run_.workload;
-  SwapOptions swap;
-  swap.directories = run_.config.nvme;
-  for (int rank = from; rank < w.lots * w.ranks(); ++rank) {
-    swap.name = swap_name(directory_->run()->id, static_cast<RankId>(rank));
-    SLUICE_TRY(SwapFile::remove(swap));
-  }
   return success();
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/checksum.h"
+#include "io/drives/swap_file.h"
 #include "io/files/json_guard.h"
 #include "io/files/publish.h"
 #include "src/train/request/run_config_json.h"
@@ -135,6 +136,33 @@ Status remove_file(const std::string& path) {
 std::string run_name(std::uint64_t run_id) { return hex(run_id); }
 std::string swap_name(std::uint64_t run_id, RankId rank) {
   return "sluice-" + hex(run_id) + (rank == 0 ? "" : "." + std::to_string(rank)) + ".swap";
+}
+
+Status remove_swap_files(std::uint64_t run_id, const std::vector<std::string>& directories, RankId from) {
+  const std::string prefix = "sluice-" + hex(run_id), suffix = ".swap";
+  for (const std::string& directory : directories) {
+    SwapOptions swap;
+    swap.directories = {directory};
+    std::vector<std::string> found;
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+         entry.increment(error)) {
+      const std::string name = entry->path().filename().string();
+      if (!name.starts_with(prefix) || !name.ends_with(suffix)) continue;
+      // Nothing of the first rank, and ".<rank>" of others.
+      const std::string rank = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+      const bool is_first = rank.empty();
+      if (!is_first &&
+          (rank.size() < 2 || rank[0] != '.' || rank.find_first_not_of("0123456789", 1) != std::string::npos))
+        continue;
+      if ((is_first ? 0ul : std::strtoul(rank.c_str() + 1, nullptr, 10)) >= from) found.push_back(name);
+    }
+    for (const std::string& name : found) {
+      swap.name = name;
+      SLUICE_TRY(SwapFile::remove(swap));
+    }
+  }
+  return success();
 }
 
 RunDirectory::~RunDirectory() {

@@ -120,5 +120,7 @@ class RunDirectory {
 std::string run_name(std::uint64_t run_id);
 /// Of each rank: "sluice-<id>.swap" of the first, "sluice-<id>.<rank>.swap" of the others.
 std::string swap_name(std::uint64_t run_id, RankId rank);
+/// Those of ranks from this one on, as many as there ever were.
+Status remove_swap_files(std::uint64_t run_id, const std::vector<std::string>& directories, RankId from);
 
 }  // namespace sluice
