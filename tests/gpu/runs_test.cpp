@@ -121,6 +121,35 @@ TEST_P(GpuRuns, RanksShareADevice) {
   }
 }
 
+/// As stages and as parts of sublayers: what they give each other goes through host memory.
+TEST_P(GpuRuns, StagesAndPartsShareADevice) {
+  const auto run_of = [&](int stages, int tensor, PipelineChoice pipeline = {}) {
+    RunConfig c = config();
+    c.lots = 1;
+    c.stages = stages;
+    c.tensor = tensor;
+    c.ranks = stages * tensor;
+    c.pipeline = pipeline;
+    Schedule s = schedule(2);
+    s.group = 1;
+    s.pipeline = pipeline;
+    for (int stage = 1; stage < stages; ++stage) s.cut.push_back(static_cast<UnitId>(s.units.size()) * stage / stages);
+    const auto prepared = prepared_with(c, s);
+    EXPECT_TRUE(prepared);
+    const Outcome out = run(*prepared);
+    EXPECT_EQ(out.device_peak, prepared->arena_of_machine(Tier::device).arena_bytes);
+    EXPECT_EQ(out.host_peak, prepared->arena_of_machine(Tier::host).arena_bytes);
+    return out;
+  };
+  // Runs on the model of a card take seconds: half of them with each type.
+  const Outcome parts = run_of(1, 2);
+  if (GetParam() == Dtype::bf16) return expect_same(parts, run_of(2, 2));
+  const Outcome one = run_of(1, 1);
+  expect_same(one, run_of(2, 1, {PipelineOrder::zb_h1, 1}));
+  for (std::size_t i = 0; i < one.losses.size(); ++i)
+    EXPECT_NEAR(parts.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i + 1;
+}
+
 TEST_P(GpuRuns, MeasureNoCard) {
   std::string said;
   const auto prepared = prepare_with(config(), Purpose::train, schedule(1), nullptr,

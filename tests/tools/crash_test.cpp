@@ -63,6 +63,8 @@ class Crash : public CommandTest {
       words.push_back(word);
     if (recovers) words.emplace_back("--enable-recovery");
     words.insert(words.end(), all.begin(), all.end());
+    std::stringstream mesh(from_environment("SLUICE_CRASH_MESH", ""));
+    for (std::string word; mesh >> word;) words.push_back(word);
     return spawn(words);
   }
   pid_t spawn(std::vector<std::string> words) const {
