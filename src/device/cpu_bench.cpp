@@ -45,12 +45,14 @@ Result<double> CpuBench::op_seconds(OpKind op, const SublayerArgs& args) {
   return seconds[seconds.size() / 2];
 }
 
-/// The input has just been written.
+/// The input has just been written: where sublayers are cut a slice of the tokens, or what all ranks have gathered.
 double CpuBench::timed_run(OpKind op, const SublayerArgs& args) {
   touch(eviction_.data(), eviction_.bytes());
+  const auto whole =
+      static_cast<std::uint64_t>(args.shape.tokens() * args.model->config.hidden) * dtype_bytes(args.dtype);
   if (args.unit->kind != Sublayer::embed)
-    touch(args.x_in,
-          static_cast<std::uint64_t>(args.shape.tokens() * args.model->config.hidden) * dtype_bytes(args.dtype));
+    touch(args.x_in, whole / static_cast<std::uint64_t>(args.model->config.split));
+  if (args.normed != nullptr) touch(args.normed, whole);
   const double start = now_seconds();
   run_sublayer(op, args);
   return now_seconds() - start;
