@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/model/workspaces.h"
-
 namespace sluice {
 
 std::uint64_t PartMoves::whole_bytes() const {
@@ -106,18 +104,13 @@ void PartMoves::enter_backward(UnitId u, int mb, const Part& d_sum, const Part& 
   workspace(op, u, shared_.cost(u).slice_workspace_bytes);
 }
 
-int PartMoves::head_chunks() const {
-  const Dims d(*work_.model, work_.shape, work_.dtype, *work_.kernels);
-  return static_cast<int>((d.tokens + d.head_chunk - 1) / d.head_chunk);
-}
-
 void PartMoves::head(int mb) {
   const UnitId u = head_unit();
   const Part before = normed(u, mb), d_sum = device(label(u, "d_sum", mb), sum_bytes());
   const Mode mode = gradients_.open_lot(u, mb);
   const Part tied = gradients_.has_tied_gradient() ? gradients_.tied_gradient(work_.lot_sums().lot_of(mb)) : Part{};
   const Part loss = parts_.losses.slice(8 * static_cast<std::uint64_t>(mb), 8);
-  for (int chunk = 0; chunk < head_chunks(); ++chunk) {
+  for (int chunk = 0; chunk < shared_.cost(u).chunks; ++chunk) {
     const auto [logits, met] = logits_of(u, mb, chunk, before);
     Op& op = shared_.compute(OpKind::part_gradient, u, mb);
     const Mode meets = chunk > 0 ? Mode::read_write : mode;
@@ -143,7 +136,7 @@ void PartMoves::head(int mb) {
 void PartMoves::evaluate_head(int mb) {
   const UnitId u = head_unit();
   const Part before = normed(u, mb), loss = parts_.losses.slice(8 * static_cast<std::uint64_t>(mb), 8);
-  for (int chunk = 0; chunk < head_chunks(); ++chunk) {
+  for (int chunk = 0; chunk < shared_.cost(u).chunks; ++chunk) {
     const auto [logits, met] = logits_of(u, mb, chunk, before);
     Op& op = shared_.compute(OpKind::part_loss, u, mb);
     op.chunk = chunk;
@@ -157,9 +150,8 @@ void PartMoves::evaluate_head(int mb) {
 
 /// Logits of a chunk, and what all ranks have to say of theirs.
 std::pair<Part, Part> PartMoves::logits_of(UnitId u, int mb, int chunk, const Part& before) {
-  const Dims d(*work_.model, work_.shape, work_.dtype, *work_.kernels);
-  const Part logits = device(label(u, "logits", mb), logits_bytes(d)),
-             met = device(label(u, "vocabulary_parts", mb), vocabulary_part_bytes(d) * work_.tensor_ranks());
+  const Part logits = device(label(u, "logits", mb), logits_bytes(dims_)),
+             met = device(label(u, "vocabulary_parts", mb), vocabulary_part_bytes(dims_) * work_.tensor_ranks());
   Op& op = shared_.compute(OpKind::part_logits, u, mb);
   op.chunk = chunk;
   shared_.touch_parameters(op, u);
@@ -179,11 +171,10 @@ void PartMoves::touch_chunk(Op& op, const Part& normed, int chunk) const {
 }
 
 Part PartMoves::of_chunk(const Part& whole, int chunk, std::uint64_t bytes_per_element) const {
-  const Dims d(*work_.model, work_.shape, work_.dtype, *work_.kernels);
-  const std::uint64_t row = bytes_per_element * static_cast<std::uint64_t>(d.hidden),
-                      first = static_cast<std::uint64_t>(chunk * d.head_chunk);
-  return whole.slice(row * first, row * std::min<std::uint64_t>(static_cast<std::uint64_t>(d.head_chunk),
-                                                                static_cast<std::uint64_t>(d.tokens) - first));
+  const std::uint64_t row = bytes_per_element * static_cast<std::uint64_t>(dims_.hidden),
+                      first = static_cast<std::uint64_t>(chunk * dims_.head_chunk);
+  return whole.slice(row * first, row * std::min<std::uint64_t>(static_cast<std::uint64_t>(dims_.head_chunk),
+                                                                static_cast<std::uint64_t>(dims_.tokens) - first));
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "src/model/workspaces.h"
 #include "src/schedule/gradient_moves.h"
 
 namespace sluice {
@@ -18,7 +19,10 @@ class PartMoves : RankMoves {
     std::function<const SublayerCost&(UnitId)> cost;
   };
   PartMoves(RankContext& context, GradientMoves& gradients, Shared shared)
-      : RankMoves(context), gradients_(gradients), shared_(std::move(shared)) {}
+      : RankMoves(context),
+        gradients_(gradients),
+        shared_(std::move(shared)),
+        dims_(*work_.model, work_.shape, work_.dtype, *work_.kernels) {}
 
   /// x, and in training what is saved where `saved` is valid -> out, slices of the tokens.
   void forward(UnitId u, int mb, const Part& saved, const Part& out);
@@ -34,7 +38,6 @@ class PartMoves : RankMoves {
   Part normed(UnitId u, int mb);
   Part workspace(Op& op, UnitId u, std::uint64_t bytes);
   void enter_backward(UnitId u, int mb, const Part& d_sum, const Part& d_out);
-  int head_chunks() const;
   std::pair<Part, Part> logits_of(UnitId u, int mb, int chunk, const Part& before);
   void touch_chunk(Op& op, const Part& normed, int chunk) const;
   /// Of something of all tokens, that of a chunk.
@@ -42,6 +45,7 @@ class PartMoves : RankMoves {
 
   GradientMoves& gradients_;
   Shared shared_;
+  Dims dims_;
 };
 
 }  // namespace sluice

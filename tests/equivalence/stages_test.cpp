@@ -2,20 +2,14 @@
 // with parameters on host or drive; and what they hold and send each other is what their plans say.
 #include <filesystem>
 
+#include "cut_runs.h"
 #include "io/checksum.h"
-#include "resume.h"
 #include "src/train/states/stored_weights.h"
 
 namespace sluice::test {
 namespace {
 
-struct Places {
-  Place home = Place::nvme, accumulator = Place::host, boundary = Place::device;
-  bool resident = false, held = false;
-  Saved saved = Saved::recompute;
-};
-
-class StagesOfARun : public Resume {
+class StagesOfARun : public CutRuns {
  protected:
   /// Embedding, two layers of two sublayers, head: six units.
   RunConfig config(int stages, int data, bool durable = false, PipelineChoice pipeline = {}) const {
@@ -27,27 +21,6 @@ class StagesOfARun : public Resume {
     c.ranks = stages * data;
     c.pipeline = pipeline;
     return c;
-  }
-  Schedule schedule(const RunConfig& c, std::vector<UnitId> cut, int group, Places places = {},
-                    bool ahead = true) const {
-    Schedule s = Resume::schedule(ahead, places.home);
-    s.pipeline = c.pipeline;
-    s.cut = std::move(cut);
-    s.group = group;
-    s.prefetch = 1;
-    s.units.assign(6, s.units.front());
-    for (UnitChoice& unit : s.units) {
-      unit.accumulator = places.accumulator;
-      unit.boundary = places.boundary;
-      unit.resident = places.resident;
-      unit.held = places.held;
-      unit.saved = places.saved;
-    }
-    return s;
-  }
-  Finished whole(const RunConfig& c, const Schedule& s) {
-    const std::string path = fresh_directory();
-    return finished(path, attempt(c, path, s));
   }
 };
 

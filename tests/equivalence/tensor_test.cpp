@@ -3,18 +3,12 @@
 #include <cmath>
 #include <filesystem>
 
-#include "resume.h"
+#include "cut_runs.h"
 
 namespace sluice::test {
 namespace {
 
-struct Places {
-  Place home = Place::nvme, accumulator = Place::host, boundary = Place::device;
-  bool resident = false, held = false;
-  Saved saved = Saved::recompute;
-};
-
-class PartsOfARun : public Resume {
+class PartsOfARun : public CutRuns {
  protected:
   /// Embedding, two layers of two sublayers, head: six units; 8 micro-batches of 32 tokens in two lots.
   RunConfig config(int tensor, int data = 1, int stages = 1, PipelineChoice pipeline = {}) const {
@@ -28,27 +22,6 @@ class PartsOfARun : public Resume {
     c.ranks = tensor * data * stages;
     c.pipeline = pipeline;
     return c;
-  }
-  Schedule schedule(const RunConfig& c, std::vector<UnitId> cut, int group, const Places& places,
-                    bool ahead = true) const {
-    Schedule s = Resume::schedule(ahead, places.home);
-    s.pipeline = c.pipeline;
-    s.cut = std::move(cut);
-    s.group = group;
-    s.prefetch = 1;
-    s.units.assign(6, s.units.front());
-    for (UnitChoice& unit : s.units) {
-      unit.accumulator = places.accumulator;
-      unit.boundary = places.boundary;
-      unit.resident = places.resident;
-      unit.held = places.held;
-      unit.saved = places.saved;
-    }
-    return s;
-  }
-  Finished whole(const RunConfig& c, const Schedule& s) {
-    const std::string path = fresh_directory();
-    return finished(path, attempt(c, path, s));
   }
   std::string model(const std::string& name, const std::string& fields) const {
     const std::string path = bench_.path(name + ".json");

@@ -2,12 +2,16 @@
 #include "src/model/split.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
 #include <tuple>
 
 #include "models.h"
+#include "src/device/cpu_bench.h"
 #include "src/model/init.h"
+#include "src/model/kernel_sizes.h"
+#include "src/model/sublayer.h"
 #include "src/train/states/joined_parts.h"
 
 namespace sluice {
@@ -143,6 +147,36 @@ TEST(SplitHeads, AreWholeGroupsOrShareOne) {
   EXPECT_EQ(heads(9, 3, 4), std::tuple(3, 1, 1)) << "the last has none";
   EXPECT_EQ(heads(8, 1, 3), std::tuple(3, 1, 3));
   EXPECT_EQ(heads(12, 12, 8), std::tuple(2, 2, 1));
+}
+
+/// What is measured ahead of a page that nobody may touch: a slice of the input is all there is.
+TEST(SplitBench, ReadsNoMoreOfItsInputThanThereIs) {
+  constexpr std::uint64_t page = 4096;
+  ModelConfig c;
+  c.hidden = 1024;
+  const ModelSpec whole = build_model(c);
+  const SplitModel split(whole, 4);
+  const BatchShape shape{1, 64};
+  const UnitSpec& unit = split.part().units[1];
+  const SublayerCost cost = sublayer_cost(split.part(), unit, shape, Dtype::f32, cpu_kernel_sizes);
+  const std::uint64_t pages = (cost.boundary_bytes + page - 1) / page * page;
+  void* const memory = mmap(nullptr, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(mprotect(static_cast<std::byte*>(memory) + pages, page, PROT_NONE), 0);
+  std::vector<float> parameters(unit.numel, 1), normed(static_cast<std::size_t>(shape.tokens() * c.hidden));
+  std::vector<std::byte> workspace(cost.slice_workspace_bytes);
+  SublayerArgs a;
+  a.model = &split.part();
+  a.unit = &unit;
+  a.shape = shape;
+  a.parameters = reinterpret_cast<const std::byte*>(parameters.data());
+  a.x_in = static_cast<std::byte*>(memory) + pages - cost.boundary_bytes;
+  a.normed = reinterpret_cast<std::byte*>(normed.data());
+  a.workspace = workspace;
+  const auto bench = CpuBench::create(1);
+  ASSERT_TRUE(bench.ok());
+  EXPECT_TRUE((*bench)->op_seconds(OpKind::enter, a).ok());
+  munmap(memory, pages + page);
 }
 
 }  // namespace
