@@ -1,29 +1,10 @@
 // The stages of a pipeline, as a person asks for them: --pp, --pipeline, --chunks.
-#include "run_command.h"
-#include "tests/comm/mpirun.h"
+#include "cut_command.h"
 
 namespace sluice {
 namespace {
 
-class PipelineCommand : public RunCommandTest {
- protected:
-  std::string options() const {
-    return "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 2 --lots 2 --batch 16 --data " + path("text") +
-           " ";
-  }
-  json planned(const std::string& more) const {
-    std::string arguments = options() + more + " --json";
-    arguments.replace(0, 5, "plan");
-    const Finished f = sluice(arguments);
-    EXPECT_EQ(f.status, 0) << f.err;
-    return json::parse(f.out);
-  }
-  void expect_same_run(const std::string& a, const std::string& b) const {
-    EXPECT_EQ(lines(a), lines(b));
-    EXPECT_EQ(result(a), result(b));
-    EXPECT_EQ(read(path(a) + "/model.safetensors"), read(path(b) + "/model.safetensors"));
-  }
-};
+class PipelineCommand : public CutCommandTest {};
 
 TEST_F(PipelineCommand, StagesTrainToTheBitsOfOne) {
   const std::string command = options() + "--steps 7 --hash 7 --eval-every 3 ";
@@ -62,10 +43,7 @@ TEST_F(PipelineCommand, AsProcessesToo) {
   for (const std::string stages : {"--pp 2", "--pp 2 --pipeline zb-v", "--pp 4 --pipeline gpipe"}) {
     SCOPED_TRACE(stages);
     const std::string name = "many" + std::to_string(number++);
-    const std::string launch = "cd " + path("") + " && export XDG_CACHE_HOME=" + path("cache") + "; " +
-                               testing::mpi_environment + "mpirun -n 4 " SLUICE_BINARY " " + command + run(name) +
-                               stages + " >" + path(".out") + " 2>" + path(".err") + " </dev/null";
-    ASSERT_EQ(std::system(launch.c_str()), 0) << read(path(".err"));
+    ASSERT_EQ(launched(command + run(name) + stages), 0) << read(path(".err"));
     expect_same_run("one", name);
   }
 }

@@ -1,22 +1,10 @@
 // Sublayers cut over ranks, as a person asks for them: --tp.
-#include "run_command.h"
-#include "tests/comm/mpirun.h"
+#include "cut_command.h"
 
 namespace sluice {
 namespace {
 
-class TensorCommand : public RunCommandTest {
- protected:
-  std::string options() const {
-    return "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 2 --lots 2 --batch 16 --data " + path("text") +
-           " ";
-  }
-  void expect_same_run(const std::string& a, const std::string& b) const {
-    EXPECT_EQ(lines(a), lines(b));
-    EXPECT_EQ(result(a), result(b));
-    EXPECT_EQ(read(path(a) + "/model.safetensors"), read(path(b) + "/model.safetensors"));
-  }
-};
+class TensorCommand : public CutCommandTest {};
 
 TEST_F(TensorCommand, ProcessesTrainToTheBitsOfThreads) {
   if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
@@ -26,10 +14,7 @@ TEST_F(TensorCommand, ProcessesTrainToTheBitsOfThreads) {
   for (const std::string more : {"--tp 2", "--tp 2 --pp 2"}) {
     SCOPED_TRACE(more);
     const std::string name = "many" + std::to_string(number++);
-    const std::string launch = "cd " + path("") + " && export XDG_CACHE_HOME=" + path("cache") + "; " +
-                               testing::mpi_environment + "mpirun -n 4 " SLUICE_BINARY " " + command + run(name) +
-                               more + " >" + path(".out") + " 2>" + path(".err") + " </dev/null";
-    ASSERT_EQ(std::system(launch.c_str()), 0) << read(path(".err"));
+    ASSERT_EQ(launched(command + run(name) + more), 0) << read(path(".err"));
     expect_same_run("one", name);
   }
 }
@@ -72,11 +57,7 @@ TEST_F(TensorCommand, AStoppedRunIsExportedWholeAndGoesOn) {
 
 /// Ranks follow from the mesh, and are compared with it where both are said.
 TEST_F(TensorCommand, IsAPartOfAMesh) {
-  std::string arguments = options() + "--pp 2 --dp 2 --tp 2 --json";
-  arguments.replace(0, 5, "plan");
-  const Finished f = sluice(arguments);
-  ASSERT_EQ(f.status, 0) << f.err;
-  const json mesh = json::parse(f.out)["ranks"];
+  const json mesh = planned("--pp 2 --dp 2 --tp 2")["ranks"];
   EXPECT_EQ(mesh["all"], 8);
   EXPECT_EQ(mesh["mesh"], (json{{"pp", 2}, {"dp", 2}, {"tp", 2}}));
   expect_refused(options() + "--run none --dp 2 --tp 2 --ranks 8",
