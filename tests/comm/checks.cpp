@@ -230,6 +230,14 @@ std::vector<std::string> check_messages(World& world, RankId rank) {
   // Who expects another size says so; the sender ends with it.
   std::array<float, 6> data{};
   const std::span<std::byte> all = std::as_writable_bytes(std::span(data));
+  // That ends all, also who still waits for a message of the sum: first rank 1 hears that the others have it.
+  if (rank > 1) {
+    const Status sent = communicator.send(0, 1, all.first(4));
+    found.expect(sent.ok() || sent.error().code == ErrorCode::cancelled, "send behind the sum");
+  } else if (rank == 1) {
+    for (std::size_t other = 2; other < ranks; ++other)
+      found.expect(communicator.receive(0, other, all.first(4)), "receive behind the sum");
+  }
   if (ranks > 1 && rank == 0) {
     const Status sent = communicator.send(0, 1, all.first(20));
     found.expect(sent.ok() || sent.error().code == ErrorCode::cancelled, "the sender did not end");
@@ -262,10 +270,12 @@ std::vector<std::string> check_groups(World& world, RankId rank) {
     std::vector<float> full(numel * members);
     const std::span<float> own = std::span(full).subspan(position * numel, numel);
     for (int round = 0; round < 20; ++round) {
-      for (std::size_t i = 0; i < full.size(); ++i) full[i] = static_cast<float>(i % numel + static_cast<std::size_t>(round));
+      for (std::size_t i = 0; i < full.size(); ++i)
+        full[i] = static_cast<float>(i % numel + static_cast<std::size_t>(round));
       if (!communicator.reduce_scatter(channel, full, own, room, RankSums::tree).ok()) return false;
       for (std::size_t i = 0; i < numel; ++i)
-        if (own[i] != static_cast<float>(members) * static_cast<float>(i + static_cast<std::size_t>(round))) return false;
+        if (own[i] != static_cast<float>(members) * static_cast<float>(i + static_cast<std::size_t>(round)))
+          return false;
     }
     return true;
   };
@@ -292,9 +302,9 @@ std::vector<std::string> check_cancelling(World& world, RankId rank) {
       communicator.cancel("enough");
     }
     const Status cancelled = communicator.reduce_scatter(0, full, own, room, RankSums::tree);
-    found.expect(!cancelled.ok() && cancelled.error().code == ErrorCode::cancelled &&
-                     cancelled.error().message == "enough",
-                 "not cancelled: " + (cancelled.ok() ? std::string("ended") : cancelled.error().message));
+    found.expect(
+        !cancelled.ok() && cancelled.error().code == ErrorCode::cancelled && cancelled.error().message == "enough",
+        "not cancelled: " + (cancelled.ok() ? std::string("ended") : cancelled.error().message));
     // Who prepares anew is not cancelled, and meets nobody's leftovers.
     found.expect(communicator.prepare(one_axis(ranks, rank), std::array{all_ranks}), "prepare");
     std::fill(full.begin(), full.end(), static_cast<float>(rank));

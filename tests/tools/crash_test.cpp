@@ -83,17 +83,40 @@ class Crash : public CommandTest {
 
   /// Until the run is described, which is before its first states, or the process has ended.
   void await_directory(const std::string& run, pid_t pid) const {
-    siginfo_t ended{};
-    while (!std::filesystem::exists(path(run + "/run.json")) && ended.si_pid == 0) {
+    while (!std::filesystem::exists(path(run + "/run.json")) && !has_ended(pid))
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOHANG | WNOWAIT);
-    }
   }
 
   /// Until one of its ranks has spoken: MPI_Init waits for two minutes for a rank that is lost before it has joined.
   void await_first_words(const std::string& run, pid_t pid) const {
     await_directory(run, pid);
     while (read(path("err")).empty() && kill(pid, 0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
+  static bool has_ended(pid_t pid) {
+    siginfo_t ended{};
+    return waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid != 0;
+  }
+  static constexpr double for_ever = 1e9;
+  std::int64_t steps_said(const std::string& run) const {
+    const std::string lines = read(path(run + "/metrics.jsonl"));
+    return std::ranges::count(lines, '\n');
+  }
+  /// Until the run has said so many steps, but no longer than so many seconds or until the process has ended.
+  void await_steps(const std::string& run, pid_t pid, std::int64_t steps, double seconds) const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (steps_said(run) < steps && std::chrono::steady_clock::now() < until && !has_ended(pid))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  /// In any step from the next to `last`, so many seconds of it gone at most. A time alone is no moment: what one run
+  /// took says little of another's where the drive is now quick and now slow.
+  void await_moment(const std::string& run, pid_t pid, std::int64_t last, double seconds,
+                    std::mt19937_64& random) const {
+    std::uniform_real_distribution<double> part(0, 1);
+    const std::int64_t said = steps_said(run), left = std::max<std::int64_t>(1, last - said);
+    const std::int64_t step = said + static_cast<std::int64_t>(part(random) * static_cast<double>(left));
+    await_steps(run, pid, step, for_ever);
+    await_steps(run, pid, step + 2, part(random) * seconds);
   }
 
   /// Exit status, or -1 after a kill.
@@ -165,8 +188,8 @@ TEST_F(Crash, WhenARankIsLostTheOthersSaySoAndTheRunGoesOn) {
   await_first_words("whole", whole);
   const Clock::time_point begin = Clock::now();
   ASSERT_EQ(finish(whole), 0) << read(path("err"));
-  // Moments after this one would mostly find a complete run.
-  const double spoken_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const std::int64_t steps = std::stoll(steps_);
+  const double step_seconds = std::chrono::duration<double>(Clock::now() - begin).count() / static_cast<double>(steps);
   const Ended expected = ended("whole");
 
   int done = 0, said = 0;
@@ -182,8 +205,8 @@ TEST_F(Crash, WhenARankIsLostTheOthersSaySoAndTheRunGoesOn) {
       pid_t victim = -1;
       if (disturbs) {
         await_first_words(run, pid);
-        std::uniform_real_distribution<double> moment(0, spoken_seconds * 0.9);
-        std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
+        // Later ones would mostly find a complete run.
+        await_moment(run, pid, steps - 2, 2 * step_seconds, random);
         const std::vector<pid_t> processes = children_of(pid);
         signalled = Clock::now();
         if (processes.size() == ranks) victim = processes[random() % ranks];
@@ -237,7 +260,7 @@ TEST_F(Crash, WhenARankIsLostTheOthersSaySoAndTheRunGoesOn) {
 }
 
 TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
-  const int kills_wanted = std::atoi(from_environment("SLUICE_CRASH_KILLS", "12").c_str());
+  const int kills_wanted = std::atoi(from_environment("SLUICE_CRASH_KILLS", "24").c_str());
   const std::uint64_t seed = std::strtoull(from_environment("SLUICE_CRASH_SEED", "20261122").c_str(), nullptr, 10);
   std::printf("%d kills of %s from seed %llu\n", kills_wanted, model_.c_str(), static_cast<unsigned long long>(seed));
   std::fflush(stdout);
@@ -246,10 +269,16 @@ TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
   using Clock = std::chrono::steady_clock;
   ASSERT_EQ(finish(start("first")), 0) << read(path("err"));  // also measures what later runs know
   const Clock::time_point begin = Clock::now();
-  ASSERT_EQ(finish(start("whole")), 0) << read(path("err"));
-  const double whole_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const pid_t whole = start("whole");
+  await_steps("whole", whole, 1, for_ever);
+  const Clock::time_point spoke = Clock::now();
+  ASSERT_EQ(finish(whole), 0) << read(path("err"));
+  const std::int64_t steps = std::stoll(steps_);
+  const double first_seconds = std::chrono::duration<double>(spoke - begin).count(),
+               step_seconds =
+                   std::chrono::duration<double>(Clock::now() - spoke).count() / static_cast<double>(steps - 1);
   const Ended expected = ended("whole");
-  ASSERT_EQ(expected.lines.size(), std::stoul(steps_));
+  ASSERT_EQ(std::ssize(expected.lines), steps);
   ASSERT_EQ(expected.lines, ended("first").lines);
 
   // A run is killed a few times and then left to end: on a busy machine kills at moments that a quiet one gave would
@@ -264,8 +293,11 @@ TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
       const pid_t pid = start(run, on_device ? "device" : "cpu");
       if (kills_here < kills_a_run && kills < kills_wanted) {
         if (on_device) await_directory(run, pid);  // finding its schedule may take longer than the run
-        std::uniform_real_distribution<double> moment(0, whole_seconds * (kills % 2 == 0 ? 0.4 : 1.1));
-        std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
+        if (kills % 4 == 0) {
+          await_moment(run, pid, 0, first_seconds, random);  // before its first step, or in it
+        } else {
+          await_moment(run, pid, steps, 2 * step_seconds, random);
+        }
         kill(pid, SIGKILL);
       }
       const int status = finish(pid);
