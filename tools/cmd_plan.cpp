@@ -108,14 +108,15 @@ Json to_json(const Prepared& run, const Findings& findings) {
                 {"collective", b.collective}, {"message", b.message}};
   const Workload& w = run.workload;
   if (w.ranks() > 1)
-    j["ranks"] = {{"all", w.ranks()},
-                  {"mesh", {{"pp", w.stages()}, {"dp", w.data_ranks()}, {"tp", w.tensor_ranks()}}},
-                  {"shard_group", w.shards()},
-                  {"replicas", w.replicas()},
-                  {"lots", w.lots * w.data_ranks()},
-                  {"reduction", reduction_names[static_cast<std::size_t>(w.reduction)]},
-                  {"reduce", rank_sums_names[static_cast<std::size_t>(w.sums)]},
-                  {"received_bytes_per_rank", plan_link_bytes(run.main()).collective}};
+    j["ranks"] = {
+        {"all", w.ranks()},
+        {"mesh", {{"pp", w.stages()}, {"dp", w.batch_ranks()}, {"cp", w.context_ranks()}, {"tp", w.tensor_ranks()}}},
+        {"shard_group", w.shards()},
+        {"replicas", w.replicas()},
+        {"lots", w.lots * w.batch_ranks()},
+        {"reduction", reduction_names[static_cast<std::size_t>(w.reduction)]},
+        {"reduce", rank_sums_names[static_cast<std::size_t>(w.sums)]},
+        {"received_bytes_per_rank", plan_link_bytes(run.main()).collective}};
   if (w.stages() > 1) j["pipeline"] = pipeline_json(run);
   const Schedule& s = run.search.schedule;
   j["schedule"] = {{"group", s.group},
@@ -238,10 +239,13 @@ void print_ranks(const Prepared& run) {
   std::printf("ranks           %d", w.ranks());
   if (const int machines = w.ranks() / ranks_of_machine(run.config); machines > 1)
     std::printf(" on %d machines; memory, drives and resources are those of one machine", machines);
-  if (w.stages() > 1 || w.tensor_ranks() > 1) {
+  if (w.stages() > 1 || w.context_ranks() > 1 || w.tensor_ranks() > 1) {
     std::printf(
-        "\nmesh            pp %d x dp %d x tp %d: rank = (stage x %d + share of the batch) x %d + part of sublayers",
-        w.stages(), w.data_ranks(), w.tensor_ranks(), w.data_ranks(), w.tensor_ranks());
+        "\nmesh            pp %d x cp %d x dp %d x tp %d: rank = ((stage x %d + slice of sequences) x %d + share of "
+        "the "
+        "batch) x %d + part of sublayers",
+        w.stages(), w.context_ranks(), w.batch_ranks(), w.tensor_ranks(), w.context_ranks(), w.batch_ranks(),
+        w.tensor_ranks());
     if (w.tensor_ranks() > ranks_of_machine(run.config)) std::printf("; sublayers are cut across machines");
   }
   const std::string states = w.data_ranks() == 1 ? "each has the states of its part of the model"

@@ -16,6 +16,7 @@ RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::se
   if (!given.contains("--ranks")) options.config.ranks = run.ranks;
   if (!given.contains("--pp")) options.config.stages = run.stages;
   if (!given.contains("--tp")) options.config.tensor = run.tensor;
+  if (!given.contains("--cp")) options.config.context = run.context;
   if (!given.contains("--pipeline"))
     options.pipeline = pipeline_order_names[static_cast<std::size_t>(run.pipeline.order)];
   if (!given.contains("--chunks") && !given.contains("--pipeline"))
@@ -23,7 +24,7 @@ RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::se
   // And what ranks share decides what --zero means.
   if (!given.contains("--reduction")) options.reduction = run.reduction == Reduction::pass ? "pass" : "last";
   const bool keeps_group =
-      options.zero != "0" && run.shard_group > 1 && data_ranks(options.config) % run.shard_group == 0;
+      options.zero != "0" && run.shard_group > 1 && batch_ranks(options.config) % run.shard_group == 0;
   if (!given.contains("--shard-group") && keeps_group) options.config.shard_group = run.shard_group;
   return options;
 }
@@ -87,11 +88,12 @@ namespace {
 /// Of what the mesh is said to be.
 Status check_product(const RunOptions& o) {
   const RunConfig& c = o.config;
-  const std::int64_t product = std::int64_t{c.stages} * o.data * c.tensor;
+  const std::int64_t product = std::int64_t{c.stages} * o.data * c.context * c.tensor;
   if (o.data == 0 || product == c.ranks) return success();
-  return bad_request("--pp " + std::to_string(c.stages) + " x --dp " + std::to_string(o.data) + " x --tp " +
-                     std::to_string(c.tensor) + " are " + std::to_string(product) + " ranks, and there are " +
-                     std::to_string(c.ranks) + "; leave one of them out");
+  return bad_request("--pp " + std::to_string(c.stages) + " x --dp " + std::to_string(o.data) + " x --cp " +
+                     std::to_string(c.context) + " x --tp " + std::to_string(c.tensor) + " are " +
+                     std::to_string(product) + " ranks, and there are " + std::to_string(c.ranks) +
+                     "; leave one of them out");
 }
 
 }  // namespace
@@ -101,12 +103,15 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   const bool has_run = directory.run().has_value();
   if (options.resume && !has_run)
     return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
-  const bool follows = (given.contains("--pp") || given.contains("--dp") || given.contains("--tp")) &&
-                       !given.contains("--ranks") && options.config.stages > 0 && options.config.tensor > 0;
+  const bool says_mesh =
+      given.contains("--pp") || given.contains("--dp") || given.contains("--cp") || given.contains("--tp");
+  const bool follows = says_mesh && !given.contains("--ranks") && options.config.stages > 0 &&
+                       options.config.context > 0 && options.config.tensor > 0;
   if (!has_run) {
     SLUICE_TRY(check_parts(options.config, data_needed));
     RunOptions all = options;
-    if (follows) all.config.ranks = all.config.stages * std::max(1, options.data) * all.config.tensor;
+    if (follows)
+      all.config.ranks = all.config.stages * std::max(1, options.data) * all.config.context * all.config.tensor;
     SLUICE_TRY(check_product(all));
     return resolve(all);
   }
@@ -115,7 +120,8 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   RunOptions all = with_batch_of(stored, options, given);
   std::set<std::string> said = given;
   if (follows) {  // as many ranks a stage as there were
-    all.config.ranks = (options.data > 0 ? options.data : data_ranks(stored)) * all.config.stages * all.config.tensor;
+    all.config.ranks = (options.data > 0 ? options.data : batch_ranks(stored)) * all.config.stages *
+                       all.config.context * all.config.tensor;
     said.insert("--ranks");
   }
   SLUICE_TRY(check_product(all));

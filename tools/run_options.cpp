@@ -155,10 +155,10 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option("--ranks", c.ranks, "ranks in this process; those that mpirun starts are its processes")
       ->capture_default_str()
       ->group("Batch");
-  app->add_option(
-         "--dp", o->data,
-         "ranks that each have a part of every batch (data parallelism). Default: --ranks / --pp / --tp, and where "
-         "--ranks is not given either, 1")
+  app->add_option("--dp", o->data,
+                  "ranks that each have a part of every batch (data parallelism). Default: --ranks / --pp / --cp / "
+                  "--tp, and where "
+                  "--ranks is not given either, 1")
       ->check(more_than(0))
       ->group("Batch");
   app->add_option(
@@ -170,9 +170,17 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
+         "--cp", c.context,
+         "ranks that each have a slice of every sequence (context parallelism, as DeepSpeed-Ulysses has it): in "
+         "attention each has some heads of whole sequences. They share states as those of --dp do. Bits depend on it, "
+         "and a run keeps it")
+      ->check(more_than(0))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option(
          "--pp", c.stages,
          "stages of a pipeline that the model is cut into, each with its part of the parameters and states; the "
-         "ranks of a stage, --ranks / --pp / --tp, each have a part of every batch. No bit depends on it")
+         "ranks of a stage, --ranks / --pp / --cp / --tp, each have a part of every batch. No bit depends on it")
       ->check(more_than(0))
       ->capture_default_str()
       ->group("Batch");
@@ -371,7 +379,7 @@ Status resolve_zero(const RunOptions& o, RunConfig& c) {
     if (c.reduction == Reduction::pass) return contradicts("--reduction pass", "that gradients are added up once");
     return success();
   }
-  const std::int64_t at_once = std::int64_t{c.micro_batch} * data_ranks(c);
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * batch_ranks(c);
   const int micro_batches = at_once > 0 ? static_cast<int>(c.batch / at_once) : 1;
   if (c.reduction == Reduction::last && c.wish.group && *c.wish.group < micro_batches)
     return contradicts(o.group > 0 ? "--group " + std::to_string(o.group) : "--schedule " + o.schedule,
@@ -405,7 +413,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
                                                      : LrSchedule::constant;
   c.optimizer.lr_end = o.lr_end.value_or(c.optimizer.lr / 10);
   SLUICE_ASSIGN(c.nvme, split_list("--nvme", o.nvme));
-  const std::int64_t at_once = std::int64_t{c.micro_batch} * data_ranks(c);
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * batch_ranks(c);
   const int micro_batches = at_once > 0 ? static_cast<int>(c.batch / at_once) : 1;
   if (o.group > 0 && o.schedule != "auto") return bad_request("give either --group or --schedule, not both");
   if (o.group > 0) c.wish.group = o.group;

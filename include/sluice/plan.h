@@ -95,7 +95,15 @@ enum class OpKind : std::uint8_t {
   part_logits,     ///< head, of a chunk of tokens: normed, parameters, tokens -> logits, vocabulary_part
   part_gradient,   ///< head, of a chunk: normed, logits, all vocabulary parts -> loss, a part of d_sum, gradient (+=)
   part_loss,       ///< head in evaluation, of a chunk: all vocabulary parts, tokens -> loss
-  accumulate,      ///< dst += src, fp32
+  // attention where ranks have slices of sequences (src/model/context-inl.h)
+  qkv,            ///< x_in or normed, parameters -> leaving: what each rank's heads are to have of the slice; saved
+  core,           ///< mixed -> attended, lse
+  out,            ///< arrived: attended of all heads of the slice, parameters -> x_out, or a part of the sum
+  out_backward,   ///< arrived: the same, parameters, d_out -> leaving: its gradient, by head; gradient (+=)
+  core_backward,  ///< mixed, attended, lse, arrived: the gradient of attended -> leaving: that of mixed
+  qkv_backward,   ///< arrived: that, of the slice; saved, x_in or normed, parameters -> d_in, or a part of d_sum,
+                  ///< gradient (+=)
+  accumulate,     ///< dst += src, fp32
   // h2d, d2h lanes
   copy,  ///< src -> dst
   // input lane
@@ -114,19 +122,21 @@ enum class OpKind : std::uint8_t {
   // comm lane
   all_gather,      ///< own part of dst is filled; the others' parts arrive
   reduce_scatter,  ///< full src on every rank -> own part, summed over the group, in dst
+  all_to_all,      ///< of each of `pieces` equal pieces of src, part m goes to member m -> the members' parts, in dst
   // send and receive lanes
   send,     ///< src -> the dst of a receive of the group's member at `peer`
   receive,  ///< the src of a send of the group's member at `peer` -> dst
   // comm lane
   barrier,  ///< nothing is given: what follows comes after what every rank has committed before it
 };
-constexpr std::array<const char*, 35> op_names{
+constexpr std::array<const char*, 42> op_names{
     "forward",      "recompute",      "backward",      "backward_input", "backward_weight", "forward_backward",
     "loss",         "logits",         "enter",         "leave",          "expose",          "enter_backward",
     "part_forward", "part_recompute", "part_backward", "part_logits",    "part_gradient",   "part_loss",
+    "qkv",          "core",           "out",           "out_backward",   "core_backward",   "qkv_backward",
     "accumulate",   "copy",           "load_tokens",   "read",           "write",           "sync",
     "commit",       "grad_norm",      "update",        "verify",         "control",         "step_end",
-    "all_gather",   "reduce_scatter", "send",          "receive",        "barrier"};
+    "all_gather",   "reduce_scatter", "all_to_all",    "send",           "receive",         "barrier"};
 
 constexpr bool is_message(OpKind kind) { return kind == OpKind::send || kind == OpKind::receive; }
 
@@ -145,6 +155,11 @@ enum class Role : std::uint8_t {
   sum,     // fp32, of what all ranks' parts of a sublayer make; d_sum: of the gradient of normed
   d_sum,
   vocabulary_part,
+  leaving,  // what an all_to_all of attention is to take to other ranks, and what one has brought
+  arrived,
+  mixed,  // of own heads and whole sequences: q, k and v; attention's output; the log-sum-exp of scores
+  attended,
+  lse,
   deferred,  // what the backward pass to a sublayer's input leaves for that to its parameters
   d_out,
   d_in,
@@ -240,6 +255,7 @@ struct Op {
   /// the same peer.
   std::int32_t collective = -1;
   std::int32_t peer = -1;          ///< send, receive: position in the group of who is at the other end
+  std::int32_t pieces = 1;         ///< all_to_all
   bool accumulate = false;         ///< backward, grad_norm: add to what is there instead of setting it
   RankSums sums = RankSums::tree;  ///< reduce_scatter
   bool is_replica = false;         ///< control: another rank counts the norm of the same gradients
@@ -265,7 +281,7 @@ struct Arena {
 enum class PlanKind : std::uint8_t { train, flush, evaluate, decode };
 constexpr std::array<const char*, 4> plan_kind_names{"train", "flush", "evaluate", "decode"};
 
-constexpr std::uint32_t plan_schema_version = 4;
+constexpr std::uint32_t plan_schema_version = 5;
 
 struct StepPlan {
   PlanKind kind = PlanKind::train;

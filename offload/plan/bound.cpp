@@ -51,11 +51,15 @@ double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
   At at;
   for (const Op& op : plan.ops) {
     if (is_compute(op.kind)) {
-      const bool backward = op.kind == OpKind::recompute || op.kind == OpKind::backward ||
-                            op.kind == OpKind::backward_input || op.kind == OpKind::backward_weight ||
-                            op.kind == OpKind::part_recompute || op.kind == OpKind::expose ||
-                            op.kind == OpKind::part_backward || op.kind == OpKind::enter_backward ||
-                            (op.kind == OpKind::accumulate && at.backward);
+      // Of ops that are of both passes, those are of the way back that follow one of a later unit.
+      const bool is_of_both = op.kind == OpKind::enter || op.kind == OpKind::qkv || op.kind == OpKind::core;
+      const bool came_back = at.unit > op.unit || (at.unit == op.unit && at.backward);
+      const bool backward =
+          op.kind == OpKind::recompute || op.kind == OpKind::backward || op.kind == OpKind::backward_input ||
+          op.kind == OpKind::backward_weight || op.kind == OpKind::part_recompute || op.kind == OpKind::expose ||
+          op.kind == OpKind::part_backward || op.kind == OpKind::enter_backward || op.kind == OpKind::out_backward ||
+          op.kind == OpKind::core_backward || op.kind == OpKind::qkv_backward || (is_of_both && came_back) ||
+          (op.kind == OpKind::accumulate && at.backward);
       if (at.started && (at.unit != op.unit || at.backward != backward)) ++at.pass;
       at = {at.pass, true, op.unit, backward};
       if (at.pass == passes.size()) passes.emplace_back();

@@ -85,7 +85,7 @@ double CostModel::message_seconds(const Op& op, bool with_latency) const {
   const double part = static_cast<double>(op.bytes) / (members - 1);
   const auto seconds = [&](const std::optional<MessageRates>& measured, double bytes) {
     const MessageRates rates = measured.value_or(MessageRates());
-    const bool gathers = op.kind == OpKind::all_gather;
+    const bool gathers = op.kind != OpKind::reduce_scatter;
     return bytes == 0 ? 0.0
                       : (with_latency ? rates.latency_seconds : 0) +
                             bytes / (gathers ? rates.gather_bytes_per_second : rates.reduce_bytes_per_second);
@@ -158,6 +158,7 @@ OpCost CostModel::cost(const Op& op) const {
       break;
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
+    case OpKind::all_to_all:
       c.seconds = (hw_.ranks_apart ? message_seconds(op, true) : bytes / hw_.memory_bytes_per_second) + overhead;
       c.network_seconds = hw_.ranks_apart ? message_seconds(op, false) : 0;
       c.group = op.group;

@@ -195,8 +195,10 @@ class World {
       const Member& other = *members_[first];
       const OpId partner = other.program.op(node);
       const Op& theirs = other.plan.ops[partner];
-      const bool is_pair = is_message(op.kind) ? is_message(theirs.kind) && theirs.kind != op.kind : theirs.kind == op.kind;
-      if (!is_pair || theirs.bytes != op.bytes || theirs.unit != op.unit || theirs.micro_batch != op.micro_batch)
+      const bool is_pair =
+          is_message(op.kind) ? is_message(theirs.kind) && theirs.kind != op.kind : theirs.kind == op.kind;
+      if (!is_pair || theirs.bytes != op.bytes || theirs.pieces != op.pieces || theirs.unit != op.unit ||
+          theirs.micro_batch != op.micro_batch)
         add(Violation::Kind::collective_order, partner, id,
             describe(other.plan, partner) + " and " + describe(self.plan, id) +
                 " are in the same turn of their group but not the same collective");

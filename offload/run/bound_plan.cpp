@@ -22,7 +22,8 @@ const Operand* find_role(std::span<const Operand> operands, Role role) {
 std::vector<Role> needed_roles(const Op& op, LaneKind lane, Dtype dtype) {
   switch (op.kind) {
     case OpKind::accumulate:
-    case OpKind::reduce_scatter: return {Role::src, Role::dst};
+    case OpKind::reduce_scatter:
+    case OpKind::all_to_all: return {Role::src, Role::dst};
     case OpKind::send: return {Role::src};
     case OpKind::receive: return {Role::dst};
     case OpKind::grad_norm: return {Role::gradient, Role::control};
@@ -58,6 +59,11 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, const BindPa
   if (op.kind == OpKind::all_gather) fits = !operands.empty() && gathered(operands).size() % members == 0;
   if (op.kind == OpKind::reduce_scatter)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes * members;
+  if (op.kind == OpKind::all_to_all) {
+    const std::uint64_t bytes = find_role(operands, Role::src)->bytes;
+    fits = op.pieces > 0 && bytes == find_role(operands, Role::dst)->bytes &&
+           bytes % (members * static_cast<std::uint64_t>(op.pieces)) == 0;
+  }
   if (fits) return success();
   return bad_request("operands have the wrong sizes");
 }

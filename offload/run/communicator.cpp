@@ -21,18 +21,23 @@ std::span<T> part_of(std::span<T> data, std::size_t index, std::size_t count) {
 
 }  // namespace
 
-Status Communicator::all_to_all(std::int32_t channel, std::span<const std::byte> from, std::span<std::byte> to) {
-  const std::size_t count = members(channel), own = position(channel), part = from.size() / count;
-  SLUICE_CHECK(from.size() == to.size() && part * count == from.size(), "(%zu bytes, %zu, %zu members)", from.size(),
-               to.size(), count);
+Status Communicator::all_to_all(std::int32_t channel, std::span<const std::byte> from, std::span<std::byte> to,
+                                std::size_t pieces) {
+  const std::size_t count = members(channel), own = position(channel), part = from.size() / count / pieces;
+  SLUICE_CHECK(from.size() == to.size() && part * count * pieces == from.size(),
+               "(%zu bytes, %zu, %zu pieces, %zu members)", from.size(), to.size(), pieces, count);
+  const auto place = [&](std::size_t piece, std::size_t member) { return (piece * count + member) * part; };
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
   for (std::size_t step = 1; step < count; ++step) {
     const std::size_t to_member = (own + step) % count, from_member = (own + count - step) % count;
-    out.push_back({to_member, from.subspan(to_member * part, part)});
-    in.push_back({from_member, to.subspan(from_member * part, part)});
+    for (std::size_t p = 0; p < pieces; ++p) {
+      out.push_back({to_member, from.subspan(place(p, to_member), part)});
+      in.push_back({from_member, to.subspan(place(p, from_member), part)});
+    }
   }
-  if (part > 0) std::memcpy(to.data() + own * part, from.data() + own * part, part);
+  for (std::size_t p = 0; p < pieces && part > 0; ++p)
+    std::memcpy(to.data() + place(p, own), from.data() + place(p, own), part);
   return exchange(channel, out, in);
 }
 

@@ -37,15 +37,16 @@ class Communicator {
 
   /// Once before the threads of a plan start, when no collective of this rank is under way: forgets an earlier
   /// cancel(). All ranks call it, in any order, as often as each other; where sums are the library's own, which needs
-  /// to be known here, it returns when all have called it. Errors: bad_request where the topology is not of these ranks.
+  /// to be known here, it returns when all have called it. Errors: bad_request where the topology is not of these
+  /// ranks.
   virtual Status prepare(const Topology& topology, std::span<const AxisSet> groups, bool sums_natively = false) = 0;
 
   /// `full` is members x part bytes; the caller's own part lies at its position and is filled; the others' arrive.
   virtual Status all_gather(std::int32_t channel, std::span<std::byte> full) = 0;
 
-  /// part[i] = sum over members of full_m[position * part.size() + i], as `sums` says; full has members x part elements.
-  /// `part` may be the caller's own part of `full`. `room` is host memory for what arrives, where ranks do not share
-  /// theirs (sluice/exchange.h).
+  /// part[i] = sum over members of full_m[position * part.size() + i], as `sums` says; full has members x part
+  /// elements. `part` may be the caller's own part of `full`. `room` is host memory for what arrives, where ranks do
+  /// not share theirs (sluice/exchange.h).
   virtual Status reduce_scatter(std::int32_t channel, std::span<const float> full, std::span<float> part,
                                 std::span<std::byte> room, RankSums sums) = 0;
 
@@ -61,8 +62,10 @@ class Communicator {
   virtual std::size_t position(std::int32_t channel) const = 0;
 
   // Made of those.
-  /// Both are members x part bytes: part m of `from` goes to member m, and part m of `to` comes from it.
-  Status all_to_all(std::int32_t channel, std::span<const std::byte> from, std::span<std::byte> to);
+  /// Both are pieces x members x part bytes: of each piece, part m of `from` goes to member m, and part m of `to` comes
+  /// from it.
+  Status all_to_all(std::int32_t channel, std::span<const std::byte> from, std::span<std::byte> to,
+                    std::size_t pieces = 1);
   /// The root's data, on all members.
   Status broadcast(std::int32_t channel, std::size_t root, std::span<std::byte> data);
   /// full[i] = sum over members of full_m[i], on all of them; full has members x part elements.

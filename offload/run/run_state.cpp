@@ -22,6 +22,7 @@ void count_moved(const BoundOp& op, MovedBytes& moved) {
     case OpKind::read: moved.nvme_read += transferred; break;
     case OpKind::write: moved.nvme_write += transferred; break;
     case OpKind::all_gather:
+    case OpKind::all_to_all:
     case OpKind::reduce_scatter: moved.collective += op.op->bytes; break;
     case OpKind::receive: moved.message += op.op->bytes; break;
     default: break;

@@ -75,6 +75,7 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::step_end: return step_end(op, params);
     case OpKind::all_gather: return all_gather(op);
     case OpKind::reduce_scatter: return reduce_scatter(op);
+    case OpKind::all_to_all: return all_to_all(op);
     case OpKind::barrier: {
       std::int64_t nothing = 0;
       return parts_.communicator->sum(op.op->group, std::span(&nothing, 1));
@@ -101,6 +102,12 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::part_logits:
     case OpKind::part_gradient:
     case OpKind::part_loss:
+    case OpKind::qkv:
+    case OpKind::core:
+    case OpKind::out:
+    case OpKind::out_backward:
+    case OpKind::core_backward:
+    case OpKind::qkv_backward:
     case OpKind::loss:
     case OpKind::logits: return parts_.backend->run(*plan_, *op.op, op.operands, params);
   }
@@ -248,6 +255,15 @@ Status StepOps::reduce_scatter(const BoundOp& op) {
   // Ranks that share memory read each other's fp32.
   const std::uint64_t arrived = room != nullptr ? wire_bytes(op.op->sums, dst->bytes) : dst->bytes;
   add(collective_, arrived * (members(*op.op) - 1));
+  return success();
+}
+
+Status StepOps::all_to_all(const BoundOp& op) {
+  const Operand &src = *op.find(Role::src), &dst = *op.find(Role::dst);
+  SLUICE_TRY(parts_.communicator->all_to_all(op.op->group, {src.data, src.bytes}, {dst.data, dst.bytes},
+                                             static_cast<std::size_t>(op.op->pieces)));
+  const std::size_t ranks = members(*op.op);
+  add(collective_, dst.bytes / ranks * (ranks - 1));
   return success();
 }
 

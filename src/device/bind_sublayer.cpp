@@ -14,6 +14,7 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
   a.words = options.words;
   a.leads = options.leads;
   a.chunk = op.chunk;
+  a.position0 = options.position0;
   if (plan.kind == PlanKind::decode) {
     a.shape = {1, params.tokens};
     a.position0 = params.position;
@@ -28,6 +29,11 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
       case Role::x_in: a.x_in = o.data; break;
       case Role::x_out: a.x_out = o.data; break;
       case Role::saved: a.saved = o.data; break;
+      case Role::leaving: a.leaving = o.data; break;
+      case Role::arrived: a.arrived = o.data; break;
+      case Role::mixed: a.mixed = o.data; break;
+      case Role::attended: a.attended = o.data; break;
+      case Role::lse: a.lse = reinterpret_cast<float*>(o.data); break;
       case Role::deferred: a.deferred = o.data; break;
       case Role::normed: a.normed = o.data; break;
       case Role::sum: a.sum = reinterpret_cast<float*>(o.data); break;

@@ -69,12 +69,12 @@ struct UnitBench {
 
 /// Documents of about that length, which cost as much as equal ones. Equal ones would end with the kernels' blocks, and
 /// so take fewer of them than those of data do.
-void fill_positions(std::span<std::int32_t> positions, BatchShape shape, std::int64_t length) {
+void fill_positions(std::span<std::int32_t> positions, std::int64_t sequence, std::int64_t length) {
   constexpr std::array parts{0.8, 1.19, 0.93, 1.06};
   std::size_t document = 0;
   std::int64_t at = 0, end = 0;
   for (std::size_t i = 0; i < positions.size(); ++i, ++at) {
-    const bool row_begins = i % static_cast<std::size_t>(shape.sequence) == 0;
+    const bool row_begins = i % static_cast<std::size_t>(sequence) == 0;
     if (row_begins || at == end) {
       at = 0;
       end = std::max<std::int64_t>(1, std::llround(parts[document++ % parts.size()] * static_cast<double>(length)));
@@ -128,6 +128,15 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
     SLUICE_ASSIGN(a.vocabulary_parts, place.copy(std::span<const kernels::VocabularyPart>(parts)));
     a.words = d.vocabulary;
   }
+  if (shape.context > 1 && unit.kind == Sublayer::attention) {
+    const ContextSaved kept(Dims(model, shape, dtype, *workload.kernels));
+    SLUICE_ASSIGN(a.leaving, place.noise(kept.mixed.bytes, dtype, 1));
+    SLUICE_ASSIGN(a.arrived, place.noise(kept.mixed.bytes, dtype, 1));
+    SLUICE_ASSIGN(a.mixed, place.noise(kept.mixed.bytes, dtype, 1));
+    SLUICE_ASSIGN(a.attended, place.noise(kept.attended.bytes, dtype, 1));
+    SLUICE_ASSIGN(std::byte * lse, place.noise(kept.lse.bytes, Dtype::f32, 1));
+    a.lse = reinterpret_cast<float*>(lse);
+  }
   const bool splits = workload.splits_backward;
   const std::uint64_t workspace =
       std::max({cost.forward_workspace_bytes, cost.backward_workspace_bytes, cost.slice_workspace_bytes,
@@ -138,10 +147,13 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   SLUICE_ASSIGN(std::byte * scratch, place.noise(workspace, Dtype::f32, 1));
   a.workspace = {scratch, workspace};
   std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, workload.documents) / sizeof(std::int32_t));
-  const std::size_t words = 2 * static_cast<std::size_t>(shape.tokens());
+  const std::size_t own = static_cast<std::size_t>(shape.tokens()), words = 2 * own;
   for (std::size_t i = 0; i < words; ++i)
     tokens[i] = static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
-  if (workload.documents) fill_positions(std::span(tokens).subspan(words), shape, workload.document_length);
+  if (workload.documents) {
+    fill_positions(std::span(tokens).subspan(words, own), shape.sequence, workload.document_length);
+    fill_positions(std::span(tokens).subspan(words + own), shape.whole(), workload.document_length);
+  }
   SLUICE_ASSIGN(std::int32_t * planes, place.copy(std::span<const std::int32_t>(tokens)));
   a.tokens = TokenPlanes::at(planes, shape, workload.documents);
   const double no_loss = 0;
@@ -170,10 +182,12 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
     SLUICE_TRY(bench.run(kind == OpKind::part_backward ? OpKind::part_recompute : OpKind::recompute, before));
     if (kind == OpKind::backward_weight) SLUICE_TRY(bench.run(OpKind::backward_input, before));
   }
+  if (kind == OpKind::core_backward) SLUICE_TRY(bench.run(OpKind::core, args));
   if (kind == OpKind::backward_weight) args.parameters = nullptr;
   if (kind == OpKind::backward_input) {
     args.gradient = nullptr;
-  } else if (goes_back(kind) || kind == OpKind::forward_backward || kind == OpKind::part_gradient) {
+  } else if (goes_back(kind) || kind == OpKind::forward_backward || kind == OpKind::part_gradient ||
+             kind == OpKind::out_backward || kind == OpKind::qkv_backward) {
     // A step's first micro-batch sets gradients, the others add to them: kernels are chosen for both.
     SLUICE_TRY(bench.run(kind, args));
     args.accumulate = true;
@@ -205,6 +219,14 @@ struct Task {
 /// The sublayer's ops in the plans of a run: training evaluates too.
 std::vector<OpKind> ops_of(Sublayer sublayer, const Workload& workload) {
   const PlanKind main = workload.main_kind();
+  if (sublayer == Sublayer::attention && workload.shape.context > 1) {
+    std::vector<OpKind> ops{OpKind::qkv, OpKind::core, OpKind::out};
+    const bool trains = main == PlanKind::train;
+    if (trains) ops.insert(ops.end(), {OpKind::out_backward, OpKind::core_backward, OpKind::qkv_backward});
+    if (workload.split != nullptr) ops.insert(ops.end(), {OpKind::enter, OpKind::leave});
+    if (workload.split != nullptr && trains) ops.insert(ops.end(), {OpKind::expose, OpKind::enter_backward});
+    return ops;
+  }
   if (workload.split != nullptr) {
     const std::vector<OpKind> head{OpKind::enter, OpKind::part_logits, OpKind::part_loss},
         body{OpKind::enter, OpKind::part_forward, OpKind::leave};
@@ -262,7 +284,7 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
   if (profile.device)
     for (const auto& [key, choices] : profile.device->choices) made.insert(choices.begin(), choices.end());
   SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(workload.threads, made));
-  const RopeTable rope = make_rope_table(workload.model->config, workload.shape.sequence);
+  const RopeTable rope = make_rope_table(workload.model->config, workload.shape.whole());
   const bool bf16 = workload.dtype == Dtype::bf16;
   const double best_rate = profile.device ? (bf16 ? profile.device->gemm_flops_bf16 : profile.device->gemm_flops_f32)
                                           : (bf16 ? profile.gemm_flops_bf16 : profile.gemm_flops_f32);

@@ -79,6 +79,25 @@ struct AttentionSublayer {
     return shape;
   }
 
+  void project(const T* normed, std::int64_t rows, T* qkv, std::span<std::byte> scratch) const {
+    into.forward(device, normed, rows, qkv, scratch);
+    add_bias(device, into_bias, qkv, d.qkv, rows, d.qkv);
+    add_bias(device, q_bias, qkv, d.qkv, rows, d.q);
+    add_bias(device, k_bias, qkv + d.q, d.qkv, rows, d.kv);
+    add_bias(device, v_bias, qkv + d.q + d.kv, d.qkv, rows, d.kv);
+  }
+
+  /// From attention's output of some tokens to the sublayer's, or to a part of the sum over ranks.
+  void finish(const T* out, std::int64_t token, std::int64_t rows, std::span<std::byte> scratch) const {
+    const std::int64_t at = token * d.hidden;
+    if (args.sum != nullptr)
+      return back.forward(device, out, rows, kernels::Matrix{args.sum + at, Dtype::f32, d.hidden}, scratch);
+    T* x_out = reinterpret_cast<T*>(args.x_out) + at;
+    back.forward(device, out, rows, x_out, scratch);
+    add_bias(device, back_bias, x_out, d.hidden, rows, d.hidden);
+    device.add(reinterpret_cast<const T*>(args.x_in) + at, x_out, x_out, rows * d.hidden);
+  }
+
   /// From the normed input of a chunk to attention's output, which is returned, with what is kept on the way.
   const T* attend(const AttentionForwardSpace& space, const T* normed, std::int64_t first,
                   std::int64_t sequences) const {
@@ -88,11 +107,7 @@ struct AttentionSublayer {
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence, at = keeps ? token : 0;
     T* qkv = reinterpret_cast<T*>(kept.qkv) + at * d.qkv;
     T* out = reinterpret_cast<T*>(kept.out) + at * d.q;
-    into.forward(device, normed, rows, qkv, space.scratch);
-    add_bias(device, into_bias, qkv, d.qkv, rows, d.qkv);
-    add_bias(device, q_bias, qkv, d.qkv, rows, d.q);
-    add_bias(device, k_bias, qkv + d.q, d.qkv, rows, d.kv);
-    add_bias(device, v_bias, qkv + d.q + d.kv, d.qkv, rows, d.kv);
+    project(normed, rows, qkv, space.scratch);
     T* turned = qkv;
     if (d.qk_norm) {
       turned = reinterpret_cast<T*>(space.turned);
@@ -114,19 +129,14 @@ struct AttentionSublayer {
     T* normed = reinterpret_cast<T*>(space.normed);
     norm.forward(device, x, rows, normed, space.statistics);
     const T* out = attend(space, normed, first, sequences);
-    if (args.x_out == nullptr) return;
-    T* x_out = reinterpret_cast<T*>(args.x_out) + token * d.hidden;
-    back.forward(device, out, rows, x_out, space.scratch);
-    add_bias(device, back_bias, x_out, d.hidden, rows, d.hidden);
-    device.add(x, x_out, x_out, rows * d.hidden);
+    if (args.x_out != nullptr) finish(out, token, rows, space.scratch);
   }
 
   void part_forward_chunk(std::int64_t first, std::int64_t sequences) const {
     const AttentionForwardSpace space(Carver(args.workspace.data()), d, keys());
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     const T* out = attend(space, reinterpret_cast<const T*>(args.normed) + token * d.hidden, first, sequences);
-    if (args.sum == nullptr) return;
-    back.forward(device, out, rows, kernels::Matrix{args.sum + token * d.hidden, Dtype::f32, d.hidden}, space.scratch);
+    if (args.sum != nullptr) finish(out, token, rows, space.scratch);
   }
 
   void part_backward_chunk(std::int64_t first, std::int64_t sequences) const {
@@ -141,7 +151,7 @@ struct AttentionSublayer {
     back.weight_gradient(device, out, d_out, rows, accumulate, space.scratch);
     back.input_gradient(device, d_out, rows, narrow, space.scratch);
     const T* d_project = project_backward(space, kept, token, sequences, narrow);
-    projection_gradients(space, normed, d_project, rows, accumulate);
+    projection_gradients(normed, d_project, rows, accumulate, space.scratch);
     into.input_gradient(device, d_project, d.qkv, rows,
                         kernels::Matrix{args.d_sum + token * d.hidden, Dtype::f32, d.hidden}, space.scratch);
   }
@@ -179,9 +189,13 @@ struct AttentionSublayer {
                           std::int64_t rows, const T* d_qkv, float* d_q_norm, float* d_k_norm) const {
     const T* qkv = reinterpret_cast<const T*>(kept.qkv) + token * d.qkv;
     T* turned = reinterpret_cast<T*>(space.turned);
-    device.rmsnorm_heads_backward(head_norms(), qkv, d.qkv, static_cast<const float*>(space.head_rstd), d_qkv, rows,
-                                  turned, d_q_norm, d_k_norm, reinterpret_cast<float*>(space.scratch.data()));
+    norms_backward(qkv, space.head_rstd, d_qkv, rows, turned, d_q_norm, d_k_norm, space.scratch);
     return turned;
+  }
+  void norms_backward(const T* qkv, const float* head_rstd, const T* d_turned, std::int64_t rows, T* d_qkv,
+                      float* d_q_norm, float* d_k_norm, std::span<std::byte> scratch) const {
+    device.rmsnorm_heads_backward(head_norms(), qkv, d.qkv, head_rstd, d_turned, rows, d_qkv, d_q_norm, d_k_norm,
+                                  reinterpret_cast<float*>(scratch.data()));
   }
   void copy_values(const T* from, T* to, std::int64_t rows) const {
     const std::int64_t v = d.q + d.kv, element = sizeof(T);
@@ -196,26 +210,34 @@ struct AttentionSublayer {
     const T* x = reinterpret_cast<const T*>(args.x_in) + token * d.hidden;
     const T* out = reinterpret_cast<const T*>(kept.out) + token * d.q;
     const T* d_out = reinterpret_cast<const T*>(args.d_out) + token * d.hidden;
-    T* d_in = reinterpret_cast<T*>(args.d_in) + token * d.hidden;
     T* narrow = reinterpret_cast<T*>(space.narrow);
     back.weight_gradient(device, out, d_out, rows, accumulate, space.scratch);
     bias_gradient(device, back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
     back.input_gradient(device, d_out, rows, narrow, space.scratch);
     const T* d_project = project_backward(space, kept, token, sequences, narrow);
     norm.forward(device, x, rows, narrow, space.statistics);
-    projection_gradients(space, narrow, d_project, rows, accumulate);
+    projection_gradients(narrow, d_project, rows, accumulate, space.scratch);
     into.input_gradient(device, d_project, rows, narrow, space.scratch);
-    device.copy(d_in, d_out, static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
-    norm.backward(device, x, space.statistics, narrow, rows, d_in, true, space.scratch);
+    through_norm(token, rows, space.statistics, narrow, space.scratch);
   }
 
-  void projection_gradients(const AttentionBackwardSpace& space, const T* normed, const T* d_project, std::int64_t rows,
-                            bool accumulate) const {
-    into.weight_gradient(device, normed, d_project, rows, accumulate, space.scratch);
-    bias_gradient(device, into_bias, d_project, d.qkv, rows, d.qkv, space.scratch);
-    bias_gradient(device, q_bias, d_project, d.qkv, rows, d.q, space.scratch);
-    bias_gradient(device, k_bias, d_project + d.q, d.qkv, rows, d.kv, space.scratch);
-    bias_gradient(device, v_bias, d_project + d.q + d.kv, d.qkv, rows, d.kv, space.scratch);
+  void projection_gradients(const T* normed, const T* d_project, std::int64_t rows, bool accumulate,
+                            std::span<std::byte> scratch) const {
+    into.weight_gradient(device, normed, d_project, rows, accumulate, scratch);
+    bias_gradient(device, into_bias, d_project, d.qkv, rows, d.qkv, scratch);
+    bias_gradient(device, q_bias, d_project, d.qkv, rows, d.q, scratch);
+    bias_gradient(device, k_bias, d_project + d.q, d.qkv, rows, d.kv, scratch);
+    bias_gradient(device, v_bias, d_project + d.q + d.kv, d.qkv, rows, d.kv, scratch);
+  }
+
+  /// The gradient of x, of what comes through the norm, whose statistics are there, and of the residual.
+  void through_norm(std::int64_t token, std::int64_t rows, const float* statistics, const T* d_normed,
+                    std::span<std::byte> scratch) const {
+    const std::int64_t at = token * d.hidden;
+    T* d_in = reinterpret_cast<T*>(args.d_in) + at;
+    device.copy(d_in, reinterpret_cast<const T*>(args.d_out) + at,
+                static_cast<std::size_t>(rows * d.hidden) * sizeof(T));
+    norm.backward(device, reinterpret_cast<const T*>(args.x_in) + at, statistics, d_normed, rows, d_in, true, scratch);
   }
 
   void backward_input_chunk(std::int64_t first, std::int64_t sequences) const {
@@ -272,7 +294,7 @@ struct AttentionSublayer {
       copy_values(d_qkv, turned, rows);
     }
     own.forward(device, x, rows, narrow, space.statistics);
-    projection_gradients(space, narrow, d_project, rows, accumulate);
+    projection_gradients(narrow, d_project, rows, accumulate, space.scratch);
     own.backward(device, x, space.statistics, d_normed, rows, d_normed, false, space.scratch);
   }
 

@@ -25,4 +25,16 @@ inline kernels::AttentionShape attention_shape(const Dims& d, std::int64_t seque
   return s;
 }
 
+/// The same of own heads of whole sequences, where ranks have slices of them.
+inline kernels::AttentionShape whole_attention_shape(const Dims& d, std::int64_t sequences,
+                                                     const std::int32_t* positions = nullptr) {
+  kernels::AttentionShape s = attention_shape(d, sequences, positions);
+  s.queries = s.keys = d.whole;
+  s.heads = d.own_heads;
+  s.kv_heads = d.own_kv_heads;
+  s.q_stride = s.k_stride = s.v_stride = d.own_qkv;
+  s.out_stride = d.own_q;
+  return s;
+}
+
 }  // namespace sluice

@@ -10,9 +10,9 @@ namespace {
 
 /// Pairs of a query and a key that it sees, over all sequences of the micro-batch.
 double visible_pairs(const Dims& d) {
-  const double s = static_cast<double>(d.sequence);
+  const double s = static_cast<double>(d.whole);
   const double batch = static_cast<double>(d.batch);
-  if (d.window == 0 || d.window >= d.sequence) return batch * s * (s + 1) / 2;
+  if (d.window == 0 || d.window >= d.whole) return batch * s * (s + 1) / 2;
   const double w = static_cast<double>(d.window);
   return batch * (w * (w + 1) / 2 + (s - w) * w);
 }
@@ -23,7 +23,7 @@ double matmul_flop(std::int64_t rows, std::int64_t in, std::int64_t out) {
 
 /// Forward: two matmuls over the scores; backward: five, one of them the scores again.
 void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
-  const double scores = 2.0 * static_cast<double>(d.q) * visible_pairs(d);
+  const double scores = 2.0 * static_cast<double>(d.own_q) * visible_pairs(d);
   const double project = matmul_flop(d.tokens, d.hidden, d.qkv), out = matmul_flop(d.tokens, d.q, d.hidden);
   cost->saved_bytes = AttentionSaved(Carver(nullptr), d, d.batch).bytes;
   cost->forward_workspace_bytes = AttentionForwardSpace(Carver(nullptr), d, keys).bytes;
@@ -34,6 +34,13 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   cost->deferred_bytes = AttentionDeferred(Carver(nullptr), d).bytes;
   cost->backward_input_workspace_bytes = cost->backward_workspace_bytes + unwanted_gradient_bytes(d);
   cost->backward_input_flop = project + out + 5 * scores;
+  cost->qkv_flop = project;
+  cost->core_flop = 2 * scores;
+  cost->out_flop = out;
+  if (d.context == 1) return;
+  cost->saved_bytes = ContextSaved(d).bytes;
+  cost->forward_workspace_bytes = ContextSpace(Carver(nullptr), d, false).bytes;
+  cost->backward_workspace_bytes = ContextSpace(Carver(nullptr), d, true).bytes;
 }
 
 void mlp_cost(const Dims& d, SublayerCost* cost) {
@@ -88,6 +95,12 @@ double op_flop(const SublayerCost& cost, OpKind kind) {
     case OpKind::backward: return cost.backward_flop;
     case OpKind::part_logits: return cost.forward_flop / cost.chunks;
     case OpKind::part_gradient: return cost.backward_flop / cost.chunks;
+    case OpKind::qkv: return cost.qkv_flop;
+    case OpKind::core: return cost.core_flop;
+    case OpKind::out: return cost.out_flop;
+    case OpKind::out_backward: return 2 * cost.out_flop;
+    case OpKind::core_backward: return 2.5 * cost.core_flop;
+    case OpKind::qkv_backward: return 2 * cost.qkv_flop;
     case OpKind::backward_input: return cost.backward_input_flop;
     case OpKind::backward_weight: return cost.backward_flop - cost.backward_input_flop;
     case OpKind::forward_backward: return cost.forward_flop + cost.backward_flop;

@@ -96,10 +96,12 @@ struct ModelSpec {
 };
 ModelSpec build_model(const ModelConfig& config);
 
-/// Shape of one micro-batch.
+/// Shape of one micro-batch. With context parallelism each of so many ranks has an equal slice of every sequence, and
+/// `sequence` is its length.
 struct BatchShape {
-  std::int64_t batch = 1, sequence = 0;
+  std::int64_t batch = 1, sequence = 0, context = 1;
   std::int64_t tokens() const { return batch * sequence; }
+  std::int64_t whole() const { return sequence * context; }
 };
 
 struct KernelSizes;  // src/model/kernel_sizes.h
@@ -116,8 +118,9 @@ struct SublayerCost {
   double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; the head's forward_backward costs their sum
   std::uint64_t slice_workspace_bytes = 0;     ///< enter, leave, enter_backward, where sublayers are cut
   double backward_input_flop = 0;              ///< the rest of backward's is backward_weight's
-  int chunks = 1;                              ///< of tokens, that the head takes one after the other
-  double logits_flop = 0;                      ///< head: forward of one token
+  double qkv_flop = 0, core_flop = 0, out_flop = 0;  ///< of forward, where ranks have slices of sequences
+  int chunks = 1;                                    ///< of tokens, that the head takes one after the other
+  double logits_flop = 0;                            ///< head: forward of one token
 };
 /// `kv_capacity`: positions of the cache that decoding attends to; it sizes the forward workspace of attention.
 SublayerCost sublayer_cost(const ModelSpec& model, const UnitSpec& unit, BatchShape shape, Dtype dtype,

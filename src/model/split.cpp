@@ -43,6 +43,17 @@ Status check_split(const ModelConfig& c, RankId ranks) {
   return success();
 }
 
+Status check_context(const ModelSpec& model, RankId ranks) {
+  const ModelConfig& c = model.config;
+  const auto n = static_cast<std::int64_t>(ranks);
+  if (c.heads % n == 0 && (c.kv_heads % n == 0 || n % c.kv_heads == 0)) return success();
+  return bad_request("--cp " + std::to_string(ranks) + ": " + c.name + " has " + std::to_string(c.heads) +
+                     " attention heads and " + std::to_string(c.kv_heads) + " of keys and values" +
+                     (c.split > 1 ? " a rank of --tp" : "") +
+                     ", and each rank has as many of them for whole sequences; give what divides the first, and "
+                     "divides the second or is a multiple of it");
+}
+
 SplitModel::SplitModel(const ModelSpec& whole, RankId ranks)
     : whole_(&whole), ranks_(ranks), part_(build_model(part_of(whole.config, ranks))) {
   const Status fits = check_split(whole.config, ranks);

@@ -28,6 +28,9 @@ namespace sluice {
 /// bad_request where there are fewer heads than ranks. Heads, columns and words that do not divide are filled up with
 /// zeros.
 Status check_split(const ModelConfig& config, RankId ranks);
+/// bad_request where ranks that have slices of sequences can not share out the heads of attention: `model` as a rank
+/// has it.
+Status check_context(const ModelSpec& model, RankId ranks);
 /// Neighbouring ranks that have the same keys and values, where there are fewer heads of those than ranks.
 RankId key_value_copies(const ModelConfig& config, RankId ranks);
 

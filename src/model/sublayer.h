@@ -40,13 +40,18 @@ struct TokenPlanes {
   /// Where documents are kept apart: how many tokens of its document are before each input in its row. Else null: all
   /// of a row is one document.
   const std::int32_t* positions = nullptr;
+  /// Those of whole sequences, where a rank has a slice of each; else null.
+  const std::int32_t* whole_positions = nullptr;
 
   /// In memory the planes lie behind one another.
   static std::uint64_t bytes(BatchShape shape, bool positions) {
-    return static_cast<std::uint64_t>(shape.tokens()) * sizeof(std::int32_t) * (positions ? 3 : 2);
+    const std::int64_t whole = positions && shape.context > 1 ? shape.batch * shape.whole() : 0;
+    return static_cast<std::uint64_t>(shape.tokens() * (positions ? 3 : 2) + whole) * sizeof(std::int32_t);
   }
   static TokenPlanes at(const std::int32_t* data, BatchShape shape, bool positions) {
-    return {data, data + shape.tokens(), positions ? data + 2 * shape.tokens() : nullptr};
+    const std::int64_t n = shape.tokens();
+    return {data, data + n, positions ? data + 2 * n : nullptr,
+            positions && shape.context > 1 ? data + 3 * n : nullptr};
   }
 };
 
@@ -56,7 +61,7 @@ struct SublayerArgs {
   RopeView rope;
   BatchShape shape;
   Dtype dtype = Dtype::f32;
-  std::int64_t position0 = 0;  ///< of the first token of each sequence (decoding)
+  std::int64_t position0 = 0;  ///< of the first token of each sequence: decoding, and of a slice
 
   const std::byte* parameters = nullptr;       ///< flat, of the unit
   const std::byte* tied_parameters = nullptr;  ///< head of a tied model: the embed unit's flat parameters
@@ -83,6 +88,10 @@ struct SublayerArgs {
   bool leads = true;       ///< the first of the ranks, which has the loss and GPT-2's positions
   std::int64_t chunk = 0;  ///< part_logits, part_gradient, part_loss: which; normed and d_sum are of its tokens
 
+  // Attention where ranks have slices of sequences (src/model/context-inl.h).
+  std::byte *leaving = nullptr, *arrived = nullptr, *mixed = nullptr, *attended = nullptr;
+  float* lse = nullptr;
+
   TokenPlanes tokens;
   double loss_scale = 1;          ///< gradient scale: 1 / target tokens of the global batch
   double* loss = nullptr;         ///< sum of nats over the micro-batch's targets, set
@@ -98,6 +107,7 @@ struct SublayerArgs {
 /// backward_input and backward_weight: the same in two halves, to the same bits. The second takes no parameters and may
 /// come much later. embed: only backward.
 /// forward_backward, the head's in training: norm, logits in chunks of tokens, loss, d_in, gradients, in one pass.
+/// qkv, core, out, and their backward passes: attention where ranks have slices of sequences (src/model/context-inl.h).
 /// enter, leave, enter_backward, part_*: of a sublayer that is cut over ranks (src/model/split.h). logits are those of
 /// a chunk then, [head_chunk, vocabulary], rows logits_ld apart, and loss is added to but by the first chunk. loss: the
 /// head's in evaluation. logits: the head's in decoding, of the last token of the (single) sequence.

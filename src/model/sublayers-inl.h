@@ -4,6 +4,7 @@
 #include <string>
 
 #include "src/model/attention-inl.h"
+#include "src/model/context-inl.h"
 #include "src/model/embed-inl.h"
 #include "src/model/head-inl.h"
 #include "src/model/mlp-inl.h"
@@ -69,6 +70,12 @@ void run_typed(const K& device, OpKind op, const SublayerArgs& args) {
     case OpKind::part_logits:
     case OpKind::part_gradient:
     case OpKind::part_loss: return part_of_kind<T>(device, op, args);
+    case OpKind::qkv:
+    case OpKind::core:
+    case OpKind::out:
+    case OpKind::out_backward:
+    case OpKind::core_backward:
+    case OpKind::qkv_backward: return run_context<T>(device, op, args);
     case OpKind::forward_backward: return head_chunks<T>(device, args, HeadMode::train);
     case OpKind::loss: return head_chunks<T>(device, args, HeadMode::loss);
     case OpKind::logits: return head_last_logits<T>(device, args);

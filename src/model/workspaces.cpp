@@ -36,6 +36,13 @@ std::uint64_t attention_scratch_bytes(const Dims& d, std::int64_t keys, bool bac
                    backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.qk_norm ? d.q + d.kv : 0)) : 0});
 }
 
+std::uint64_t context_scratch_bytes(const Dims& d, bool backward) {
+  const std::int64_t rows = d.attention_chunk;
+  return std::max({linear_bytes(d, rows, d.hidden, d.qkv, backward), linear_bytes(d, rows, d.q, d.hidden, backward),
+                   d.sizes->attention_bytes(whole_attention_shape(d, d.whole_sequences), d.dtype),
+                   backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.qk_norm ? d.q + d.kv : 0)) : 0});
+}
+
 std::uint64_t mlp_scratch_bytes(const Dims& d, bool backward) {
   return std::max({linear_bytes(d, d.mlp_chunk, d.hidden, d.pre, backward),
                    linear_bytes(d, d.mlp_chunk, d.ffn, d.hidden, backward),
@@ -86,6 +93,15 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
   std::int64_t logits = std::max((std::int64_t{4} << 20) / (vocabulary * split), 2 * hidden / 3);
   logits -= logits % (logits < 512 ? 64 : 512);
   head_chunk = even_chunk(tokens, std::clamp<std::int64_t>(logits, 64, 2048));
+  context = shape.context;
+  whole = shape.whole();
+  kv_copies = context > kv_heads ? context / kv_heads : 1;
+  own_heads = heads / context;
+  own_kv_heads = std::max<std::int64_t>(1, kv_heads / context);
+  own_q = own_heads * head_dim;
+  own_kv = own_kv_heads * head_dim;
+  own_qkv = own_q + 2 * own_kv;
+  whole_sequences = std::clamp<std::int64_t>(most / whole, 1, batch);
   slice = tokens / split;
   slice_chunk = even_chunk(std::max<std::int64_t>(slice, 1), most);
 }
@@ -129,6 +145,33 @@ MlpDeferred::MlpDeferred(Carver carver, const Dims& d)
     : dh(carver.elements(d, d.tokens * d.ffn)),
       d_normed(carver.elements(d, d.tokens * d.hidden)),
       norm(carver, d),
+      bytes(carver.used()) {}
+
+ContextSaved::ContextSaved(const Dims& d) {
+  Carver carver(nullptr);
+  const auto piece = [&](std::uint64_t n) {
+    const std::uint64_t at = carver.used();
+    carver.bytes(n);
+    return Piece{at, n};
+  };
+  const auto elements = [&](std::int64_t n) { return piece(d.element * static_cast<std::uint64_t>(n)); };
+  mixed = elements(d.batch * d.whole * d.own_qkv);
+  attended = elements(d.batch * d.whole * d.own_q);
+  lse = piece(sizeof(float) * static_cast<std::uint64_t>(d.batch * d.whole * d.own_heads));
+  returned = elements(d.tokens * d.q);
+  projected = elements(d.qk_norm ? d.tokens * d.qkv : 0);
+  bytes = carver.used();
+}
+
+ContextSpace::ContextSpace(Carver carver, const Dims& d, bool backward)
+    : wide(carver.elements(d, d.attention_chunk * d.qkv)),
+      narrow(carver.elements(d, d.attention_chunk * std::max(d.q, d.hidden))),
+      statistics(carver.floats(2 * d.attention_chunk)),
+      turned(carver.elements(d, d.qk_norm ? d.attention_chunk * d.qkv : 0)),
+      head_rstd(carver.floats(d.qk_norm ? d.attention_chunk * (d.heads + d.kv_heads) : 0)),
+      keys(carver.elements(d, backward && d.kv_copies > 1 ? d.sequence * 2 * d.own_kv : 0)),
+      other_keys(carver.elements(d, backward && d.kv_copies > 1 ? d.sequence * 2 * d.own_kv : 0)),
+      scratch(rest(carver, context_scratch_bytes(d, backward))),
       bytes(carver.used()) {}
 
 SliceSpace::SliceSpace(Carver carver, const Dims& d)

@@ -36,6 +36,11 @@ struct Dims {
   std::int64_t head_chunk;                 ///< tokens
   std::int64_t split, slice,
       slice_chunk;  ///< ranks that sublayers are cut over, and tokens of what each has between them
+  /// Ranks that have slices of sequences, and what each has in attention: some heads of whole sequences.
+  std::int64_t context, whole;
+  std::int64_t own_heads, own_kv_heads, own_q, own_kv, own_qkv;
+  std::int64_t kv_copies;        ///< neighbouring ranks that have the same keys and values
+  std::int64_t whole_sequences;  ///< that attention takes at once
 };
 
 /// Cuts 64-byte aligned parts off a buffer, or only measures with a null base.
@@ -88,6 +93,33 @@ struct MlpDeferred {
   std::byte* dh;        ///< [tokens, ffn]: of what enters the last multiply
   std::byte* d_normed;  ///< [tokens, hidden]
   DeferredNorm norm;
+  std::uint64_t bytes;
+};
+
+/// What attention keeps for backward where ranks have slices of sequences: bytes of one buffer.
+struct ContextSaved {
+  explicit ContextSaved(const Dims& d);
+  struct Piece {
+    std::uint64_t at, bytes;
+  };
+  Piece mixed;      ///< [batch, whole, own_qkv]
+  Piece attended;   ///< [batch, whole, own_q]
+  Piece lse;        ///< fp32 [batch, own_heads, whole]
+  Piece returned;   ///< [batch, context, sequence, own_q]: attended, of all heads, as it arrives
+  Piece projected;  ///< qk_norm: [tokens, qkv] before norm and rope
+  std::uint64_t bytes;
+};
+
+/// Of those ops of attention.
+struct ContextSpace {
+  ContextSpace(Carver carver, const Dims& d, bool backward);
+  std::byte* wide;    ///< [chunk, qkv]: projections, all heads of attention's output, gradients of the projections
+  std::byte* narrow;  ///< [chunk, max(q, hidden)]: normed x, gradients
+  float* statistics;
+  std::byte* turned;             ///< qk_norm: [chunk, qkv]
+  float* head_rstd;              ///< qk_norm: [heads + kv_heads, chunk]
+  std::byte *keys, *other_keys;  ///< backward with copies: [sequence, 2 own_kv] each
+  std::span<std::byte> scratch;
   std::uint64_t bytes;
 };
 

@@ -11,11 +11,12 @@ namespace sluice {
 ActivationMoves::ActivationMoves(RankContext& context, GradientMoves& gradients)
     : RankMoves(context),
       gradients_(gradients),
-      part_(context, gradients,
-            {[this](OpKind kind, UnitId u, int mb) -> Op& { return compute(kind, u, mb); },
-             [this](Op& op, UnitId u) { touch_parameters(op, u); },
-             [this](Op& op, UnitId u, int mb) { touch_tokens(op, u, mb); },
-             [this](UnitId u) -> const SublayerCost& { return costs_[static_cast<std::size_t>(u)]; }}) {
+      ops_{[this](OpKind kind, UnitId u, int mb) -> Op& { return compute(kind, u, mb); },
+           [this](Op& op, UnitId u) { touch_parameters(op, u); },
+           [this](Op& op, UnitId u, int mb) { touch_tokens(op, u, mb); },
+           [this](UnitId u) -> const SublayerCost& { return costs_[static_cast<std::size_t>(u)]; }},
+      context_(context, ops_),
+      part_(context, gradients, ops_, context_) {
   for (auto& row : cost_index_) row.fill(-1);
   for (UnitId u = 0; u <= head_unit(); ++u)
     costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype, *work_.kernels, work_.kv_capacity));
@@ -151,6 +152,12 @@ void ActivationMoves::forward(UnitId u, int mb) {
     if (!train || choice(u).boundary != Place::device) m.x = Part{};
     return;
   }
+  const bool ends = !train || choice(u).boundary != Place::device;
+  if (context_.has_ops_of(u)) {
+    context_.forward(u, mb, {m.x, Role::x_in}, saves ? m.saved : Part{}, {out, Role::x_out});
+    if (ends) m.x = Part{};
+    return;
+  }
   Part workspace;
   touch_workspace(OpKind::forward, u, workspace);
   Op& op = compute(OpKind::forward, u, mb);
@@ -163,7 +170,7 @@ void ActivationMoves::forward(UnitId u, int mb) {
     Emitter::touch(op, parts_.kv[static_cast<std::size_t>(u)], Role::kv_cache, Mode::read_write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
   // The input's device copy ends here unless it waits on the device for the backward pass.
-  if (!train || choice(u).boundary != Place::device) m.x = Part{};
+  if (ends) m.x = Part{};
 }
 
 void ActivationMoves::recompute(UnitId u, int mb, Life life) {
@@ -171,6 +178,10 @@ void ActivationMoves::recompute(UnitId u, int mb, Life life) {
   PerMicroBatch& m = micro(u, mb);
   if (cost.saved_bytes == 0 || m.saved.valid()) return;
   if (is_cut()) return part_.recompute(u, mb);
+  if (context_.has_ops_of(u)) {
+    m.saved = device(label(u, "saved", mb), cost.saved_bytes, life);
+    return context_.attend(u, mb, {m.x, Role::x_in}, m.saved);
+  }
   Part workspace;
   touch_workspace(OpKind::recompute, u, workspace);
   m.saved = device(label(u, "saved", mb), cost.saved_bytes, life);
@@ -187,6 +198,12 @@ void ActivationMoves::backward(UnitId u, int mb) {
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   PerMicroBatch& above = micro(u + 1, mb);
+  if (context_.has_ops_of(u)) {
+    m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
+    const Mode mode = gradients_.open_lot(u, mb);
+    context_.backward(u, mb, {m.x, Role::x_in}, m.saved, above.d, {m.d, Role::d_in}, unit(u).gradients.back(), mode);
+    return close_backward(u, mb);
+  }
   Part workspace;
   touch_workspace(OpKind::backward, u, workspace);
   if (u > 0) m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
@@ -201,7 +218,12 @@ void ActivationMoves::backward(UnitId u, int mb) {
   if (u > 0) Emitter::touch(op, m.d, Role::d_in, Mode::write);
   Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
-  m.x = m.saved = above.d = Part{};
+  close_backward(u, mb);
+}
+
+void ActivationMoves::close_backward(UnitId u, int mb) {
+  PerMicroBatch& m = micro(u, mb);
+  m.x = m.saved = micro(u + 1, mb).d = Part{};
   m.parked_x = {};
   gradients_.close_lot(u, mb);
 }

@@ -29,6 +29,7 @@ class ActivationMoves : RankMoves {
   void park_outputs(UnitId u, int mb, bool backward);
 
  private:
+  void close_backward(UnitId u, int mb);
   bool is_cut() const { return work_.split != nullptr; }
   void load_tokens(int mb);
   bool reads_tokens(UnitId u) const;
@@ -41,6 +42,8 @@ class ActivationMoves : RankMoves {
   std::int32_t cost_of(Sublayer sublayer, OpKind kind);
 
   GradientMoves& gradients_;
+  SublayerOps ops_;
+  ContextMoves context_;
   PartMoves part_;
   std::vector<SublayerCost> costs_;                                      ///< by unit
   std::array<std::array<std::int32_t, op_names.size()>, 4> cost_index_;  ///< in the plan's cost keys, -1 not asked yet

@@ -34,6 +34,7 @@ class Law {
       activations(u);
       messages(u);
       if (work_.split != nullptr) cut_sublayer(u);
+      if (work_.shape.context > 1) cut_sequences(u);
       reads_tokens |= work_.documents && work_.model->units[static_cast<std::size_t>(u)].kind == Sublayer::attention;
       updates_on_device |= choice(u).update_on_device;
     }
@@ -212,6 +213,19 @@ class Law {
       b_.d2h += lots * copied.numel * 4;
       b_.h2d += lots * copied.numel * 4;
     }
+  }
+  /// What ranks that have slices of sequences give each other of attention: q, k and v, its output, and the gradients
+  /// of both; the first two again where they are not kept.
+  void cut_sequences(UnitId u) {
+    if (work_.model->units[static_cast<std::size_t>(u)].kind != Sublayer::attention) return;
+    const ContextSaved saved(Dims(*work_.model, work_.shape, work_.dtype, *work_.kernels));
+    const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
+    const std::uint64_t bytes =
+        micro_batches * (saved.mixed.bytes + saved.attended.bytes) * (choice(u).saved == Saved::recompute ? 3 : 2);
+    b_.collective += bytes / work_.context_ranks() * (work_.context_ranks() - 1u);
+    if (!work_.meets_in_host) return;
+    b_.d2h += bytes;
+    b_.h2d += bytes;
   }
   std::uint64_t on_wire(std::uint64_t bytes) const { return work_.exchanges ? wire_bytes(work_.sums, bytes) : bytes; }
   void gathered(std::uint64_t count, std::uint64_t part_bytes, RankId members) {

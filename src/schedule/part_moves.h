@@ -1,27 +1,21 @@
 // Sublayers that are cut over ranks (src/model/split.h): their ops, and what ranks give each other between them.
 #pragma once
 
-#include <functional>
 #include <utility>
 
 #include "src/model/workspaces.h"
+#include "src/schedule/context_moves.h"
 #include "src/schedule/gradient_moves.h"
 
 namespace sluice {
 
 class PartMoves : RankMoves {
  public:
-  /// What ActivationMoves does for every compute op: names its cost, and touches what all ops of a unit read.
-  struct Shared {
-    std::function<Op&(OpKind, UnitId, int)> compute;
-    std::function<void(Op&, UnitId)> touch_parameters;
-    std::function<void(Op&, UnitId, int)> touch_tokens;
-    std::function<const SublayerCost&(UnitId)> cost;
-  };
-  PartMoves(RankContext& context, GradientMoves& gradients, Shared shared)
+  PartMoves(RankContext& context, GradientMoves& gradients, const SublayerOps& ops, ContextMoves& context_moves)
       : RankMoves(context),
         gradients_(gradients),
-        shared_(std::move(shared)),
+        ops_(ops),
+        context_(context_moves),
         dims_(*work_.model, work_.shape, work_.dtype, *work_.kernels) {}
 
   /// x, and in training what is saved where `saved` is valid -> out, slices of the tokens.
@@ -44,7 +38,8 @@ class PartMoves : RankMoves {
   Part of_chunk(const Part& whole, int chunk, std::uint64_t bytes_per_element) const;
 
   GradientMoves& gradients_;
-  Shared shared_;
+  const SublayerOps& ops_;
+  ContextMoves& context_;
   Dims dims_;
 };
 

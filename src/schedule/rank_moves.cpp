@@ -138,6 +138,21 @@ void RankMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, std::
   Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
 }
 
+void RankMoves::exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces) {
+  Part given = from, taken = to;
+  if (work_.meets_in_host) {
+    given = stage(label(u, "given"), from.bytes);
+    taken = stage(label(u, "taken"), to.bytes);
+    emit_.move(OpKind::copy, LaneKind::d2h, u, from, given);
+  }
+  Op& op = emit_.collective(OpKind::all_to_all, group, u);
+  op.pieces = static_cast<std::int32_t>(pieces);
+  op.bytes = from.bytes - own_part(from, group).bytes;
+  Emitter::touch(op, given, Role::src, Mode::read);
+  Emitter::touch(op, taken, Role::dst, Mode::write);
+  if (work_.meets_in_host) emit_.move(OpKind::copy, LaneKind::h2d, u, taken, to);
+}
+
 void RankMoves::add_met(UnitId u, const Part& whole, std::int32_t group) {
   const Part own = own_part(whole, group);
   reduce_parts(u, whole, own, group);

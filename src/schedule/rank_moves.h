@@ -23,7 +23,7 @@ namespace sluice {
 /// a tied matrix on its way to the head, and the gradient that the head has for it; and all ranks for barriers. What
 /// goes opposite ways is apart, so that neither waits behind the other.
 constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2, close_group = 3, tensor_group = 4,
-                       copy_group = 5, first_message_group = 6;
+                       copy_group = 5, context_group = 6, first_message_group = 7;
 constexpr std::int32_t activation_group(int chunk) { return first_message_group + 2 * chunk; }
 constexpr std::int32_t gradient_group(int chunk) { return activation_group(chunk) + 1; }
 
@@ -149,6 +149,8 @@ class RankMoves {
   void gather_parts(UnitId u, const Part& whole, std::int32_t group);
   /// Of what every member of the group has of `whole`, which is where they meet, the sum of this one's part.
   void reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group);
+  /// Of each of `pieces` equal pieces of `from` a part goes to every member, and `to` has what came from them.
+  void exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces);
   /// The sum of all of it, on all members, in its place.
   void add_met(UnitId u, const Part& whole, std::int32_t group);
   /// Both on the device.

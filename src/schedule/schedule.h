@@ -20,25 +20,33 @@ namespace sluice {
 /// The stages of a pipeline each have a part of the model. Within a stage ranks each have a part of every batch: those
 /// of a shard group, neighbours, have one copy of the stage's states between them; replicas of the group have the same.
 /// Within it those that are close may have a second copy of parameters between them.
+/// Ranks that have slices of the same sequences (context parallelism) have parameters, gradients and states as ranks
+/// with other sequences do: they are in the shard group, or, where that is smaller, among the replicas. They count
+/// slowest there, so that the sums of a slice over the batch are nodes of the tree.
 /// Ranks that sublayers are cut over (src/model/split.h) have the same part of the batch; of those, neighbours that are
 /// copies have the same keys and values.
-constexpr AxisSet pipeline_axes = 1, replica_axes = 2, shard_axes = 12, close_axes = 8, data_axes = 14,
-                  tensor_axes = 48, copy_axes = 32;
+constexpr AxisSet pipeline_axes = 1, context_axes = 2 + 8, replica_axes = 2 + 4, batch_axes = 4 + 16 + 32,
+                  shard_axes = 8 + 16 + 32, close_axes = 32, data_axes = replica_axes + shard_axes,
+                  tensor_axes = 64 + 128, copy_axes = 128;
 
 /// How many ranks there are along the axes.
 struct Mesh {
   RankId stages = 1;
-  RankId data = 1;    ///< of a stage
-  RankId shards = 0;  ///< of those, that have one copy of the states; divides `data`; 0: all
-  RankId close = 0;   ///< divides `shards`; 0: all
-  RankId tensor = 1;  ///< that sublayers are cut over
-  RankId copies = 1;  ///< of those, that have the same keys and values; divides `tensor`
+  RankId data = 1;     ///< of a stage: that have a part of the batch
+  RankId shards = 0;   ///< of those, that have one copy of the states; divides `data`; 0: all, with those of `context`
+  RankId close = 0;    ///< divides `shards`; 0: all of them that have other parts of the batch
+  RankId tensor = 1;   ///< that sublayers are cut over
+  RankId copies = 1;   ///< of those, that have the same keys and values; divides `tensor`
+  RankId context = 1;  ///< that have slices of the same sequences
 };
 inline Topology topology_of(Mesh mesh, RankId rank = 0) {
+  const bool shares = mesh.shards == 0;
   if (mesh.shards == 0) mesh.shards = mesh.data;
   if (mesh.close == 0) mesh.close = mesh.shards;
   return Topology::of({{"pp", mesh.stages},
+                       {"replica.slice", shares ? RankId{1} : mesh.context},
                        {"replica", static_cast<RankId>(mesh.data / mesh.shards)},
+                       {"shard.slice", shares ? mesh.context : RankId{1}},
                        {"far", static_cast<RankId>(mesh.shards / mesh.close)},
                        {"close", mesh.close},
                        {"part", static_cast<RankId>(mesh.tensor / mesh.copies)},
@@ -86,11 +94,14 @@ struct Workload {
     return !inference ? PlanKind::train : kv_capacity > 0 ? PlanKind::decode : PlanKind::evaluate;
   }
   /// That rotary tables are made for.
-  std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.sequence; }
+  std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.whole(); }
   RankId ranks() const { return topology.ranks(); }
   RankId stages() const { return topology.size(pipeline_axes); }
-  /// Of a stage: the parts of a batch.
+  /// Of a stage: that have parts of the batch, or slices of them, and between them, or each, all its parameters.
   RankId data_ranks() const { return topology.size(data_axes); }
+  /// Parts of a batch.
+  RankId batch_ranks() const { return topology.size(batch_axes); }
+  RankId context_ranks() const { return topology.size(context_axes); }
   RankId tensor_ranks() const { return topology.size(tensor_axes); }
   RankId ranks_of_stage() const { return static_cast<RankId>(data_ranks() * tensor_ranks()); }
   RankId shards() const { return topology.size(shard_axes); }
@@ -100,14 +111,16 @@ struct Workload {
   /// That are added up before ranks are: the most that a group can have.
   int micro_batches_of_sum() const { return reduction == Reduction::pass ? micro_batches / lots : micro_batches; }
   /// Which part of a batch is the rank's.
-  RankId data_rank(RankId rank) const { return topology.at(rank).position(data_axes); }
+  RankId batch_rank(RankId rank) const { return topology.at(rank).position(batch_axes); }
+  /// Which slice of its sequences.
+  RankId slice_of(RankId rank) const { return topology.at(rank).position(context_axes); }
   /// Of the batch's micro-batches, in the order of samples, the one that is a rank's `micro_batch`th.
   std::uint64_t global_micro_batch(RankId rank, int micro_batch) const {
     const std::uint64_t of_lot = static_cast<std::uint64_t>(micro_batches / lots),
                         at = static_cast<std::uint64_t>(micro_batch);
-    const std::uint64_t part = data_rank(rank);
+    const std::uint64_t part = batch_rank(rank);
     if (reduction == Reduction::last) return part * static_cast<std::uint64_t>(micro_batches) + at;
-    return (at / of_lot * data_ranks() + part) * of_lot + at % of_lot;
+    return (at / of_lot * batch_ranks() + part) * of_lot + at % of_lot;
   }
   ShardMap shard_map() const { return {*model, shards(), replicas(), tensor_ranks()}; }
   std::uint64_t shard_numel(UnitId u) const { return shard_map().shard_numel(u); }

@@ -144,6 +144,18 @@ std::vector<std::string> check_messages(World& world, RankId rank) {
     for (std::size_t r = 0; r < ranks; ++r)
       for (std::size_t i = 0; i < numel; ++i) wrong += to[r * numel + i] != term(r, rank * numel + i) ? 1 : 0;
     found.expect(wrong == 0, "all_to_all" + size + ": " + std::to_string(wrong) + " elements are wrong");
+    // In pieces: [piece, member, part].
+    const std::size_t pieces = numel % 2 == 0 ? 2 : 1, part = numel / pieces;
+    std::ranges::fill(to, -1.0f);
+    found.expect(
+        communicator.all_to_all(0, std::as_bytes(std::span(from)), std::as_writable_bytes(std::span(to)), pieces),
+        "all_to_all in pieces" + size);
+    wrong = 0;
+    for (std::size_t p = 0; p < pieces; ++p)
+      for (std::size_t r = 0; r < ranks; ++r)
+        for (std::size_t i = 0; i < part; ++i)
+          wrong += to[(p * ranks + r) * part + i] != term(r, (p * ranks + rank) * part + i) ? 1 : 0;
+    found.expect(wrong == 0, "all_to_all in pieces" + size + ": " + std::to_string(wrong) + " elements are wrong");
 
     // Whole pages for each member, and a rest.
     std::vector<std::byte> paged(numel == 1 ? ranks * 32768 + 1 : 0, std::byte{static_cast<unsigned char>(rank)});

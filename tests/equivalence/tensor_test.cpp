@@ -23,24 +23,6 @@ class PartsOfARun : public CutRuns {
     c.pipeline = pipeline;
     return c;
   }
-  std::string model(const std::string& name, const std::string& fields) const {
-    const std::string path = bench_.path(name + ".json");
-    std::ofstream(path) << R"({"vocab_size":257,"initializer_range":0.05,)" << fields << "}";
-    return path;
-  }
-  std::string llama(const std::string& type, bool tied, int key_values, int heads = 4, int columns = 128) const {
-    return model(
-        type + (tied ? "t" : "u") + std::to_string(key_values) + "of" + std::to_string(heads),
-        R"("hidden_size":64,"head_dim":16,"num_hidden_layers":2,"max_position_embeddings":64,"rms_norm_eps":1e-5,)"
-        R"("rope_theta":10000.0,"hidden_act":"silu","num_attention_heads":)" +
-            std::to_string(heads) + R"(,"num_key_value_heads":)" + std::to_string(key_values) +
-            R"(,"intermediate_size":)" + std::to_string(columns) + R"(,"model_type":")" + type +
-            R"(","tie_word_embeddings":)" + (tied ? "true" : "false"));
-  }
-  std::string gpt2() const {
-    return model("gpt2", R"("model_type":"gpt2","n_embd":64,"n_layer":2,"n_head":4,"n_positions":64,"n_ctx":64,)"
-                         R"("activation_function":"gelu_new","layer_norm_epsilon":1e-5)");
-  }
 };
 
 constexpr PipelineChoice gpipe{PipelineOrder::gpipe, 1}, interleaved{PipelineOrder::interleaved, 2};
@@ -63,14 +45,7 @@ TEST_F(PartsOfARun, LearnWhatOneRankLearns) {
     ASSERT_EQ(one.lines.size(), 20u);
     for (const int tensor : {2, 4}) {
       SCOPED_TRACE(tensor);
-      const Finished parts = run(tensor);
-      ASSERT_EQ(parts.lines.size(), one.lines.size());
-      for (std::size_t i = 0; i < one.lines.size(); ++i)
-        for (const char* key : {"loss", "grad_norm"}) {
-          const double expected = one.lines[i][key], got = parts.lines[i][key];
-          EXPECT_NEAR(got, expected, 1e-5 * std::fabs(expected)) << key << " of step " << i + 1;
-        }
-      EXPECT_NEAR(parts.eval_loss, one.eval_loss, 1e-5 * one.eval_loss);
+      expect_close(run(tensor), one, 1e-5);
     }
   }
 }
@@ -132,9 +107,7 @@ TEST_F(PartsOfARun, KeepDocumentsApart) {
     return whole(c, schedule(c, {}, 2, {}));
   };
   const Finished one = run(1, 1), parts = run(2, 1);
-  for (std::size_t i = 0; i < one.lines.size(); ++i)
-    EXPECT_NEAR(parts.lines[i]["loss"].get<double>(), one.lines[i]["loss"].get<double>(), 1e-5);
-  EXPECT_NEAR(parts.eval_loss, one.eval_loss, 1e-5);
+  expect_close(parts, one, 1e-5);
   expect_same(run(2, 2), parts);
 }
 

@@ -123,12 +123,13 @@ TEST_P(GpuRuns, RanksShareADevice) {
 
 /// As stages and as parts of sublayers: what they give each other goes through host memory.
 TEST_P(GpuRuns, StagesAndPartsShareADevice) {
-  const auto run_of = [&](int stages, int tensor, PipelineChoice pipeline = {}) {
+  const auto run_of = [&](int stages, int tensor, PipelineChoice pipeline = {}, int context = 1) {
     RunConfig c = config();
     c.lots = 1;
     c.stages = stages;
     c.tensor = tensor;
-    c.ranks = stages * tensor;
+    c.context = context;
+    c.ranks = stages * tensor * context;
     c.pipeline = pipeline;
     Schedule s = schedule(2);
     s.group = 1;
@@ -146,8 +147,11 @@ TEST_P(GpuRuns, StagesAndPartsShareADevice) {
   if (GetParam() == Dtype::bf16) return expect_same(parts, run_of(2, 2));
   const Outcome one = run_of(1, 1);
   expect_same(one, run_of(2, 1, {PipelineOrder::zb_h1, 1}));
-  for (std::size_t i = 0; i < one.losses.size(); ++i)
+  const Outcome slices = run_of(1, 1, {}, 2);
+  for (std::size_t i = 0; i < one.losses.size(); ++i) {
     EXPECT_NEAR(parts.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i + 1;
+    EXPECT_NEAR(slices.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i + 1;
+  }
 }
 
 TEST_P(GpuRuns, MeasureNoCard) {

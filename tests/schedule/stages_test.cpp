@@ -38,16 +38,21 @@ void draw_case(std::uint64_t seed, Case& c) {
   Draw draw(seed);
   c.model = build_model(tiny_config(draw.coin() ? Family::llama : Family::gpt2, draw.coin(), draw.between(1, 4)));
   c.work.model = &c.model;
-  c.work.shape = {draw.between(1, 2), 32};
+  const RankId context = draw.of<RankId>({1, 1, 2, 4});
+  c.work.shape = {draw.between(1, 2), 32 / context, context};
   c.work.micro_batches = draw.of({1, 2, 3, 4, 6, 8});
   const RankId stages = draw.of<RankId>({2, 2, 3}), data = draw.of<RankId>({1, 1, 2, 4});
-  const RankId shards = draw.of<RankId>({data, 1});
-  const RankId tensor = data < 4 ? draw.of<RankId>({1, 1, 2, 4}) : 1;
-  c.work.topology = topology_of({stages, data, shards, 0, tensor, key_value_copies(c.model.config, tensor)});
+  const RankId shards = draw.of<RankId>({0, data, 1});
+  const RankId tensor = data < 4 ? draw.of<RankId>({1, 1, 2, static_cast<RankId>(context == 1 ? 4 : 2)}) : 1;
+  c.work.topology = topology_of({stages, data, shards, 0, tensor, key_value_copies(c.model.config, tensor), context});
   if (tensor > 1) {
     ASSERT_TRUE(check_split(c.model.config, tensor).ok());
     c.work.split = &c.split.emplace(c.model, tensor);
     c.work.model = &c.split->part();
+  }
+  if (!check_context(*c.work.model, context).ok()) {
+    c.work.shape = {c.work.shape.batch, 32};
+    c.work.topology = topology_of({stages, data, shards, 0, tensor, key_value_copies(c.model.config, tensor)});
   }
   c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
   c.work.durable = draw.coin();
@@ -59,7 +64,7 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.schedule = random_schedule(draw, c.work);
   c.schedule.pipeline.order = draw.of({PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward,
                                        PipelineOrder::interleaved, PipelineOrder::zb_h1, PipelineOrder::zb_v});
-  if (tensor > 1 && splits_backward(c.schedule.pipeline.order)) c.schedule.pipeline = {};
+  if ((tensor > 1 || c.work.shape.context > 1) && splits_backward(c.schedule.pipeline.order)) c.schedule.pipeline = {};
   const std::size_t units = c.model.units.size();
   if (c.schedule.pipeline.order == PipelineOrder::interleaved || c.schedule.pipeline.order == PipelineOrder::zb_v) {
     c.schedule.pipeline.chunks = 2;
@@ -70,8 +75,8 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.schedule.cut = random_cut(draw, units, stages * static_cast<std::size_t>(c.schedule.pipeline.chunks));
   c.text = "seed " + std::to_string(seed) + ": " + c.model.config.name + " micro-batches " +
            std::to_string(c.work.micro_batches) + " stages " + std::to_string(stages) + " of " + std::to_string(data) +
-           " ranks x " + std::to_string(tensor) + ", shards " + std::to_string(shards) + " lots " +
-           std::to_string(c.work.lots) + " " +
+           " ranks x " + std::to_string(tensor) + " x " + std::to_string(c.work.shape.context) + " slices, shards " +
+           std::to_string(shards) + " lots " + std::to_string(c.work.lots) + " " +
            pipeline_order_names[static_cast<std::size_t>(c.schedule.pipeline.order)] + " cut at";
   for (const UnitId u : c.schedule.cut) c.text += " " + std::to_string(u);
   c.text += (c.work.meets_in_host ? " in host memory" : "") + std::string(c.work.durable ? " durable " : " ") +
@@ -96,7 +101,7 @@ void expect_legal(const std::vector<StepPlan>& stages, const Case& c) {
 
 bool makes_weight_gradients(OpKind kind) {
   return kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::forward_backward ||
-         kind == OpKind::part_backward || kind == OpKind::part_gradient;
+         kind == OpKind::part_backward || kind == OpKind::part_gradient || kind == OpKind::qkv_backward;
 }
 
 class RandomStages : public testing::TestWithParam<int> {};
@@ -154,7 +159,7 @@ TEST_P(RandomStages, ShareTheModel) {
       tables.emplace_back(plan);
       for (const Op& op : plan.ops) {
         if (op.kind == OpKind::forward || op.kind == OpKind::part_forward || op.kind == OpKind::forward_backward ||
-            (op.kind == OpKind::part_gradient && op.chunk == 0))
+            op.kind == OpKind::out || (op.kind == OpKind::part_gradient && op.chunk == 0))
           ++forward[static_cast<std::size_t>(op.unit)];
         if (makes_weight_gradients(op.kind) && op.chunk <= 0) ++backward[static_cast<std::size_t>(op.unit)];
       }

@@ -1,6 +1,7 @@
-// The composition matrix: every way to arrange eight ranks (stages x ranks that share the batch x parts of sublayers),
-// with every stage of ZeRO, from every tier, ends with the bits of one rank, or of as many as sublayers are cut over.
-// Two of its runs in each row are drawn here; SLUICE_EXHAUSTIVE=1 has all of them.
+// The composition matrix: every way to arrange eight ranks (stages x ranks that share the batch x slices of sequences x
+// parts of sublayers), with every stage of ZeRO, from every tier, ends with the bits of one rank, or of as many as
+// sequences and sublayers are cut over.
+// One or two of its runs in each row are drawn here; SLUICE_EXHAUSTIVE=1 has all of them.
 #include <cstdlib>
 
 #include "run_command.h"
@@ -12,7 +13,7 @@ namespace {
 constexpr int ranks = 8;
 
 struct Cell {
-  int stages, tensor, zero, tier;
+  int stages, context, tensor, zero, tier;
   std::string order;
 };
 
@@ -29,24 +30,26 @@ class Composition : public RunCommandTest {
     std::string text = options() + tiers[static_cast<std::size_t>(cell.tier)] + "--ranks " + std::to_string(ranks) +
                        " --zero " + std::to_string(cell.zero);
     if (cell.tensor > 1) text += " --tp " + std::to_string(cell.tensor);
+    if (cell.context > 1) text += " --cp " + std::to_string(cell.context);
     if (cell.stages > 1) text += " --pp " + std::to_string(cell.stages) + " --pipeline " + cell.order;
     return text + " ";
   }
   /// Those that go with the number of stages. ZeRO 2 and 3 have all micro-batches in one group, which orders with
   /// several chunks do not take.
-  static std::vector<std::string> orders(int stages, int tensor, int zero) {
+  static std::vector<std::string> orders(int stages, bool is_cut, int zero) {
     std::vector<std::string> list{"gpipe", "1f1b"};
-    if (tensor == 1) list.push_back("zb-h1");
+    if (!is_cut) list.push_back("zb-h1");
     if (zero < 2 && stages <= 4) list.push_back("interleaved");
-    if (zero < 2 && stages <= 4 && tensor == 1) list.push_back("zb-v");
+    if (zero < 2 && stages <= 4 && !is_cut) list.push_back("zb-v");
     return list;
   }
-  static std::vector<Cell> row(int stages, int tensor) {
+  static std::vector<Cell> row(int stages, int context, int tensor) {
     std::vector<Cell> cells;
     for (int zero = 0; zero <= 3; ++zero)
       for (int tier = 0; tier < 3; ++tier)
-        for (const std::string& order : stages > 1 ? orders(stages, tensor, zero) : std::vector<std::string>{""})
-          cells.push_back({stages, tensor, zero, tier, order});
+        for (const std::string& order :
+             stages > 1 ? orders(stages, context * tensor > 1, zero) : std::vector<std::string>{""})
+          cells.push_back({stages, context, tensor, zero, tier, order});
     return cells;
   }
 };
@@ -55,13 +58,15 @@ TEST_F(Composition, EveryRunEndsWithTheBitsOfOneRank) {
   const bool all = std::getenv("SLUICE_EXHAUSTIVE") != nullptr;
   constexpr std::uint64_t seed = 20261124;
   int number = 0;
-  for (const int tensor : {1, 2, 4}) {
-    const std::string one = "one" + std::to_string(tensor);
-    ASSERT_EQ(sluice(options() + run(one) + "--tp " + std::to_string(tensor)).status, 0);
+  for (const auto& [context, tensor] :
+       {std::pair(1, 1), std::pair(1, 2), std::pair(1, 4), std::pair(2, 1), std::pair(4, 1), std::pair(2, 2)}) {
+    const std::string one = "one" + std::to_string(context) + "x" + std::to_string(tensor);
+    const std::string cut = "--cp " + std::to_string(context) + " --tp " + std::to_string(tensor);
+    ASSERT_EQ(sluice(options() + run(one) + cut).status, 0);
     const std::vector<json> expected = lines(one);
-    for (int stages = 1; stages * tensor <= ranks; stages *= 2) {
-      const std::vector<Cell> cells = row(stages, tensor);
-      for (std::size_t i = 0; i < (all ? cells.size() : 2); ++i) {
+    for (int stages = 1; stages * context * tensor <= ranks; stages *= 2) {
+      const std::vector<Cell> cells = row(stages, context, tensor);
+      for (std::size_t i = 0; i < (all ? cells.size() : context > 1 ? 1 : 2); ++i) {
         const auto drawn = static_cast<std::size_t>(philox_uniform(seed, static_cast<std::uint64_t>(number), 0) *
                                                     static_cast<double>(cells.size()));
         const Cell& cell = cells[all ? i : std::min(drawn, cells.size() - 1)];

@@ -59,9 +59,9 @@ TEST_F(TensorCommand, AStoppedRunIsExportedWholeAndGoesOn) {
 TEST_F(TensorCommand, IsAPartOfAMesh) {
   const json mesh = planned("--pp 2 --dp 2 --tp 2")["ranks"];
   EXPECT_EQ(mesh["all"], 8);
-  EXPECT_EQ(mesh["mesh"], (json{{"pp", 2}, {"dp", 2}, {"tp", 2}}));
+  EXPECT_EQ(mesh["mesh"], (json{{"pp", 2}, {"dp", 2}, {"cp", 1}, {"tp", 2}}));
   expect_refused(options() + "--run none --dp 2 --tp 2 --ranks 8",
-                 "--pp 1 x --dp 2 x --tp 2 are 4 ranks, and there are 8");
+                 "--pp 1 x --dp 2 x --cp 1 x --tp 2 are 4 ranks, and there are 8");
 }
 
 TEST_F(TensorCommand, RefusesWhatCanNotBeCut) {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "src/schedule/stages.h"
-#include "src/train/data/own_words.h"
+#include "src/train/data/rank_planes.h"
 
 namespace sluice {
 
@@ -17,34 +17,31 @@ WindowLoss::WindowLoss(const Windows& windows, const Workload& workload, const S
       work_(workload),
       heads_(Stages(workload, schedule).ranks_of(static_cast<UnitId>(workload.model->units.size()) - 1)),
       rows_(static_cast<std::uint64_t>(workload.shape.batch)),
-      sequence_(static_cast<std::uint64_t>(workload.shape.sequence)),
+      sequence_(static_cast<std::uint64_t>(workload.shape.whole())),
       per_rank_(static_cast<std::uint64_t>(workload.micro_batches)),
-      per_pass_(per_rank_ * workload.data_ranks()) {}
+      per_pass_(per_rank_ * workload.batch_ranks()),
+      slices_(workload.context_ranks()) {}
 
 /// The number of a rank's first micro-batch in a pass.
 std::uint64_t WindowLoss::micro_batch_of(RankId rank, std::uint64_t pass) const {
-  return pass * per_pass_ + work_.data_rank(rank) * per_rank_;
+  return pass * per_pass_ + work_.batch_rank(rank) * per_rank_;
 }
 
 Status WindowLoss::load(RankId rank, std::int32_t micro_batch, const StepParams& params,
                         std::span<std::int32_t> dst) const {
   const std::uint64_t first = (micro_batch_of(rank, params.step - 1) + static_cast<std::uint64_t>(micro_batch)) * rows_;
-  for (std::uint64_t i = 0; i < rows_; ++i) {
-    const BatchRow row = BatchRow::of(dst, i, rows_, sequence_);
+  return read_planes(work_, rank, dst, [&](std::uint64_t i, const BatchRow& row) -> Status {
     SLUICE_TRY(windows_.read(std::min(first + i, windows_.count() - 1), row));
     if (first + i >= windows_.count()) std::fill(row.targets.begin(), row.targets.end(), -1);
-  }
-  if (work_.split != nullptr)
-    keep_own_words(*work_.split, work_.shard_map().part_of_rank(rank), static_cast<std::size_t>(work_.shape.tokens()),
-                   dst);
-  return success();
+    return success();
+  });
 }
 
 void WindowLoss::collect(RankId rank, const StepParams& params, std::span<const double> losses) {
   // Of the ranks that a sublayer is cut over the first has them.
   if (!heads_.contains(rank) || work_.topology.at(rank).position(tensor_axes) > 0) return;
-  std::copy(losses.begin(), losses.end(),
-            losses_.begin() + static_cast<std::ptrdiff_t>(micro_batch_of(rank, params.step - 1)));
+  const std::uint64_t first = micro_batch_of(rank, params.step - 1);
+  for (std::size_t i = 0; i < losses.size(); ++i) losses_[(first + i) * slices_ + work_.slice_of(rank)] = losses[i];
 }
 
 /// Of windows [first, last).
@@ -63,8 +60,9 @@ Result<std::uint64_t> WindowLoss::count_targets(std::uint64_t first, std::uint64
 /// The losses of a pass, of all ranks; and whether any process is asked to stop.
 Status WindowLoss::share(World& world, std::uint64_t pass, bool& stops) {
   // Every loss is one process's, and zero in the others.
-  std::vector<std::uint64_t> values(per_pass_ + 1);
-  const std::span<double> losses = std::span(losses_).subspan(pass * per_pass_, per_pass_);
+  const std::uint64_t of_pass = per_pass_ * slices_;
+  std::vector<std::uint64_t> values(of_pass + 1);
+  const std::span<double> losses = std::span(losses_).subspan(pass * of_pass, of_pass);
   std::memcpy(values.data(), losses.data(), losses.size_bytes());
   values.back() = stops ? 1 : 0;
   SLUICE_TRY(add_up(world, values));
@@ -78,7 +76,7 @@ Status WindowLoss::passes(Engine& engine, const Stop& stop, const Watch& watch, 
   using Clock = std::chrono::steady_clock;
   const std::uint64_t windows_per_pass = per_pass_ * rows_,
                       passes = (windows_.count() + windows_per_pass - 1) / windows_per_pass;
-  losses_.assign(passes * per_pass_, 0.0);
+  losses_.assign(passes * per_pass_ * slices_, 0.0);
   std::optional<Clock::time_point> asked;
   double sum = 0;
   for (std::uint64_t pass = 0, released = 0; pass < passes; ++pass) {
@@ -94,7 +92,7 @@ Status WindowLoss::passes(Engine& engine, const Stop& stop, const Watch& watch, 
     SLUICE_TRY(engine.agree_on(run_pass()));
     bool stops = stop.requested != nullptr && stop.requested->load();
     SLUICE_TRY(share(*engine.world(), pass, stops));
-    for (std::uint64_t m = pass * per_pass_; m < (pass + 1) * per_pass_; ++m) sum += losses_[m];
+    for (std::uint64_t m = pass * per_pass_ * slices_; m < (pass + 1) * per_pass_ * slices_; ++m) sum += losses_[m];
     const std::uint64_t windows = std::min((pass + 1) * windows_per_pass, windows_.count());
     SLUICE_ASSIGN(const std::uint64_t counted, count_targets(result.windows, windows));
     result.windows = windows;

@@ -51,8 +51,8 @@ class WindowLoss {
   const Windows& windows_;
   const Workload& work_;
   RankRange heads_;  ///< the ranks that make losses
-  std::uint64_t rows_, sequence_, per_rank_, per_pass_;
-  std::vector<double> losses_;         ///< [micro-batch], written on the optimizer lanes before the pass is complete
+  std::uint64_t rows_, sequence_, per_rank_, per_pass_, slices_;
+  std::vector<double> losses_;  ///< [micro-batch, slice], written on the optimizer lanes before the pass is complete
   std::vector<std::int32_t> scratch_;  ///< planes of one row
 };
 

@@ -36,15 +36,15 @@ constexpr int chunks_max = 16;
 
 /// In words.
 std::string ranks_of_stage(const RunConfig& c) {
-  return std::to_string(data_ranks(c)) + " ranks" + (c.stages > 1 ? " of a stage" : "") +
+  return std::to_string(batch_ranks(c)) + " ranks" + (c.stages > 1 ? " of a stage" : "") +
          (c.tensor > 1 ? " with a part of the batch" : "");
 }
 
 /// As many as ranks that share a batch; where ranks add up after each lot, as many as there are micro-batches for.
 int lots_of(const RunConfig& c) {
   if (c.lots > 0) return c.lots;
-  const int micro_batches = c.batch / (c.micro_batch * data_ranks(c));
-  return data_ranks(c) * (c.reduction == Reduction::pass ? micro_batches & -micro_batches : 1);
+  const int micro_batches = c.batch / (c.micro_batch * batch_ranks(c));
+  return batch_ranks(c) * (c.reduction == Reduction::pass ? micro_batches & -micro_batches : 1);
 }
 
 /// Of a batch that divides among the ranks.
@@ -54,7 +54,7 @@ Status check_lots(const RunConfig& c) {
   if (c.lots < 0 || batches % lots_of(c) != 0)
     return bad_request(given + ": a batch has " + std::to_string(batches) +
                        " micro-batches, and lots of it are of equal size; give what divides that");
-  const int ranks = data_ranks(c), share = lots_of(c) / ranks;
+  const int ranks = batch_ranks(c), share = lots_of(c) / ranks;
   const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
   const bool is_node = lots_of(c) % ranks == 0 && (ranks == 1 || is_power(share));
   if (is_node && c.reduction == Reduction::pass && share > 1 && !is_power(ranks))
@@ -69,17 +69,19 @@ Status check_lots(const RunConfig& c) {
 
 /// Sums over a shard group are parts of the tree over all ranks.
 Status check_shard_group(const RunConfig& c) {
-  if (c.shard_group == 0 || c.shard_group == data_ranks(c)) return success();
+  if (shares_states(c) || c.shard_group == batch_ranks(c)) return success();
   const std::string given = "--shard-group " + std::to_string(c.shard_group);
-  if (c.shard_group < 0 || data_ranks(c) % c.shard_group != 0)
+  if (c.shard_group < 0 || batch_ranks(c) % c.shard_group != 0)
     return bad_request(given + ": groups of as many make up all ranks" + (c.stages > 1 ? " of a stage" : "") +
-                       "; give what divides " + (c.stages > 1 ? "" : "--ranks ") + std::to_string(data_ranks(c)));
+                       (c.context > 1 ? " with the same slices" : "") + "; give what divides " +
+                       (c.stages > 1 ? "" : "--ranks ") + std::to_string(batch_ranks(c)) +
+                       (c.context > 1 ? ", or all " + std::to_string(data_ranks(c)) : ""));
   if (std::has_single_bit(static_cast<unsigned>(c.shard_group))) return success();
   return bad_request(given + ": gradients add up in pairs of ranks; give 1, 2, 4, 8, ..., or all " + ranks_of_stage(c));
 }
 
 Status check_second_copy(const RunConfig& c) {
-  const int shards = c.shard_group > 0 ? c.shard_group : data_ranks(c);
+  const int shards = shard_group_of(c);
   if (c.second_copy == 0) return success();
   const std::string given = "--second-copy " + std::to_string(c.second_copy);
   if (c.second_copy < 0 || c.second_copy >= shards || shards % c.second_copy != 0)
@@ -105,14 +107,27 @@ Status check_mesh(const RunConfig& c) {
                        std::to_string(c.ranks) +
                        ": sublayers are cut over as many ranks everywhere; give what divides " +
                        std::to_string(c.ranks / c.stages));
-  if (c.tensor > 1 && std::int64_t{c.micro_batch} * c.sequence % c.tensor != 0)
-    return bad_request("--tp " + std::to_string(c.tensor) + ": a micro-batch has " +
-                       std::to_string(std::int64_t{c.micro_batch} * c.sequence) +
-                       " tokens, and ranks have equal slices of them; give a --seq or --micro-batch that it divides");
+  if (c.context < 1 || c.ranks % (c.stages * c.tensor * c.context) != 0)
+    return bad_request("--cp " + std::to_string(c.context) + " on " + std::to_string(c.ranks / c.stages / c.tensor) +
+                       " ranks with a whole " + (c.stages > 1 ? "stage" : "model") +
+                       ": sequences are cut over as many ranks everywhere; give what divides " +
+                       std::to_string(c.ranks / c.stages / c.tensor));
+  if (c.sequence % c.context != 0)
+    return bad_request("--cp " + std::to_string(c.context) + ": ranks have equal slices of --seq " +
+                       std::to_string(c.sequence) + "; give a --seq that it divides");
+  const std::int64_t tokens = std::int64_t{c.micro_batch} * c.sequence / c.context;
+  if (c.tensor > 1 && tokens % c.tensor != 0)
+    return bad_request("--tp " + std::to_string(c.tensor) + ": a micro-batch has " + std::to_string(tokens) +
+                       (c.context > 1 ? " tokens a slice" : " tokens") +
+                       ", and ranks have equal slices of them; give a --seq or --micro-batch that it divides");
   if (c.tensor > 1 && splits_backward(c.pipeline.order))
     return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
                        " with --tp: sublayers that are cut over ranks do not split their backward pass; give gpipe, "
                        "1f1b or interleaved");
+  if (c.context > 1 && splits_backward(c.pipeline.order))
+    return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
+                       " with --cp: attention of slices does not split its backward pass; give gpipe, 1f1b or "
+                       "interleaved");
   if (c.pipeline.chunks > chunks_max)
     return bad_request("--chunks " + std::to_string(c.pipeline.chunks) + ": give at most " +
                        std::to_string(chunks_max));
@@ -163,10 +178,11 @@ Status validate(const RunConfig& c, Purpose purpose) {
   if (c.durable == Durable::on && c.nvme.empty())
     return refuse("--durable on needs a drive for the states: add --nvme DIR");
   if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
-  const std::int64_t at_once = std::int64_t{c.micro_batch} * data_ranks(c);
+  const std::int64_t at_once = std::int64_t{c.micro_batch} * batch_ranks(c);
   if (c.batch < 1 || c.batch % at_once != 0)
     return refuse("--batch " + std::to_string(c.batch) + " is not a multiple of --micro-batch x --ranks" +
-                  (c.stages > 1 ? " / --pp" : "") + (c.tensor > 1 ? " / --tp" : "") + " = " + std::to_string(at_once));
+                  (c.stages > 1 ? " / --pp" : "") + (c.tensor > 1 ? " / --tp" : "") + (c.context > 1 ? " / --cp" : "") +
+                  " = " + std::to_string(at_once));
   const auto micro_batches = static_cast<int>(c.batch / at_once);
   SLUICE_TRY(check_lots(c));
   SLUICE_TRY(check_shard_group(c));
@@ -319,7 +335,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
                        std::to_string(model_config.max_positions) + " positions of " + config.model);
   Workload& w = run->workload;
   w.model = &run->model;
-  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence};
+  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence / config.context, config.context};
   w.inference = purpose != Purpose::train;
   const auto of_training = [&](int group) { return static_cast<RankId>(purpose == Purpose::train ? group : 0); };
   const auto tensor = static_cast<RankId>(config.tensor);
@@ -328,16 +344,18 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
     w.split = &run->split.emplace(run->model, tensor);
     w.model = &w.split->part();
   }
-  w.topology = topology_of({static_cast<RankId>(config.stages), static_cast<RankId>(data_ranks(config)),
-                            of_training(config.shard_group), of_training(config.second_copy), tensor,
-                            key_value_copies(model_config, tensor)});
+  SLUICE_TRY(check_context(*w.model, static_cast<RankId>(config.context)));
+  w.topology =
+      topology_of({static_cast<RankId>(config.stages), static_cast<RankId>(batch_ranks(config)),
+                   of_training(shares_states(config) ? 0 : config.shard_group), of_training(config.second_copy), tensor,
+                   key_value_copies(model_config, tensor), static_cast<RankId>(config.context)});
   w.splits_backward = splits_backward(config.pipeline.order);
   w.reduction = config.reduction;
   w.sums = config.sums;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   w.meets_in_host = config.device != "cpu" && config.ranks > 1;
-  if (purpose == Purpose::train) w.lots = lots_of(config) / data_ranks(config);
-  w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * data_ranks(config))
+  if (purpose == Purpose::train) w.lots = lots_of(config) / batch_ranks(config);
+  w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * batch_ranks(config))
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
                                                    : 1;
   const auto passes = static_cast<std::int64_t>(run->model.units.size()) * w.micro_batches;

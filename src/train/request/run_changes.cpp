@@ -104,14 +104,35 @@ std::string ranks_of(int lots) {
 
 /// The batch is cut as it was when the run began.
 Status check_ranks(const RunConfig& run, const RunConfig& given) {
-  const int ranks = given.stages > 0 ? data_ranks(given) : 0;
+  const int ranks = given.stages > 0 ? batch_ranks(given) : 0;
   const int share = ranks > 0 && run.lots % ranks == 0 ? run.lots / ranks : 0;
-  if (ranks == data_ranks(run) || ranks == 1 || std::has_single_bit(static_cast<unsigned>(share))) return success();
+  if (ranks == batch_ranks(run) || ranks == 1 || std::has_single_bit(static_cast<unsigned>(share))) return success();
   const std::string of_stages = given.stages > 1 ? " of --pp " + std::to_string(given.stages) + " stages" : "";
   return bad_request(
       "--ranks " + std::to_string(given.ranks) + of_stages + " contradicts the run, whose gradients add up in --lots " +
       std::to_string(run.lots) + ": it can go on with " + ranks_of(run.lots) + (given.stages > 1 ? " a stage" : "") +
       "; leave the option out to go on with " + std::to_string(run.ranks) + ", or give another --run DIR");
+}
+
+/// Slices of sequences add up behind the lots of a rank, which is a node of the tree where ranks have powers of two of
+/// them, and the same one for any number of ranks only where they add up once.
+Status check_slices(const RunConfig& run, const RunConfig& now) {
+  if (run.context == 1) return success();
+  const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
+  const int before = batch_ranks(run), after = batch_ranks(now);
+  const bool adds_alike = run.reduction == Reduction::last && is_power(before) && is_power(after);
+  const std::string cut = " contradicts the run, in which --cp " + std::to_string(run.context) + " ranks ";
+  if (run.reduction != now.reduction)
+    return bad_request("--reduction " + std::string(reduction_names[static_cast<std::size_t>(now.reduction)]) + cut +
+                       "have slices of sequences, whose sums another --reduction adds up in another order; leave the "
+                       "option out to go on");
+  if (before == after || adds_alike) return success();
+  return bad_request("--ranks " + std::to_string(now.ranks) + cut + "have slices of sequences and " +
+                     std::to_string(before) + " parts of a batch" +
+                     (run.reduction == Reduction::pass ? " that add up behind every lot" : "") +
+                     ", so that other numbers of parts would add up in another order; leave the option out to go on "
+                     "with " +
+                     std::to_string(run.ranks));
 }
 
 /// Options that --zero fixes.
@@ -170,17 +191,18 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
                        " directories, and the swap file of the run is striped over " +
                        std::to_string(stored.nvme.size()) + "; name where each of them is now, in their order");
   SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
+  SLUICE_TRY(check_slices(stored, config));
   // More ranks have fewer micro-batches each, and their plan is made anew.
-  const int micro_batches = config.batch / (config.micro_batch * data_ranks(config));
-  const int before_all = stored.batch / (stored.micro_batch * data_ranks(stored));
-  if (data_ranks(config) != data_ranks(stored) && config.wish.group == stored.wish.group && config.wish.group)
+  const int micro_batches = config.batch / (config.micro_batch * batch_ranks(config));
+  const int before_all = stored.batch / (stored.micro_batch * batch_ranks(stored));
+  if (batch_ranks(config) != batch_ranks(stored) && config.wish.group == stored.wish.group && config.wish.group)
     config.wish.group = *config.wish.group == before_all
                             ? micro_batches
                             : std::clamp(*config.wish.group, 1, std::max(1, micro_batches));
   if (!is_laid_out_alike(config, stored) && !options.contains("--shard-group") && !options.contains("--zero") &&
-      config.shard_group > 0 && data_ranks(config) % config.shard_group != 0)
+      !shares_states(config) && batch_ranks(config) % config.shard_group != 0)
     config.shard_group = 0;
-  const int shards = config.shard_group > 0 ? config.shard_group : data_ranks(config);
+  const int shards = shard_group_of(config);
   if (!options.contains("--second-copy") && config.second_copy > 0 &&
       (config.second_copy >= shards || shards % config.second_copy != 0))
     config.second_copy = 0;

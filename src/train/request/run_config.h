@@ -49,9 +49,10 @@ struct RunConfig {
   std::int64_t sequence = 256;
   int micro_batch = 1;  ///< sequences per micro-batch
   int batch = 8;        ///< sequences per step, all ranks
-  int ranks = 1;        ///< all: stages x ranks that have a part of the batch x ranks that sublayers are cut over
-  int stages = 1;       ///< of a pipeline, that each have a part of the model
-  int tensor = 1;       ///< ranks that sublayers are cut over, which have the same part of the batch
+  int ranks = 1;    ///< all: stages x ranks with parts of the batch x with slices of those x with parts of sublayers
+  int stages = 1;   ///< of a pipeline, that each have a part of the model
+  int tensor = 1;   ///< ranks that sublayers are cut over, which have the same part of the batch
+  int context = 1;  ///< ranks that have slices of the same sequences
   PipelineChoice pipeline;
   int shard_group = 0;  ///< ranks of a stage that have one copy of its states between them; 0: all
   int second_copy = 0;  ///< ranks, close to each other, that have a copy of a step's parameters between them; 0: none
@@ -93,16 +94,22 @@ struct RunConfig {
 };
 
 /// Of a stage: the parts of a batch.
-inline int data_ranks(const RunConfig& c) {
-  return std::max(1, c.ranks / std::max(1, c.stages) / std::max(1, c.tensor));
+inline int batch_ranks(const RunConfig& c) {
+  return std::max(1, c.ranks / std::max(1, c.stages) / std::max(1, c.tensor) / std::max(1, c.context));
 }
+/// Of a stage: those, and slices of them, whose gradients are added up.
+inline int data_ranks(const RunConfig& c) { return batch_ranks(c) * std::max(1, c.context); }
+/// Of those with other parts of the batch, that have one copy of the states between them. Where all have, slices share
+/// it too.
+inline bool shares_states(const RunConfig& c) { return c.shard_group == 0 || c.shard_group == data_ranks(c); }
+inline int shard_group_of(const RunConfig& c) { return shares_states(c) ? batch_ranks(c) : c.shard_group; }
 
 /// Whether a run of one has its states, and adds up its gradients, where one of the other has: else they are laid out
 /// anew before it goes on.
 inline bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
-  const auto group = [](const RunConfig& c) { return c.shard_group > 0 ? c.shard_group : data_ranks(c); };
-  return a.ranks == b.ranks && a.stages == b.stages && a.tensor == b.tensor && a.pipeline == b.pipeline &&
-         group(a) == group(b) && a.reduction == b.reduction;
+  return a.ranks == b.ranks && a.stages == b.stages && a.tensor == b.tensor && a.context == b.context &&
+         a.pipeline == b.pipeline && shares_states(a) == shares_states(b) && shard_group_of(a) == shard_group_of(b) &&
+         a.reduction == b.reduction;
 }
 
 /// That share a machine's memory, cores and drives.

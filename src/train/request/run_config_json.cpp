@@ -32,6 +32,7 @@ void each_field(Config& c, F f) {
   f("--ranks", "ranks", c.ranks, Change::recorded);
   f("--pp", "pp", c.stages, Change::recorded);
   f("--tp", "tp", c.tensor, Change::never);
+  f("--cp", "cp", c.context, Change::never);
   f("--pipeline", "pipeline", c.pipeline.order, Change::recorded);
   f("--chunks", "chunks", c.pipeline.chunks, Change::recorded);
   f("--lots", "lots", c.lots, Change::never);

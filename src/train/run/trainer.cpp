@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/train/data/own_words.h"
+#include "src/train/data/rank_planes.h"
 
 namespace sluice {
 
@@ -14,14 +14,11 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
     return evaluation->load(rank, micro_batch, params, dst);
   const Workload& w = run_.workload;
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
-  const std::uint64_t first = ((params.step - 1) * w.data_ranks() * static_cast<std::uint64_t>(w.micro_batches) +
+  const std::uint64_t first = ((params.step - 1) * w.batch_ranks() * static_cast<std::uint64_t>(w.micro_batches) +
                                w.global_micro_batch(rank, micro_batch)) *
                               rows;
-  for (std::uint64_t row = 0; row < rows; ++row)
-    SLUICE_TRY(read_sample(first + row, BatchRow::of(dst, row, rows, static_cast<std::uint64_t>(w.shape.sequence))));
-  if (w.split != nullptr)
-    keep_own_words(*w.split, w.shard_map().part_of_rank(rank), static_cast<std::size_t>(w.shape.tokens()), dst);
-  return success();
+  return read_planes(w, rank, dst,
+                     [&](std::uint64_t row, const BatchRow& whole) { return read_sample(first + row, whole); });
 }
 
 Status Trainer::read_sample(std::uint64_t sample, const BatchRow& row) const {
@@ -31,7 +28,7 @@ Status Trainer::read_sample(std::uint64_t sample, const BatchRow& row) const {
 /// Tokens of a global batch that count in its loss.
 Result<double> Trainer::count_targets(std::uint64_t step) {
   if (batches_.training().all_count()) return batch_tokens(run_.workload);
-  const auto sequence = static_cast<std::uint64_t>(run_.workload.shape.sequence);
+  const auto sequence = static_cast<std::uint64_t>(run_.workload.shape.whole());
   const auto samples = static_cast<std::uint64_t>(batch_tokens(run_.workload)) / sequence;
   scratch_.resize((run_.workload.documents ? 3 : 2) * sequence);
   const BatchRow row = BatchRow::of(scratch_, 0, 1, sequence);

@@ -254,7 +254,7 @@ Result<std::uint64_t> States::state_hash() {
           (map.part_of(shard) * map.unit_numel(u) + map.begin_in_part(u, shard)) / shard_grain_numel;
       const std::vector<std::uint64_t>& values = blocks.close();
       const std::array place{static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(kind)};
-      std::uint64_t& hash = hashes[run_.workload.data_rank(r) / run_.workload.shards()];
+      std::uint64_t& hash = hashes[run_.workload.topology.at(r).position(replica_axes)];
       for (std::size_t i = 0; i < values.size(); ++i) {
         const auto mixed = philox(values[i], first + i, std::uint64_t{place[0]} << 8 | place[1]);
         hash += std::uint64_t{mixed[0]} << 32 | mixed[1];

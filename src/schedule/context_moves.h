@@ -1,0 +1,42 @@
+// Attention where each rank has a slice of every sequence (src/model/context-inl.h): its ops, and what ranks give each
+// other between them.
+#pragma once
+
+#include "src/model/workspaces.h"
+#include "src/schedule/rank_moves.h"
+#include "src/schedule/sublayer_ops.h"
+
+namespace sluice {
+
+class ContextMoves : RankMoves {
+ public:
+  ContextMoves(RankContext& context, const SublayerOps& ops)
+      : RankMoves(context), ops_(ops), dims_(*work_.model, work_.shape, work_.dtype, *work_.kernels), saved_(dims_) {}
+
+  /// Whether the unit's ops are these.
+  bool has_ops_of(UnitId u) const { return work_.shape.context > 1 && spec(u).kind == Sublayer::attention; }
+
+  /// Something that an op touches.
+  struct Operand {
+    Part part;
+    Role role;
+  };
+  /// x_in or normed -> x_out or sum. What is kept for the backward pass lies in `saved`, or, where that is not valid,
+  /// in a buffer that ends with the last op.
+  void forward(UnitId u, int mb, const Operand& in, const Part& saved, const Operand& out);
+  /// The same without its end.
+  void attend(UnitId u, int mb, const Operand& in, const Part& saved);
+  /// x_in or normed, saved, d_out -> d_in or d_sum, and the gradient, which the first op meets so.
+  void backward(UnitId u, int mb, const Operand& in, const Part& saved, const Part& d_out, const Operand& d_in,
+                const Part& gradient, Mode mode);
+
+ private:
+  Op& op(OpKind kind, UnitId u, int mb);
+  Part kept(const Part& saved, const ContextSaved::Piece& piece) const { return saved.slice(piece.at, piece.bytes); }
+
+  const SublayerOps& ops_;
+  Dims dims_;
+  ContextSaved saved_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,72 @@
+// Sequences cut over ranks, as a person asks for them: --cp.
+#include "cut_command.h"
+
+namespace sluice {
+namespace {
+
+class ContextCommand : public CutCommandTest {};
+
+TEST_F(ContextCommand, ProcessesTrainToTheBitsOfThreads) {
+  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  const std::string command = options() + drive() + "--steps 5 --hash 5 ";
+  ASSERT_EQ(sluice(command + run("one") + "--cp 2").status, 0);
+  int number = 0;
+  for (const std::string more : {"--cp 2", "--cp 2 --pp 2"}) {
+    SCOPED_TRACE(more);
+    const std::string name = "many" + std::to_string(number++);
+    ASSERT_EQ(launched(command + run(name) + more), 0) << read(path(".err"));
+    expect_same_run("one", name);
+  }
+  ASSERT_EQ(sluice(command + run("both") + "--cp 2 --tp 2").status, 0);
+  ASSERT_EQ(launched(command + run("four") + "--cp 2 --tp 2"), 0) << read(path(".err"));
+  expect_same_run("both", "four");
+}
+
+TEST_F(ContextCommand, AStoppedRunIsExportedAndGoesOn) {
+  const std::string command = options() + drive() + "--steps 40 --hash 40 --cp 2 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+  const Finished exported = sluice("checkpoint export " + path("run") + " " + path("exported"));
+  ASSERT_EQ(exported.status, 0) << exported.err;
+  const Finished e =
+      sluice("eval --model " + path("exported") + " --data " + path("text") + " --seq 32 --tokenizer bytes --json");
+  EXPECT_EQ(e.status, 0) << e.err;
+  const Finished f = sluice("train --resume " + run("run") + "--ranks 4 --pp 2");
+  ASSERT_EQ(f.status, 0) << f.err;
+  expect_same_run("whole", "run");
+}
+
+/// Slices share the states, or where other ranks do not, have each all of them.
+TEST_F(ContextCommand, IsAPartOfAMesh) {
+  const json mesh = planned("--pp 2 --dp 2 --cp 2 --tp 2")["ranks"];
+  EXPECT_EQ(mesh["all"], 16);
+  EXPECT_EQ(mesh["mesh"], (json{{"pp", 2}, {"dp", 2}, {"cp", 2}, {"tp", 2}}));
+  EXPECT_EQ(mesh["shard_group"], 4);
+  EXPECT_EQ(mesh["replicas"], 1);
+  const json apart = planned("--dp 2 --cp 2 --shard-group 2")["ranks"];
+  EXPECT_EQ(apart["shard_group"], 2);
+  EXPECT_EQ(apart["replicas"], 2);
+  const json zero = planned("--dp 2 --cp 2 --zero 0")["ranks"];
+  EXPECT_EQ(zero["shard_group"], 1);
+  EXPECT_EQ(zero["replicas"], 4);
+}
+
+TEST_F(ContextCommand, RefusesWhatCanNotBeCut) {
+  const std::string train = options() + run("run");
+  expect_refused(train + "--cp 0", "--cp");
+  expect_refused(train + "--cp 3 --ranks 4", "--cp 3 on 4 ranks with a whole model");
+  expect_refused(train + "--cp 2 --dp 2 --ranks 8", "--pp 1 x --dp 2 x --cp 2 x --tp 1 are 4 ranks");
+  expect_refused(train + "--cp 8", "llama-tiny has 4 attention heads");
+  expect_refused(train + "--cp 4 --tp 2", "a rank of --tp");
+  expect_refused(train + "--cp 2 --pp 2 --pipeline zb-h1", "--pipeline zb-h1 with --cp");
+  expect_refused(train + "--cp 2 --dp 2 --shard-group 3", "groups of as many make up all ranks with the same slices");
+  expect_refused("train --model llama-tiny --seq 33 --batch 16 --cp 2 --data " + path("text") + " " + run("run"),
+                 "equal slices of --seq 33");
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+  ASSERT_EQ(sluice(options() + run("run") + "--cp 2 --steps 2").status, 0);
+  expect_refused("train --resume --steps 4 --cp 1 " + run("run"), "--cp 1 contradicts the run, which has 2");
+  expect_refused("train --resume --steps 4 --reduction pass " + run("run"), "--cp 2 ranks have slices of sequences");
+}
+
+}  // namespace
+}  // namespace sluice
