@@ -115,6 +115,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
         {"replicas", w.replicas()},
         {"lots", w.lots * w.batch_ranks()},
         {"reduction", reduction_names[static_cast<std::size_t>(w.reduction)]},
+        {"gather", rank_gathers_names[static_cast<std::size_t>(w.gathers)]},
         {"reduce", rank_sums_names[static_cast<std::size_t>(w.sums)]},
         {"received_bytes_per_rank", plan_link_bytes(run.main()).collective}};
   if (w.stages() > 1) j["pipeline"] = pipeline_json(run);
@@ -253,8 +254,12 @@ void print_ranks(const Prepared& run) {
                              : w.shards() == w.data_ranks()
                                  ? "all share one copy of the states"
                                  : "groups of " + std::to_string(w.shards()) + " share one copy of the states";
-  const std::string as = w.sums == RankSums::bf16 ? " in bf16" : w.sums == RankSums::native ? " natively" : "";
+  const std::string as = w.sums == RankSums::bf16     ? " in bf16"
+                         : w.sums == RankSums::native ? " natively"
+                         : w.sums == RankSums::int4   ? " in blocks of 4 bits"
+                                                      : "";
   std::printf("\n                %s%s", w.stages() > 1 && w.data_ranks() > 1 ? "of a stage " : "", states.c_str());
+  if (w.gathers == RankGathers::int8) std::printf("; they gather parameters in blocks of 8 bits");
   if (w.data_ranks() > 1)
     std::printf("; they add up gradients %s%s; each receives %s a step",
                 w.reduction == Reduction::pass ? "behind every lot" : "behind their last micro-batch", as.c_str(),

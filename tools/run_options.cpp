@@ -226,9 +226,22 @@ void add_training_options(CLI::App* app, RunOptions* o) {
          "--reduce", o->reduce,
          "how ranks add up gradients: 'tree' (fp32: no bit depends on how many they are or what they share), 'bf16' "
          "(processes send each other bf16, half the bytes), or 'native' (as MPI's library does, and a stop waits "
-         "for the step's end); the last two give other bits with other ranks, shard groups and --reduction")
-      ->check(one_of({"tree", "bf16", "native"}))
+         "for the step's end), or 'int4' (ranks that share states exchange blocks of 4 bits, first the close ones, "
+         "then groups of these, and add up in fp32: ZeRO++'s qgZ); all but the first give other bits with other ranks, "
+         "shard groups and --reduction")
+      ->check(one_of({rank_sums_names.begin(), rank_sums_names.end()}))
       ->capture_default_str()
+      ->group("Batch");
+  app->add_option("--gather", o->gather,
+                  "how ranks that share parameters gather them in training: 'exact', or 'int8' (blocks of 8 bits, half "
+                  "the bytes of bf16; all ranks compute with what comes of that, and the update has the exact ones: "
+                  "ZeRO++'s qwZ)")
+      ->check(one_of({rank_gathers_names.begin(), rank_gathers_names.end()}))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_flag("--zero-plus-plus", o->zero_plus_plus,
+                "--gather int8 and --reduce int4; with --second-copy N, of the ranks of a machine, about 1.5 bytes a "
+                "parameter go between machines each step instead of 8")
       ->group("Batch");
   app->add_option(
          "--lots", c.lots,
@@ -424,7 +437,13 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
   if (o.residency != "auto") c.wish.held = o.residency == "step";
   c.reduction = o.reduction == "pass" ? Reduction::pass : Reduction::last;
-  c.sums = o.reduce == "bf16" ? RankSums::bf16 : o.reduce == "native" ? RankSums::native : RankSums::tree;
+  const auto reduce = std::ranges::find(rank_sums_names, o.reduce);
+  c.sums = static_cast<RankSums>(reduce - rank_sums_names.begin());
+  c.gathers = o.gather == "int8" ? RankGathers::int8 : RankGathers::exact;
+  if (o.zero_plus_plus) {
+    c.sums = RankSums::int4;
+    c.gathers = RankGathers::int8;
+  }
   for (std::size_t i = 0; i < pipeline_order_names.size(); ++i)
     if (o.pipeline == pipeline_order_names[i]) c.pipeline.order = static_cast<PipelineOrder>(i);
   const bool has_chunks = c.pipeline.order == PipelineOrder::interleaved || c.pipeline.order == PipelineOrder::zb_v;

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "sluice/exact_sum.h"
+#include "sluice/quantization.h"
 #include "sluice/topology.h"
 
 namespace sluice {
@@ -103,7 +104,11 @@ enum class OpKind : std::uint8_t {
   core_backward,  ///< mixed, attended, lse, arrived: the gradient of attended -> leaving: that of mixed
   qkv_backward,   ///< arrived: that, of the slice; saved, x_in or normed, parameters -> d_in, or a part of d_sum,
                   ///< gradient (+=)
-  accumulate,     ///< dst += src, fp32
+  // what ranks give each other in few bits (sluice/quantization.h), `pieces` of `numel` elements
+  quantize,        ///< src -> dst, codes and scales of each piece behind one another
+  dequantize,      ///< src -> dst, pieces behind one another
+  dequantize_sum,  ///< src -> dst, fp32: sums of as many pieces as follow one another, in their order
+  accumulate,      ///< dst += src, fp32
   // h2d, d2h lanes
   copy,  ///< src -> dst
   // input lane
@@ -129,14 +134,51 @@ enum class OpKind : std::uint8_t {
   // comm lane
   barrier,  ///< nothing is given: what follows comes after what every rank has committed before it
 };
-constexpr std::array<const char*, 42> op_names{
-    "forward",      "recompute",      "backward",      "backward_input", "backward_weight", "forward_backward",
-    "loss",         "logits",         "enter",         "leave",          "expose",          "enter_backward",
-    "part_forward", "part_recompute", "part_backward", "part_logits",    "part_gradient",   "part_loss",
-    "qkv",          "core",           "out",           "out_backward",   "core_backward",   "qkv_backward",
-    "accumulate",   "copy",           "load_tokens",   "read",           "write",           "sync",
-    "commit",       "grad_norm",      "update",        "verify",         "control",         "step_end",
-    "all_gather",   "reduce_scatter", "all_to_all",    "send",           "receive",         "barrier"};
+constexpr std::array<const char*, 45> op_names{"forward",
+                                               "recompute",
+                                               "backward",
+                                               "backward_input",
+                                               "backward_weight",
+                                               "forward_backward",
+                                               "loss",
+                                               "logits",
+                                               "enter",
+                                               "leave",
+                                               "expose",
+                                               "enter_backward",
+                                               "part_forward",
+                                               "part_recompute",
+                                               "part_backward",
+                                               "part_logits",
+                                               "part_gradient",
+                                               "part_loss",
+                                               "qkv",
+                                               "core",
+                                               "out",
+                                               "out_backward",
+                                               "core_backward",
+                                               "qkv_backward",
+                                               "quantize",
+                                               "dequantize",
+                                               "dequantize_sum",
+                                               "accumulate",
+                                               "copy",
+                                               "load_tokens",
+                                               "read",
+                                               "write",
+                                               "sync",
+                                               "commit",
+                                               "grad_norm",
+                                               "update",
+                                               "verify",
+                                               "control",
+                                               "step_end",
+                                               "all_gather",
+                                               "reduce_scatter",
+                                               "all_to_all",
+                                               "send",
+                                               "receive",
+                                               "barrier"};
 
 constexpr bool is_message(OpKind kind) { return kind == OpKind::send || kind == OpKind::receive; }
 
@@ -235,9 +277,11 @@ struct Wait {
 
 /// How a reduction adds up. tree: in pairs of neighbours, and their sums in pairs, while there is an even number of
 /// them, and then one after the other, so that bits do not depend on the number of ranks (src/schedule/lots.h). bf16:
-/// so too, but ranks send each other bf16. native: as the transport's library does, in an order of its own.
-enum class RankSums : std::uint8_t { tree, bf16, native };
-constexpr std::array<const char*, 3> rank_sums_names{"tree", "bf16", "native"};
+/// so too, but ranks send each other bf16. native: as the transport's library does, in an order of its own. int4:
+/// gradients are exchanged in blocks of 4 bits, first between close ranks, then between groups of them, and added up in
+/// fp32 in between, which are ops of the plan (ZeRO++'s qgZ, arXiv 2306.10209).
+enum class RankSums : std::uint8_t { tree, bf16, native, int4 };
+constexpr std::array<const char*, 4> rank_sums_names{"tree", "bf16", "native", "int4"};
 /// What one rank sends another of so many bytes of fp32.
 constexpr std::uint64_t wire_bytes(RankSums sums, std::uint64_t bytes) {
   return sums == RankSums::bf16 ? bytes / 2 : bytes;
@@ -255,18 +299,25 @@ struct Op {
   /// the same peer.
   std::int32_t collective = -1;
   std::int32_t peer = -1;          ///< send, receive: position in the group of who is at the other end
-  std::int32_t pieces = 1;         ///< all_to_all
+  std::int32_t pieces = 1;         ///< all_to_all, and what quantizes
+  Quantization quantization;       ///< of what quantizes
   bool accumulate = false;         ///< backward, grad_norm: add to what is there instead of setting it
-  RankSums sums = RankSums::tree;  ///< reduce_scatter
+  RankSums sums = RankSums::tree;  ///< reduce_scatter; all_to_all: int4 where it carries the parts of a sum
   bool is_replica = false;         ///< control: another rank counts the norm of the same gradients
   std::uint64_t element = 0;       ///< first element of the tile within the rank's shard (optimizer ops)
-  std::uint64_t numel = 0;         ///< elements of the tile (optimizer ops)
+  std::uint64_t numel = 0;         ///< elements of the tile (optimizer ops), or of a piece
   std::uint64_t bytes = 0;         ///< moved by the op (copies, drive, collectives: received)
   double flop = 0;                 ///< matrix-multiply FLOP of compute ops
   std::int32_t cost = -1;          ///< index in StepPlan::cost_keys: measured seconds in the profile, if known
   std::vector<Access> accesses;
   std::vector<Wait> waits;  ///< set by derive_waits
 };
+
+/// A collective after which a rank has sums of what all members have: each of them has come so far.
+constexpr bool is_sum(const Op& op) {
+  return op.collective >= 0 &&
+         (op.kind == OpKind::reduce_scatter || (op.kind == OpKind::all_to_all && op.sums == RankSums::int4));
+}
 
 /// Sizes are set by pack.
 struct Arena {

@@ -59,7 +59,7 @@ double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
           op.kind == OpKind::backward_weight || op.kind == OpKind::part_recompute || op.kind == OpKind::expose ||
           op.kind == OpKind::part_backward || op.kind == OpKind::enter_backward || op.kind == OpKind::out_backward ||
           op.kind == OpKind::core_backward || op.kind == OpKind::qkv_backward || (is_of_both && came_back) ||
-          (op.kind == OpKind::accumulate && at.backward);
+          (is_streamed(op.kind) && at.backward);
       if (at.started && (at.unit != op.unit || at.backward != backward)) ++at.pass;
       at = {at.pass, true, op.unit, backward};
       if (at.pass == passes.size()) passes.emplace_back();

@@ -45,7 +45,7 @@ class DurabilityCheck {
     } else if (op.kind == OpKind::verify || op.kind == OpKind::control || op.kind == OpKind::step_end) {
       require(own.commit, n, "");
       own.control = n;  // the last of them: they follow each other on the same lane
-    } else if ((op.kind == OpKind::reduce_scatter && op.collective >= 0) || op.kind == OpKind::barrier) {
+    } else if (is_sum(op) || op.kind == OpKind::barrier) {
       require(own.commit, n, "");
     } else if (const Access* a = durable_write(op)) {
       require(own.commit, n, findings_.use(*a, program_.op(n)), a->buffer);

@@ -19,6 +19,7 @@ double streamed_bytes(const StepPlan& plan, const Op& op) {
 
 }  // namespace
 
+bool is_streamed(OpKind kind) { return kind >= OpKind::quantize && kind <= OpKind::accumulate; }
 bool is_compute(OpKind kind) { return kind <= OpKind::accumulate; }
 
 bool runs_on_device(LaneKind kind, const HardwareProfile& hw) {
@@ -66,7 +67,7 @@ double CostModel::compute_seconds(const Op& op) const {
     return measured_[static_cast<std::size_t>(op.cost)];
   const double overhead = hw_.device ? hw_.device->op_overhead_seconds : hw_.op_overhead_seconds;
   const double memory = hw_.device ? hw_.device->memory_bytes_per_second : hw_.memory_bytes_per_second;
-  if (op.kind == OpKind::accumulate) return streamed_bytes(plan_, op) / memory + overhead;
+  if (is_streamed(op.kind)) return streamed_bytes(plan_, op) / memory + overhead;
   return op.flop / flops(op) + overhead;
 }
 
@@ -185,7 +186,7 @@ OpCost CostModel::cost(const Op& op) const {
       // An op that was measured to be quicker than that shows what the rate was not.
       c.best_seconds = std::min(op.flop / flops(op), c.seconds);
       c.threads = hw_.compute_threads;
-      if (op.kind == OpKind::accumulate) memory = streamed_bytes(plan_, op);
+      if (is_streamed(op.kind)) memory = streamed_bytes(plan_, op);
   }
   if (on_device) {
     c.threads = 1;

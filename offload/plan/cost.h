@@ -22,8 +22,8 @@ struct OpCost {
   double latency_seconds = 0;  ///< after the transfer, while the lane is free for the next one (windowed lanes)
   double flying_requests = 0;  ///< that have not landed when the transfer ends
   double link_down_seconds = 0, link_up_seconds = 0;  ///< on the way to and from the device
-  double network_seconds = 0;  ///< of messages, at the full rate
-  std::int32_t group = -1;     ///< whose messages they are
+  double network_seconds = 0;                         ///< of messages, at the full rate
+  std::int32_t group = -1;                            ///< whose messages they are
 };
 
 /// What the host does for steps, alone or beside a GPU.
@@ -68,6 +68,8 @@ inline int ranks_of_link(const HardwareProfile& hw) { return hw.device ? hw.rank
 double drive_seconds(const HardwareProfile& hw, double read_bytes, double write_bytes);
 
 bool is_compute(OpKind kind);
+/// Whose time is that of its bytes.
+bool is_streamed(OpKind kind);
 
 /// Whether ops of such a lane run in queues of a GPU.
 bool runs_on_device(LaneKind kind, const HardwareProfile& hw);

@@ -46,7 +46,7 @@ class HazardScan {
     if (op.kind == OpKind::sync || op.kind == OpKind::commit || op.kind == OpKind::barrier) return DriveOrder::alone;
     if (op.kind == OpKind::verify || op.kind == OpKind::control || op.kind == OpKind::step_end)
       return DriveOrder::shared;
-    if (op.kind == OpKind::reduce_scatter && op.collective >= 0) return DriveOrder::after;
+    if (is_sum(op)) return DriveOrder::after;
     for (const Access& a : op.accesses)
       if (is_durable_write(plan, a)) return DriveOrder::shared;
     return DriveOrder::none;

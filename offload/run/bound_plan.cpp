@@ -23,7 +23,10 @@ std::vector<Role> needed_roles(const Op& op, LaneKind lane, Dtype dtype) {
   switch (op.kind) {
     case OpKind::accumulate:
     case OpKind::reduce_scatter:
-    case OpKind::all_to_all: return {Role::src, Role::dst};
+    case OpKind::all_to_all:
+    case OpKind::quantize:
+    case OpKind::dequantize:
+    case OpKind::dequantize_sum: return {Role::src, Role::dst};
     case OpKind::send: return {Role::src};
     case OpKind::receive: return {Role::dst};
     case OpKind::grad_norm: return {Role::gradient, Role::control};
@@ -37,6 +40,18 @@ std::vector<Role> needed_roles(const Op& op, LaneKind lane, Dtype dtype) {
     }
     default: return {};
   }
+}
+
+/// Values are fp32 or of 16 bits; those of sums fp32.
+bool check_quantized(const Op& op, std::uint64_t src, std::uint64_t dst) {
+  const std::uint64_t packed = quantized_bytes(static_cast<std::int64_t>(op.numel), op.quantization),
+                      pieces = static_cast<std::uint64_t>(op.pieces);
+  const auto holds = [&](std::uint64_t bytes) {
+    return bytes == pieces * op.numel * 4 || bytes == pieces * op.numel * 2;
+  };
+  if (op.kind == OpKind::quantize) return holds(src) && dst == pieces * packed;
+  if (op.kind == OpKind::dequantize) return src == pieces * packed && holds(dst);
+  return dst % (op.numel * 4) == 0 && src == dst / (op.numel * 4) * pieces * packed;
 }
 
 Status check_sizes(const Op& op, std::span<const Operand> operands, const BindParts& parts, std::size_t members) {
@@ -59,6 +74,9 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, const BindPa
   if (op.kind == OpKind::all_gather) fits = !operands.empty() && gathered(operands).size() % members == 0;
   if (op.kind == OpKind::reduce_scatter)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes * members;
+  if (op.kind == OpKind::quantize || op.kind == OpKind::dequantize || op.kind == OpKind::dequantize_sum)
+    fits = op.quantization.is_valid() && op.pieces > 0 && op.numel > 0 &&
+           check_quantized(op, find_role(operands, Role::src)->bytes, find_role(operands, Role::dst)->bytes);
   if (op.kind == OpKind::all_to_all) {
     const std::uint64_t bytes = find_role(operands, Role::src)->bytes;
     fits = op.pieces > 0 && bytes == find_role(operands, Role::dst)->bytes &&

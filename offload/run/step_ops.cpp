@@ -6,6 +6,8 @@
 #include <string>
 
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/quantize.h"
+#include "offload/run/quantized_pieces.h"
 
 namespace sluice {
 namespace {
@@ -18,6 +20,12 @@ template <class T>
 T* as(const Operand* operand) {
   return reinterpret_cast<T*>(operand->data);
 }
+
+struct QuantizeOnCpu {
+  void quantize(const auto&... a) const { kernels::quantize(a...); }
+  void dequantize(const auto&... a) const { kernels::dequantize(a...); }
+  void dequantize_add(const auto&... a) const { kernels::dequantize_add(a...); }
+};
 
 /// Of a whole control block.
 std::span<const double> losses_of(const Operand& block) {
@@ -67,6 +75,11 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::accumulate:
       kernels::add_f32(as<const float>(op.find(Role::src)), as<float>(op.find(Role::dst)),
                        static_cast<std::int64_t>(op.find(Role::dst)->bytes / sizeof(float)));
+      return success();
+    case OpKind::quantize:
+    case OpKind::dequantize:
+    case OpKind::dequantize_sum:
+      each_quantized(*op.op, *op.find(Role::src), *op.find(Role::dst), QuantizeOnCpu{});
       return success();
     case OpKind::grad_norm: return grad_norm(op, params);
     case OpKind::update: return update(op, params);

@@ -39,7 +39,8 @@ class Channel {
       changed_.notify_all();
       return success();
     }
-    return wait(lock, [&] { return round_ != round; }, deadline, rank, group);
+    return wait(
+        lock, [&] { return round_ != round; }, deadline, rank, group);
   }
 
   /// A message lies here until its receiver has taken it.
@@ -57,7 +58,8 @@ class Channel {
     const auto find = [&] {
       return std::ranges::find_if(posted_, [&](const Posted& p) { return p.from == message.from && p.to == to; });
     };
-    SLUICE_TRY(wait(lock, [&] { return find() != posted_.end(); }, deadline, rank, group));
+    SLUICE_TRY(wait(
+        lock, [&] { return find() != posted_.end(); }, deadline, rank, group));
     const std::span<const std::byte> data = find()->data;
     if (data.size() != message.data.size())
       return fault("rank " + std::to_string(rank) + " expects " + std::to_string(message.data.size()) +
@@ -72,13 +74,16 @@ class Channel {
     changed_.notify_all();
     return success();
   }
-  /// Until nothing that a member has posted lies here. Who gives up takes back what nobody is taking: its memory may go.
-  Status delivered(std::size_t from, std::chrono::seconds deadline, RankId rank, std::int32_t group, const Status& taken) {
+  /// Until nothing that a member has posted lies here. Who gives up takes back what nobody is taking: its memory may
+  /// go.
+  Status delivered(std::size_t from, std::chrono::seconds deadline, RankId rank, std::int32_t group,
+                   const Status& taken) {
     std::unique_lock lock(mutex_);
     const auto is_own = [&](const Posted& p) { return p.from == from; };
     Status status = taken;
     if (status.ok())
-      status = wait(lock, [&] { return std::ranges::none_of(posted_, is_own); }, deadline, rank, group);
+      status = wait(
+          lock, [&] { return std::ranges::none_of(posted_, is_own); }, deadline, rank, group);
     if (status.ok()) return status;
     std::erase_if(posted_, [&](const Posted& p) { return is_own(p) && !p.is_taken; });
     changed_.wait(lock, [&] { return std::ranges::none_of(posted_, is_own); });
@@ -180,8 +185,10 @@ class InProcessCommunicator final : public Communicator {
     const std::shared_ptr<Session> fresh = sessions_->get(++prepared_);
     std::vector<Place> places;
     for (std::size_t g = 0; g < groups.size(); ++g)
-      places.push_back(
-          {fresh->channel(g, topology.members(groups[g])), topology.position(groups[g]), std::make_unique<TreeSum>(), {}});
+      places.push_back({fresh->channel(g, topology.members(groups[g])),
+                        topology.position(groups[g]),
+                        std::make_unique<TreeSum>(),
+                        {}});
     const std::lock_guard lock(mutex_);
     session_ = fresh;
     places_ = std::move(places);
@@ -203,8 +210,8 @@ class InProcessCommunicator final : public Communicator {
     return shared->meet(deadline_.load(), rank_, group);
   }
 
-  Status reduce_scatter(std::int32_t group, std::span<const float> full, std::span<float> part,
-                        std::span<std::byte>, RankSums sums) override {
+  Status reduce_scatter(std::int32_t group, std::span<const float> full, std::span<float> part, std::span<std::byte>,
+                        RankSums sums) override {
     const Place& p = place(group);
     const auto& [shared, own] = std::tie(p.channel, p.position);
     const std::size_t members = shared->members(), numel = part.size();
@@ -221,6 +228,7 @@ class InProcessCommunicator final : public Communicator {
         });
         break;
       case RankSums::native: TreeSum::add_up_in_turn(members, part, term); break;
+      case RankSums::int4: SLUICE_CHECK(false, "sums of %zu ranks in bits are ops of a plan", members);
     }
     return shared->meet(deadline_.load(), rank_, group);
   }

@@ -38,7 +38,8 @@ void MpiCommunicator::begin_session(const Topology& topology, std::span<const Ax
     Channel channel;
     channel.members = topology.members(groups[g]);
     channel.position = topology.position(groups[g]);
-    channel.tag = static_cast<int>(session_ % static_cast<std::uint64_t>(sessions)) * channels_max + static_cast<int>(g);
+    channel.tag =
+        static_cast<int>(session_ % static_cast<std::uint64_t>(sessions)) * channels_max + static_cast<int>(g);
     channel.messages.reset(new std::array<Messages, exchange_blocks>{Messages(alarm_), Messages(alarm_)});
     channel.arriving = std::make_unique<Messages>(alarm_);
     channels_.push_back(std::move(channel));
@@ -91,6 +92,7 @@ Status MpiCommunicator::reduce_scatter(std::int32_t number, std::span<const floa
     case RankSums::tree: return reduce_by_messages<float>(c, full, part, room);
     case RankSums::bf16: return reduce_by_messages<bf16>(c, full, part, room);
     case RankSums::native: return reduce_natively(number, full, part);
+    case RankSums::int4: SLUICE_CHECK(false, "sums of %zu ranks in bits are ops of a plan", c.members.size());
   }
   return success();
 }
@@ -125,8 +127,8 @@ Status MpiCommunicator::reduce_by_messages(const Channel& c, std::span<const flo
     const std::size_t begin = at * block, count = std::min(block, numel - begin);
     for (std::size_t step = 1; step < members; ++step) {
       const std::size_t from = (c.position + members - step) % members;
-      SLUICE_TRY(messages.receive(data_, c.members[from], c.tag,
-                                  std::as_writable_bytes(std::span(arrived(at, from), count))));
+      SLUICE_TRY(
+          messages.receive(data_, c.members[from], c.tag, std::as_writable_bytes(std::span(arrived(at, from), count))));
     }
     for (std::size_t step = 1; step < members; ++step) {
       const std::size_t to = (c.position + step) % members;
@@ -168,9 +170,9 @@ Status MpiCommunicator::reduce_natively(std::int32_t number, std::span<const flo
   Messages& messages = call[0];
   MPI_Request request;
   if (part.data() + part.size() <= full.data() || part.data() >= full.data() + full.size()) {
-    SLUICE_TRY(mpi_status(
-        MPI_Ireduce_scatter_block(full.data(), part.data(), count, MPI_FLOAT, MPI_SUM, alone, &request),
-        "MPI_Ireduce_scatter_block"));
+    SLUICE_TRY(
+        mpi_status(MPI_Ireduce_scatter_block(full.data(), part.data(), count, MPI_FLOAT, MPI_SUM, alone, &request),
+                   "MPI_Ireduce_scatter_block"));
     messages.join(request, peer);
   } else {
     // In place, which a reduce_scatter of MPI's would have at the beginning of `full`.
@@ -237,8 +239,9 @@ Status MpiCommunicator::sum(std::int32_t number, std::span<std::int64_t> values)
   Messages& messages = call[0];
   for (std::size_t i = 0; i < others; ++i) {
     const std::size_t from = (c.position + members - 1 - i) % members;
-    SLUICE_TRY(messages.receive(data_, c.members[from], c.tag,
-                                std::as_writable_bytes(std::span(c.received).subspan(i * values.size(), values.size()))));
+    SLUICE_TRY(
+        messages.receive(data_, c.members[from], c.tag,
+                         std::as_writable_bytes(std::span(c.received).subspan(i * values.size(), values.size()))));
   }
   for (std::size_t step = 1; step < members; ++step)
     SLUICE_TRY(messages.send(data_, c.members[(c.position + step) % members], c.tag, std::as_bytes(values)));

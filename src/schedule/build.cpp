@@ -405,8 +405,9 @@ StepPlan frame(PlanKind kind, const Workload& w, const Schedule& s, Detail detai
   for (Tier t : {Tier::device, Tier::host, Tier::nvme})
     plan.arenas.push_back({t, w.budget_bytes[static_cast<std::size_t>(t)], 0, 0});
   const AxisSet all = w.topology.all_axes();
-  // sharding_group, control_group, replica_group, close_group, tensor_group, copy_group, context_group
-  if (w.ranks() > 1) plan.groups = {shard_axes, all, replica_axes, close_axes, tensor_axes, copy_axes, context_axes};
+  // sharding_group, control_group, replica_group, close_group, tensor_group, copy_group, context_group, far_group
+  if (w.ranks() > 1)
+    plan.groups = {shard_axes, all, replica_axes, close_axes, tensor_axes, copy_axes, context_axes, far_axes};
   if (w.stages() == 1) return plan;
   // Two of messages for each chunk, two for a tied matrix, and that of barriers.
   plan.groups.insert(plan.groups.end(), static_cast<std::size_t>(2 * s.pipeline.chunks + 2), pipeline_axes);

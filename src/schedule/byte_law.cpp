@@ -103,8 +103,11 @@ class Law {
     const std::uint64_t down = c.update_on_device ? (c.resident ? 0 : 1) : published;
     b_.h2d += (fetches + down) * bytes;
     if (c.update_on_device) b_.d2h += bytes;
-    b_.collective += (fetches + published) * bytes * (work_.shards() - 1u);
-    through_host(fetches + published, bytes, work_.shards());
+    const std::uint64_t given = work_.gathers == RankGathers::exact
+                                    ? bytes
+                                    : quantized_bytes(static_cast<std::int64_t>(work_.shard_numel(u)), gathered_blocks);
+    b_.collective += (fetches + published) * given * (work_.shards() - 1u);
+    through_host(fetches + published, given, work_.shards());
     if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
     const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open && !has_second_copy;
@@ -129,10 +132,16 @@ class Law {
     b_.d2h += shard_bytes;
     // Every replica of a shard group adds up a part of the shard for all of them.
     const std::uint64_t sums = sums_of_step(), part_bytes = shard_bytes / work_.replicas();
+    const bool in_bits = work_.sums == RankSums::int4 && work_.shards() > 1;
     const RankSums sent = work_.exchanges ? work_.sums : RankSums::tree;  // in one process they read each other's fp32
     const std::uint64_t part_sent = wire_bytes(sent, part_bytes), shard_sent = wire_bytes(sent, shard_bytes);
-    b_.collective += sums * (shard_sent * (work_.shards() - 1u) + (part_sent + part_bytes) * (work_.replicas() - 1u));
-    if (work_.meets_in_host && work_.data_ranks() > 1) {
+    if (in_bits) gradient_in_bits(u, sums);
+    const std::uint64_t over_shards = in_bits ? 0 : shard_sent * (work_.shards() - 1u);
+    b_.collective += sums * (over_shards + (part_sent + part_bytes) * (work_.replicas() - 1u));
+    if (in_bits && work_.meets_in_host && work_.replicas() > 1) {
+      b_.d2h += sums * shard_bytes;
+      b_.h2d += sums * shard_bytes;
+    } else if (!in_bits && work_.meets_in_host && work_.data_ranks() > 1) {
       b_.d2h += sums * work_.full_numel(u) * 4;
       b_.h2d += sums * shard_bytes;
     }
@@ -146,6 +155,17 @@ class Law {
       if (!g.ends_sum)
         between += work_.reduction == Reduction::pass ? 1u : static_cast<std::uint64_t>(lots_.depth_after(g.end));
     park(choice(u).accumulator, between, work_.full_numel(u) * 4, 1);
+  }
+
+  /// Close ranks exchange what is all ranks', then groups what is one's.
+  void gradient_in_bits(UnitId u, std::uint64_t sums) {
+    const std::uint64_t piece = quantized_bytes(static_cast<std::int64_t>(work_.shard_numel(u)), reduced_blocks);
+    const RankId close = work_.close_ranks(), groups = work_.far_groups();
+    b_.collective += sums * piece * (groups * (close - 1u) + groups - 1u);
+    if (!work_.meets_in_host) return;
+    const std::uint64_t staged = (close > 1 ? close * groups : 0u) + (groups > 1 ? groups : 0u);
+    b_.d2h += sums * piece * staged;
+    b_.h2d += sums * piece * staged;
   }
 
   /// The head's part of a tied matrix's gradient, by lot, is put away after every group and added to the embedding's.

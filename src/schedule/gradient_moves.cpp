@@ -137,6 +137,7 @@ void GradientMoves::reduce(UnitId u, int lot) {
 /// replicas, each of which adds up a part of the shard for all of them.
 Part GradientMoves::reduced(UnitId u, const Part& gradient) {
   if (work_.data_ranks() == 1) return gradient;
+  if (work_.sums == RankSums::int4 && work_.shards() > 1) return reduced_in_bits(u, gradient);
   const auto on_device = [&] {
     const Life life = work_.reduction == Reduction::pass ? Life::lasting : Life::brief;
     return work_.shards() == 1 ? gradient : device(label(u, "gradient.shard"), work_.shard_numel(u) * 4, life);
@@ -156,6 +157,28 @@ Part GradientMoves::reduced(UnitId u, const Part& gradient) {
   const Part shard = on_device();
   emit_.move(OpKind::copy, LaneKind::h2d, u, sum, shard);
   return shard;
+}
+
+/// Each of the close ranks gets the parts of those ranks that are in its place elsewhere, adds them up over the group,
+/// and gives each its part.
+Part GradientMoves::reduced_in_bits(UnitId u, const Part& gradient) {
+  const RankId close = work_.close_ranks(), groups = work_.far_groups();
+  const auto numel = static_cast<std::int64_t>(work_.shard_numel(u));
+  Part sum = gradient;
+  const auto exchange = [&](std::int32_t group, RankId members, RankId pieces, const char* name, Life life) {
+    const Part given = quantized(u, sum, numel, members * pieces, reduced_blocks, label(u, "gradient.given"));
+    const Part taken = device(label(u, "gradient.taken"), given.bytes);
+    exchange_parts(u, given, taken, group, pieces, RankSums::int4);
+    sum = device(label(u, name), work_.shard_numel(u) * 4 * pieces, life);
+    dequantize(OpKind::dequantize_sum, u, taken, sum, numel, members, reduced_blocks);
+  };
+  const Life last = work_.reduction == Reduction::pass ? Life::lasting : Life::brief;
+  if (close > 1)
+    exchange(close_group, close, groups, groups > 1 ? "gradient.close" : "gradient.shard",
+             groups > 1 ? Life::brief : last);
+  if (groups > 1) exchange(far_group, groups, 1, "gradient.shard", last);
+  if (work_.replicas() > 1) add_in_place(u, sum, replica_group);
+  return sum;
 }
 
 void GradientMoves::drain_tile(const TileRef& t) {

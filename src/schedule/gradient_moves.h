@@ -36,6 +36,7 @@ class GradientMoves : RankMoves {
   void add(const Part& from, const Part& to, UnitId u);
   void add_copies(UnitId u, const Part& gradient);
   Part reduced(UnitId u, const Part& gradient);
+  Part reduced_in_bits(UnitId u, const Part& gradient);
 
   LotSums lot_sums_;
   std::vector<Tied> tied_;

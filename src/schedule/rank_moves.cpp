@@ -129,7 +129,7 @@ void RankMoves::gather_parts(UnitId u, const Part& whole, std::int32_t group) {
 void RankMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group) {
   const RankId members = work_.topology.size(emit_.plan().groups[static_cast<std::size_t>(group)]);
   Op& op = emit_.collective(OpKind::reduce_scatter, group, u);
-  op.sums = work_.sums;
+  op.sums = work_.sums == RankSums::int4 ? RankSums::tree : work_.sums;  // what goes in bits has ops of its own
   op.bytes = (work_.exchanges ? wire_bytes(op.sums, own.bytes) : own.bytes) * (members - 1u);
   Emitter::touch(op, whole, Role::src, Mode::read);
   Emitter::touch(op, own, Role::dst, Mode::write);
@@ -138,7 +138,8 @@ void RankMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, std::
   Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
 }
 
-void RankMoves::exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces) {
+void RankMoves::exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
+                               RankSums sums) {
   Part given = from, taken = to;
   if (work_.meets_in_host) {
     given = stage(label(u, "given"), from.bytes);
@@ -147,10 +148,38 @@ void RankMoves::exchange_parts(UnitId u, const Part& from, const Part& to, std::
   }
   Op& op = emit_.collective(OpKind::all_to_all, group, u);
   op.pieces = static_cast<std::int32_t>(pieces);
+  op.sums = sums;
   op.bytes = from.bytes - own_part(from, group).bytes;
   Emitter::touch(op, given, Role::src, Mode::read);
   Emitter::touch(op, taken, Role::dst, Mode::write);
   if (work_.meets_in_host) emit_.move(OpKind::copy, LaneKind::h2d, u, taken, to);
+}
+
+Part RankMoves::quantized(UnitId u, const Part& from, std::int64_t numel, std::int64_t pieces, const Quantization& q,
+                          const std::string& name) {
+  const Part to = device(name, quantized_bytes(numel, q) * static_cast<std::uint64_t>(pieces));
+  quantize(u, from, to, numel, pieces, q);
+  return to;
+}
+
+void RankMoves::quantize(UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
+                         const Quantization& q) {
+  Op& op = emit_.op(OpKind::quantize, LaneKind::compute, u);
+  op.numel = static_cast<std::uint64_t>(numel);
+  op.pieces = static_cast<std::int32_t>(pieces);
+  op.quantization = q;
+  Emitter::touch(op, from, Role::src, Mode::read);
+  Emitter::touch(op, to, Role::dst, Mode::write);
+}
+
+void RankMoves::dequantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel,
+                           std::int64_t pieces, const Quantization& q) {
+  Op& op = emit_.op(kind, LaneKind::compute, u);
+  op.numel = static_cast<std::uint64_t>(numel);
+  op.pieces = static_cast<std::int32_t>(pieces);
+  op.quantization = q;
+  Emitter::touch(op, from, Role::src, Mode::read);
+  Emitter::touch(op, to, Role::dst, Mode::write);
 }
 
 void RankMoves::add_met(UnitId u, const Part& whole, std::int32_t group) {

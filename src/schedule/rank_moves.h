@@ -23,7 +23,7 @@ namespace sluice {
 /// a tied matrix on its way to the head, and the gradient that the head has for it; and all ranks for barriers. What
 /// goes opposite ways is apart, so that neither waits behind the other.
 constexpr std::int32_t sharding_group = 0, control_group = 1, replica_group = 2, close_group = 3, tensor_group = 4,
-                       copy_group = 5, context_group = 6, first_message_group = 7;
+                       copy_group = 5, context_group = 6, far_group = 7, first_message_group = 8;
 constexpr std::int32_t activation_group(int chunk) { return first_message_group + 2 * chunk; }
 constexpr std::int32_t gradient_group(int chunk) { return activation_group(chunk) + 1; }
 
@@ -150,7 +150,15 @@ class RankMoves {
   /// Of what every member of the group has of `whole`, which is where they meet, the sum of this one's part.
   void reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group);
   /// Of each of `pieces` equal pieces of `from` a part goes to every member, and `to` has what came from them.
-  void exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces);
+  void exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
+                      RankSums sums = RankSums::tree);
+  /// `pieces` of `numel` elements each, and back; bytes of a piece are those of quantized_bytes.
+  Part quantized(UnitId u, const Part& from, std::int64_t numel, std::int64_t pieces, const Quantization& q,
+                 const std::string& name);
+  void quantize(UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
+                const Quantization& q);
+  void dequantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
+                  const Quantization& q);
   /// The sum of all of it, on all members, in its place.
   void add_met(UnitId u, const Part& whole, std::int32_t group);
   /// Both on the device.

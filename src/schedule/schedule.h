@@ -25,9 +25,9 @@ namespace sluice {
 /// slowest there, so that the sums of a slice over the batch are nodes of the tree.
 /// Ranks that sublayers are cut over (src/model/split.h) have the same part of the batch; of those, neighbours that are
 /// copies have the same keys and values.
-constexpr AxisSet pipeline_axes = 1, context_axes = 2 + 8, replica_axes = 2 + 4, batch_axes = 4 + 16 + 32,
-                  shard_axes = 8 + 16 + 32, close_axes = 32, data_axes = replica_axes + shard_axes,
-                  tensor_axes = 64 + 128, copy_axes = 128;
+constexpr AxisSet pipeline_axes = 1, far_axes = 8 + 16, context_axes = 2 + 8, replica_axes = 2 + 4,
+                  batch_axes = 4 + 16 + 32, shard_axes = 8 + 16 + 32, close_axes = 32,
+                  data_axes = replica_axes + shard_axes, tensor_axes = 64 + 128, copy_axes = 128;
 
 /// How many ranks there are along the axes.
 struct Mesh {
@@ -63,6 +63,12 @@ inline Topology data_parallel(RankId ranks, RankId rank = 0, RankId shards = 0, 
 enum class Reduction : std::uint8_t { last, pass };
 constexpr std::array<const char*, 2> reduction_names{"last", "pass"};
 
+/// How ranks that share parameters gather them: as they are, or in blocks of 8 bits, which all of them then compute
+/// with (ZeRO++'s qwZ, arXiv 2306.10209). What is stored, updated and evaluated is as it is.
+enum class RankGathers : std::uint8_t { exact, int8 };
+constexpr std::array<const char*, 2> rank_gathers_names{"exact", "int8"};
+constexpr Quantization gathered_blocks{8, 256}, reduced_blocks{4, 128};
+
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
   const ModelSpec* model = nullptr;   ///< as a rank has it
@@ -72,6 +78,7 @@ struct Workload {
   int lots = 1;                       ///< of the rank's part of the batch: in which order it is added up
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;                  ///< of gradients over ranks
+  RankGathers gathers = RankGathers::exact;        ///< of parameters in training
   Topology topology;                               ///< whose plan it is
   bool splits_backward = false;                    ///< backward passes come in halves: which ops are measured
   bool exchanges = false;                          ///< ranks share no memory: sums over them need room of their own
@@ -107,6 +114,7 @@ struct Workload {
   RankId shards() const { return topology.size(shard_axes); }
   RankId replicas() const { return topology.size(replica_axes); }
   RankId close_ranks() const { return topology.size(close_axes); }
+  RankId far_groups() const { return topology.size(far_axes); }
   LotSums lot_sums() const { return {lots, micro_batches / lots}; }
   /// That are added up before ranks are: the most that a group can have.
   int micro_batches_of_sum() const { return reduction == Reduction::pass ? micro_batches / lots : micro_batches; }

@@ -163,5 +163,35 @@ TEST_F(Zero, GroupsThatDoNotFitAreRefused) {
   EXPECT_NE(refused(3, 0, Reduction::pass).find("--reduction pass on 3 ranks"), std::string::npos);
 }
 
+/// Parameters and gradients that travel in blocks of few bits: other bits than exact ones, and the same ones wherever
+/// things lie.
+TEST_F(Zero, InFewBitsNoPlaceChangesABit) {
+  for (const bool ahead : {true, false})
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      SCOPED_TRACE(std::string(ahead ? "ahead " : "backward ") + dtype_name(dtype));
+      const auto run_of = [&](RunConfig c, int group, const Places& places) {
+        c.dtype = dtype;
+        if (!ahead) c.optimizer.clip_norm = 0;
+        return whole(c, schedule(group, places, ahead));
+      };
+      // Two machines of two ranks.
+      RunConfig c = config(4, 0);
+      const Finished exact = run_of(c, 4, {});
+      c.second_copy = 2;
+      c.gathers = RankGathers::int8;
+      c.sums = RankSums::int4;
+      const Finished expected = run_of(c, 4, {});
+      EXPECT_NE(expected.state_hash, exact.state_hash);
+      EXPECT_NEAR(expected.eval_loss, exact.eval_loss, 0.01 * exact.eval_loss);
+      expect_same(run_of(c, 2, {Place::host, Place::device, !resident, held}), expected);
+      expect_same(run_of(c, 1, {.second_copy = true}), expected);
+      c.durable = Durable::on;
+      expect_same(run_of(c, 4, {Place::nvme, Place::nvme}), expected);
+      // Sums of a machine alone are others.
+      c.second_copy = 0;
+      EXPECT_NE(run_of(c, 4, {}).state_hash, expected.state_hash);
+    }
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -41,16 +41,22 @@ void draw_case(std::uint64_t seed, Case& c) {
   if (draw.coin()) c.work.reduction = Reduction::pass;
   c.work.exchanges = draw.coin();
   c.work.meets_in_host = c.work.ranks() > 1 && draw.coin();
-  c.work.sums = draw.of({RankSums::tree, RankSums::bf16, RankSums::native});
+  c.work.sums = draw.of({RankSums::tree, RankSums::bf16, RankSums::native, RankSums::int4});
+  if (draw.coin()) {
+    c.work.gathers = RankGathers::int8;
+    for (UnitChoice& unit : c.schedule.units) unit.resident = false;
+  }
 }
 
 std::string text(const Case& c) {
   return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
-         std::to_string(c.work.ranks()) + " shards " + std::to_string(c.work.shards()) + " close " + std::to_string(c.work.close_ranks()) +
-         " lots " + std::to_string(c.work.lots) + " reduction " + reduction_names[static_cast<std::size_t>(c.work.reduction)] +
-         " reduce " + rank_sums_names[static_cast<std::size_t>(c.work.sums)] + (c.work.meets_in_host ? " in host memory" : "") +
-         (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
-         " " + describe(c.schedule);
+         std::to_string(c.work.ranks()) + " shards " + std::to_string(c.work.shards()) + " close " +
+         std::to_string(c.work.close_ranks()) + " lots " + std::to_string(c.work.lots) + " reduction " +
+         reduction_names[static_cast<std::size_t>(c.work.reduction)] + " reduce " +
+         rank_sums_names[static_cast<std::size_t>(c.work.sums)] + " " +
+         rank_gathers_names[static_cast<std::size_t>(c.work.gathers)] +
+         (c.work.meets_in_host ? " in host memory" : "") + (c.work.durable ? " durable " : " ") +
+         (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) + " " + describe(c.schedule);
 }
 
 void expect_legal(const StepPlan& plan, const Workload& w, const Schedule& s) {

@@ -60,8 +60,12 @@ void draw_case(std::uint64_t seed, Case& c) {
   while (draw.coin() && c.work.micro_batches % (c.work.lots * 2) == 0) c.work.lots *= 2;
   if (draw.coin()) c.work.reduction = Reduction::pass;
   c.work.exchanges = draw.coin();
+  if (draw.coin()) c.work.sums = RankSums::int4;
+  if (draw.coin()) c.work.gathers = RankGathers::int8;
   c.work.meets_in_host = draw.coin();
   c.schedule = random_schedule(draw, c.work);
+  if (c.work.gathers == RankGathers::int8)
+    for (UnitChoice& unit : c.schedule.units) unit.resident = false;
   c.schedule.pipeline.order = draw.of({PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward,
                                        PipelineOrder::interleaved, PipelineOrder::zb_h1, PipelineOrder::zb_v});
   if ((tensor > 1 || c.work.shape.context > 1) && splits_backward(c.schedule.pipeline.order)) c.schedule.pipeline = {};
@@ -75,8 +79,10 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.schedule.cut = random_cut(draw, units, stages * static_cast<std::size_t>(c.schedule.pipeline.chunks));
   c.text = "seed " + std::to_string(seed) + ": " + c.model.config.name + " micro-batches " +
            std::to_string(c.work.micro_batches) + " stages " + std::to_string(stages) + " of " + std::to_string(data) +
-           " ranks x " + std::to_string(tensor) + " x " + std::to_string(c.work.shape.context) + " slices, shards " +
-           std::to_string(shards) + " lots " + std::to_string(c.work.lots) + " " +
+           " ranks x " + std::to_string(tensor) + " x " + std::to_string(c.work.shape.context) + " slices, " +
+           rank_sums_names[static_cast<std::size_t>(c.work.sums)] + " " +
+           rank_gathers_names[static_cast<std::size_t>(c.work.gathers)] + " shards " + std::to_string(shards) +
+           " lots " + std::to_string(c.work.lots) + " " +
            pipeline_order_names[static_cast<std::size_t>(c.schedule.pipeline.order)] + " cut at";
   for (const UnitId u : c.schedule.cut) c.text += " " + std::to_string(u);
   c.text += (c.work.meets_in_host ? " in host memory" : "") + std::string(c.work.durable ? " durable " : " ") +

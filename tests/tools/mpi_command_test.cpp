@@ -110,6 +110,10 @@ TEST_F(MpiCommand, OtherSums) {
   const auto received = [&](const std::string& name) { return last_line(name)["collective_bytes"].get<double>(); };
   EXPECT_GT(received("many"), 0.6 * received("tree"));
   EXPECT_LT(received("many"), 0.8 * received("tree"));
+  ASSERT_EQ(sluice(command + run("bits") + "--ranks 4 --zero-plus-plus --second-copy 2").status, 0);
+  const Finished bits = launched(4, command + run("manybits") + "--zero-plus-plus --second-copy 2");
+  ASSERT_EQ(bits.status, 0) << bits.err;
+  expect_same_run("bits", "manybits");
   const auto loss = [&](const std::string& name) { return result(name)["eval_loss"].get<double>(); };
   // Replicas add up in place, shards do not.
   for (const std::string share : {"--zero 0", "--zero 3", "--shard-group 2"}) {

@@ -23,7 +23,8 @@ class ZeroCommand : public RunCommandTest {
 TEST_F(ZeroCommand, StagesMoveTheirBytes) {
   // Of each parameter that a step passes twice: 8, 6, 6 and 8 bytes x 3/4. Embedding and head are passed once.
   const auto bytes = [&](const std::string& more) { return planned(more)["bytes"]["collective"].get<double>(); };
-  const double all_reduced = bytes("--zero 0"), one = bytes("--zero 1"), two = bytes("--zero 2"), three = bytes("--zero 3");
+  const double all_reduced = bytes("--zero 0"), one = bytes("--zero 1"), two = bytes("--zero 2"),
+               three = bytes("--zero 3");
   EXPECT_EQ(one, two);
   EXPECT_EQ(bytes("--residency step"), one);
   EXPECT_GT(three, one);
@@ -40,7 +41,8 @@ TEST_F(ZeroCommand, StagesMoveTheirBytes) {
 TEST_F(ZeroCommand, RefusesWhatContradictsAStage) {
   const std::string train = options() + four() + run("run");
   expect_refused(train + "--zero 4", "--zero");
-  expect_refused(train + "--zero 0 --shard-group 2", "--zero 0 means that every rank has all states, and --shard-group 2");
+  expect_refused(train + "--zero 0 --shard-group 2",
+                 "--zero 0 means that every rank has all states, and --shard-group 2");
   expect_refused(train + "--zero 1 --shard-group 1", "--zero 1 means that ranks share the states, and --shard-group 1");
   expect_refused(train + "--zero 1 --residency none", "--residency none was given; leave one of them out");
   expect_refused(train + "--zero 1 --reduction pass", "--reduction pass was given");
@@ -72,6 +74,30 @@ TEST_F(ZeroCommand, OtherSumsAreRecordedAndGiveOtherBits) {
   ASSERT_EQ(signalled(longer + run("run") + "--reduce bf16", "run", "TERM").status, 1);
   ASSERT_EQ(sluice("train --resume --reduce tree " + run("run")).status, 0);
   EXPECT_EQ(json::parse(read(path("run/run.json")))["changes"].size(), 1u);
+}
+
+TEST_F(ZeroCommand, WhatTravelsInFewBitsIsRecorded) {
+  const std::string command = options() + four() + "--steps 12 --hash 12 ";
+  ASSERT_EQ(sluice(command + run("exact")).status, 0);
+  ASSERT_EQ(sluice(command + run("few") + "--zero-plus-plus").status, 0);
+  ASSERT_EQ(sluice(command + run("again") + "--gather int8 --reduce int4 --schedule horizontal").status, 0);
+  EXPECT_NE(lines("few"), lines("exact"));
+  EXPECT_EQ(lines("again"), lines("few"));
+  EXPECT_NEAR(result("few")["eval_loss"].get<double>(), result("exact")["eval_loss"].get<double>(),
+              0.01 * result("exact")["eval_loss"].get<double>());
+  const json ranks = planned("--zero-plus-plus")["ranks"];
+  EXPECT_EQ(ranks["gather"], "int8");
+  EXPECT_EQ(ranks["reduce"], "int4");
+  EXPECT_LT(ranks["received_bytes_per_rank"],
+            0.4 * planned("--zero 3")["ranks"]["received_bytes_per_rank"].get<double>());
+  // A run keeps it until it is told otherwise.
+  const std::string longer = options() + four() + "--steps 40 ";
+  ASSERT_EQ(signalled(longer + run("run") + "--zero-plus-plus", "run", "TERM").status, 1);
+  ASSERT_EQ(sluice("train --resume --gather exact --reduce tree " + run("run")).status, 0);
+  EXPECT_EQ(json::parse(read(path("run/run.json")))["changes"].size(), 1u);
+  expect_refused(options() + run("none") + "--zero-plus-plus", "--gather int8 is of what ranks share");
+  expect_refused(options() + run("none") + four() + "--zero 0 --reduce int4", "--reduce int4 is of what ranks share");
+  expect_refused(options() + run("none") + four() + "--zero 2 --gather int8", "give --zero 3");
 }
 
 TEST_F(ZeroCommand, AStageGoesOnWithOtherRanks) {

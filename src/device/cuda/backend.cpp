@@ -1,5 +1,6 @@
 #include "src/device/cuda/backend.h"
 
+#include "offload/run/quantized_pieces.h"
 #include "src/device/cuda/sublayers.h"
 #include "src/device/cuda/update.h"
 
@@ -38,6 +39,12 @@ Status CudaBackend::run(const StepPlan& plan, const Op& op, std::span<const Oper
     for (const Operand& o : operands) (o.role == Role::src ? src : dst) = &o;
     kernels_->add_f32(reinterpret_cast<const float*>(src->data), reinterpret_cast<float*>(dst->data),
                       static_cast<std::int64_t>(dst->bytes / sizeof(float)));
+    return kernels_->status();
+  }
+  if (op.kind == OpKind::quantize || op.kind == OpKind::dequantize || op.kind == OpKind::dequantize_sum) {
+    const Operand *src = nullptr, *dst = nullptr;
+    for (const Operand& o : operands) (o.role == Role::src ? src : dst) = &o;
+    each_quantized(op, *src, *dst, *kernels_);
     return kernels_->status();
   }
   SublayerArgs args = bind_sublayer(model_, options_, plan, op, operands, params);

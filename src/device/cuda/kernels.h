@@ -11,6 +11,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/norm.h"
+#include "kernels/cuda/quantize.h"
 #include "kernels/cuda/stream.h"
 #include "sluice/profile.h"
 #include "src/device/cuda/attention.h"
@@ -74,6 +75,9 @@ class CudaKernels {
     kernels::cuda::add_sum(x, sum, bias, out, rows, width, stream_);
   }
   void bias_gradient(const auto&... a) const { kernels::cuda::bias_gradient(a..., stream_); }
+  void quantize(const auto&... a) const { kernels::cuda::quantize(a..., stream_); }
+  void dequantize(const auto&... a) const { kernels::cuda::dequantize(a..., stream_); }
+  void dequantize_add(const auto&... a) const { kernels::cuda::dequantize_add(a..., stream_); }
   void widen(const auto&... a) const { kernels::cuda::widen(a..., stream_); }
   void narrow(const auto&... a) const { kernels::cuda::narrow(a..., stream_); }
 
@@ -92,7 +96,9 @@ class CudaKernels {
   template <class T>
   void embed_backward(const std::int32_t* tokens, std::int64_t count, const kernels::Positions& positions,
                       const T* d_out, std::int64_t width, float* d_table, float* d_places) const {
-    kernels::cuda::embed_backward(tokens, count, positions.sequence, d_out, width, d_table, d_places, positions.each,
+    // Places count from the first one of each row.
+    float* places = d_places == nullptr || positions.each != nullptr ? d_places : d_places + positions.first * width;
+    kernels::cuda::embed_backward(tokens, count, positions.sequence, d_out, width, d_table, places, positions.each,
                                   stream_);
   }
   void gemm(kernels::ConstMatrix a, kernels::ConstMatrix b, kernels::Matrix c, std::int64_t m, std::int64_t n,

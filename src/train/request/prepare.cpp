@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <filesystem>
+#include <numeric>
 #include <thread>
 
 #include "io/files/publish.h"
@@ -94,6 +95,30 @@ Status check_second_copy(const RunConfig& c) {
                        " is of parameters that are gathered for every pass, and --residency keeps them on the "
                        "device; leave one of them out");
   return success();
+}
+
+/// What is exchanged in few bits.
+Status check_few_bits(const RunConfig& c) {
+  const bool shares = shard_group_of(c) > 1 || (shares_states(c) && c.context > 1);
+  const bool in_bits = c.sums == RankSums::int4;
+  if (!in_bits && c.gathers == RankGathers::exact) return success();
+  const std::string given = c.gathers == RankGathers::exact ? "--reduce int4" : "--gather int8";
+  if (!shares)
+    return bad_request(given +
+                       " is of what ranks share, and each has all of it; give more --dp, and no --zero 0 or "
+                       "--shard-group 1");
+  if (c.gathers == RankGathers::int8 && c.wish.resident == true)
+    return bad_request(
+        "--gather int8 is of parameters that a step gathers, and those of --zero 1 and 2 and of "
+        "--residency all stay on the device; give --zero 3");
+  return success();
+}
+
+/// Ranks of a shard group that are close: as --second-copy says, or, where gradients are exchanged in bits, those of a
+/// machine.
+RankId close_ranks_of(const RunConfig& c) {
+  if (c.second_copy > 0 || c.sums != RankSums::int4) return static_cast<RankId>(c.second_copy);
+  return static_cast<RankId>(std::gcd(shard_group_of(c), std::max(1, ranks_of_machine(c) / c.tensor)));
 }
 
 /// Of stages and parts, as far as the model does not matter.
@@ -187,6 +212,7 @@ Status validate(const RunConfig& c, Purpose purpose) {
   SLUICE_TRY(check_lots(c));
   SLUICE_TRY(check_shard_group(c));
   SLUICE_TRY(check_second_copy(c));
+  SLUICE_TRY(check_few_bits(c));
   if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
     return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
                   " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
@@ -347,11 +373,12 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   SLUICE_TRY(check_context(*w.model, static_cast<RankId>(config.context)));
   w.topology =
       topology_of({static_cast<RankId>(config.stages), static_cast<RankId>(batch_ranks(config)),
-                   of_training(shares_states(config) ? 0 : config.shard_group), of_training(config.second_copy), tensor,
-                   key_value_copies(model_config, tensor), static_cast<RankId>(config.context)});
+                   of_training(shares_states(config) ? 0 : config.shard_group), of_training(close_ranks_of(config)),
+                   tensor, key_value_copies(model_config, tensor), static_cast<RankId>(config.context)});
   w.splits_backward = splits_backward(config.pipeline.order);
   w.reduction = config.reduction;
   w.sums = config.sums;
+  w.gathers = config.gathers;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   w.meets_in_host = config.device != "cpu" && config.ranks > 1;
   if (purpose == Purpose::train) w.lots = lots_of(config) / batch_ranks(config);
@@ -615,6 +642,8 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   ScheduleWish& wish = run->wish;
   wish = config.wish;
   if (config.second_copy > 0) wish.second_copy = true;
+  // What stays would be what is exact, and what is computed with is not.
+  if (config.gathers == RankGathers::int8) wish.resident = false;
   wish.pipeline = config.pipeline;
   if (wish.group) wish.group = std::min(*wish.group, run->workload.micro_batches_of_sum());
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.

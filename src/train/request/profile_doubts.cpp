@@ -28,7 +28,7 @@ constexpr std::uint64_t again_bytes_min = 32u << 20, again_bytes_max = 256u << 2
 std::vector<std::string> op_names_of(const Workload& w) {
   std::vector<std::string> names;
   for (const Sublayer sublayer : {Sublayer::embed, Sublayer::attention, Sublayer::mlp, Sublayer::head})
-    for (auto kind = OpKind::forward; kind < OpKind::accumulate; kind = static_cast<OpKind>(static_cast<int>(kind) + 1))
+    for (auto kind = OpKind::forward; kind < OpKind::quantize; kind = static_cast<OpKind>(static_cast<int>(kind) + 1))
       names.push_back(cost_key(w, sublayer, kind));
   return names;
 }

@@ -23,6 +23,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--reduction", {"last", "pass"}},
       {"--pipeline", {pipeline_order_names.begin(), pipeline_order_names.end()}},
       {"--reduce", {rank_sums_names.begin(), rank_sums_names.end()}},
+      {"--gather", {rank_gathers_names.begin(), rank_gathers_names.end()}},
       {"--durable", {"auto", "on", "off"}},
   };
   if (option == "--eval-split" && value.is_null()) return "the last twentieth of its windows";
@@ -169,7 +170,8 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   for (const ConfigField& f : config_fields()) {
     const std::string name = f.option;
     const bool said = options.contains(name) || (name == "--group" && options.contains("--schedule")) ||
-                      (name == "--lr-end" && end_follows) || (options.contains("--zero") && follows_from_zero(name));
+                      (name == "--lr-end" && end_follows) || (options.contains("--zero") && follows_from_zero(name)) ||
+                      (options.contains("--zero-plus-plus") && (name == "--gather" || name == "--reduce"));
     if (!said || before[f.key] == now[f.key] || (f.change != Change::free && left_open(name, now[f.key]))) continue;
     merged[f.key] = now[f.key];
     const bool held = std::string_view(f.key) == "held";

@@ -57,7 +57,8 @@ struct RunConfig {
   int shard_group = 0;  ///< ranks of a stage that have one copy of its states between them; 0: all
   int second_copy = 0;  ///< ranks, close to each other, that have a copy of a step's parameters between them; 0: none
   Reduction reduction = Reduction::last;
-  RankSums sums = RankSums::tree;  ///< of gradients over ranks
+  RankSums sums = RankSums::tree;            ///< of gradients over ranks
+  RankGathers gathers = RankGathers::exact;  ///< of parameters that ranks share, in training
   int lots = 0;  ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks of a stage
   Dtype dtype = Dtype::bf16;
   MomentFormat moments = MomentFormat::f32;

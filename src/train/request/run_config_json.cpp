@@ -40,6 +40,7 @@ void each_field(Config& c, F f) {
   f("--second-copy", "second_copy", c.second_copy, Change::never);
   f("--reduction", "reduction", c.reduction, Change::recorded);
   f("--reduce", "reduce", c.sums, Change::recorded);
+  f("--gather", "gather", c.gathers, Change::recorded);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
   f("--lr", "lr", a.lr, Change::recorded);
@@ -168,7 +169,9 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 19> later_keys{"document_mask",
+constexpr std::array<std::string_view, 21> later_keys{"cp",
+                                                      "gather",
+                                                      "document_mask",
                                                       "document_length",
                                                       "device",
                                                       "update_on_device",
