@@ -138,6 +138,7 @@ TEST_P(GpuRuns, StagesAndPartsShareADevice) {
     Schedule s = schedule(2);
     s.group = 1;
     s.pipeline = pipeline;
+    for (UnitChoice& unit : s.units) unit.resident = unit.resident && few_bits == 1;
     for (int stage = 1; stage < stages; ++stage) s.cut.push_back(static_cast<UnitId>(s.units.size()) * stage / stages);
     const auto prepared = prepared_with(c, s);
     EXPECT_TRUE(prepared);

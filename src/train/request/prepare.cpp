@@ -657,6 +657,8 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
 namespace {
 
 Status check_units(const Prepared& run, const Schedule& schedule) {
+  if (run.workload.gathers == RankGathers::int8 && std::ranges::any_of(schedule.units, &UnitChoice::resident))
+    return bad_request("the schedule keeps parameters on the device, where --gather int8 would round them; leave that out");
   if (schedule.units.size() == run.model.units.size()) return check_stages(run.workload, schedule);
   return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
                      run.config.model + " has " + std::to_string(run.model.units.size()));
