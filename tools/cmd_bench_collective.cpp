@@ -31,7 +31,8 @@ constexpr auto examples =
     "  mpirun -n 4 --host a:2,b:2 sluice bench collective --size 4KiB,64MiB --json\n"
     "  sluice bench collective --ranks 4     # threads of one process\n\n"
     "A rate is bytes that arrive at a rank a second. Rounds have ours and the library's in turn; figures are medians.\n"
-    "Between processes the library is MPI's (MPI_Allgather, MPI_Reduce_scatter_block, ...), whose sums have an order of\n"
+    "Between processes the library is MPI's (MPI_Allgather, MPI_Reduce_scatter_block, ...), whose sums have an order "
+    "of\n"
     "their own, and whose ranks keep a core busy while they wait. In one process it is a copy of as many bytes.\n\n"
     "JSON: machine, ranks, transport and results, each with collective, size_bytes (of all parts), seconds,\n"
     "achieved and bound (B/s), ratio. Between processes the profile of this machine keeps the rates of the last size.";
@@ -70,7 +71,8 @@ class Side {
     const std::size_t part = size / world_.ranks() / sizeof(float);
     const AlignedMemory memory(part * world_.ranks() * sizeof(float)), second(memory.bytes()),
         memory_for_sums(exchange_bytes(world_.ranks(), part * sizeof(float)));
-    for (const AlignedMemory* m : {&memory, &second, &memory_for_sums}) std::fill_n(m->data(), m->bytes(), std::byte{0});
+    for (const AlignedMemory* m : {&memory, &second, &memory_for_sums})
+      std::fill_n(m->data(), m->bytes(), std::byte{0});
     const std::span full(reinterpret_cast<float*>(memory.data()), part * world_.ranks()),
         other(reinterpret_cast<float*>(second.data()), full.size());
     const std::span<std::byte> bytes = std::as_writable_bytes(full), other_bytes = std::as_writable_bytes(other),
@@ -81,8 +83,7 @@ class Side {
     const auto ours = [&]() -> Status {
       switch (collective) {
         case Collective::all_gather: return ranks.all_gather(0, bytes);
-        case Collective::reduce_scatter:
-          return ranks.reduce_scatter(0, full, other.first(part), room, RankSums::tree);
+        case Collective::reduce_scatter: return ranks.reduce_scatter(0, full, other.first(part), room, RankSums::tree);
         case Collective::all_reduce: return ranks.all_reduce(0, full, room, RankSums::tree);
         case Collective::all_to_all: return ranks.all_to_all(0, bytes, other_bytes);
         case Collective::broadcast: return ranks.broadcast(0, 0, bytes);
@@ -96,7 +97,8 @@ class Side {
     SLUICE_TRY(timed(native, 2));
     // As many as fit the time, by rank 0's clock.
     constexpr int rounds = 9;
-    std::int64_t repeats = rank_ == 0 ? std::clamp<std::int64_t>(static_cast<std::int64_t>(options_.seconds / rounds / once), 1, 1000) : 0;
+    std::int64_t repeats =
+        rank_ == 0 ? std::clamp<std::int64_t>(static_cast<std::int64_t>(options_.seconds / rounds / once), 1, 1000) : 0;
     SLUICE_TRY(world_.communicator(rank_).sum(0, std::span(&repeats, 1)));
     std::vector<double> seconds, native_seconds;
     for (int round = 0; round < rounds; ++round) {
@@ -105,7 +107,8 @@ class Side {
       seconds.push_back(mine);
       native_seconds.push_back(theirs);
     }
-    return Row{collective, size, arriving_bytes(collective, part * sizeof(float)), median(seconds), median(native_seconds)};
+    return Row{collective, size, arriving_bytes(collective, part * sizeof(float)), median(seconds),
+               median(native_seconds)};
   }
 
   /// At a rank; of a broadcast at one that is not the root.
@@ -203,12 +206,11 @@ Status bench_collective(Options o, bool ranks_given) {
   }
   for (std::uint64_t& size : o.sizes) {
     const std::uint64_t grain = world->ranks() * sizeof(float);
-    if (size < grain)
-      {
-        world->end();
-        return bad_request(
-            fmt::format("--size {}: {} ranks have no part of it; give at least {}", size, world->ranks(), grain));
-      }
+    if (size < grain) {
+      world->end();
+      return bad_request(
+          fmt::format("--size {}: {} ranks have no part of it; give at least {}", size, world->ranks(), grain));
+    }
     size = size / grain * grain;
   }
   const Status measured = agree(*world, measure_in(*world, o));
@@ -220,7 +222,8 @@ Status bench_collective(Options o, bool ranks_given) {
 
 void add_bench_collective(CLI::App& bench, Outcome& outcome) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = add_command(bench, "collective", "Collectives between ranks, against MPI's own (half a minute)", examples);
+  CLI::App* command =
+      add_command(bench, "collective", "Collectives between ranks, against MPI's own (half a minute)", examples);
   command
       ->add_option_function<std::vector<std::string>>(
           "--size",

@@ -128,10 +128,13 @@ Status eval(const EvalRequest& request, const std::set<std::string>& given, Worl
   // A GPU's bits are those of its kernels.
   if (task.run && !task.run->device.empty() && task.run->device == run->workload.device)
     run->kernels = task.run->kernels;
-  SLUICE_ASSIGN(auto evaluator, Evaluator::create(*run, [&](double fraction) {
-                  line.task("reading weights from " + task.config.init, fraction);
-                  return success();
-                }, world));
+  SLUICE_ASSIGN(auto evaluator, Evaluator::create(
+                                    *run,
+                                    [&](double fraction) {
+                                      line.task("reading weights from " + task.config.init, fraction);
+                                      return success();
+                                    },
+                                    world));
   const std::optional<Tokenizer> tokenizer = tokenizer_of(task.config, line);
   std::vector<SetResult> results;
   for (const EvalSet& set : task.sets) {
@@ -179,10 +182,10 @@ void add_eval(CLI::App& app, Outcome& outcome) {
       ->excludes(batches)
       ->group("Batch");
   add_batch_options(command, options);
-  command->callback([request, command, &outcome] { 
+  command->callback([request, command, &outcome] {
     run_on_ranks("eval", request->options, given_options(*command), outcome,
                  [&](const std::set<std::string>& given, World* world) { return eval(*request, given, world); });
-   });
+  });
 }
 
 }  // namespace sluice::tools

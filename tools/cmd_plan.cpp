@@ -16,6 +16,7 @@
 #include "src/train/request/machine_limits.h"
 #include "tools/commands.h"
 #include "tools/described_run.h"
+#include "tools/layout.h"
 #include "tools/run_home.h"
 #include "tools/terminal.h"
 #include "tools/wear_report.h"
@@ -377,17 +378,30 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   if (HardwareProfile links; !config.cluster.empty())
     SLUICE_TRY(read_cluster(config.cluster, links, config.ranks_of_node));
   const bool goes_on = directory.run().has_value();
-  SLUICE_ASSIGN(
-      CheckedRequest checked,
-      check_request({.config = config, .from_scratch = options.from_scratch, .goes_on = goes_on, .on_paper = true}));
-  config = std::move(checked.config);
+  const Request request{.config = config, .from_scratch = options.from_scratch, .goes_on = goes_on, .on_paper = true};
+  ProgressLine line(10, !config.json);
+  const Tell tell = [&](const std::string& text) { line.note(text); };
+  CheckedRequest checked;
+  std::optional<LayoutAnswer> answer;
+  SLUICE_ASSIGN(const bool looks_for_layout, wants_layout(options, given, config, goes_on));
+  if (looks_for_layout) {
+    SLUICE_ASSIGN(answer, find_layout(options, given, request, tell));
+    checked = answer->checked;
+  } else {
+    SLUICE_ASSIGN(checked, check_request(request));
+  }
+  config = checked.config;
   std::vector<Excess> assumed;  // a run that is there has its budgets
   if (!goes_on) {
     SLUICE_ASSIGN(assumed, beyond_machine(config));
   }
-  ProgressLine line(10, !config.json);
   if (goes_on) line.note(directory.path() + " holds a run: this is its plan");
-  SLUICE_ASSIGN(auto run, prepare_described(config, directory, [&](const std::string& text) { line.note(text); }));
+  const std::string layouts = answer ? layouts_text(answer->layouts) : "";
+  const Json layouts_told = answer ? layouts_json(answer->layouts) : Json();
+  std::unique_ptr<Prepared> run = answer ? std::move(answer->layouts.found.front().run) : nullptr;
+  if (!run) {
+    SLUICE_ASSIGN(run, prepare_described(config, directory, tell));
+  }
   line.finish();
   if (run->search.fits && !config.trace.empty())
     SLUICE_TRY(write_trace(config.trace, run->main(), {{"predicted", run->predicted().timeline}}));
@@ -395,6 +409,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   if (config.json) {
     Json j = to_json(*run, findings);
     if (!assumed.empty()) j["assumed"] = to_json(assumed);
+    if (answer) j["layouts"] = layouts_told;
     std::printf("%s\n", j.dump().c_str());
   }
   if (!run->search.fits) return does_not_fit(*run, findings.smallest);
@@ -403,6 +418,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
               format_count(static_cast<double>(run->model.parameters)).c_str(),
               format_count(static_cast<double>(config.batch * config.sequence)).c_str(), checked.weights.c_str());
   print_assumed(assumed);
+  if (answer) std::printf("%s\nThe first of them:\n\n", layouts.c_str());
   print_ranks(*run);
   print_memory(*run, findings.smallest);
   print_placement(*run);
@@ -414,14 +430,15 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
 }  // namespace
 
 void add_plan(CLI::App& app, Outcome& outcome) {
-  CLI::App* command =
-      add_command(app, "plan", "show what a run would need and how long its steps would take",
-                  "  sluice plan --model llama-7b --device-memory 24GiB --host-memory 32GiB --nvme /mnt/nvme --assume\n"
-                  "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp\n"
-                  "  sluice plan --run out               # of a run that is there\n"
-                  "  sluice plan --model llama-70b --ranks 512 --batch 512 --cluster cluster.json --assume\n"
-                  "Every option of train is an option here, and checked as train does. Nothing is written but the\n"
-                  "profile, where it lacks something, and --trace.");
+  CLI::App* command = add_command(
+      app, "plan", "show what a run would need and how long its steps would take",
+      "  sluice plan --model llama-7b --device-memory 24GiB --host-memory 32GiB --nvme /mnt/nvme --assume\n"
+      "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp\n"
+      "  sluice plan --run out               # of a run that is there\n"
+      "  sluice plan --model llama-1b --ranks 8 --batch 64 --layout auto   # the ten quickest arrangements\n"
+      "  sluice plan --model llama-70b --ranks 512 --batch 512 --cluster cluster.json --assume\n"
+      "Every option of train is an option here, and checked as train does. Nothing is written but the\n"
+      "profile, where it lacks something, and --trace.");
   auto options = std::make_shared<RunOptions>();
   add_train_options(command, options.get());
   command

@@ -16,6 +16,7 @@
 #include "tools/commands.h"
 #include "tools/described_run.h"
 #include "tools/launch.h"
+#include "tools/layout.h"
 #include "tools/run_home.h"
 #include "tools/step_line.h"
 #include "tools/terminal.h"
@@ -217,19 +218,34 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
     if (result) return report_complete(config, run.directory, *result);
   }
   config.ranks_of_node = options.config.ranks_of_node;
-  SLUICE_ASSIGN(CheckedRequest checked,
-                check_request({.config = config, .from_scratch = options.from_scratch, .goes_on = run.goes_on}));
+  const Request request{.config = config, .from_scratch = options.from_scratch, .goes_on = run.goes_on};
+  CheckedRequest checked;
+  std::optional<LayoutAnswer> answer;
+  SLUICE_ASSIGN(const bool looks_for_layout, wants_layout(options, given, config, run.goes_on));
+  if (looks_for_layout) {
+    SLUICE_ASSIGN(answer, find_layout(options, given, request, [&](const std::string& text) {
+                    screen.release();
+                    screen.note(text);
+                  }));
+    checked = answer->checked;
+  } else {
+    SLUICE_ASSIGN(checked, check_request(request));
+  }
   config = std::move(checked.config);
   SLUICE_TRY(check_metrics(config, &run.directory));
   screen.set_steps(config.steps);
   screen.hold();
   screen.note(told_at_start(config.run));
   if (!run.goes_on) screen.note(checked.weights);
-  SLUICE_ASSIGN(run.prepared,
-                prepare_run(config, run.directory, options.kernels_anew, world, [&](const std::string& text) {
-                  if (!run.goes_on) screen.release();
-                  screen.note(text);
-                }));
+  if (answer) screen.note("arrangement: " + layout_text(config) + " (sluice plan --layout auto shows the others)");
+  if (answer) run.prepared = std::move(answer->layouts.found.front().run);
+  if (!run.prepared) {
+    const Tell tell = [&](const std::string& text) {
+      if (!run.goes_on) screen.release();
+      screen.note(text);
+    };
+    SLUICE_ASSIGN(run.prepared, prepare_run(config, run.directory, options.kernels_anew, world, tell));
+  }
   if (!run.prepared->search.fits) return does_not_fit(*run.prepared);
   screen.note(summary(*run.prepared));
   screen.note(durability(*run.prepared, run.directory));

@@ -89,7 +89,7 @@ namespace {
 Status check_product(const RunOptions& o) {
   const RunConfig& c = o.config;
   const std::int64_t product = std::int64_t{c.stages} * o.data * c.context * c.tensor;
-  if (o.data == 0 || product == c.ranks) return success();
+  if (o.data == 0 || product == c.ranks || o.layout == "auto") return success();
   return bad_request("--pp " + std::to_string(c.stages) + " x --dp " + std::to_string(o.data) + " x --cp " +
                      std::to_string(c.context) + " x --tp " + std::to_string(c.tensor) + " are " +
                      std::to_string(product) + " ranks, and there are " + std::to_string(c.ranks) +

@@ -83,11 +83,10 @@ Status describe(const EvalRequest& request, const std::set<std::string>& given, 
     c.document_mask = masked.document_mask;
     c.document_length = masked.document_length;
   }
-  SLUICE_ASSIGN(CheckedRequest checked,
-                check_request({.config = c,
-                               .purpose = Purpose::evaluate,
-                               .follows = !is_first_process(),
-                               .all_text = request.all_text}));
+  SLUICE_ASSIGN(
+      CheckedRequest checked,
+      check_request(
+          {.config = c, .purpose = Purpose::evaluate, .follows = !is_first_process(), .all_text = request.all_text}));
   c = std::move(checked.config);
   d.document_mask = c.document_mask;
   d.tokenizer = c.tokenizer;

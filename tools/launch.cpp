@@ -56,8 +56,9 @@ Status check_alike(World& world) {
     if (other.arguments != first.arguments)
       return bad_request(who + " was started with other options than rank 0: all ranks need the same");
     if (other.node_ranks != first.node_ranks)
-      return bad_request(who + " is one of " + std::to_string(other.node_ranks) + " on its machine, and rank 0 one of " +
-                         std::to_string(first.node_ranks) + ": give all machines as many");
+      return bad_request(who + " is one of " + std::to_string(other.node_ranks) +
+                         " on its machine, and rank 0 one of " + std::to_string(first.node_ranks) +
+                         ": give all machines as many");
     if (std::abs(other.clock_seconds - first.clock_seconds) > clock_seconds_max)
       return bad_request("the clock of " + who + " is " + std::to_string(other.clock_seconds - first.clock_seconds) +
                          " s away from that of rank 0: set them right");

@@ -56,7 +56,8 @@ int run(int argc, char** argv) {
   sluice::tools::refuse_impossible_values(app);
   // Ranks are processes of training alone.
   const std::string command = argc > 1 ? argv[1] : "";
-  const bool is_of_ranks = command == "train" || command == "eval" || (command == "bench" && argc > 2 && std::string(argv[2]) == "collective");
+  const bool is_of_ranks = command == "train" || command == "eval" ||
+                           (command == "bench" && argc > 2 && std::string(argv[2]) == "collective");
   if (!is_of_ranks && !command.starts_with('-')) outcome.finish(command, sluice::tools::check_alone(command));
   if (outcome.status() != 0) return refused(outcome.status());
   try {

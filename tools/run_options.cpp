@@ -185,6 +185,14 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
+         "--layout", o->layout,
+         "'given' by --pp, --dp, --cp and --tp, or 'auto': of all that --ranks can be arranged in, the one whose "
+         "steps are predicted to be quickest within the budgets; those of --pp, --dp, --cp, --tp, --pipeline and "
+         "--shard-group that are given stay")
+      ->check(one_of({"given", "auto"}))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option(
          "--pipeline", o->pipeline,
          "order of a pipeline's passes: gpipe (all micro-batches forward, then back), 1f1b (back as soon as can "
          "be, so that a stage holds the activations of few groups), interleaved (1f1b with several chunks of "

@@ -30,8 +30,8 @@ Status check_machine(const RunConfig& config);
 /// Whether the arenas of a run that goes on fit into this machine's memory, whatever its budgets are.
 Status check_arenas(const Prepared& run);
 
-/// Of a GPU with so many free bytes, what its ranks may take: each process but the first makes a CUDA context, half a GiB
-/// of a large card.
+/// Of a GPU with so many free bytes, what its ranks may take: each process but the first makes a CUDA context, half a
+/// GiB of a large card.
 Result<std::uint64_t> bytes_for_ranks(const RunConfig& config, std::uint64_t free_bytes);
 
 /// That share a GPU, at most; 1 on the CPU, and where a cluster is described, whose ranks have one each.

@@ -274,7 +274,8 @@ Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w)
   return success();
 }
 
-Status get_profile(Prepared& run, Device& device, const Tell& progress) {
+/// `measures`: also the ops of the run's sublayers.
+Status get_profile(Prepared& run, Device& device, bool measures, const Tell& progress) {
   const RunConfig& c = run.config;
   std::string path = c.profile;
   if (path.empty()) {
@@ -299,7 +300,10 @@ Status get_profile(Prepared& run, Device& device, const Tell& progress) {
   }
   const bool is_assumed = c.assume && !all_exist(c.nvme);
   const std::vector<std::string> drives = is_assumed ? std::vector<std::string>() : c.nvme;
-  SLUICE_ASSIGN(const MeasuredAgain again, settle_doubts(run.profile, run.workload, drives, doubts, progress));
+  MeasuredAgain again;
+  if (measures) {
+    SLUICE_ASSIGN(again, settle_doubts(run.profile, run.workload, drives, doubts, progress));
+  }
   changed = changed || again.changed;
   if (is_assumed) run.profile.drive = assumed_drive(c.nvme.size());
   if (!drives.empty() && !select_drive(run.profile, drives)) {
@@ -328,12 +332,12 @@ Status get_profile(Prepared& run, Device& device, const Tell& progress) {
   bool added = false;
   // A GPU's kernels are chosen as they are measured: all of them are.
   const double budget_seconds = device.kind().empty() ? 20 : 300;
-  SLUICE_TRY(calibrate(run.workload, device, run.profile, budget_seconds, &added, &doubts));
+  if (measures) SLUICE_TRY(calibrate(run.workload, device, run.profile, budget_seconds, &added, &doubts));
   if (changed || added) {
     SLUICE_TRY(save_profile(path, run.profile));
     SLUICE_TRY(save_doubts(path, doubts));
   }
-  say_doubts(run.workload, drives, doubts, progress);
+  if (measures) say_doubts(run.workload, drives, doubts, progress);
   return success();
 }
 
@@ -418,12 +422,13 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
 namespace {
 
 /// These, budgets and profile.
-Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Tell& progress) {
+Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Tell& progress,
+                                                bool measures = true) {
   SLUICE_ASSIGN(auto run, describe_request(config, purpose));
   SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(config.device));
   run->workload.device = device->kind();
   SLUICE_TRY(set_budgets(config, *device, run->workload));
-  SLUICE_TRY(get_profile(*run, *device, progress));
+  SLUICE_TRY(get_profile(*run, *device, measures, progress));
   SLUICE_TRY(set_sharing(*run));
   int ranks_there = 0;
   if (!config.cluster.empty()) SLUICE_TRY(read_cluster(config.cluster, run->profile, ranks_there));
@@ -620,7 +625,6 @@ void search(Prepared& run, const ScheduleWish& wish, const Tell& progress) {
   const RunConfig& c = run.config;
   Workload& w = run.workload;
   const bool wanted = !w.inference && c.durable != Durable::off;
-  w.durable = wanted && !c.run.empty() && !c.nvme.empty();
   run.search = search_schedule(w, wish, run.profile, told(progress));
   run.durability = !wanted          ? "off, as asked"
                    : c.run.empty()  ? "off: nothing of a run is kept with --run none"
@@ -637,19 +641,57 @@ void search(Prepared& run, const ScheduleWish& wish, const Tell& progress) {
 
 }  // namespace
 
-Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress) {
-  SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress));
-  ScheduleWish& wish = run->wish;
-  wish = config.wish;
-  if (config.second_copy > 0) wish.second_copy = true;
+namespace {
+
+/// The configuration's, with what follows from the optimizer and from what ranks share.
+ScheduleWish wish_of(const Prepared& run) {
+  const RunConfig& c = run.config;
+  ScheduleWish wish = c.wish;
+  if (c.second_copy > 0) wish.second_copy = true;
   // What stays would be what is exact, and what is computed with is not.
-  if (config.gathers == RankGathers::int8) wish.resident = false;
-  wish.pipeline = config.pipeline;
-  if (wish.group) wish.group = std::min(*wish.group, run->workload.micro_batches_of_sum());
+  if (c.gathers == RankGathers::int8) wish.resident = false;
+  wish.pipeline = c.pipeline;
+  if (wish.group) wish.group = std::min(*wish.group, run.workload.micro_batches_of_sum());
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
-  if (!run->workload.inference && config.optimizer.clip_norm > 0) wish.update_ahead = true;
+  if (!run.workload.inference && c.optimizer.clip_norm > 0) wish.update_ahead = true;
+  return wish;
+}
+
+/// As far as what the search takes.
+Result<std::unique_ptr<Prepared>> prepare_to_search(const RunConfig& config, Purpose purpose, const Tell& progress,
+                                                    bool measures) {
+  SLUICE_ASSIGN(auto run, begin_prepare(config, purpose, progress, measures));
+  run->wish = wish_of(*run);
+  run->workload.durable =
+      !run->workload.inference && config.durable != Durable::off && !config.run.empty() && !config.nvme.empty();
+  return run;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Prepared>> prepare_to_estimate(const RunConfig& config, Purpose purpose, const Tell& progress) {
+  SLUICE_ASSIGN(auto run, prepare_to_search(config, purpose, progress, false));
+  run->profile.op_seconds.clear();
+  return run;
+}
+
+Result<std::unique_ptr<Prepared>> arranged(const Prepared& other, const RunConfig& config) {
+  SLUICE_ASSIGN(auto run, describe_request(config, Purpose::train));
+  Workload& w = run->workload;
+  w.device = other.workload.device;
+  w.budget_bytes = other.workload.budget_bytes;
+  w.block_bytes = other.workload.block_bytes;
+  w.durable = other.workload.durable;
+  run->profile = other.profile;
+  run->model_flop_per_token = other.model_flop_per_token;
+  run->wish = wish_of(*run);
+  return run;
+}
+
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress) {
+  SLUICE_ASSIGN(auto run, prepare_to_search(config, purpose, progress, true));
   if (progress) progress("searching a schedule");
-  search(*run, wish, progress);
+  search(*run, run->wish, progress);
   if (run->search.fits) SLUICE_TRY(build_plans(*run));
   return run;
 }
@@ -658,7 +700,8 @@ namespace {
 
 Status check_units(const Prepared& run, const Schedule& schedule) {
   if (run.workload.gathers == RankGathers::int8 && std::ranges::any_of(schedule.units, &UnitChoice::resident))
-    return bad_request("the schedule keeps parameters on the device, where --gather int8 would round them; leave that out");
+    return bad_request(
+        "the schedule keeps parameters on the device, where --gather int8 would round them; leave that out");
   if (schedule.units.size() == run.model.units.size()) return check_stages(run.workload, schedule);
   return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
                      run.config.model + " has " + std::to_string(run.model.units.size()));

@@ -66,6 +66,12 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
 /// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress);
 
+/// The same up to the search: with budgets, profile and wishes, and no schedule. No op of the workload is measured, and
+/// none is in the profile: of other workloads some would be and some not.
+Result<std::unique_ptr<Prepared>> prepare_to_estimate(const RunConfig& config, Purpose purpose, const Tell& progress);
+/// The same of another arrangement of as many ranks, for training.
+Result<std::unique_ptr<Prepared>> arranged(const Prepared& other, const RunConfig& config);
+
 /// What of the drive's profile decides where things lie in a swap file.
 struct DriveLayout {
   std::uint32_t block_bytes = 0;

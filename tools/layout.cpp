@@ -1,0 +1,133 @@
+#include "tools/layout.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "offload/plan/simulate.h"
+#include "sluice/size.h"
+#include "tools/terminal.h"
+
+namespace sluice::tools {
+namespace {
+
+LayoutWish wish_of(const RunOptions& o, const std::set<std::string>& given) {
+  LayoutWish wish;
+  if (given.contains("--pp")) wish.stages = o.config.stages;
+  if (given.contains("--dp")) wish.data = o.data;
+  if (given.contains("--cp")) wish.context = o.config.context;
+  if (given.contains("--tp")) wish.tensor = o.config.tensor;
+  if (given.contains("--shard-group")) wish.shard_group = o.config.shard_group;
+  return wish;
+}
+
+const char* limit_of(const Prepared& run) {
+  return resource_names[static_cast<std::size_t>(run.predicted().bottleneck)];
+}
+
+std::string states_of(const RunConfig& c) {
+  return data_ranks(c) == 1 ? "-" : shares_states(c) ? "shared" : "in " + std::to_string(shard_group_of(c));
+}
+
+}  // namespace
+
+Result<bool> wants_layout(const RunOptions& options, const std::set<std::string>& given, const RunConfig& config,
+                          bool goes_on) {
+  if (options.layout != "auto") return false;
+  if (goes_on)
+    return bad_request("--layout auto is for new runs, and --run " + config.run +
+                       " holds one; give --pp and --dp to go on with other ranks");
+  if (config.ranks == 1)
+    return bad_request(
+        "--layout auto arranges ranks, and there is one; give --ranks N, or start processes with mpirun");
+  if (given.contains("--zero"))
+    return bad_request("--layout auto looks for what ranks share; leave out --zero, or give --shard-group");
+  return true;
+}
+
+Result<LayoutAnswer> find_layout(const RunOptions& options, const std::set<std::string>& given, Request request,
+                                 const Tell& progress) {
+  LayoutWish wish = wish_of(options, given);
+  if (given.contains("--pipeline") || given.contains("--chunks")) wish.pipeline = request.config.pipeline;
+  const RunConfig asked = request.config;
+  SLUICE_ASSIGN(request.config, any_layout(asked, wish));
+  LayoutAnswer answer;
+  SLUICE_ASSIGN(answer.checked, check_request(request));
+  RunConfig config = answer.checked.config;
+  config.stages = asked.stages;
+  config.context = asked.context;
+  config.tensor = asked.tensor;
+  config.pipeline = asked.pipeline;
+  config.shard_group = asked.shard_group;
+  SLUICE_ASSIGN(answer.layouts, find_layouts(config, wish, progress));
+  if (answer.layouts.found.empty())
+    return bad_request("--layout auto: none of the " + std::to_string(answer.layouts.without_room) +
+                       " arrangements of " + std::to_string(config.ranks) +
+                       " ranks fits the budgets; plan with one of them (--pp, --tp, ...) says what it needs");
+  answer.checked.config = answer.layouts.found.front().config;
+  return answer;
+}
+
+std::string layout_text(const RunConfig& c) {
+  std::string text = "pp " + std::to_string(c.stages) + " x dp " + std::to_string(batch_ranks(c)) + " x cp " +
+                     std::to_string(c.context) + " x tp " + std::to_string(c.tensor);
+  if (c.stages > 1) text += std::string(", ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)];
+  if (data_ranks(c) > 1 && !shares_states(c)) text += ", states " + states_of(c);
+  return text;
+}
+
+std::string layouts_text(const Layouts& layouts) {
+  Table table({"arrangement", "step", "tokens/s", "device", "host", "nvme", "limit", "bits"});
+  std::size_t estimated = 0;
+  for (const Layout& l : layouts.found) {
+    if (l.run == nullptr) {
+      ++estimated;
+      continue;
+    }
+    const TierBytes& needs = l.run->search.needs;
+    table.add({layout_text(l.config), format_seconds(l.seconds),
+               format_count(static_cast<double>(l.config.batch) * static_cast<double>(l.config.sequence) / l.seconds),
+               format_bytes(needs.device), format_bytes(needs.host), format_bytes(needs.nvme), limit_of(*l.run),
+               l.keeps_bits ? "kept" : "others"});
+  }
+  std::string text = table.text();
+  const auto first = std::ranges::find_if(layouts.found, [](const Layout& l) { return l.run == nullptr; });
+  if (estimated > 0)
+    text += "slower, as estimated: " + std::to_string(estimated) + ", the quickest of them " +
+            layout_text(first->config) + " at about " + format_seconds(first->seconds) + "\n";
+  if (layouts.not_looked_at > 0)
+    text += "promise less, and were not looked at for want of time: " + std::to_string(layouts.not_looked_at) + "\n";
+  if (layouts.without_room > 0) text += "do not fit the budgets: " + std::to_string(layouts.without_room) + "\n";
+  for (const Layouts::Refused& r : layouts.refused)
+    text += "can not be: " + std::to_string(r.count) + "; the first: " + r.reason + "\n";
+  return text;
+}
+
+nlohmann::ordered_json layouts_json(const Layouts& layouts) {
+  using Json = nlohmann::ordered_json;
+  Json found = Json::array(), refused = Json::array();
+  for (const Layout& l : layouts.found) {
+    const RunConfig& c = l.config;
+    Json j{{"pp", c.stages},
+           {"dp", batch_ranks(c)},
+           {"cp", c.context},
+           {"tp", c.tensor},
+           {"pipeline", pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)]},
+           {"shard_group", shares_states(c) ? data_ranks(c) : c.shard_group},
+           {"keeps_bits", l.keeps_bits},
+           {"step_seconds", l.seconds},
+           {"searched", l.run != nullptr}};
+    if (l.run != nullptr) {
+      const TierBytes& needs = l.run->search.needs;
+      j["limit"] = limit_of(*l.run);
+      j["bytes_per_rank"] = {{"device", needs.device}, {"host", needs.host}, {"nvme", needs.nvme}};
+    }
+    found.push_back(std::move(j));
+  }
+  for (const Layouts::Refused& r : layouts.refused) refused.push_back({{"count", r.count}, {"reason", r.reason}});
+  return {{"found", found},
+          {"without_room", layouts.without_room},
+          {"not_looked_at", layouts.not_looked_at},
+          {"refused", refused}};
+}
+
+}  // namespace sluice::tools
