@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/cuda/adamw.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
@@ -118,12 +119,17 @@ std::vector<Case> pointwise(Arrays& a, const Shape& s) {
   bf16 *gate = a.b16(wide), *up = a.b16(wide), *h = a.b16(wide), *d_gate = a.b16(wide), *d_up = a.b16(wide);
   auto* d_bias = a.f32(s.width);
   auto* work = a.f32(kernels::cuda::bias_gradient_workspace_floats(s.tokens, s.width));
+  float *part_lse = a.f32(s.tokens * s.heads), *lse = a.f32(s.tokens * s.heads);
+  const kernels::AttentionShape heads{
+      .queries = s.tokens, .keys = s.tokens, .heads = s.heads, .head_dim = s.head_dim, .out_stride = s.width};
   const auto d = static_cast<double>(n), w = static_cast<double>(wide);
   namespace k = kernels::cuda;
   return {
       {"widen", 6 * d, [=](Stream& on) { k::widen(x, f, n, on); }},
       {"narrow", 6 * d, [=](Stream& on) { k::narrow(f, x, n, on); }},
       {"add_f32", 12 * d, [=](Stream& on) { k::add_f32(f, sum, n, on); }},
+      {"add_widened bf16", 10 * d, [=](Stream& on) { k::add_widened(x, sum, n, on); }},
+      {"attention_merge bf16", 10 * d, [=](Stream& on) { k::attention_merge(heads, x, part_lse, false, f, lse, on); }},
       {"add bf16", 6 * d, [=](Stream& on) { k::add(x, y, z, n, on); }},
       {"add_bias bf16", 4 * d, [=](Stream& on) { k::add_bias(z, s.width, bias, s.tokens, s.width, on); }},
       {"add_sum bf16", 8 * d, [=](Stream& on) { k::add_sum(x, f, bias, z, s.tokens, s.width, on); }},

@@ -12,7 +12,8 @@ namespace {
 std::int64_t machine_threads() { return std::max(omp_get_num_procs(), 1); }
 
 void check_shape(const AttentionShape& s) {
-  SLUICE_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.keys >= s.queries && s.head_dim > 0 && s.window >= 0,
+  const bool placed = s.shift.has_value() ? s.keys > 0 : s.keys >= s.queries;
+  SLUICE_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && placed && s.head_dim > 0 && s.window >= 0,
                "heads %lld, kv heads %lld, queries %lld, keys %lld", static_cast<long long>(s.heads),
                static_cast<long long>(s.kv_heads), static_cast<long long>(s.queries), static_cast<long long>(s.keys));
 }
@@ -40,6 +41,7 @@ void attention_forward(const AttentionShape& shape, const T* q, const T* k, cons
   if (shape.batch == 0 || shape.queries == 0) return;
   AttentionCall<T> call{};
   call.shape = shape;
+  call.shape.shift = shape.offset();
   call.q = q, call.k = k, call.v = v;
   call.out_mutable = out, call.lse_mutable = lse;
   call.layout = forward_workspace(shape, machine_threads());
@@ -55,6 +57,7 @@ void attention_backward(const AttentionShape& shape, const T* q, const T* k, con
   if (shape.batch == 0 || shape.queries == 0) return;
   AttentionCall<T> call{};
   call.shape = shape;
+  call.shape.shift = shape.offset();
   call.q = q, call.k = k, call.v = v, call.out = out, call.d_out = d_out, call.lse = lse;
   call.dq = dq, call.dk = dk, call.dv = dv;
   call.layout = backward_workspace(shape, machine_threads());

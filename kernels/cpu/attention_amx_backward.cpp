@@ -143,6 +143,10 @@ void head_backward(const AttentionCall<bf16>& call, std::int64_t batch, std::int
   const Tiles tiles;
   for (std::int64_t key0 = 0; key0 < s.keys; key0 += key_block) {
     const std::int64_t keys = std::min(key_block, s.keys - key0);
+    if (!any_sees(s, key0, key0 + keys)) {
+      for (float* sums : {dk, dv}) std::fill_n(sums + key0 * padded, keys * padded, 0.0f);
+      continue;
+    }
     pack_across(k.part(key0, keys), padded / 2, x.keys_t);
     pack_across(v.part(key0, keys), padded / 2, x.values_t);
     pack_down(k.part(key0, keys), round_up(keys, step_depth) / 2, x.keys);

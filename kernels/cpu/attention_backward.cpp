@@ -115,6 +115,7 @@ void head_backward(const AttentionCall<T>& call, std::int64_t batch, std::int64_
   const PackSource<T> values_t{h.v, s.v_stride, true, s.keys};
   for (std::int64_t key0 = 0; key0 < s.keys; key0 += key_block) {
     const std::int64_t count = std::min(key_block, s.keys - key0);
+    if (!any_sees(s, key0, key0 + count)) continue;
     pack_columns(keys_t, key0, count, 0, dim, x.keys_t);
     pack_columns(values_t, key0, count, 0, dim, x.values_t);
     pack_columns(keys, 0, dim, key0, count, x.keys);

@@ -114,12 +114,13 @@ void head_backward(const AttentionCall<bf16>& call, std::int64_t batch, std::int
   std::fill(x.dq, x.dq + s.queries * padded, 0.0f);
   for (std::int64_t key0 = 0; key0 < s.keys; key0 += key_block) {
     const std::int64_t keys = std::min(key_block, s.keys - key0);
-    pack_across(k.part(key0, keys), pairs_of(dim), x.keys_t);
-    pack_across(v.part(key0, keys), pairs_of(dim), x.values_t);
-    pack_down(k.part(key0, keys), pairs_of(keys), x.keys);
     float *block_dk = dk + key0 * padded, *block_dv = dv + key0 * padded;
     std::fill(block_dk, block_dk + keys * padded, 0.0f);
     std::fill(block_dv, block_dv + keys * padded, 0.0f);
+    if (!any_sees(s, key0, key0 + keys)) continue;
+    pack_across(k.part(key0, keys), pairs_of(dim), x.keys_t);
+    pack_across(v.part(key0, keys), pairs_of(dim), x.values_t);
+    pack_down(k.part(key0, keys), pairs_of(keys), x.keys);
     for (std::int64_t query0 = 0; query0 < s.queries; query0 += query_block) {
       const Block b{s, query0, std::min(query_block, s.queries - query0), key0, keys};
       const KeyRange seen = b.visible(0, b.rows);

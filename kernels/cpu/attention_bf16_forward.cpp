@@ -110,8 +110,8 @@ void query_block_forward(const AttentionCall<bf16>& call, std::int64_t batch, st
   std::fill(x.output, x.output + query_block * padded, 0.0f);
   std::fill(x.sum, x.sum + query_block * lanes, 0.0f);
   std::fill(x.maximum, x.maximum + query_block, std::numeric_limits<float>::lowest());
-  const std::int64_t last_key = visible_keys(s, query0 + rows - 1).last;
-  for (std::int64_t key0 = visible_keys(s, query0).first / key_block * key_block; key0 < last_key; key0 += key_block) {
+  const KeyRange seen = visible_to(s, query0, query0 + rows);
+  for (std::int64_t key0 = seen.first / key_block * key_block; key0 < seen.last; key0 += key_block) {
     const Block b{s, query0, rows, key0, std::min(key_block, s.keys - key0)};
     multiply_keys(b, packed.keys(key0 / key_block), x, padded);
     for (std::int64_t r = 0; r < rows; ++r)

@@ -52,12 +52,12 @@ struct PackedPair {
 HWY_INLINE void write_queries(const AttentionCall<bf16>& call, std::int64_t batch, std::int64_t head,
                               std::int64_t query0, std::int64_t rows, const float* output, const float* sum,
                               const float* maximum) {
-  const AttentionShape& s = call.shape;
+  const AttentionShape s = call.row(batch);
   bf16* out = call.out_mutable + (batch * s.queries + query0) * s.out_stride + head * s.head_dim;
   float* lse = call.lse_mutable + (batch * s.heads + head) * s.queries + query0;
   for (std::int64_t r = 0; r < rows; ++r) {
     const float total = _mm512_reduce_add_ps(_mm512_loadu_ps(sum + r * lanes));
-    narrow_row(output + r * padded_head(s), 1.0f / total, s.head_dim, out + r * s.out_stride);
+    narrow_row(output + r * padded_head(s), output_factor(s, query0 + r, total), s.head_dim, out + r * s.out_stride);
     lse[r] = maximum[r] * std::numbers::ln2_v<float> + std::log(total);
   }
 }
@@ -92,9 +92,10 @@ struct Block {
   }
   /// Rows of the block that see any of `n` keys from `key` on.
   KeyRange seeing(std::int64_t key, std::int64_t n) const {
-    const std::int64_t first = std::max<std::int64_t>(key0 + key - (s.keys - s.queries) - query0, 0);
+    const std::int64_t first = std::max<std::int64_t>(key0 + key - s.offset() - query0, 0);
+    const std::int64_t end = key0 + std::min(key + n, keys);
     std::int64_t last = rows;
-    while (last > first && visible_keys(s, query0 + last - 1).first >= key0 + key + n) --last;
+    while (last > first && visible_keys(s, query0 + last - 1).first >= end) --last;
     return {first, last};
   }
 };

@@ -91,8 +91,8 @@ void query_block_forward(const AttentionCall<T>& call, std::int64_t batch, std::
   std::fill(x.output, x.output + query_block * dim, 0.0f);
   std::fill(x.maximum, x.maximum + rows, -std::numeric_limits<float>::infinity());
   std::fill(x.sum, x.sum + rows, 0.0f);
-  const std::int64_t last_key = visible_keys(s, query1 - 1).last;
-  for (std::int64_t key0 = visible_keys(s, query0).first / key_block * key_block; key0 < last_key; key0 += key_block) {
+  const KeyRange seen = visible_to(s, query0, query1);
+  for (std::int64_t key0 = seen.first / key_block * key_block; key0 < seen.last; key0 += key_block) {
     const std::int64_t key1 = std::min(key0 + key_block, s.keys), block = key0 / key_block;
     const KeyRange range = visible_in_block(s, query0, query1, key0, key1);
     multiply_columns({x.queries, dim, 1}, rows, {packed.keys(block), key1 - key0, dim}, range, x.scores, score_ld);
@@ -103,7 +103,7 @@ void query_block_forward(const AttentionCall<T>& call, std::int64_t batch, std::
                  range.last - range.first, x.output, dim);
   }
   for (std::int64_t r = 0; r < rows; ++r) {
-    narrow_scaled(x.output + r * dim, 1.0f / x.sum[r], dim,
+    narrow_scaled(x.output + r * dim, output_factor(s, query0 + r, x.sum[r]), dim,
                   call.out_mutable + (first_row + r) * s.out_stride + head * dim);
     call.lse_mutable[(batch * s.heads + head) * s.queries + query0 + r] = x.maximum[r] + std::log(x.sum[r]);
   }
@@ -123,8 +123,11 @@ void forward(const AttentionCall<T>& call, const Pack& pack, const Attend& atten
     const auto packed = [&](std::int64_t slot) { return call.workspace + slot * w.pair_floats; };
     for (std::int64_t first = 0; first < pairs; first += w.pairs) {
       const std::int64_t count = std::min(w.pairs, pairs - first);
-      team.share(count * key_blocks,
-                 [&](std::int64_t i) { pack(call, first + i / key_blocks, i % key_blocks, packed(i / key_blocks)); });
+      team.share(count * key_blocks, [&](std::int64_t i) {
+        const std::int64_t slot = i / key_blocks, pair = first + slot, block = i % key_blocks;
+        const std::int64_t key0 = block * key_block, key1 = std::min(key0 + key_block, s.keys);
+        if (any_sees(call.row(pair / s.kv_heads), key0, key1)) pack(call, pair, block, packed(slot));
+      });
       // Causal: the last blocks of queries see most keys, so they are handed out first.
       team.share(count * group * query_blocks, [&](std::int64_t i) {
         const std::int64_t slot = i % (count * group) / group, pair = first + slot;

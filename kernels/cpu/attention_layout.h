@@ -63,13 +63,14 @@ inline std::uint64_t workspace_bytes(const AttentionWorkspace& w, std::int64_t t
   return static_cast<std::uint64_t>(w.shared_floats() + threads * w.thread_floats) * sizeof(float);
 }
 
-/// Keys that a query sees: [first, last). Neither end goes down from one query to the next, so that what several
-/// neighbours see is without gaps. `s` is of one row of the batch (AttentionCall::row).
+/// Keys that a query sees: [first, last), of which some may be before or behind those that are there. Neither end goes
+/// down from one query to the next, so that what several neighbours see is without gaps. `s` is of one row of the batch
+/// (AttentionCall::row).
 struct KeyRange {
   std::int64_t first, last;
 };
 inline KeyRange visible_keys(const AttentionShape& s, std::int64_t query) {
-  const std::int64_t last = query + s.keys - s.queries + 1;
+  const std::int64_t last = query + *s.shift + 1;  // NOLINT(bugprone-unchecked-optional-access): a call's shape has one
   const std::int64_t begin = s.positions != nullptr ? last - 1 - s.positions[query] : 0;
   return {s.window > 0 ? std::max(begin, last - s.window) : begin, last};
 }
@@ -79,11 +80,25 @@ inline KeyRange visible_in_block(const AttentionShape& s, std::int64_t query0, s
   return {std::max(visible_keys(s, query0).first, key0) - key0,
           std::min(visible_keys(s, query1 - 1).last, key1) - key0};
 }
+/// Of the keys that are there, those that any query of [query0, query1) sees; [0, 0) if there are none.
+inline KeyRange visible_to(const AttentionShape& s, std::int64_t query0, std::int64_t query1) {
+  const KeyRange range = visible_in_block(s, query0, query1, 0, s.keys);
+  return range.first < range.last ? range : KeyRange{0, 0};
+}
+/// Whether any query sees any key of [key0, key1): what nobody sees is not packed.
+inline bool any_sees(const AttentionShape& s, std::int64_t key0, std::int64_t key1) {
+  const KeyRange range = visible_in_block(s, 0, s.queries, key0, key1);
+  return range.first < range.last;
+}
+/// What a row's sums of exponentials times values are to be multiplied by, the sum of exponentials being `sum`.
+inline float output_factor(const AttentionShape& s, std::int64_t query, float sum) {
+  return visible_to(s, query, query + 1).last > 0 ? 1.0f / sum : 0.0f;
+}
 
 /// What one call works on.
 template <class T>
 struct AttentionCall {
-  AttentionShape shape;
+  AttentionShape shape;              ///< its shift is set
   const T *q, *k, *v, *out, *d_out;  ///< forward writes out through out_mutable; d_out only backward
   const float* lse;
   T *out_mutable, *dq, *dk, *dv;

@@ -15,6 +15,7 @@ struct ConvertLoops {
   void (*widen)(const bf16*, float*, std::int64_t);
   void (*narrow)(const float*, bf16*, std::int64_t);
   void (*copy)(const float*, float*, std::int64_t);
+  void (*add_widened)(const bf16*, float*, std::int64_t);
 };
 template <class T>
 struct ElementwiseLoops {
@@ -32,6 +33,8 @@ template <class From, class To>
 void convert(const From* src, To* dst, std::int64_t n) {
   for_vectors(n, [=](std::int64_t i, auto io) HWY_ATTR { io.store(io.load(src + i), dst + i); });
 }
+
+void add_widened_range(const bf16* x, float* y, std::int64_t n) { add_range(y, x, y, n); }
 
 template <class T>
 void add_vector(const T* a, const T* b, T* out, std::int64_t n) {
@@ -69,7 +72,8 @@ void add_rows(const T* dy, std::int64_t ld, std::int64_t rows, std::int64_t widt
 
 template <class T>
 constexpr ElementwiseLoops<T> loops{&add_vector<T>, &add_sum_vector<T>, &add_rows<T>};
-constexpr ConvertLoops convert_loops{&convert<bf16, float>, &convert<float, bf16>, &convert<float, float>};
+constexpr ConvertLoops convert_loops{&convert<bf16, float>, &convert<float, bf16>, &convert<float, float>,
+                                     &add_widened_range};
 
 const ElementwiseLoops<float>* elementwise_f32() { return &loops<float>; }
 const ElementwiseLoops<bf16>* elementwise_bf16() { return &loops<bf16>; }
@@ -117,6 +121,13 @@ void widen(const float* src, float* dst, std::int64_t n) {
 void narrow(const float* src, float* dst, std::int64_t n) { widen(src, dst, n); }
 
 void add_f32(const float* x, float* y, std::int64_t n) { add(y, x, y, n); }
+
+void add_widened(const bf16* x, float* y, std::int64_t n) {
+  const auto loop = HWY_DYNAMIC_DISPATCH(converters)()->add_widened;
+  for_pieces(n, parallel_grain, [=](std::int64_t a, std::int64_t b) { loop(x + a, y + a, b - a); });
+}
+
+void add_widened(const float* x, float* y, std::int64_t n) { add_f32(x, y, n); }
 
 template <class T>
 void add(const T* a, const T* b, T* out, std::int64_t n) {

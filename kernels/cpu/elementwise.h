@@ -16,6 +16,9 @@ void narrow(const float* src, float* dst, std::int64_t n);
 
 /// y[i] += x[i], fp32
 void add_f32(const float* x, float* y, std::int64_t n);
+/// y[i] += float(x[i]), fp32: a part joins a sum that is kept in fp32
+void add_widened(const bf16* x, float* y, std::int64_t n);
+void add_widened(const float* x, float* y, std::int64_t n);
 /// out = a + b (residual); out may be a or b
 template <class T>
 void add(const T* a, const T* b, T* out, std::int64_t n);
@@ -51,9 +54,7 @@ void gelu_backward(const T* x, T* dy, T* dx, std::int64_t n);  ///< dy becomes y
 struct Positions {
   std::int64_t sequence = 1, first = 0;
   const std::int32_t* each = nullptr;  ///< [tokens]
-  std::int64_t operator()(std::int64_t token) const {
-    return each != nullptr ? each[token] : first + token % sequence;
-  }
+  std::int64_t operator()(std::int64_t token) const { return each != nullptr ? each[token] : first + token % sequence; }
 };
 
 /// Rotary embedding in the half-split layout of Hugging Face ("rotate_half"), in place on [tokens, heads, head_dim]

@@ -36,7 +36,8 @@ AttentionCall<T> call_of(const AttentionShape& s, const T* q, const T* k, const 
   call.batch = static_cast<int>(s.batch), call.queries = static_cast<int>(s.queries);
   call.keys = static_cast<int>(s.keys), call.heads = static_cast<int>(s.heads);
   call.kv_heads = static_cast<int>(s.kv_heads), call.dim = static_cast<int>(s.head_dim);
-  call.window = s.window < s.keys ? static_cast<int>(s.window) : 0;
+  call.offset = static_cast<int>(s.offset());
+  call.window = s.window < s.queries + s.offset() ? static_cast<int>(s.window) : 0;
   call.q_stride = s.q_stride, call.k_stride = s.k_stride, call.v_stride = s.v_stride, call.out_stride = s.out_stride;
   call.scale = s.scale;
   return call;
@@ -67,9 +68,11 @@ bool accepted(const AttentionShape& s, Stream& stream) {
 
 bool attention_supports(const AttentionShape& s) {
   constexpr std::int64_t most = 1 << 30, blocks = 0x7fffffff;
-  return s.head_dim > 0 && s.head_dim <= 128 && s.scale > 0 && s.queries <= s.keys && s.keys < most && s.kv_heads > 0 &&
-         s.heads % s.kv_heads == 0 && s.heads < most && s.batch < most &&
-         s.batch * s.heads <= blocks / divide_up(s.keys + 1, 16);
+  const bool placed =
+      s.shift.has_value() ? s.keys > 0 && -most < *s.shift && *s.shift < most - s.queries : s.queries <= s.keys;
+  return s.head_dim > 0 && s.head_dim <= 128 && s.scale > 0 && placed && s.queries < most && s.keys < most &&
+         s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.heads < most && s.batch < most &&
+         s.batch * s.heads <= blocks / divide_up(std::max(s.queries, s.keys) + 1, 16);
 }
 
 std::uint64_t attention_workspace_bytes(const AttentionShape& s, Dtype) {

@@ -21,7 +21,7 @@ namespace sluice::kernels::cuda {
 using kernels::AttentionShape;
 
 /// Whether there are kernels for it: head_dim up to 128 (rows are padded on the chip to 64, 80, 96 or 128), fewer than
-/// 2^30 queries and keys, at least as many keys as queries.
+/// 2^30 queries, keys and places; without a shift at least as many keys as queries.
 bool attention_supports(const AttentionShape& shape);
 
 /// Of forward and backward together: a float for every row of the scores; no alignment beyond 16 bytes is needed.
@@ -35,9 +35,14 @@ void attention_forward(const AttentionShape& shape, const T* q, const T* k, cons
 
 /// dq, dk, dv are set (not added to), laid out and strided like q, k, v; d_out like out. Scores are computed twice: by
 /// blocks that own keys and sum dk and dv over queries (and the heads of a group, in order), and by blocks that own
-/// queries and sum dq over keys.
+/// queries and sum dq over keys. `out` and `lse` may be those over more keys, as on the CPU.
 template <class T>
 void attention_backward(const AttentionShape& shape, const T* q, const T* k, const T* v, const T* out, const T* d_out,
                         const float* lse, T* dq, T* dk, T* dv, std::span<std::byte> workspace, Stream& stream);
+
+/// Joins attention over two blocks of keys, as kernels::attention_merge does (a warp has a head's row).
+template <class T>
+void attention_merge(const AttentionShape& shape, const T* part, const float* part_lse, bool first, float* sum,
+                     float* lse, Stream& stream);
 
 }  // namespace sluice::kernels::cuda

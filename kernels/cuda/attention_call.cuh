@@ -11,21 +11,23 @@ namespace sluice::kernels::cuda {
 
 constexpr float log2_e = 1.44269504088896340736f;
 
-/// Keys that a query of one row of the batch sees: [first, last]. Neither end goes down from one query to the next, so
-/// that what several neighbours see is without gaps.
+/// Keys that a query of one row of the batch sees: [first, last], none if last is before first. Neither end goes down
+/// from one query to the next, so that what several neighbours see is without gaps.
 struct VisibleKeys {
-  int offset, window;  ///< keys - queries; 0 = all
+  int offset, keys, window;  ///< place of query 0 among so many keys; 0 = all
   const std::int32_t* positions;
 
-  __device__ int last(int query) const { return query + offset; }
+  __device__ int place(int query) const { return query + offset; }
+  __device__ int last(int query) const { return std::min(place(query), keys - 1); }
   __device__ int first(int query) const {
-    return first_at(query, positions != nullptr ? positions[query] : query + offset);
+    return first_at(query, positions != nullptr ? positions[query] : place(query));
   }
   /// The same where the query's position is known.
   __device__ int first_at(int query, int position) const {
-    const int at = query + offset, begin = position < at ? at - position : 0, slid = at - window + 1;
+    const int at = place(query), begin = position < at ? at - position : 0, slid = at - window + 1;
     return window > 0 && slid > begin ? slid : begin;
   }
+  __device__ bool any(int query) const { return first(query) <= last(query); }
 };
 
 template <class T>
@@ -35,14 +37,14 @@ struct AttentionCall {
   float* lse;             ///< backward reads it
   float* delta;           ///< [batch, heads, queries]: dot product of out and d_out
   const std::int32_t* positions;
-  int batch, queries, keys, heads, kv_heads, dim, window;
+  int batch, queries, keys, heads, kv_heads, dim, window, offset;
   std::int64_t q_stride, k_stride, v_stride, out_stride;
   float scale;
   bool aligned;  ///< rows of all heads begin at multiples of 16 bytes
 
   __host__ __device__ int group() const { return heads / kv_heads; }
   __device__ VisibleKeys visible(int row) const {
-    return {keys - queries, window, positions == nullptr ? nullptr : positions + std::int64_t{row} * queries};
+    return {offset, keys, window, positions == nullptr ? nullptr : positions + std::int64_t{row} * queries};
   }
   /// The first token of a head, of arrays like q, k, v and out.
   template <class U>
@@ -81,7 +83,7 @@ __device__ AttentionBlock key_block(const AttentionCall<T>& call, int size) {
           static_cast<int>(blockIdx.x / static_cast<unsigned>(pairs)) * size};
 }
 
-/// Queries that see any of the keys [begin, end): [first, end).
+/// Queries that see any of the keys [begin, end): [first, end); none if end is not behind first.
 struct QueryRange {
   int first, end;
 };

@@ -266,13 +266,14 @@ class Attention final : public CudnnAttention {
 
   Result<const Plan*> plan_of(const AttentionShape& s, bool backward) {
     auto& plans = plans_[backward ? 1 : 0];
-    if (const auto at = plans.find(key_of(s)); at != plans.end() && s.positions == nullptr) return &at->second;
+    const bool whole = s.positions == nullptr && s.keys == s.queries && s.offset() == 0;
+    if (const auto at = plans.find(key_of(s)); at != plans.end() && whole) return &at->second;
     const bool even = (s.q_stride | s.k_stride | s.v_stride | s.out_stride | s.head_dim) % 8 == 0;
-    if (s.positions != nullptr || s.keys != s.queries || s.queries < 2 || s.head_dim > 128 || !even ||
-        s.heads % s.kv_heads != 0)
+    if (!whole || s.queries < 2 || s.head_dim > 128 || !even || s.heads % s.kv_heads != 0)
       return bad_request(
-          "cuDNN attention takes as many keys as queries, without packed documents, and head_dim up to "
-          "128 with rows of multiples of 8");
+          "cuDNN attention takes as many keys as queries, at the same places, without packed documents, and head_dim "
+          "up "
+          "to 128 with rows of multiples of 8");
     // Release notes: backward was wrong before 9.10.2, and until 9.15 where keys do not fill blocks of 128.
     const std::size_t version = cudnn_.version();
     if (version < 91002 || (version < 91600 && s.keys % 128 != 0))

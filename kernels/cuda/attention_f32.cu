@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(threads) forward_kernel(AttentionCall<float> c
   sum += __shfl_xor_sync(all_lanes, sum, 2);
   if (own_column(0) == 0 && block.begin + own_row() <= last_query)
     call.lse[call.rows_of(block.row, block.head) + query] = largest + logf(sum);
-  store<D>(out, 1 / sum, call.queries_of(call.out, call.out_stride, block.row, block.head), call.out_stride,
-           block.begin, call.queries, call.dim);
+  store<D>(out, first <= last ? 1 / sum : 0, call.queries_of(call.out, call.out_stride, block.row, block.head),
+           call.out_stride, block.begin, call.queries, call.dim);
 }
 
 template <int D>

@@ -74,9 +74,11 @@ __global__ void __launch_bounds__(Forward<D>::threads) forward_kernel(AttentionC
 
   const int last_query = std::min(block.begin + F::queries, call.queries) - 1;
   const int first_key = visible.first(block.begin), last_key = visible.last(last_query);
-  load_rows<D, F::queries, F::threads>(q, call.queries_of(call.q, call.q_stride, block.row, block.head), call.q_stride,
-                                       block.begin, call.queries, call.dim, call.aligned);
-  load_keys(k, k_head, call.k_stride, first_key);
+  if (first_key <= last_key) {
+    load_rows<D, F::queries, F::threads>(q, call.queries_of(call.q, call.q_stride, block.row, block.head),
+                                         call.q_stride, block.begin, call.queries, call.dim, call.aligned);
+    load_keys(k, k_head, call.k_stride, first_key);
+  }
 
   const int row0 = 16 * F::mt * warp();
   const int all_from = visible.first(last_query), all_to = visible.last(block.begin);  // keys that all of them see
@@ -121,8 +123,8 @@ __global__ void __launch_bounds__(Forward<D>::threads) forward_kernel(AttentionC
       float sum = softmax.sum[m][half];
       sum += __shfl_xor_sync(all_lanes, sum, 1);
       sum += __shfl_xor_sync(all_lanes, sum, 2);
-      factor[m][half] = 1 / sum;
       const int query = block.begin + row0 + fragment_row(m, half);
+      factor[m][half] = call.visible(block.row).any(std::min(query, last_query)) ? 1 / sum : 0;
       if (lane() % 4 == 0 && query <= last_query)
         call.lse[call.rows_of(block.row, block.head) + query] =
             __fmaf_rn(softmax.largest[m][half], call.scale, logf(sum));

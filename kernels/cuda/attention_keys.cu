@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(K::threads) keys_kernel(AttentionCall<bf16> ca
         const float lse = row.lse[column] * log2_e;
         int first = 0, last = 0x7fffffff;
         if (partial) {
-          first = visible.first_at(query, visible.positions != nullptr ? row.position[column] : visible.last(query));
+          first = visible.first_at(query, visible.positions != nullptr ? row.position[column] : visible.place(query));
           last = query < call.queries ? visible.last(query) : -1;
         }
 #pragma unroll

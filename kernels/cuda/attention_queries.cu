@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(Queries<D>::threads) queries_kernel(AttentionC
     add_products<D, Q::mt, Q::nt>(dq, ds, k);
   }
 
+  wait_for_copies<0>();  // queries that see no key: no step has waited for them
   float factor[Q::mt][2];
 #pragma unroll
   for (int m = 0; m < Q::mt; ++m) factor[m][0] = factor[m][1] = call.scale;

@@ -43,6 +43,26 @@ struct Add {
   }
 };
 
+/// y += x. Packs as in Convert.
+struct AddWidened {
+  static constexpr int n = 4;
+  const bf16* x;
+  float* y;
+  struct In {
+    Pack<bf16, n> x;
+    Pack<float, n> y;
+  };
+  __device__ In load(std::int64_t, std::int64_t i, Part part) const {
+    return {Pack<bf16, n>::load(x + i, part), Pack<float, n>::load(y + i, part)};
+  }
+  __device__ void finish(std::int64_t, std::int64_t i, Part part, const In& in) const {
+    float v[n];
+#pragma unroll
+    for (int j = 0; j < n; ++j) v[j] = in.y[j] + in.x[j];
+    Pack<float, n>::of(v).store(y + i, part);
+  }
+};
+
 /// out = x + sum + bias in dense rows; x and bias may be null. Packs as in Convert.
 template <class T>
 struct AddSum {
@@ -98,6 +118,12 @@ void narrow(const float* src, float* dst, std::int64_t n, Stream& stream) { conv
 void add_f32(const float* x, float* y, std::int64_t n, Stream& stream) {
   add_rows("add_f32", Add<float>{y, x, y, 0, 0}, 1, n, stream);
 }
+
+void add_widened(const bf16* x, float* y, std::int64_t n, Stream& stream) {
+  constexpr int pack = AddWidened::n;
+  map(stream, "add_widened", AddWidened{x, y}, 1, n, packs_aligned<pack>(x) && packs_aligned<pack>(y));
+}
+void add_widened(const float* x, float* y, std::int64_t n, Stream& stream) { add_f32(x, y, n, stream); }
 
 template <class T>
 void add(const T* a, const T* b, T* out, std::int64_t n, Stream& stream) {

@@ -20,6 +20,9 @@ void narrow(const float* src, float* dst, std::int64_t n, Stream& stream);
 
 /// y[i] += x[i], fp32
 void add_f32(const float* x, float* y, std::int64_t n, Stream& stream);
+/// y[i] += float(x[i]), fp32: a part joins a sum that is kept in fp32
+void add_widened(const bf16* x, float* y, std::int64_t n, Stream& stream);
+void add_widened(const float* x, float* y, std::int64_t n, Stream& stream);
 /// out = a + b (residual); out may be a or b
 template <class T>
 void add(const T* a, const T* b, T* out, std::int64_t n, Stream& stream);

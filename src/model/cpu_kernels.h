@@ -33,6 +33,7 @@ struct CpuKernels {
   void layernorm_backward(const auto&... a) const { kernels::layernorm_backward(a...); }
   void attention_forward(const auto&... a) const { kernels::attention_forward(a...); }
   void attention_backward(const auto&... a) const { kernels::attention_backward(a...); }
+  void attention_merge(const auto&... a) const { kernels::attention_merge(a...); }
   void rope(const auto&... a) const { kernels::rope(a...); }
   void swiglu_forward(const auto&... a) const { kernels::swiglu_forward(a...); }
   void swiglu_backward(const auto&... a) const { kernels::swiglu_backward(a...); }
@@ -54,6 +55,7 @@ struct CpuKernels {
     kernels::add_sum(x, sum, bias, out, rows, width);
   }
   void bias_gradient(const auto&... a) const { kernels::bias_gradient(a...); }
+  void add_widened(const auto&... a) const { kernels::add_widened(a...); }
   void widen(const auto&... a) const { kernels::widen(a...); }
   void narrow(const auto&... a) const { kernels::narrow(a...); }
 

@@ -69,8 +69,9 @@ Status CudaAttention::forward(const AttentionShape& shape, const bf16* q, const 
     kernels::cuda::attention_forward(shape, q, k, v, out, lse, workspace, stream);
     return stream.status();
   };
-  // It takes no documents, and no keys from a cache.
-  if (library_ == nullptr || shape.positions != nullptr || shape.keys != shape.queries) return by_us();
+  // It takes no documents, no keys from a cache, and no blocks of longer sequences.
+  if (library_ == nullptr || shape.positions != nullptr || shape.keys != shape.queries || shape.offset() != 0)
+    return by_us();
   const std::span<std::byte> room = aligned(workspace);
   const auto by_library = [&] { return library_->forward(shape, q, k, v, out, lse, room, stream); };
   auto met = met_.find(key_of(shape));

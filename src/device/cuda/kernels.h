@@ -52,6 +52,7 @@ class CudaKernels {
     if (status().ok()) failed_ = attention_.forward(a..., stream_);
   }
   void attention_backward(const auto&... a) const { kernels::cuda::attention_backward(a..., stream_); }
+  void attention_merge(const auto&... a) const { kernels::cuda::attention_merge(a..., stream_); }
   void swiglu_forward(const auto&... a) const { kernels::cuda::swiglu_forward(a..., stream_); }
   void swiglu_backward(const auto&... a) const { kernels::cuda::swiglu_backward(a..., stream_); }
   void gelu_forward(const auto&... a) const { kernels::cuda::gelu_forward(a..., stream_); }
@@ -78,6 +79,7 @@ class CudaKernels {
   void quantize(const auto&... a) const { kernels::cuda::quantize(a..., stream_); }
   void dequantize(const auto&... a) const { kernels::cuda::dequantize(a..., stream_); }
   void dequantize_add(const auto&... a) const { kernels::cuda::dequantize_add(a..., stream_); }
+  void add_widened(const auto&... a) const { kernels::cuda::add_widened(a..., stream_); }
   void widen(const auto&... a) const { kernels::cuda::widen(a..., stream_); }
   void narrow(const auto&... a) const { kernels::cuda::narrow(a..., stream_); }
 
