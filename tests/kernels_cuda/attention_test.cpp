@@ -1,5 +1,6 @@
 #include "kernels/cuda/attention.h"
 
+#include "kernels/cuda/elementwise.h"
 #include "tests/kernels_cuda/device_copy.h"
 #include "tests/kernels_gemm/attention_trial.h"
 
@@ -138,6 +139,11 @@ TEST_F(AttentionTest, RefusesWhatItHasNoKernelFor) {
   EXPECT_FALSE(cuda::attention_supports(shape));
   shape.head_dim = 128;
   EXPECT_TRUE(cuda::attention_supports(shape));
+  shape.shift = 1 << 30;
+  EXPECT_FALSE(cuda::attention_supports(shape));
+  shape.shift = -3;
+  EXPECT_TRUE(cuda::attention_supports(shape));
+  shape.shift.reset();
   shape.keys = 7;
   EXPECT_FALSE(cuda::attention_supports(shape));
   cuda::Stream other(nullptr);
@@ -146,13 +152,114 @@ TEST_F(AttentionTest, RefusesWhatItHasNoKernelFor) {
   EXPECT_NE(other.status().error().message.find("8 queries, 7 keys"), std::string::npos);
 }
 
+TEST_F(AttentionTest, BlocksAtAnyPlacesAgreeWithADoublePrecisionLoop) {
+  for (AttentionCase c : kernels::cases_of_places(2, 60, 260)) {
+    expect_agreement(c);
+    c.dtype = c.dtype == Dtype::f32 ? Dtype::bf16 : Dtype::f32;
+    expect_agreement(c);
+  }
+}
+
+TEST_F(AttentionTest, ThePlaceOfTheLastKeyHasTheBitsOfNoShift) {
+  for (const Dtype dtype : dtypes)
+    for (const std::int64_t window : {0, 70}) {
+      AttentionCase c{1, 100, 190, 2, 1, 40, window, dtype};
+      const auto expected = results_of(c);
+      c.shift = 90;
+      EXPECT_EQ(results_of(c), expected) << c.name();
+    }
+}
+
+struct CudaCalls {
+  cuda::Stream& stream;
+  template <class T>
+  void forward(const kernels::AttentionShape& s, const T* q, const T* k, const T* v, T* out, float* lse) const {
+    cuda::attention_forward(s, q, k, v, out, lse, {}, stream);
+  }
+  template <class T>
+  void backward(const kernels::AttentionShape& s, const T* q, const T* k, const T* v, const T* out, const T* d_out,
+                const float* lse, T* dq, T* dk, T* dv) const {
+    DeviceArray<std::byte> room(static_cast<std::int64_t>(cuda::attention_workspace_bytes(s, Dtype::f32)));
+    cuda::attention_backward(s, q, k, v, out, d_out, lse, dq, dk, dv,
+                             {room.data(), cuda::attention_workspace_bytes(s, Dtype::f32)}, stream);
+    room.read();
+  }
+  void merge(const auto&... a) const { cuda::attention_merge(a..., stream); }
+  void add_widened(const auto&... a) const { cuda::add_widened(a..., stream); }
+  void narrow(const auto&... a) const { cuda::narrow(a..., stream); }
+};
+
+template <class T>
+void run_in_blocks(AttentionTrial& t, const std::vector<std::int64_t>& query_ends,
+                   const std::vector<std::int64_t>& key_ends, cuda::Stream& stream) {
+  const std::int64_t q_numel = t.c.batch * t.c.queries * t.q_ld, k_numel = t.c.batch * t.c.keys * t.k_ld;
+  const auto zeros = [](std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); };
+  DeviceCopy q(t.q), k(t.k), v(t.v), d_out(t.d_out), out(t.out), dq(t.dq), dk(t.dk), dv(t.dv), lse(t.lse);
+  DeviceArray<T> part_q(q_numel), part_k(k_numel), part_v(k_numel);
+  DeviceArray<float> part_lse(t.c.heads * t.c.queries), sum_out(q_numel), sum_dq(zeros(q_numel));
+  DeviceArray<float> sum_dk(zeros(k_numel)), sum_dv(zeros(k_numel));
+  DeviceArray<std::int32_t> positions(t.positions);
+  kernels::AttentionShape shape = t.shape;
+  if (shape.positions != nullptr) shape.positions = positions.data();
+  kernels::run_in_blocks(
+      shape, query_ends, key_ends,
+      kernels::BlockOperands<T>{q.as<T>(), k.as<T>(), v.as<T>(), d_out.as<T>(), out.as<T>(), dq.as<T>(), dk.as<T>(),
+                                dv.as<T>(), lse.as<float>(), part_q.data(), part_k.data(), part_v.data(),
+                                part_lse.data(), sum_out.data(), sum_dq.data(), sum_dk.data(), sum_dv.data()},
+      CudaCalls{stream});
+  for (DeviceCopy* x : {&out, &dq, &dk, &dv}) x->download();
+  for (DeviceArray<T>* x : {&part_q, &part_k, &part_v}) x->read();
+  for (DeviceArray<float>* x : {&part_lse, &sum_out, &sum_dq, &sum_dk, &sum_dv}) x->read();
+}
+
+TEST_F(AttentionTest, OfBlocksMergedIsThatOfTheWhole) {
+  std::vector<AttentionCase> cases{
+      {1, 150, 200, 2, 1, 64}, {2, 70, 160, 2, 1, 33}, {1, 160, 160, 1, 1, 128, 70}, {2, 120, 120, 2, 1, 80}};
+  cases.back().documents = {40, 3, 110, 60};
+  for (AttentionCase c : cases)
+    for (const Dtype dtype : dtypes)
+      for (const std::int64_t blocks : {1, 2, 3, 4}) {
+        c.dtype = dtype;
+        AttentionTrial t(c);
+        const auto queries = kernels::random_ends(1, c.queries, blocks == 3 ? 3 : 1);
+        const auto keys = kernels::random_ends(2, c.keys, blocks);
+        dtype == Dtype::f32 ? run_in_blocks<float>(t, queries, keys, *stream)
+                            : run_in_blocks<bf16>(t, queries, keys, *stream);
+        kernels::expect_agreement_of_blocks(t, " in " + std::to_string(blocks) + " blocks");
+      }
+}
+
+template <class T>
+void expect_merged(kernels::MergeTrial& t, cuda::Stream& stream) {
+  DeviceCopy first(t.parts[0]), second(t.parts[1]);
+  DeviceArray<float> first_lse(t.lse[0]), second_lse(t.lse[1]);
+  DeviceArray<float> sum(t.rows * t.width), lse(static_cast<std::int64_t>(t.lse[0].size()));  // poison
+  cuda::attention_merge(t.shape, first.as<T>(), first_lse.data(), true, sum.data(), lse.data(), stream);
+  cuda::attention_merge(t.shape, second.as<T>(), second_lse.data(), false, sum.data(), lse.data(), stream);
+  t.expect_merged(sum.read(), lse.read());
+}
+
+TEST_F(AttentionTest, MergeIsTheSumByLogSumExp) {
+  for (const std::int64_t head_dim : {1, 7, 33, 64, 128})
+    for (const std::int64_t padding : {0, 5, 8}) {
+      kernels::MergeTrial f32(Dtype::f32, head_dim, padding), half(Dtype::bf16, head_dim, padding);
+      expect_merged<float>(f32, *stream);
+      expect_merged<bf16>(half, *stream);
+    }
+}
+
 #ifdef SLUICE_SIMT
 /// On a device with less shared memory blocks have fewer keys.
 TEST_F(AttentionTest, AgreesOnSmallerDevices) {
   simt::shared_bytes_max = 99 << 10;
   stream.emplace(nullptr);  // asks anew
   for (const std::int64_t head_dim : {64, 80, 96, 128})
-    for (const std::int64_t window : {0, 100}) expect_agreement({1, 150, 170, 2, 1, head_dim, window, Dtype::bf16, 8});
+    for (const std::int64_t window : {0, 100}) {
+      AttentionCase c{1, 150, 170, 2, 1, head_dim, window, Dtype::bf16, 8};
+      expect_agreement(c);
+      c.shift = 60;
+      expect_agreement(c);
+    }
   simt::shared_bytes_max = 227 << 10;
 }
 #endif

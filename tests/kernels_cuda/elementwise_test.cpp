@@ -94,6 +94,20 @@ TEST_F(ConvertTest, AddF32IsExactAddition) {
   }
 }
 
+TYPED_TEST(ElementwiseTest, AddWidenedIsExactAddition) {
+  using T = TypeParam;
+  for (const std::int64_t n : lengths())
+    for (const std::int64_t shift : {0, 1}) {
+      const auto x = normal<T>(n, 4);
+      const auto y = normal<float>(n, 5);
+      DeviceArray<T> from(x, shift);
+      DeviceArray<float> sum(y, shift);
+      cuda::add_widened(from.data(), sum.data(), n, *this->stream);
+      const auto got = sum.read();
+      for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got[i], y[i] + static_cast<float>(value(x[i])));
+    }
+}
+
 TYPED_TEST(ElementwiseTest, BiasAndItsGradient) {
   using T = TypeParam;
   for (const std::int64_t rows : {0, 1, 5, 64, 65, 700})

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gemm.h"
 #include "tests/kernels_gemm/attention_trial.h"
+#include "tests/kernels_vec/support.h"
 
 namespace sluice::kernels {
 namespace {
@@ -151,6 +153,114 @@ TEST(attention, decoding_equals_the_last_row_of_the_whole_sequence) {
   whole.run();
   last.run();
   for (std::size_t i = 0; i < 64; ++i) EXPECT_FLOAT_EQ(last.out.floats()[i], whole.out.floats()[89 * 64 + i]);
+}
+
+TEST(attention, blocks_at_any_places_agree_with_a_double_precision_loop) {
+  test::with_targets([] {
+    for (const Case& c : cases_of_places(1, 60, 300)) expect_agreement(c);
+  });
+}
+
+TEST(attention, the_place_of_the_last_key_has_the_bits_of_no_shift) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+    for (const std::int64_t window : {0, 70}) {
+      Case c{2, 150, 290, 4, 2, 40, window, dtype};
+      const auto expected = results_of(c);
+      c.shift = 140;
+      EXPECT_EQ(results_of(c), expected) << c.name();
+    }
+}
+
+struct CpuCalls {
+  template <class T>
+  void forward(const AttentionShape& s, const T* q, const T* k, const T* v, T* out, float* lse) const {
+    Tensor room = workspace(s);
+    attention_forward(s, q, k, v, out, lse, room.bytes());
+  }
+  template <class T>
+  void backward(const AttentionShape& s, const T* q, const T* k, const T* v, const T* out, const T* d_out,
+                const float* lse, T* dq, T* dk, T* dv) const {
+    Tensor room = workspace(s);
+    attention_backward(s, q, k, v, out, d_out, lse, dq, dk, dv, room.bytes());
+  }
+  void merge(const auto&... a) const { attention_merge(a...); }
+  void add_widened(const auto&... a) const { kernels::add_widened(a...); }
+  void narrow(const auto&... a) const { kernels::narrow(a...); }
+
+  static Tensor workspace(const AttentionShape& s) {
+    return {Dtype::f32, static_cast<std::int64_t>(attention_workspace_bytes(s, Dtype::f32) / sizeof(float)), 0};
+  }
+};
+
+template <class T>
+void run_in_blocks(Trial& t, const std::vector<std::int64_t>& query_ends, const std::vector<std::int64_t>& key_ends) {
+  const std::int64_t q_numel = t.c.batch * t.c.queries * t.q_ld, k_numel = t.c.batch * t.c.keys * t.k_ld;
+  Tensor part_q = t.make(q_numel), part_k = t.make(k_numel), part_v = t.make(k_numel);
+  Tensor part_lse(Dtype::f32, t.c.heads * t.c.queries, 0);
+  Tensor sum_out(Dtype::f32, q_numel, 0), sum_dq(Dtype::f32, q_numel, 0);
+  Tensor sum_dk(Dtype::f32, k_numel, 0), sum_dv(Dtype::f32, k_numel, 0);
+  const auto floats = [](Tensor& x) { return x.as<float>(); };
+  kernels::run_in_blocks(
+      t.shape, query_ends, key_ends,
+      BlockOperands<T>{t.q.as<T>(), t.k.as<T>(), t.v.as<T>(), t.d_out.as<T>(), t.out.as<T>(), t.dq.as<T>(),
+                       t.dk.as<T>(), t.dv.as<T>(), floats(t.lse), part_q.as<T>(), part_k.as<T>(), part_v.as<T>(),
+                       floats(part_lse), floats(sum_out), floats(sum_dq), floats(sum_dk), floats(sum_dv)},
+      CpuCalls{});
+}
+
+TEST(attention, of_blocks_merged_is_that_of_the_whole) {
+  std::vector<Case> cases{
+      {1, 150, 300, 2, 1, 64}, {2, 70, 260, 2, 1, 33}, {1, 200, 200, 1, 1, 128, 70}, {2, 120, 120, 2, 1, 80}};
+  cases.back().documents = {40, 3, 110, 60};
+  test::with_targets([&] {
+    for (Case c : cases)
+      for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+        for (const std::int64_t blocks : {1, 2, 3, 4}) {
+          c.dtype = dtype;
+          Trial t(c);
+          const auto queries = random_ends(1, c.queries, blocks == 3 ? 3 : 1), keys = random_ends(2, c.keys, blocks);
+          dtype == Dtype::f32 ? run_in_blocks<float>(t, queries, keys) : run_in_blocks<bf16>(t, queries, keys);
+          expect_agreement_of_blocks(t, " in " + std::to_string(blocks) + " blocks");
+        }
+  });
+}
+
+template <class T>
+void expect_merged(const MergeTrial& t, const T* first, const T* second) {
+  std::vector<float> sum(static_cast<std::size_t>(t.rows * t.width), std::nanf("")),
+      lse(t.lse[0].size(), std::nanf(""));
+  attention_merge(t.shape, first, t.lse[0].data(), true, sum.data(), lse.data());
+  attention_merge(t.shape, second, t.lse[1].data(), false, sum.data(), lse.data());
+  t.expect_merged(sum, lse);
+}
+
+TEST(attention, merge_is_the_sum_by_log_sum_exp) {
+  test::with_targets([] {
+    for (const std::int64_t head_dim : {1, 7, 33, 64, 128})
+      for (const std::int64_t padding : {0, 5, 8}) {
+        MergeTrial f32(Dtype::f32, head_dim, padding), half(Dtype::bf16, head_dim, padding);
+        expect_merged(f32, f32.parts[0].as<float>(), f32.parts[1].as<float>());
+        expect_merged(half, half.parts[0].as<bf16>(), half.parts[1].as<bf16>());
+      }
+  });
+}
+
+TEST(attention, merge_keeps_nan_and_does_not_depend_on_threads) {
+  const AttentionShape shape{.batch = 3, .queries = 200, .keys = 1, .heads = 4, .head_dim = 40, .out_stride = 160};
+  constexpr std::size_t numel = 600 * 160, rows = 2400;
+  std::vector<float> part(numel, 0.5f), part_lse(rows), expected;
+  for (std::size_t i = 0; i < rows; ++i) part_lse[i] = static_cast<float>(i % 37);
+  for (const int threads : {1, 2, 3}) {
+    set_compute_threads(threads);
+    std::vector<float> sum(numel, 0.25f), lse(rows, 18);
+    lse[7] = std::nanf("");
+    attention_merge(shape, part.data(), part_lse.data(), false, sum.data(), lse.data());
+    EXPECT_TRUE(std::isnan(lse[7]) && std::isnan(sum[7 * 160])) << "head 0 of query 7";
+    lse[7] = 0;
+    std::fill_n(sum.begin() + 7 * 160, 40, 0.0f);
+    if (expected.empty()) expected = sum;
+    EXPECT_EQ(sum, expected);
+  }
 }
 
 }  // namespace

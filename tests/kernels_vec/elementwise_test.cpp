@@ -82,6 +82,24 @@ TEST(Elementwise, AddF32IsExactAddition) {
   }
 }
 
+TYPED_TEST(Elementwise, AddWidenedIsExactAddition) {
+  using T = TypeParam;
+  with_targets([&] {
+    for (const std::int64_t n : lengths())
+      for (const std::int64_t shift : {0, 1, 3}) {
+        const auto x = normal<T>(n + shift, 4);
+        const auto y = normal<float>(n + shift + 1, 5);
+        std::vector<float> sum = y;
+        kernels::add_widened(x.data() + shift, sum.data() + shift, n);
+        for (std::int64_t i = shift; i < n + shift; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          ASSERT_EQ(sum[at], y[at] + static_cast<float>(value(x[at])));
+        }
+        ASSERT_EQ(sum.back(), y.back()) << "wrote behind the end";
+      }
+  });
+}
+
 TYPED_TEST(Elementwise, BiasAndItsGradient) {
   using T = TypeParam;
   for (std::int64_t rows : {0, 1, 5, 64, 65, 200}) {

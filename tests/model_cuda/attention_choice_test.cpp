@@ -121,6 +121,8 @@ TEST_F(AttentionChoice, DocumentsAndCachesAreOurs) {
   for (int i = 0; i < 40; ++i) positions[static_cast<std::size_t>(i)] = i % 20;
   shape.positions = positions.data();
   EXPECT_FALSE(*by_library(*attention));
+  shape.positions = nullptr, shape.shift = 40;
+  EXPECT_FALSE(*by_library(*attention)) << "keys of another block";
   EXPECT_TRUE(attention->used().empty()) << "there was no choice";
 }
 

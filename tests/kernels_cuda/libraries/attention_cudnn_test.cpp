@@ -64,6 +64,9 @@ TEST_F(CudnnAttentionTest, DeclinesWhatItDoesNotTake) {
   c.documents = {40};
   const AttentionTrial documents(c);
   EXPECT_FALSE(attention->prepare(documents.shape).ok());
+  c = {1, 100, 100, 2, 2, 64};
+  c.shift = 100;
+  EXPECT_FALSE(attention->prepare(AttentionTrial(c).shape).ok());
   c = {1, 100, 100, 2, 2, 60};
   EXPECT_FALSE(attention->prepare(AttentionTrial(c).shape).ok());
 }
