@@ -20,9 +20,7 @@ LayoutWish wish_of(const RunOptions& o, const std::set<std::string>& given) {
   return wish;
 }
 
-const char* limit_of(const Prepared& run) {
-  return resource_names[static_cast<std::size_t>(run.predicted().bottleneck)];
-}
+const char* limit_of(const Layout& layout) { return resource_names[static_cast<std::size_t>(layout.limit)]; }
 
 std::string states_of(const RunConfig& c) {
   return data_ranks(c) == 1 ? "-" : shares_states(c) ? "shared" : "in " + std::to_string(shard_group_of(c));
@@ -39,6 +37,10 @@ Result<bool> wants_layout(const RunOptions& options, const std::set<std::string>
   if (config.ranks == 1)
     return bad_request(
         "--layout auto arranges ranks, and there is one; give --ranks N, or start processes with mpirun");
+  if (given.contains("--schedule") && options.schedule != "auto")
+    return bad_request(
+        "--layout auto: how many micro-batches a rank has follows from the arrangement; leave out --schedule, or give "
+        "--group");
   if (given.contains("--zero"))
     return bad_request("--layout auto looks for what ranks share; leave out --zero, or give --shard-group");
   return true;
@@ -61,7 +63,7 @@ Result<LayoutAnswer> find_layout(const RunOptions& options, const std::set<std::
   SLUICE_ASSIGN(answer.layouts, find_layouts(config, wish, progress));
   if (answer.layouts.found.empty())
     return bad_request("--layout auto: none of the " + std::to_string(answer.layouts.without_room) +
-                       " arrangements of " + std::to_string(config.ranks) +
+                       " arrangements that were looked at, of " + std::to_string(config.ranks) +
                        " ranks fits the budgets; plan with one of them (--pp, --tp, ...) says what it needs");
   answer.checked.config = answer.layouts.found.front().config;
   return answer;
@@ -79,26 +81,26 @@ std::string layouts_text(const Layouts& layouts) {
   Table table({"arrangement", "step", "tokens/s", "device", "host", "nvme", "limit", "bits"});
   std::size_t estimated = 0;
   for (const Layout& l : layouts.found) {
-    if (l.run == nullptr) {
+    if (!l.is_searched) {
       ++estimated;
       continue;
     }
-    const TierBytes& needs = l.run->search.needs;
+    const TierBytes& needs = l.needs;
     table.add({layout_text(l.config), format_seconds(l.seconds),
                format_count(static_cast<double>(l.config.batch) * static_cast<double>(l.config.sequence) / l.seconds),
-               format_bytes(needs.device), format_bytes(needs.host), format_bytes(needs.nvme), limit_of(*l.run),
+               format_bytes(needs.device), format_bytes(needs.host), format_bytes(needs.nvme), limit_of(l),
                l.keeps_bits ? "kept" : "others"});
   }
   std::string text = table.text();
-  const auto first = std::ranges::find_if(layouts.found, [](const Layout& l) { return l.run == nullptr; });
+  const auto first = std::ranges::find_if(layouts.found, [](const Layout& l) { return !l.is_searched; });
   if (estimated > 0)
-    text += "slower, as estimated: " + std::to_string(estimated) + ", the quickest of them " +
-            layout_text(first->config) + " at about " + format_seconds(first->seconds) + "\n";
+    text += "estimated to be slower, and not searched: " + std::to_string(estimated) + ", the quickest of them " +
+            layout_text(first->config) + ", at about " + format_seconds(first->seconds) + " by its FLOP\n";
   if (layouts.not_looked_at > 0)
     text += "promise less, and were not looked at for want of time: " + std::to_string(layouts.not_looked_at) + "\n";
   if (layouts.without_room > 0) text += "do not fit the budgets: " + std::to_string(layouts.without_room) + "\n";
   for (const Layouts::Refused& r : layouts.refused)
-    text += "can not be: " + std::to_string(r.count) + "; the first: " + r.reason + "\n";
+    text += "can not be: " + std::to_string(r.count) + "; the first: " + r.error.message + "\n";
   return text;
 }
 
@@ -115,15 +117,16 @@ nlohmann::ordered_json layouts_json(const Layouts& layouts) {
            {"shard_group", shares_states(c) ? data_ranks(c) : c.shard_group},
            {"keeps_bits", l.keeps_bits},
            {"step_seconds", l.seconds},
-           {"searched", l.run != nullptr}};
-    if (l.run != nullptr) {
-      const TierBytes& needs = l.run->search.needs;
-      j["limit"] = limit_of(*l.run);
+           {"searched", l.is_searched}};
+    if (l.is_searched) {
+      const TierBytes& needs = l.needs;
+      j["limit"] = limit_of(l);
       j["bytes_per_rank"] = {{"device", needs.device}, {"host", needs.host}, {"nvme", needs.nvme}};
     }
     found.push_back(std::move(j));
   }
-  for (const Layouts::Refused& r : layouts.refused) refused.push_back({{"count", r.count}, {"reason", r.reason}});
+  for (const Layouts::Refused& r : layouts.refused)
+    refused.push_back({{"count", r.count}, {"reason", r.error.message}});
   return {{"found", found},
           {"without_room", layouts.without_room},
           {"not_looked_at", layouts.not_looked_at},

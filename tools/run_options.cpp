@@ -448,6 +448,9 @@ Result<RunConfig> resolve(const RunOptions& o) {
   const auto reduce = std::ranges::find(rank_sums_names, o.reduce);
   c.sums = static_cast<RankSums>(reduce - rank_sums_names.begin());
   c.gathers = o.gather == "int8" ? RankGathers::int8 : RankGathers::exact;
+  if (o.zero_plus_plus && (c.sums == RankSums::bf16 || c.sums == RankSums::native))
+    return bad_request("--zero-plus-plus means --reduce int4, and --reduce " + o.reduce +
+                       " was given; leave one of them out");
   if (o.zero_plus_plus) {
     c.sums = RankSums::int4;
     c.gathers = RankGathers::int8;

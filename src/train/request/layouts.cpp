@@ -1,13 +1,18 @@
 #include "src/train/request/layouts.h"
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "offload/parallel.h"
 #include "src/device/profile_measure.h"
 #include "src/schedule/estimate.h"
 #include "src/schedule/recipe.h"
+#include "src/schedule/search.h"
+#include "src/schedule/smallest.h"
 #include "src/schedule/wish.h"
 
 namespace sluice {
@@ -22,7 +27,7 @@ std::vector<int> divisors(int n) {
 
 /// The given one, or all that go with as many stages. GPipe holds more than 1F1B and waits as long.
 std::vector<PipelineChoice> pipelines(int stages, const LayoutWish& wish) {
-  if (stages == 1) return {PipelineChoice()};
+  if (stages == 1) return wish.pipeline ? std::vector<PipelineChoice>() : std::vector{PipelineChoice()};
   if (wish.pipeline) return {*wish.pipeline};
   return {{PipelineOrder::one_forward_one_backward, 1},
           {PipelineOrder::interleaved, 2},
@@ -86,16 +91,17 @@ Possible possible(const RunConfig& given, const LayoutWish& wish) {
       continue;
     }
     const auto [at, is_new] = kinds.try_emplace(kind_of(described.error().message), p.refused.size());
-    if (is_new) p.refused.push_back({described.error().message, 0});
+    if (is_new) p.refused.push_back({described.error(), 0});
     ++p.refused[at->second].count;
   }
   return p;
 }
 
 Error none_is_possible(const RunConfig& given, const Possible& p) {
+  if (p.refused.size() == 1) return p.refused.front().error;
   const std::string ranks = "--layout auto: no arrangement of " + std::to_string(given.ranks) + " ranks can be";
   return bad_request(p.refused.empty() ? ranks + " with those of --pp, --dp, --cp and --tp that are given"
-                                       : ranks + "; of the first: " + p.refused.front().reason);
+                                       : ranks + "; of the first: " + p.refused.front().error.message);
 }
 
 constexpr double estimating_seconds = 40, searching_seconds = 60;
@@ -142,20 +148,42 @@ double promised_seconds(const Prepared& run) {
   return std::max({compute, sums, states});
 }
 
-/// Of one or two schedules that fit, without turning single knobs; 0 where none does.
-double estimated_seconds(const Prepared& run) {
-  const Workload& w = run.workload;
-  const Estimator estimator(w, run.profile);
-  const Cook cook(w, run.wish);
-  std::vector<int> groups = open_groups(w, run.wish);
-  if (groups.size() > 2) groups = {groups.front(), groups.back()};
-  double best = 0;
-  for (const int group : groups)
-    if (const auto schedule = cook.follow({group, open_updates(w, run.wish).front(), true, Saved::recompute})) {
+/// Of a few schedules that fit, without turning single knobs; 0 where none does.
+double estimated_seconds(Prepared& run) {
+  Workload& w = run.workload;
+  const auto estimate = [&]() -> double {
+    const Estimator estimator(w, run.profile);
+    const Cook cook(w, run.wish);
+    std::vector<int> groups = open_groups(w, run.wish);
+    if (groups.size() > 2) groups = {groups.front(), groups.back()};
+    double best = 0;
+    const auto look_at = [&](const std::optional<Schedule>& schedule) {
+      if (!schedule) return;
       const double seconds = estimator.estimate(*schedule).step_seconds;
       if (best == 0 || seconds < best) best = seconds;
-    }
-  return best;
+    };
+    for (const int group : groups)
+      look_at(cook.follow({group, open_updates(w, run.wish).front(), true, Saved::recompute}));
+    if (best == 0) look_at(FrugalFamily(w, run.wish).fit(budgets_of(w)));
+    return best;
+  };
+  const double seconds = estimate();
+  if (seconds > 0 || !w.durable || run.config.durable == Durable::on) return seconds;
+  w.durable = false;  // as a run would be
+  return estimate();
+}
+
+/// Whether an arrangement trains to the bits of the configuration as it was given.
+bool keeps_bits(const RunConfig& given, const Prepared& run) {
+  const RunConfig& c = run.config;
+  const Workload& w = run.workload;
+  if (c.tensor != given.tensor || c.context != given.context || c.sums != RankSums::tree) return false;
+  const int lots = given.lots > 0 ? given.lots : batch_ranks(given);
+  if (given.lots == 0 && given.reduction == Reduction::pass) return false;
+  if (w.lots * w.batch_ranks() != lots) return false;
+  const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
+  return c.context == 1 || batch_ranks(c) == batch_ranks(given) ||
+         (c.reduction == Reduction::last && is_power(batch_ranks(c)) && is_power(batch_ranks(given)));
 }
 
 }  // namespace
@@ -186,13 +214,12 @@ Result<Layouts> find_layouts(const RunConfig& config, const LayoutWish& wish, co
   std::ranges::sort(order);
   constexpr double not_estimated = -1;
   std::vector<double> seconds(requests.size(), not_estimated);
+  // The first two whatever that takes.
   parallel_for(order.size(), [&](std::size_t i) {
-    if (now_seconds() - began < estimating_seconds && is_quickly_estimated(*requests[order[i].second]))
-      seconds[order[i].second] = estimated_seconds(*requests[order[i].second]);
+    Prepared& request = *requests[order[i].second];
+    if (i < 2 || (now_seconds() - began < estimating_seconds && is_quickly_estimated(request)))
+      seconds[order[i].second] = estimated_seconds(request);
   });
-  const int lots = requests.front()->workload.lots * requests.front()->workload.batch_ranks();
-  const bool lots_alike = std::ranges::all_of(
-      requests, [&](const auto& r) { return r->workload.lots * r->workload.batch_ranks() == lots; });
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (seconds[i] < 0) ++layouts.not_looked_at;
     if (seconds[i] < 0) continue;
@@ -203,29 +230,50 @@ Result<Layouts> find_layouts(const RunConfig& config, const LayoutWish& wish, co
     Layout& found = layouts.found.emplace_back();
     found.config = p.configs[i];
     found.seconds = seconds[i];
-    found.keeps_bits = found.config.tensor == config.tensor && found.config.context == config.context &&
-                       (config.lots > 0 || lots_alike);
+    found.keeps_bits = keeps_bits(config, *requests[i]);
     requests[i].reset();
   }
   const auto quicker = [](const Layout& a, const Layout& b) { return a.seconds < b.seconds; };
   std::ranges::stable_sort(layouts.found, quicker);
+  std::vector<Layout> searched, others;
   const std::size_t most = std::min(layouts.found.size(), searched_max);
-  std::size_t searched = 0;
-  for (const double start = now_seconds(); searched < most; ++searched) {
-    if (searched > 0 && now_seconds() - start > searching_seconds) break;
-    Layout& found = layouts.found[searched];
+  const double start = now_seconds();
+  for (Layout& found : layouts.found) {
+    const std::size_t done = searched.size();
+    const bool enough = done == most || (done > 0 && now_seconds() - start > searching_seconds);
+    if (enough) {
+      others.push_back(std::move(found));
+      continue;
+    }
     if (progress)
-      progress("searching arrangement " + std::to_string(searched + 1) + " of " + std::to_string(most) +
+      progress("searching arrangement " + std::to_string(done + 1) + " of " + std::to_string(most) +
                " of the quickest");
-    SLUICE_ASSIGN(found.run, prepare(found.config, Purpose::train, {}));
-    found.seconds = found.run->search.fits ? found.run->step_seconds() : 0;
+    Result<std::unique_ptr<Prepared>> run = prepare(found.config, Purpose::train, {});
+    if (!run.ok()) {
+      layouts.refused.push_back({run.error(), 1});
+      continue;
+    }
+    if (!(*run)->search.fits) {
+      ++layouts.without_room;
+      continue;
+    }
+    found.is_searched = true;
+    found.seconds = (*run)->step_seconds();
+    found.needs = (*run)->search.needs;
+    found.limit = (*run)->predicted().bottleneck;
+    // Plans take memory: those of the quickest are kept.
+    const bool is_quickest =
+        std::ranges::none_of(searched, [&](const Layout& l) { return l.seconds <= found.seconds; });
+    if (is_quickest) {
+      for (Layout& l : searched) l.run.reset();
+      found.run = *std::move(run);
+    }
+    searched.push_back(std::move(found));
   }
-  // What the estimate had room for and the search has none.
-  const auto end = layouts.found.begin() + static_cast<std::ptrdiff_t>(searched);
-  const auto gone = std::remove_if(layouts.found.begin(), end, [](const Layout& l) { return l.seconds == 0; });
-  layouts.without_room += static_cast<int>(end - gone);
-  std::stable_sort(layouts.found.begin(), gone, quicker);
-  layouts.found.erase(gone, end);
+  std::ranges::stable_sort(searched, quicker);
+  layouts.found = std::move(searched);
+  if (layouts.found.empty()) return layouts;
+  std::ranges::move(others, std::back_inserter(layouts.found));
   return layouts;
 }
 

@@ -22,9 +22,12 @@ struct LayoutWish {
 struct Layout {
   RunConfig config;
   bool keeps_bits = false;  ///< it trains to the bits of the configuration that was given
-  double seconds = 0;       ///< of a step, predicted; 0 where nothing fits
-  /// Of one that was searched, built and proven.
-  std::unique_ptr<Prepared> run;
+  double seconds = 0;       ///< of a step: predicted, or estimated by FLOP alone
+  // Of one that was searched, built and proven:
+  bool is_searched = false;
+  TierBytes needs;  ///< of a rank
+  Resource limit = Resource::compute;
+  std::unique_ptr<Prepared> run;  ///< of the quickest
 };
 
 struct Layouts {
@@ -32,7 +35,7 @@ struct Layouts {
   std::vector<Layout> found;
   /// Arrangements that can not be, by reason: how many there are.
   struct Refused {
-    std::string reason;  ///< of the first of them
+    Error error;  ///< of the first of them
     int count = 0;
   };
   std::vector<Refused> refused;
@@ -43,8 +46,8 @@ struct Layouts {
 /// Of config.ranks ranks: every product of stages, parts of the batch, slices of sequences and parts of sublayers, each
 /// with the orders of passes and the sharing of states that go with it. They are estimated by their FLOP and bytes, the
 /// most promising first, for as long as a person likes to wait; of those the `searched_max` quickest are measured,
-/// searched, built and proven, as far as another minute goes. Bits depend on slices, parts of sublayers and lots alone.
-/// Errors: bad_request where no arrangement can be, with the reason of the first.
+/// searched, built and proven, as far as another minute goes, and one that fits at least. Bits depend on slices, parts
+/// of sublayers and lots alone. Errors: bad_request where no arrangement can be, with the reason of the first.
 constexpr std::size_t searched_max = 10;
 Result<Layouts> find_layouts(const RunConfig& config, const LayoutWish& wish, const Tell& progress);
 

@@ -70,7 +70,7 @@ Status check_lots(const RunConfig& c) {
 
 /// Sums over a shard group are parts of the tree over all ranks.
 Status check_shard_group(const RunConfig& c) {
-  if (shares_states(c) || c.shard_group == batch_ranks(c)) return success();
+  if (shares_states(c) || (c.shard_group == batch_ranks(c) && c.context == 1)) return success();
   const std::string given = "--shard-group " + std::to_string(c.shard_group);
   if (c.shard_group < 0 || batch_ranks(c) % c.shard_group != 0)
     return bad_request(given + ": groups of as many make up all ranks" + (c.stages > 1 ? " of a stage" : "") +
@@ -105,8 +105,8 @@ Status check_few_bits(const RunConfig& c) {
   const std::string given = c.gathers == RankGathers::exact ? "--reduce int4" : "--gather int8";
   if (!shares)
     return bad_request(given +
-                       " is of what ranks share, and each has all of it; give more --dp, and no --zero 0 or "
-                       "--shard-group 1");
+                       " is of what ranks share, and each has all of it; give more --dp and no --zero 0 or "
+                       "--shard-group 1, or --gather exact --reduce tree");
   if (c.gathers == RankGathers::int8 && c.wish.resident == true)
     return bad_request(
         "--gather int8 is of parameters that a step gathers, and those of --zero 1 and 2 and of "
@@ -118,6 +118,7 @@ Status check_few_bits(const RunConfig& c) {
 /// machine.
 RankId close_ranks_of(const RunConfig& c) {
   if (c.second_copy > 0 || c.sums != RankSums::int4) return static_cast<RankId>(c.second_copy);
+  if (c.close_ranks > 0 && shard_group_of(c) % c.close_ranks == 0) return static_cast<RankId>(c.close_ranks);
   return static_cast<RankId>(std::gcd(shard_group_of(c), std::max(1, ranks_of_machine(c) / c.tensor)));
 }
 

@@ -127,6 +127,11 @@ Status check_slices(const RunConfig& run, const RunConfig& now) {
     return bad_request("--reduction " + std::string(reduction_names[static_cast<std::size_t>(now.reduction)]) + cut +
                        "have slices of sequences, whose sums another --reduction adds up in another order; leave the "
                        "option out to go on");
+  const bool shares_alike = shares_states(run) == shares_states(now) && shard_group_of(run) == shard_group_of(now);
+  if (before == after && !adds_alike && !shares_alike)
+    return bad_request("--shard-group " + std::to_string(now.shard_group) + cut +
+                       "have slices of sequences, whose sums other groups would add up in another order; leave the "
+                       "option out to go on");
   if (before == after || adds_alike) return success();
   return bad_request("--ranks " + std::to_string(now.ranks) + cut + "have slices of sequences and " +
                      std::to_string(before) + " parts of a batch" +

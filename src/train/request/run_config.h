@@ -56,6 +56,8 @@ struct RunConfig {
   PipelineChoice pipeline;
   int shard_group = 0;  ///< ranks of a stage that have one copy of its states between them; 0: all
   int second_copy = 0;  ///< ranks, close to each other, that have a copy of a step's parameters between them; 0: none
+  /// Of those that share states, that exchange gradients in few bits first; 0: those of a machine, which run.json has.
+  int close_ranks = 0;
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;            ///< of gradients over ranks
   RankGathers gathers = RankGathers::exact;  ///< of parameters that ranks share, in training

@@ -40,6 +40,7 @@ void each_field(Config& c, F f) {
   f("--second-copy", "second_copy", c.second_copy, Change::never);
   f("--reduction", "reduction", c.reduction, Change::recorded);
   f("--reduce", "reduce", c.sums, Change::recorded);
+  f("", "close_ranks", c.close_ranks, Change::free);
   f("--gather", "gather", c.gathers, Change::recorded);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
@@ -169,7 +170,8 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 21> later_keys{"cp",
+constexpr std::array<std::string_view, 22> later_keys{"close_ranks",
+                                                      "cp",
                                                       "gather",
                                                       "document_mask",
                                                       "document_length",

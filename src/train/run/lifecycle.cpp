@@ -210,6 +210,7 @@ RunDescription Lifecycle::describe() const {
   d.config.durable = w.durable ? Durable::on : Durable::off;
   d.config.threads = w.threads;
   d.config.lots = w.lots * w.batch_ranks();
+  if (w.sums == RankSums::int4) d.config.close_ranks = w.close_ranks();
   const auto budget = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
   if (d.config.device_memory == 0) d.config.device_memory = budget(Tier::device);
   const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run_.config));
