@@ -4,6 +4,7 @@
 #include <string>
 
 #include "offload/plan/finish.h"
+#include "offload/run/quantized_pieces.h"
 
 namespace sluice {
 namespace {
@@ -74,7 +75,7 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, const BindPa
   if (op.kind == OpKind::all_gather) fits = !operands.empty() && gathered(operands).size() % members == 0;
   if (op.kind == OpKind::reduce_scatter)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes * members;
-  if (op.kind == OpKind::quantize || op.kind == OpKind::dequantize || op.kind == OpKind::dequantize_sum)
+  if (quantizes(op.kind))
     fits = op.quantization.is_valid() && op.pieces > 0 && op.numel > 0 &&
            check_quantized(op, find_role(operands, Role::src)->bytes, find_role(operands, Role::dst)->bytes);
   if (op.kind == OpKind::all_to_all) {

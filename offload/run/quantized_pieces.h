@@ -9,6 +9,8 @@
 
 namespace sluice {
 
+constexpr bool quantizes(OpKind kind) { return kind >= OpKind::quantize && kind <= OpKind::dequantize_sum; }
+
 /// `kernels` has quantize, dequantize and dequantize_add as kernels/cpu/quantize.h has them.
 template <class Kernels>
 void each_quantized(const Op& op, const Operand& src, const Operand& dst, const Kernels& kernels) {

@@ -170,7 +170,7 @@ Part GradientMoves::reduced_in_bits(UnitId u, const Part& gradient) {
     const Part taken = device(label(u, "gradient.taken"), given.bytes);
     exchange_parts(u, given, taken, group, pieces, RankSums::int4);
     sum = device(label(u, name), work_.shard_numel(u) * 4 * pieces, life);
-    dequantize(OpKind::dequantize_sum, u, taken, sum, numel, members, reduced_blocks);
+    quantize(OpKind::dequantize_sum, u, taken, sum, numel, members, reduced_blocks);
   };
   const Life last = work_.reduction == Reduction::pass ? Life::lasting : Life::brief;
   if (close > 1)

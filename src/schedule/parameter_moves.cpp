@@ -22,10 +22,11 @@ void ParameterMoves::gather(UnitId u) {
   if (work_.gathers == RankGathers::exact || kind_ != PlanKind::train) return gather_parts(u, whole, sharding_group);
   const auto numel = static_cast<std::int64_t>(work_.shard_numel(u));
   const Part packed = device(label(u, "parameter.packed"), quantized_bytes(numel, gathered_blocks) * work_.shards());
-  quantize(u, own_part(whole, sharding_group), own_part(packed, sharding_group), numel, 1, gathered_blocks);
+  quantize(OpKind::quantize, u, own_part(whole, sharding_group), own_part(packed, sharding_group), numel, 1,
+           gathered_blocks);
   gather_parts(u, packed, sharding_group);
   // Its own part too, so that all compute with the same.
-  dequantize(OpKind::dequantize, u, packed, whole, numel, work_.shards(), gathered_blocks);
+  quantize(OpKind::dequantize, u, packed, whole, numel, work_.shards(), gathered_blocks);
 }
 
 void ParameterMoves::keep_second_copy(UnitId u) {

@@ -158,22 +158,12 @@ void RankMoves::exchange_parts(UnitId u, const Part& from, const Part& to, std::
 Part RankMoves::quantized(UnitId u, const Part& from, std::int64_t numel, std::int64_t pieces, const Quantization& q,
                           const std::string& name) {
   const Part to = device(name, quantized_bytes(numel, q) * static_cast<std::uint64_t>(pieces));
-  quantize(u, from, to, numel, pieces, q);
+  quantize(OpKind::quantize, u, from, to, numel, pieces, q);
   return to;
 }
 
-void RankMoves::quantize(UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
-                         const Quantization& q) {
-  Op& op = emit_.op(OpKind::quantize, LaneKind::compute, u);
-  op.numel = static_cast<std::uint64_t>(numel);
-  op.pieces = static_cast<std::int32_t>(pieces);
-  op.quantization = q;
-  Emitter::touch(op, from, Role::src, Mode::read);
-  Emitter::touch(op, to, Role::dst, Mode::write);
-}
-
-void RankMoves::dequantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel,
-                           std::int64_t pieces, const Quantization& q) {
+void RankMoves::quantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel,
+                         std::int64_t pieces, const Quantization& q) {
   Op& op = emit_.op(kind, LaneKind::compute, u);
   op.numel = static_cast<std::uint64_t>(numel);
   op.pieces = static_cast<std::int32_t>(pieces);

@@ -152,13 +152,11 @@ class RankMoves {
   /// Of each of `pieces` equal pieces of `from` a part goes to every member, and `to` has what came from them.
   void exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
                       RankSums sums = RankSums::tree);
-  /// `pieces` of `numel` elements each, and back; bytes of a piece are those of quantized_bytes.
+  /// `pieces` of `numel` elements each to a new buffer; and that op, or one of those back, on buffers that are there.
   Part quantized(UnitId u, const Part& from, std::int64_t numel, std::int64_t pieces, const Quantization& q,
                  const std::string& name);
-  void quantize(UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
+  void quantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
                 const Quantization& q);
-  void dequantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
-                  const Quantization& q);
   /// The sum of all of it, on all members, in its place.
   void add_met(UnitId u, const Part& whole, std::int32_t group);
   /// Both on the device.

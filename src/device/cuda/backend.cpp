@@ -41,7 +41,7 @@ Status CudaBackend::run(const StepPlan& plan, const Op& op, std::span<const Oper
                       static_cast<std::int64_t>(dst->bytes / sizeof(float)));
     return kernels_->status();
   }
-  if (op.kind == OpKind::quantize || op.kind == OpKind::dequantize || op.kind == OpKind::dequantize_sum) {
+  if (quantizes(op.kind)) {
     const Operand *src = nullptr, *dst = nullptr;
     for (const Operand& o : operands) (o.role == Role::src ? src : dst) = &o;
     each_quantized(op, *src, *dst, *kernels_);
