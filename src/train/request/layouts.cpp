@@ -14,6 +14,7 @@
 #include "src/schedule/search.h"
 #include "src/schedule/smallest.h"
 #include "src/schedule/wish.h"
+#include "src/train/request/arrangement.h"
 
 namespace sluice {
 namespace {
@@ -178,9 +179,7 @@ bool keeps_bits(const RunConfig& given, const Prepared& run) {
   const RunConfig& c = run.config;
   const Workload& w = run.workload;
   if (c.tensor != given.tensor || c.context != given.context || c.sums != RankSums::tree) return false;
-  const int lots = given.lots > 0 ? given.lots : batch_ranks(given);
-  if (given.lots == 0 && given.reduction == Reduction::pass) return false;
-  if (w.lots * w.batch_ranks() != lots) return false;
+  if (w.lots * w.batch_ranks() != lots_of(given)) return false;
   const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
   return c.context == 1 || batch_ranks(c) == batch_ranks(given) ||
          (c.reduction == Reduction::last && is_power(batch_ranks(c)) && is_power(batch_ranks(given)));
