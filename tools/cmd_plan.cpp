@@ -112,6 +112,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
     j["ranks"] = {
         {"all", w.ranks()},
         {"mesh", {{"pp", w.stages()}, {"dp", w.batch_ranks()}, {"cp", w.context_ranks()}, {"tp", w.tensor_ranks()}}},
+        {"cp_attention", context_attention_names[w.shape.ring ? 1 : 0]},
         {"shard_group", w.shards()},
         {"replicas", w.replicas()},
         {"lots", w.lots * w.batch_ranks()},
@@ -243,11 +244,11 @@ void print_ranks(const Prepared& run) {
     std::printf(" on %d machines; memory, drives and resources are those of one machine", machines);
   if (w.stages() > 1 || w.context_ranks() > 1 || w.tensor_ranks() > 1) {
     std::printf(
-        "\nmesh            pp %d x cp %d x dp %d x tp %d: rank = ((stage x %d + slice of sequences) x %d + share of "
+        "\nmesh            pp %d x cp %d%s x dp %d x tp %d: rank = ((stage x %d + slice of sequences) x %d + share of "
         "the "
         "batch) x %d + part of sublayers",
-        w.stages(), w.context_ranks(), w.batch_ranks(), w.tensor_ranks(), w.context_ranks(), w.batch_ranks(),
-        w.tensor_ranks());
+        w.stages(), w.context_ranks(), w.shape.ring ? " (ring)" : "", w.batch_ranks(), w.tensor_ranks(),
+        w.context_ranks(), w.batch_ranks(), w.tensor_ranks());
     if (w.tensor_ranks() > ranks_of_machine(run.config)) std::printf("; sublayers are cut across machines");
   }
   const std::string states = w.data_ranks() == 1 ? "each has the states of its part of the model"

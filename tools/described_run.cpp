@@ -17,6 +17,8 @@ RunOptions with_batch_of(const RunConfig& run, RunOptions options, const std::se
   if (!given.contains("--pp")) options.config.stages = run.stages;
   if (!given.contains("--tp")) options.config.tensor = run.tensor;
   if (!given.contains("--cp")) options.config.context = run.context;
+  if (!given.contains("--cp-attention"))
+    options.cp_attention = context_attention_names[static_cast<std::size_t>(run.context_attention)];
   if (!given.contains("--pipeline"))
     options.pipeline = pipeline_order_names[static_cast<std::size_t>(run.pipeline.order)];
   if (!given.contains("--chunks") && !given.contains("--pipeline"))

@@ -171,10 +171,17 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->group("Batch");
   app->add_option(
          "--cp", c.context,
-         "ranks that each have a slice of every sequence (context parallelism, as DeepSpeed-Ulysses has it): in "
-         "attention each has some heads of whole sequences. They share states as those of --dp do. Bits depend on it, "
-         "and a run keeps it")
+         "ranks that each have a slice of every sequence (context parallelism). They share states as those of --dp do. "
+         "Bits depend on it, and a run keeps it")
       ->check(more_than(0))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option(
+         "--cp-attention", o->cp_attention,
+         "how ranks of --cp attend to whole sequences: 'ulysses' (each with some of the heads, which --cp divides), or "
+         "'ring' (each with all heads of its own queries, while keys and values go round: any number of ranks, and "
+         "fewer bytes where there are few heads of keys and values). Bits depend on it, and a run keeps it")
+      ->check(one_of({context_attention_names.begin(), context_attention_names.end()}))
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
@@ -448,6 +455,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
   const auto reduce = std::ranges::find(rank_sums_names, o.reduce);
   c.sums = static_cast<RankSums>(reduce - rank_sums_names.begin());
   c.gathers = o.gather == "int8" ? RankGathers::int8 : RankGathers::exact;
+  c.context_attention = o.cp_attention == "ring" ? ContextAttention::ring : ContextAttention::ulysses;
   if (o.zero_plus_plus && (c.sums == RankSums::bf16 || c.sums == RankSums::native))
     return bad_request("--zero-plus-plus means --reduce int4, and --reduce " + o.reduce +
                        " was given; leave one of them out");

@@ -96,14 +96,17 @@ enum class OpKind : std::uint8_t {
   part_logits,     ///< head, of a chunk of tokens: normed, parameters, tokens -> logits, vocabulary_part
   part_gradient,   ///< head, of a chunk: normed, logits, all vocabulary parts -> loss, a part of d_sum, gradient (+=)
   part_loss,       ///< head in evaluation, of a chunk: all vocabulary parts, tokens -> loss
-  // attention where ranks have slices of sequences (src/model/context-inl.h)
-  qkv,            ///< x_in or normed, parameters -> leaving: what each rank's heads are to have of the slice; saved
-  core,           ///< mixed -> attended, lse
-  out,            ///< arrived: attended of all heads of the slice, parameters -> x_out, or a part of the sum
+  // attention where ranks have slices of sequences (src/model/context-inl.h); in a ring `step` says how far keys and
+  // values have come (src/model/ring-inl.h)
+  qkv,   ///< x_in or normed, parameters -> leaving: what each rank's heads are to have of the slice; saved. In a
+         ///< ring -> mixed, block
+  core,  ///< mixed -> attended, lse. In a ring mixed, block -> partial (+=), lse, and in the last step attended
+  out,   ///< arrived: attended of all heads of the slice, parameters -> x_out, or a part of the sum
   out_backward,   ///< arrived: the same, parameters, d_out -> leaving: its gradient, by head; gradient (+=)
-  core_backward,  ///< mixed, attended, lse, arrived: the gradient of attended -> leaving: that of mixed
+  core_backward,  ///< mixed, attended, lse, arrived: the gradient of attended -> leaving: that of mixed. In a ring also
+                  ///< block -> leaving: the part of its gradient, partial (+=): that of mixed
   qkv_backward,   ///< arrived: that, of the slice; saved, x_in or normed, parameters -> d_in, or a part of d_sum,
-                  ///< gradient (+=)
+                  ///< gradient (+=). In a ring partial, arrived: of q, and of k and v
   // what ranks give each other in few bits (sluice/quantization.h), `pieces` of `numel` elements
   quantize,        ///< src -> dst, codes and scales of each piece behind one another
   dequantize,      ///< src -> dst, pieces behind one another
@@ -128,13 +131,14 @@ enum class OpKind : std::uint8_t {
   all_gather,      ///< own part of dst is filled; the others' parts arrive
   reduce_scatter,  ///< full src on every rank -> own part, summed over the group, in dst
   all_to_all,      ///< of each of `pieces` equal pieces of src, part m goes to member m -> the members' parts, in dst
+  ring_shift,  ///< src goes to the next member, the last one's to the first -> what the member before has sent, in dst
   // send and receive lanes
   send,     ///< src -> the dst of a receive of the group's member at `peer`
   receive,  ///< the src of a send of the group's member at `peer` -> dst
   // comm lane
   barrier,  ///< nothing is given: what follows comes after what every rank has committed before it
 };
-constexpr std::array<const char*, 45> op_names{"forward",
+constexpr std::array<const char*, 46> op_names{"forward",
                                                "recompute",
                                                "backward",
                                                "backward_input",
@@ -176,6 +180,7 @@ constexpr std::array<const char*, 45> op_names{"forward",
                                                "all_gather",
                                                "reduce_scatter",
                                                "all_to_all",
+                                               "ring_shift",
                                                "send",
                                                "receive",
                                                "barrier"};
@@ -202,6 +207,8 @@ enum class Role : std::uint8_t {
   mixed,  // of own heads and whole sequences: q, k and v; attention's output; the log-sum-exp of scores
   attended,
   lse,
+  block,     // in a ring: keys and values of a rank's slice, which go round
+  partial,   // fp32: what is made of q so far, or of its gradient
   deferred,  // what the backward pass to a sublayer's input leaves for that to its parameters
   d_out,
   d_in,
@@ -293,6 +300,7 @@ struct Op {
   UnitId unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;  ///< of a micro-batch's tokens: which (part_logits, part_gradient, part_loss)
+  std::int32_t step = -1;   ///< core, core_backward in a ring: the block is that of the rank so many before
   std::int32_t tile = -1;   ///< which tile of the unit's shard (copies, drive, optimizer)
   std::int32_t group = -1;  ///< index in StepPlan::groups for collectives and messages
   /// Number of the collective among those of its group, in program order from 0; of a message among those to, or from,
@@ -332,7 +340,7 @@ struct Arena {
 enum class PlanKind : std::uint8_t { train, flush, evaluate, decode };
 constexpr std::array<const char*, 4> plan_kind_names{"train", "flush", "evaluate", "decode"};
 
-constexpr std::uint32_t plan_schema_version = 5;
+constexpr std::uint32_t plan_schema_version = 6;
 
 struct StepPlan {
   PlanKind kind = PlanKind::train;

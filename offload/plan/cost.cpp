@@ -83,7 +83,9 @@ double CostModel::members_here(AxisSet axes) const {
 double CostModel::message_seconds(const Op& op, bool with_latency) const {
   const AxisSet axes = plan_.groups[static_cast<std::size_t>(op.group)];
   const double members = plan_.topology.size(axes), here = members_here(axes);
-  const double part = static_cast<double>(op.bytes) / (members - 1);
+  // To one neighbour each; of those of a machine one has it elsewhere.
+  const bool is_shift = op.kind == OpKind::ring_shift;
+  const double part = static_cast<double>(op.bytes) / (is_shift ? 1 : members - 1);
   const auto seconds = [&](const std::optional<MessageRates>& measured, double bytes) {
     const MessageRates rates = measured.value_or(MessageRates());
     const bool gathers = op.kind != OpKind::reduce_scatter;
@@ -91,6 +93,9 @@ double CostModel::message_seconds(const Op& op, bool with_latency) const {
                       : (with_latency ? rates.latency_seconds : 0) +
                             bytes / (gathers ? rates.gather_bytes_per_second : rates.reduce_bytes_per_second);
   };
+  if (is_shift)
+    return std::max(seconds(hw_.messages_inside, here > 1 ? part : 0),
+                    seconds(hw_.messages_between, here < members ? part * hw_.ranks / here : 0));
   return std::max(seconds(hw_.messages_inside, part * (here - 1)),
                   seconds(hw_.messages_between, part * (members - here) * hw_.ranks));
 }
@@ -160,6 +165,7 @@ OpCost CostModel::cost(const Op& op) const {
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
     case OpKind::all_to_all:
+    case OpKind::ring_shift:
       c.seconds = (hw_.ranks_apart ? message_seconds(op, true) : bytes / hw_.memory_bytes_per_second) + overhead;
       c.network_seconds = hw_.ranks_apart ? message_seconds(op, false) : 0;
       c.group = op.group;

@@ -25,6 +25,7 @@ std::vector<Role> needed_roles(const Op& op, LaneKind lane, Dtype dtype) {
     case OpKind::accumulate:
     case OpKind::reduce_scatter:
     case OpKind::all_to_all:
+    case OpKind::ring_shift:
     case OpKind::quantize:
     case OpKind::dequantize:
     case OpKind::dequantize_sum: return {Role::src, Role::dst};
@@ -70,7 +71,7 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, const BindPa
     fits = std::ranges::all_of(op.accesses, [](const Access& a) { return a.bytes == sizeof(std::uint64_t); });
   if (op.kind == OpKind::grad_norm)
     fits = holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(ExactSum));
-  if (op.kind == OpKind::accumulate)
+  if (op.kind == OpKind::accumulate || op.kind == OpKind::ring_shift)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes;
   if (op.kind == OpKind::all_gather) fits = !operands.empty() && gathered(operands).size() % members == 0;
   if (op.kind == OpKind::reduce_scatter)

@@ -41,6 +41,12 @@ Status Communicator::all_to_all(std::int32_t channel, std::span<const std::byte>
   return exchange(channel, out, in);
 }
 
+Status Communicator::ring_shift(std::int32_t channel, std::span<const std::byte> from, std::span<std::byte> to) {
+  const std::size_t count = members(channel), own = position(channel);
+  return exchange(channel, std::array{Outgoing{(own + 1) % count, from}},
+                  std::array{Incoming{(own + count - 1) % count, to}});
+}
+
 Status Communicator::broadcast(std::int32_t channel, std::size_t root, std::span<std::byte> data) {
   const std::size_t count = members(channel), own = position(channel);
   SLUICE_CHECK(root < count, "(%zu of %zu)", root, count);

@@ -66,6 +66,8 @@ class Communicator {
   /// from it.
   Status all_to_all(std::int32_t channel, std::span<const std::byte> from, std::span<std::byte> to,
                     std::size_t pieces = 1);
+  /// `from` goes to the next member, the last one's to the first, and `to` is what the one before has sent.
+  Status ring_shift(std::int32_t channel, std::span<const std::byte> from, std::span<std::byte> to);
   /// The root's data, on all members.
   Status broadcast(std::int32_t channel, std::size_t root, std::span<std::byte> data);
   /// full[i] = sum over members of full_m[i], on all of them; full has members x part elements.

@@ -23,6 +23,7 @@ void count_moved(const BoundOp& op, MovedBytes& moved) {
     case OpKind::write: moved.nvme_write += transferred; break;
     case OpKind::all_gather:
     case OpKind::all_to_all:
+    case OpKind::ring_shift:
     case OpKind::reduce_scatter: moved.collective += op.op->bytes; break;
     case OpKind::receive: moved.message += op.op->bytes; break;
     default: break;

@@ -89,6 +89,7 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::all_gather: return all_gather(op);
     case OpKind::reduce_scatter: return reduce_scatter(op);
     case OpKind::all_to_all: return all_to_all(op);
+    case OpKind::ring_shift: return ring_shift(op);
     case OpKind::barrier: {
       std::int64_t nothing = 0;
       return parts_.communicator->sum(op.op->group, std::span(&nothing, 1));
@@ -277,6 +278,13 @@ Status StepOps::all_to_all(const BoundOp& op) {
                                              static_cast<std::size_t>(op.op->pieces)));
   const std::size_t ranks = members(*op.op);
   add(collective_, dst.bytes / ranks * (ranks - 1));
+  return success();
+}
+
+Status StepOps::ring_shift(const BoundOp& op) {
+  const Operand &src = *op.find(Role::src), &dst = *op.find(Role::dst);
+  SLUICE_TRY(parts_.communicator->ring_shift(op.op->group, {src.data, src.bytes}, {dst.data, dst.bytes}));
+  add(collective_, dst.bytes);
   return success();
 }
 

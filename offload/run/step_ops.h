@@ -34,6 +34,7 @@ class StepOps {
   Status all_gather(const BoundOp& op);
   Status reduce_scatter(const BoundOp& op);
   Status all_to_all(const BoundOp& op);
+  Status ring_shift(const BoundOp& op);
   Status send(const BoundOp& op);
   Status receive(const BoundOp& op);
   std::size_t members(const Op& op) const;

@@ -14,7 +14,9 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
   a.words = options.words;
   a.leads = options.leads;
   a.chunk = op.chunk;
-  a.position0 = options.position0;
+  a.slice = options.slice;
+  a.step = op.step;
+  a.position0 = options.shape.ring ? 0 : options.slice * options.shape.sequence;
   if (plan.kind == PlanKind::decode) {
     a.shape = {1, params.tokens};
     a.position0 = params.position;
@@ -34,6 +36,8 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
       case Role::mixed: a.mixed = o.data; break;
       case Role::attended: a.attended = o.data; break;
       case Role::lse: a.lse = reinterpret_cast<float*>(o.data); break;
+      case Role::block: a.block = o.data; break;
+      case Role::partial: a.partial = reinterpret_cast<float*>(o.data); break;
       case Role::deferred: a.deferred = o.data; break;
       case Role::normed: a.normed = o.data; break;
       case Role::sum: a.sum = reinterpret_cast<float*>(o.data); break;

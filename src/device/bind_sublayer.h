@@ -16,11 +16,11 @@ struct SublayerOptions {
   Dtype dtype = Dtype::f32;
   int threads = 1;  ///< of the CPU
   std::int64_t kv_capacity = 0;
-  bool documents = false;      ///< kept apart: their tokens come with positions
-  std::int64_t words = 0;      ///< where sublayers are cut over ranks: this one's, of the vocabulary
-  bool leads = true;           ///< the first of those ranks
-  std::int64_t position0 = 0;  ///< where the rank's slice of each sequence begins
-  KernelChoices kernels;       ///< of a GPU; for what is not in it, the library's first advice
+  bool documents = false;  ///< kept apart: their tokens come with positions
+  std::int64_t words = 0;  ///< where sublayers are cut over ranks: this one's, of the vocabulary
+  bool leads = true;       ///< the first of those ranks
+  std::int64_t slice = 0;  ///< which of each sequence is the rank's
+  KernelChoices kernels;   ///< of a GPU; for what is not in it, the library's first advice
 };
 
 /// `rope` is left to the device.

@@ -83,6 +83,21 @@ void fill_positions(std::span<std::int32_t> positions, std::int64_t sequence, st
   }
 }
 
+/// Of the first rank's slices in a ring.
+void fill_slice_positions(std::span<std::int32_t> positions, const Workload& workload) {
+  const BatchShape shape = workload.shape;
+  std::vector<std::int32_t> whole(static_cast<std::size_t>(shape.batch * shape.whole()));
+  if (workload.documents)
+    fill_positions(whole, shape.whole(), workload.document_length);
+  else
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      whole[i] = static_cast<std::int32_t>(i) % static_cast<std::int32_t>(shape.whole());
+  for (std::int64_t b = 0; b < shape.batch; ++b)
+    for (const SliceRun& run : slice_runs(shape, 0))
+      std::copy_n(whole.begin() + b * shape.whole() + run.from, run.count,
+                  positions.begin() + b * shape.sequence + run.at);
+}
+
 Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const UnitSpec& unit, const RopeTable& rope,
                                               DeviceMemory& memory) {
   auto bench = std::make_unique<UnitBench>(memory);
@@ -129,13 +144,22 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
     a.words = d.vocabulary;
   }
   if (shape.context > 1 && unit.kind == Sublayer::attention) {
-    const ContextSaved kept(Dims(model, shape, dtype, *workload.kernels));
-    SLUICE_ASSIGN(a.leaving, place.noise(kept.mixed.bytes, dtype, 1));
-    SLUICE_ASSIGN(a.arrived, place.noise(kept.mixed.bytes, dtype, 1));
+    const Dims d(model, shape, dtype, *workload.kernels);
+    const ContextSaved kept(d);
+    // In a ring what goes round is blocks, and their gradients in fp32.
+    const std::uint64_t travels = std::max(kept.mixed.bytes, shape.ring ? ring_gradient_bytes(d) : 0);
+    SLUICE_ASSIGN(a.leaving, place.noise(travels, dtype, 1));
+    SLUICE_ASSIGN(a.arrived, place.noise(travels, shape.ring ? Dtype::f32 : dtype, 1));
     SLUICE_ASSIGN(a.mixed, place.noise(kept.mixed.bytes, dtype, 1));
     SLUICE_ASSIGN(a.attended, place.noise(kept.attended.bytes, dtype, 1));
     SLUICE_ASSIGN(std::byte * lse, place.noise(kept.lse.bytes, Dtype::f32, 1));
     a.lse = reinterpret_cast<float*>(lse);
+    if (shape.ring) {
+      SLUICE_ASSIGN(a.block, place.noise(kept.block.bytes, dtype, 1));
+      SLUICE_ASSIGN(std::byte * partial, place.noise(ring_partial_bytes(d), Dtype::f32, 1));
+      a.partial = reinterpret_cast<float*>(partial);
+      a.step = 1;  // as all but the first, which has as much to do
+    }
   }
   const bool splits = workload.splits_backward;
   const std::uint64_t workspace =
@@ -146,16 +170,20 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   }
   SLUICE_ASSIGN(std::byte * scratch, place.noise(workspace, Dtype::f32, 1));
   a.workspace = {scratch, workspace};
-  std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, workload.documents) / sizeof(std::int32_t));
+  std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, workload.has_positions()) / sizeof(std::int32_t));
   const std::size_t own = static_cast<std::size_t>(shape.tokens()), words = 2 * own;
   for (std::size_t i = 0; i < words; ++i)
     tokens[i] = static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
-  if (workload.documents) {
-    fill_positions(std::span(tokens).subspan(words, own), shape.sequence, workload.document_length);
+  if (workload.has_positions()) {
+    const std::span<std::int32_t> positions = std::span(tokens).subspan(words, own);
+    if (shape.ring)
+      fill_slice_positions(positions, workload);
+    else
+      fill_positions(positions, shape.sequence, workload.document_length);
     fill_positions(std::span(tokens).subspan(words + own), shape.whole(), workload.document_length);
   }
   SLUICE_ASSIGN(std::int32_t * planes, place.copy(std::span<const std::int32_t>(tokens)));
-  a.tokens = TokenPlanes::at(planes, shape, workload.documents);
+  a.tokens = TokenPlanes::at(planes, shape, workload.has_positions());
   const double no_loss = 0;
   SLUICE_ASSIGN(a.loss, place.copy(std::span(&no_loss, 1)));
   const Dims d(model, shape, dtype, *workload.kernels);
@@ -182,7 +210,9 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
     SLUICE_TRY(bench.run(kind == OpKind::part_backward ? OpKind::part_recompute : OpKind::recompute, before));
     if (kind == OpKind::backward_weight) SLUICE_TRY(bench.run(OpKind::backward_input, before));
   }
-  if (kind == OpKind::core_backward) SLUICE_TRY(bench.run(OpKind::core, args));
+  if (kind == OpKind::core_backward) {
+    for (SublayerArgs before = args; before.step >= 0; --before.step) SLUICE_TRY(bench.run(OpKind::core, before));
+  }
   if (kind == OpKind::backward_weight) args.parameters = nullptr;
   if (kind == OpKind::backward_input) {
     args.gradient = nullptr;

@@ -11,12 +11,13 @@
 // and backwards the same way. Ranks that share a head of keys and values each get it; its gradients are added up where
 // it was made, in the order of the ranks. What travels is [batch, context, sequence, columns]: of each sequence a block
 // for, or from, each rank. The blocks of a sequence behind one another are all of it, so that core works on what has
-// arrived as it is.
+// arrived as it is. In a ring (src/model/ring-inl.h) only core and what travels are otherwise.
 #pragma once
 
 #include <algorithm>
 
 #include "src/model/attention-inl.h"
+#include "src/model/ring-inl.h"
 
 namespace sluice {
 
@@ -32,9 +33,14 @@ struct ContextAttention {
   T* block(std::byte* base, std::int64_t sequence, std::int64_t rank, std::int64_t columns) const {
     return elements(base) + (sequence * d.context + rank) * d.sequence * columns;
   }
-  void copy_columns(const T* from, std::int64_t from_width, T* to, std::int64_t to_width, std::int64_t columns) const {
+  void copy_rows(const T* from, std::int64_t from_width, T* to, std::int64_t to_width, std::int64_t columns,
+                 std::int64_t rows) const {
     const std::int64_t element = sizeof(T);
-    device.copy_rows(from, from_width * element, to, to_width * element, columns * element, d.sequence);
+    device.copy_rows(from, from_width * element, to, to_width * element, columns * element, rows);
+  }
+  /// Of a sequence's slice.
+  void copy_columns(const T* from, std::int64_t from_width, T* to, std::int64_t to_width, std::int64_t columns) const {
+    copy_rows(from, from_width, to, to_width, columns, d.sequence);
   }
 
   /// Rows of all heads to a block for each rank, and back. `first`: the sequence that the rows begin with.
@@ -95,6 +101,21 @@ struct ContextAttention {
     return made;
   }
 
+  /// In a ring q stays, and k and v lie beside each other to go round.
+  void keep_projections(const T* turned, const T* projected, std::int64_t token, std::int64_t rows) const {
+    T *q = elements(args.mixed) + token * d.q, *block = elements(args.block) + token * 2 * d.kv;
+    copy_rows(turned, d.qkv, q, d.q, d.q, rows);
+    copy_rows(turned + d.q, d.qkv, block, 2 * d.kv, d.kv, rows);
+    copy_rows(projected + d.q + d.kv, d.qkv, block + d.kv, 2 * d.kv, d.kv, rows);
+  }
+  void narrow_gradients(const ContextSpace& space, std::int64_t token, std::int64_t rows, T* d_qkv) const {
+    T* narrow = elements(space.narrow);
+    device.narrow(static_cast<const float*>(args.partial) + token * d.q, narrow, rows * d.q);
+    copy_rows(narrow, d.q, d_qkv, d.qkv, d.q, rows);
+    device.narrow(reinterpret_cast<const float*>(args.arrived) + token * 2 * d.kv, narrow, rows * 2 * d.kv);
+    copy_rows(narrow, 2 * d.kv, d_qkv + d.q, d.qkv, 2 * d.kv, rows);
+  }
+
   void qkv(std::int64_t first, std::int64_t sequences) const {
     const ContextSpace space(Carver(args.workspace.data()), d, false);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
@@ -110,7 +131,10 @@ struct ContextAttention {
     } else {
       whole.rotate(projected, token, rows, false);
     }
-    give_projections(turned, projected, first, sequences);
+    if (d.ring)
+      keep_projections(turned, projected, token, rows);
+    else
+      give_projections(turned, projected, first, sequences);
   }
 
   kernels::AttentionShape shape(std::int64_t first, std::int64_t sequences) const {
@@ -135,26 +159,30 @@ struct ContextAttention {
         static_cast<const float*>(args.lse) + at * d.own_heads, dq, dq + k, dq + v, space.scratch);
   }
 
+  /// Attention's output of all heads: as it lies in a ring, else from what has arrived.
+  const T* all_heads(const ContextSpace& space, std::int64_t first, std::int64_t sequences) const {
+    if (d.ring) return elements(args.arrived) + first * d.sequence * d.q;
+    T* heads = elements(space.wide);
+    take_heads(first, sequences, heads);
+    return heads;
+  }
   void out(std::int64_t first, std::int64_t sequences) const {
     const ContextSpace space(Carver(args.workspace.data()), d, false);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
-    T* heads = elements(space.wide);
-    take_heads(first, sequences, heads);
-    whole.finish(heads, token, rows, space.scratch);
+    whole.finish(all_heads(space, first, sequences), token, rows, space.scratch);
   }
 
   void out_backward(std::int64_t first, std::int64_t sequences) const {
     const ContextSpace space(Carver(args.workspace.data()), d, true);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     const T* d_out = elements(args.d_out) + token * d.hidden;
-    T *heads = elements(space.wide), *d_heads = elements(space.narrow);
-    take_heads(first, sequences, heads);
-    whole.back.weight_gradient(device, static_cast<const T*>(heads), d_out, rows, args.accumulate || first > 0,
+    T* d_heads = d.ring ? elements(args.leaving) + token * d.q : elements(space.narrow);
+    whole.back.weight_gradient(device, all_heads(space, first, sequences), d_out, rows, args.accumulate || first > 0,
                                space.scratch);
     // Of a sublayer that is cut the residual's slice makes it.
     if (d.split == 1) bias_gradient(device, whole.back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
     whole.back.input_gradient(device, d_out, rows, d_heads, space.scratch);
-    give_heads(d_heads, first, sequences);
+    if (!d.ring) give_heads(d_heads, first, sequences);
   }
 
   /// Small gradients have been set by out_backward, and matrices that are not its own have not.
@@ -162,7 +190,10 @@ struct ContextAttention {
     const ContextSpace space(Carver(args.workspace.data()), d, true);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     T* d_qkv = elements(space.wide);
-    take_gradients(space, first, sequences, d_qkv);
+    if (d.ring)
+      narrow_gradients(space, token, rows, d_qkv);
+    else
+      take_gradients(space, first, sequences, d_qkv);
     whole.rotate(d_qkv, token, rows, true);
     const T* d_project = d_qkv;
     if (d.qk_norm) {
@@ -202,6 +233,7 @@ void run_context(const K& device, OpKind op, const SublayerArgs& args) {
                args.workspace.size());
   if (op == OpKind::out_backward) open_gradient(device, args);
   const bool is_core = op == OpKind::core || op == OpKind::core_backward;
+  if (is_core && d.ring) return RingCore<T, K>(device, args, d).run(op);
   const std::int64_t most = is_core ? d.whole_sequences : d.attention_chunk_sequences;
   for (std::int64_t b = 0; b < d.batch; b += most) {
     const std::int64_t sequences = std::min(most, d.batch - b);

@@ -23,7 +23,8 @@ double matmul_flop(std::int64_t rows, std::int64_t in, std::int64_t out) {
 
 /// Forward: two matmuls over the scores; backward: five, one of them the scores again.
 void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
-  const double scores = 2.0 * static_cast<double>(d.own_q) * visible_pairs(d);
+  const double context = static_cast<double>(d.context);
+  const double scores = 2.0 * static_cast<double>(d.q) / context * visible_pairs(d);
   const double project = matmul_flop(d.tokens, d.hidden, d.qkv), out = matmul_flop(d.tokens, d.q, d.hidden);
   cost->saved_bytes = AttentionSaved(Carver(nullptr), d, d.batch).bytes;
   cost->forward_workspace_bytes = AttentionForwardSpace(Carver(nullptr), d, keys).bytes;
@@ -35,7 +36,7 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   cost->backward_input_workspace_bytes = cost->backward_workspace_bytes + unwanted_gradient_bytes(d);
   cost->backward_input_flop = project + out + 5 * scores;
   cost->qkv_flop = project;
-  cost->core_flop = 2 * scores;
+  cost->core_flop = 2 * scores / (d.ring ? context : 1);  // of one step
   cost->out_flop = out;
   if (d.context == 1) return;
   cost->saved_bytes = ContextSaved(d).bytes;

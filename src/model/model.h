@@ -1,6 +1,7 @@
 // What a model is made of: its configuration, its units and the tensors in them. No arithmetic here.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -97,12 +98,26 @@ struct ModelSpec {
 ModelSpec build_model(const ModelConfig& config);
 
 /// Shape of one micro-batch. With context parallelism each of so many ranks has an equal slice of every sequence, and
-/// `sequence` is its length.
+/// `sequence` is its length. `ring`: in attention queries stay where they are, and keys and values go round; else each
+/// rank has some heads of whole sequences.
 struct BatchShape {
   std::int64_t batch = 1, sequence = 0, context = 1;
+  bool ring = false;
   std::int64_t tokens() const { return batch * sequence; }
   std::int64_t whole() const { return sequence * context; }
 };
+
+/// Neighbouring tokens of a slice: `count` from `at` on, which are those from `from` on of the whole sequence.
+struct SliceRun {
+  std::int64_t at, from, count;
+};
+/// A rank's slice of a sequence. Attention is causal, so in a ring slices are zig-zag: of twice as many pieces as ranks
+/// each has one, and the one that is as far from the end, and all have as much to do.
+inline std::array<SliceRun, 2> slice_runs(BatchShape shape, std::int64_t rank) {
+  const std::int64_t half = shape.sequence / 2, other = shape.sequence - half;
+  const std::int64_t first = rank * (shape.ring ? half : shape.sequence);
+  return {SliceRun{0, first, half}, SliceRun{half, shape.ring ? shape.whole() - first - other : first + half, other}};
+}
 
 struct KernelSizes;  // src/model/kernel_sizes.h
 

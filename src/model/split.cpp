@@ -51,7 +51,7 @@ Status check_context(const ModelSpec& model, RankId ranks) {
                      " attention heads and " + std::to_string(c.kv_heads) + " of keys and values" +
                      (c.split > 1 ? " a rank of --tp" : "") +
                      ", and each rank has as many of them for whole sequences; give what divides the first, and "
-                     "divides the second or is a multiple of it");
+                     "divides the second or is a multiple of it, or --cp-attention ring");
 }
 
 SplitModel::SplitModel(const ModelSpec& whole, RankId ranks)

@@ -37,22 +37,22 @@ std::uint64_t rope_table_numel(const ModelConfig& config, std::int64_t positions
 struct TokenPlanes {
   const std::int32_t* inputs = nullptr;   ///< -1 is padding: a row of zeros
   const std::int32_t* targets = nullptr;  ///< what follows each input; -1 does not count in the loss. Decoding: none
-  /// Where documents are kept apart: how many tokens of its document are before each input in its row. Else null: all
-  /// of a row is one document.
+  /// Where documents are kept apart: how many tokens of its document are before each input in its row. In a ring, whose
+  /// slices are in two pieces, there always. Else null: all of a row is one document.
   const std::int32_t* positions = nullptr;
-  /// Those of whole sequences, where a rank has a slice of each; else null.
+  /// Those of whole sequences, where a rank has some heads of each; else null.
   const std::int32_t* whole_positions = nullptr;
 
   /// In memory the planes lie behind one another.
   static std::uint64_t bytes(BatchShape shape, bool positions) {
-    const std::int64_t whole = positions && shape.context > 1 ? shape.batch * shape.whole() : 0;
+    const std::int64_t whole = positions && has_whole(shape) ? shape.batch * shape.whole() : 0;
     return static_cast<std::uint64_t>(shape.tokens() * (positions ? 3 : 2) + whole) * sizeof(std::int32_t);
   }
   static TokenPlanes at(const std::int32_t* data, BatchShape shape, bool positions) {
     const std::int64_t n = shape.tokens();
-    return {data, data + n, positions ? data + 2 * n : nullptr,
-            positions && shape.context > 1 ? data + 3 * n : nullptr};
+    return {data, data + n, positions ? data + 2 * n : nullptr, positions && has_whole(shape) ? data + 3 * n : nullptr};
   }
+  static bool has_whole(BatchShape shape) { return shape.context > 1 && !shape.ring; }
 };
 
 struct SublayerArgs {
@@ -62,6 +62,7 @@ struct SublayerArgs {
   BatchShape shape;
   Dtype dtype = Dtype::f32;
   std::int64_t position0 = 0;  ///< of the first token of each sequence: decoding, and of a slice
+  std::int64_t slice = 0;      ///< whose of each sequence, in a ring
 
   const std::byte* parameters = nullptr;       ///< flat, of the unit
   const std::byte* tied_parameters = nullptr;  ///< head of a tied model: the embed unit's flat parameters
@@ -91,6 +92,9 @@ struct SublayerArgs {
   // Attention where ranks have slices of sequences (src/model/context-inl.h).
   std::byte *leaving = nullptr, *arrived = nullptr, *mixed = nullptr, *attended = nullptr;
   float* lse = nullptr;
+  std::byte* block = nullptr;  ///< in a ring (src/model/ring-inl.h)
+  float* partial = nullptr;
+  std::int64_t step = 0;
 
   TokenPlanes tokens;
   double loss_scale = 1;          ///< gradient scale: 1 / target tokens of the global batch

@@ -38,8 +38,10 @@ std::uint64_t attention_scratch_bytes(const Dims& d, std::int64_t keys, bool bac
 
 std::uint64_t context_scratch_bytes(const Dims& d, bool backward) {
   const std::int64_t rows = d.attention_chunk;
+  const kernels::AttentionShape core =
+      d.ring ? ring_attention_shape(d, 0, nullptr) : whole_attention_shape(d, d.whole_sequences);
   return std::max({linear_bytes(d, rows, d.hidden, d.qkv, backward), linear_bytes(d, rows, d.q, d.hidden, backward),
-                   d.sizes->attention_bytes(whole_attention_shape(d, d.whole_sequences), d.dtype),
+                   d.sizes->attention_bytes(core, d.dtype),
                    backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.qk_norm ? d.q + d.kv : 0)) : 0});
 }
 
@@ -95,9 +97,12 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
   head_chunk = even_chunk(tokens, std::clamp<std::int64_t>(logits, 64, 2048));
   context = shape.context;
   whole = shape.whole();
-  kv_copies = context > kv_heads ? context / kv_heads : 1;
-  own_heads = heads / context;
-  own_kv_heads = std::max<std::int64_t>(1, kv_heads / context);
+  ring = shape.ring;
+  half = shape.sequence / 2;
+  const std::int64_t shares = ring ? 1 : context;  // of the heads
+  kv_copies = shares > kv_heads ? shares / kv_heads : 1;
+  own_heads = heads / shares;
+  own_kv_heads = std::max<std::int64_t>(1, kv_heads / shares);
   own_q = own_heads * head_dim;
   own_kv = own_kv_heads * head_dim;
   own_qkv = own_q + 2 * own_kv;
@@ -155,22 +160,32 @@ ContextSaved::ContextSaved(const Dims& d) {
     return Piece{at, n};
   };
   const auto elements = [&](std::int64_t n) { return piece(d.element * static_cast<std::uint64_t>(n)); };
-  mixed = elements(d.batch * d.whole * d.own_qkv);
-  attended = elements(d.batch * d.whole * d.own_q);
-  lse = piece(sizeof(float) * static_cast<std::uint64_t>(d.batch * d.whole * d.own_heads));
-  returned = elements(d.tokens * d.q);
+  const std::int64_t rows = d.ring ? d.tokens : d.batch * d.whole;
+  mixed = elements(rows * (d.ring ? d.q : d.own_qkv));
+  block = elements(d.ring ? d.tokens * 2 * d.kv : 0);
+  attended = elements(rows * d.own_q);
+  lse = piece(sizeof(float) * static_cast<std::uint64_t>(rows * d.own_heads));
+  returned = elements(d.ring ? 0 : d.tokens * d.q);
   projected = elements(d.qk_norm ? d.tokens * d.qkv : 0);
   bytes = carver.used();
 }
 
+std::uint64_t ring_partial_bytes(const Dims& d) { return sizeof(float) * static_cast<std::uint64_t>(d.tokens * d.q); }
+std::uint64_t ring_gradient_bytes(const Dims& d) {
+  return sizeof(float) * static_cast<std::uint64_t>(d.tokens * 2 * d.kv);
+}
+
 ContextSpace::ContextSpace(Carver carver, const Dims& d, bool backward)
     : wide(carver.elements(d, d.attention_chunk * d.qkv)),
-      narrow(carver.elements(d, d.attention_chunk * std::max(d.q, d.hidden))),
+      narrow(carver.elements(d, d.attention_chunk * std::max({d.q, d.hidden, d.ring ? 2 * d.kv : 0}))),
       statistics(carver.floats(2 * d.attention_chunk)),
       turned(carver.elements(d, d.qk_norm ? d.attention_chunk * d.qkv : 0)),
       head_rstd(carver.floats(d.qk_norm ? d.attention_chunk * (d.heads + d.kv_heads) : 0)),
-      keys(carver.elements(d, backward && d.kv_copies > 1 ? d.sequence * 2 * d.own_kv : 0)),
+      keys(carver.elements(
+          d, backward && (d.ring || d.kv_copies > 1) ? (d.ring ? d.half : d.sequence) * 2 * d.own_kv : 0)),
       other_keys(carver.elements(d, backward && d.kv_copies > 1 ? d.sequence * 2 * d.own_kv : 0)),
+      part(carver.elements(d, d.ring ? d.half * d.q : 0)),
+      part_lse(carver.floats(d.ring ? d.half * d.heads : 0)),
       scratch(rest(carver, context_scratch_bytes(d, backward))),
       bytes(carver.used()) {}
 

@@ -38,6 +38,8 @@ struct Dims {
       slice_chunk;  ///< ranks that sublayers are cut over, and tokens of what each has between them
   /// Ranks that have slices of sequences, and what each has in attention: some heads of whole sequences.
   std::int64_t context, whole;
+  bool ring;          ///< queries of the slice and keys and values of all, which go round
+  std::int64_t half;  ///< tokens of each of its two pieces then
   std::int64_t own_heads, own_kv_heads, own_q, own_kv, own_qkv;
   std::int64_t kv_copies;        ///< neighbouring ranks that have the same keys and values
   std::int64_t whole_sequences;  ///< that attention takes at once
@@ -102,23 +104,30 @@ struct ContextSaved {
   struct Piece {
     std::uint64_t at, bytes;
   };
-  Piece mixed;      ///< [batch, whole, own_qkv]
-  Piece attended;   ///< [batch, whole, own_q]
-  Piece lse;        ///< fp32 [batch, own_heads, whole]
-  Piece returned;   ///< [batch, context, sequence, own_q]: attended, of all heads, as it arrives
+  Piece mixed;      ///< [batch, whole, own_qkv]; in a ring q, [tokens, q]
+  Piece block;      ///< in a ring: the slice's k and v, [tokens, 2 kv]
+  Piece attended;   ///< [batch, whole, own_q]; in a ring [tokens, q]
+  Piece lse;        ///< fp32 [batch, own_heads, whole]; in a ring [batch, 2, heads, half]
+  Piece returned;   ///< [batch, context, sequence, own_q]: attended, of all heads, as it arrives; in a ring none
   Piece projected;  ///< qk_norm: [tokens, qkv] before norm and rope
   std::uint64_t bytes;
 };
+
+/// In a ring, fp32: what is made of q so far, or of its gradient; and the gradient of a block.
+std::uint64_t ring_partial_bytes(const Dims& d);
+std::uint64_t ring_gradient_bytes(const Dims& d);
 
 /// Of those ops of attention.
 struct ContextSpace {
   ContextSpace(Carver carver, const Dims& d, bool backward);
   std::byte* wide;    ///< [chunk, qkv]: projections, all heads of attention's output, gradients of the projections
-  std::byte* narrow;  ///< [chunk, max(q, hidden)]: normed x, gradients
+  std::byte* narrow;  ///< [chunk, max(q, hidden)]: normed x, gradients; in a ring also of k and v, [chunk, 2 kv]
   float* statistics;
   std::byte* turned;             ///< qk_norm: [chunk, qkv]
   float* head_rstd;              ///< qk_norm: [heads + kv_heads, chunk]
-  std::byte *keys, *other_keys;  ///< backward with copies: [sequence, 2 own_kv] each
+  std::byte *keys, *other_keys;  ///< backward with copies: [sequence, 2 own_kv] each; in a ring one, [half, 2 kv]
+  std::byte* part;               ///< in a ring: [half, q], attention's output from a piece of a block, or d_q
+  float* part_lse;               ///< in a ring: [heads, half]
   std::span<std::byte> scratch;
   std::uint64_t bytes;
 };

@@ -34,7 +34,7 @@ bool ActivationMoves::travels(UnitId u) const {
 void ActivationMoves::load_tokens(int mb) {
   if (parts_.tokens[static_cast<std::size_t>(mb)].valid()) return;
   const std::string name = "tokens.mb" + std::to_string(mb);
-  const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
+  const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.has_positions()), Life::lasting);
   parts_.tokens[static_cast<std::size_t>(mb)] = to;
   const Part loaded = stage(name, to.bytes);
   Op& op = emit_.op(OpKind::load_tokens, LaneKind::input, 0);
@@ -97,7 +97,7 @@ void ActivationMoves::bring_inputs(UnitId u, int mb, bool backward) {
 /// What follows tokens through the model: their words at the ends, and where documents begin for every attention.
 bool ActivationMoves::reads_tokens(UnitId u) const {
   const Sublayer kind = spec(u).kind;
-  return kind == Sublayer::embed || kind == Sublayer::head || (kind == Sublayer::attention && work_.documents);
+  return kind == Sublayer::embed || kind == Sublayer::head || (kind == Sublayer::attention && work_.has_positions());
 }
 
 void ActivationMoves::touch_tokens(Op& op, UnitId u, int mb) {

@@ -35,10 +35,11 @@ class Law {
       messages(u);
       if (work_.split != nullptr) cut_sublayer(u);
       if (work_.shape.context > 1) cut_sequences(u);
-      reads_tokens |= work_.documents && work_.model->units[static_cast<std::size_t>(u)].kind == Sublayer::attention;
+      reads_tokens |=
+          work_.has_positions() && work_.model->units[static_cast<std::size_t>(u)].kind == Sublayer::attention;
       updates_on_device |= choice(u).update_on_device;
     }
-    if (reads_tokens) b_.h2d += micro_batches * TokenPlanes::bytes(work_.shape, work_.documents);
+    if (reads_tokens) b_.h2d += micro_batches * TokenPlanes::bytes(work_.shape, work_.has_positions());
     if (has(head_)) b_.d2h += 8u * micro_batches;  // losses
     if (work_.model->config.tied && has(head_)) tied_accumulator();
     if (updates_on_device) b_.d2h += 8u * schedule_.units.size();  // how many parameters of each unit diverged
@@ -238,11 +239,23 @@ class Law {
   /// of both; the first two again where they are not kept.
   void cut_sequences(UnitId u) {
     if (work_.model->units[static_cast<std::size_t>(u)].kind != Sublayer::attention) return;
-    const ContextSaved saved(Dims(*work_.model, work_.shape, work_.dtype, *work_.kernels));
+    const Dims d(*work_.model, work_.shape, work_.dtype, *work_.kernels);
+    const ContextSaved saved(d);
     const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
+    if (work_.shape.ring) {
+      // A block comes by in every pass over it, and its gradient comes home.
+      const std::uint64_t ranks = work_.context_ranks(), passes = choice(u).saved == Saved::recompute ? 3 : 2;
+      return shifted(micro_batches * ((ranks - 1) * passes * saved.block.bytes + ranks * ring_gradient_bytes(d)));
+    }
     const std::uint64_t bytes =
         micro_batches * (saved.mixed.bytes + saved.attended.bytes) * (choice(u).saved == Saved::recompute ? 3 : 2);
     b_.collective += bytes / work_.context_ranks() * (work_.context_ranks() - 1u);
+    if (!work_.meets_in_host) return;
+    b_.d2h += bytes;
+    b_.h2d += bytes;
+  }
+  void shifted(std::uint64_t bytes) {
+    b_.collective += bytes;
     if (!work_.meets_in_host) return;
     b_.d2h += bytes;
     b_.h2d += bytes;

@@ -31,7 +31,20 @@ class ContextMoves : RankMoves {
                 const Part& gradient, Mode mode);
 
  private:
+  /// What qkv_backward begins with; `partial` in a ring alone.
+  struct Gradients {
+    Part partial, arrived;
+  };
+  bool is_ring() const { return work_.shape.ring; }
+  int steps() const { return static_cast<int>(work_.shape.context); }
   Op& op(OpKind kind, UnitId u, int mb);
+  std::string step_label(UnitId u, const char* what, int mb, int step) const;
+  Op& step_op(OpKind kind, UnitId u, int mb, int step, const Part& saved, const Part& block, const Part& partial);
+  Part next_block(UnitId u, int mb, int step, const Part& block);
+  void attend_in_ring(UnitId u, int mb, const Part& saved);
+  Gradients core_backward(UnitId u, int mb, const Part& saved, const Part& d_heads);
+  Gradients core_backward_in_ring(UnitId u, int mb, const Part& saved, const Part& d_heads);
+  Part all_heads(const Part& saved) const { return kept(saved, is_ring() ? saved_.attended : saved_.returned); }
   Part kept(const Part& saved, const ContextSaved::Piece& piece) const { return saved.slice(piece.at, piece.bytes); }
 
   const SublayerOps& ops_;

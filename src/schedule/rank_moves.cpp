@@ -140,16 +140,26 @@ void RankMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, std::
 
 void RankMoves::exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
                                RankSums sums) {
+  carry(OpKind::all_to_all, u, from, to, group, pieces, sums, from.bytes - own_part(from, group).bytes);
+}
+
+void RankMoves::shift_part(UnitId u, const Part& from, const Part& to, std::int32_t group) {
+  carry(OpKind::ring_shift, u, from, to, group, 1, RankSums::tree, to.bytes);
+}
+
+/// A collective from one buffer to another, through host memory where ranks meet there. `arrives`: bytes.
+void RankMoves::carry(OpKind kind, UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
+                      RankSums sums, std::uint64_t arrives) {
   Part given = from, taken = to;
   if (work_.meets_in_host) {
     given = stage(label(u, "given"), from.bytes);
     taken = stage(label(u, "taken"), to.bytes);
     emit_.move(OpKind::copy, LaneKind::d2h, u, from, given);
   }
-  Op& op = emit_.collective(OpKind::all_to_all, group, u);
+  Op& op = emit_.collective(kind, group, u);
   op.pieces = static_cast<std::int32_t>(pieces);
   op.sums = sums;
-  op.bytes = from.bytes - own_part(from, group).bytes;
+  op.bytes = arrives;
   Emitter::touch(op, given, Role::src, Mode::read);
   Emitter::touch(op, taken, Role::dst, Mode::write);
   if (work_.meets_in_host) emit_.move(OpKind::copy, LaneKind::h2d, u, taken, to);

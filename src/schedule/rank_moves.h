@@ -152,11 +152,15 @@ class RankMoves {
   /// Of each of `pieces` equal pieces of `from` a part goes to every member, and `to` has what came from them.
   void exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
                       RankSums sums = RankSums::tree);
+  /// All of `from` goes to the next member of the group, and `to` has what the one before it sent.
+  void shift_part(UnitId u, const Part& from, const Part& to, std::int32_t group);
   /// `pieces` of `numel` elements each to a new buffer; and that op, or one of those back, on buffers that are there.
   Part quantized(UnitId u, const Part& from, std::int64_t numel, std::int64_t pieces, const Quantization& q,
                  const std::string& name);
   void quantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
                 const Quantization& q);
+  void carry(OpKind kind, UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
+             RankSums sums, std::uint64_t arrives);
   /// The sum of all of it, on all members, in its place.
   void add_met(UnitId u, const Part& whole, std::int32_t group);
   /// Both on the device.

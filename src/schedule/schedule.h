@@ -69,6 +69,12 @@ enum class RankGathers : std::uint8_t { exact, int8 };
 constexpr std::array<const char*, 2> rank_gathers_names{"exact", "int8"};
 constexpr Quantization gathered_blocks{8, 256}, reduced_blocks{4, 128};
 
+/// How ranks that have slices of sequences attend to all of them: each with some heads of whole sequences
+/// (DeepSpeed-Ulysses, arXiv 2309.14509), or with all heads of its own queries, while keys and values go round (ring
+/// attention, arXiv 2310.01889).
+enum class ContextAttention : std::uint8_t { ulysses, ring };
+constexpr std::array<const char*, 2> context_attention_names{"ulysses", "ring"};
+
 /// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
 struct Workload {
   const ModelSpec* model = nullptr;   ///< as a rank has it
@@ -100,6 +106,8 @@ struct Workload {
   PlanKind main_kind() const {
     return !inference ? PlanKind::train : kv_capacity > 0 ? PlanKind::decode : PlanKind::evaluate;
   }
+  /// Whether tokens come with theirs: how many of their document are before them in the sequence.
+  bool has_positions() const { return documents || shape.ring; }
   /// That rotary tables are made for.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.whole(); }
   RankId ranks() const { return topology.ranks(); }

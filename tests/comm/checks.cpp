@@ -157,6 +157,12 @@ std::vector<std::string> check_messages(World& world, RankId rank) {
           wrong += to[(p * ranks + r) * part + i] != term(r, (p * ranks + rank) * part + i) ? 1 : 0;
     found.expect(wrong == 0, "all_to_all in pieces" + size + ": " + std::to_string(wrong) + " elements are wrong");
 
+    found.expect(communicator.ring_shift(0, std::as_bytes(std::span(from)), std::as_writable_bytes(std::span(to))),
+                 "ring_shift" + size);
+    wrong = 0;
+    for (std::size_t i = 0; i < to.size(); ++i) wrong += to[i] != term((rank + ranks - 1) % ranks, i) ? 1 : 0;
+    found.expect(wrong == 0, "ring_shift" + size + ": " + std::to_string(wrong) + " elements are wrong");
+
     // Whole pages for each member, and a rest.
     std::vector<std::byte> paged(numel == 1 ? ranks * 32768 + 1 : 0, std::byte{static_cast<unsigned char>(rank)});
     found.expect(communicator.broadcast(0, ranks - 1, paged), "broadcast of pages and a rest");

@@ -4,8 +4,9 @@
 namespace sluice::test {
 namespace {
 
-class SlicesOfARun : public CutRuns {
+class SlicesOfARun : public CutRuns, public testing::WithParamInterface<ContextAttention> {
  protected:
+  bool is_ring() const { return GetParam() == ContextAttention::ring; }
   /// Embedding, two layers of two sublayers, head: six units; 8 micro-batches of 32 tokens in two lots.
   RunConfig config(int context, int data = 1, int tensor = 1, int stages = 1) const {
     RunConfig c = Resume::config(false);
@@ -14,6 +15,7 @@ class SlicesOfARun : public CutRuns {
     c.batch = 8;
     c.lots = 2;
     c.context = context;
+    if (context > 1) c.context_attention = GetParam();
     c.tensor = tensor;
     c.stages = stages;
     c.ranks = context * tensor * data * stages;
@@ -22,14 +24,12 @@ class SlicesOfARun : public CutRuns {
 };
 
 /// Of every family, with keys and values for every rank and shared by some, in fp32.
-TEST_F(SlicesOfARun, LearnWhatOneRankLearns) {
-  const std::vector<std::string> models{llama("llama", false, 4),
-                                        llama("llama", true, 2),
-                                        llama("llama", true, 1),
-                                        llama("qwen2", true, 2),
-                                        llama("qwen3", false, 2),
-                                        llama("phi3", false, 4),
-                                        gpt2()};
+TEST_P(SlicesOfARun, LearnWhatOneRankLearns) {
+  std::vector<std::string> models{llama("llama", true, 2), llama("qwen3", false, 2), llama("phi3", false, 4), gpt2()};
+  // What a ring has nothing to do with: heads that ranks share or do not, and biases.
+  if (!is_ring())
+    for (const std::string& more : {llama("llama", false, 4), llama("llama", true, 1), llama("qwen2", true, 2)})
+      models.push_back(more);
   for (const std::string& name : models) {
     SCOPED_TRACE(name);
     const auto run = [&](int context, int tensor, Saved saved) {
@@ -54,8 +54,35 @@ TEST_F(SlicesOfARun, LearnWhatOneRankLearns) {
   }
 }
 
+/// Windows end inside of a piece, at its border, and far behind it.
+TEST_P(SlicesOfARun, SeeNoFurtherThanTheWindow) {
+  for (const int window : {1, 3, 8, 9, 20}) {
+    SCOPED_TRACE("window " + std::to_string(window));
+    const std::string name = windowed(window);
+    const auto run = [&](int context) {
+      RunConfig c = config(context);
+      c.model = name;
+      c.tokenizer = "bytes";
+      return whole(c, schedule(c, {}, 4, {}));
+    };
+    const Finished one = run(1);
+    expect_close(run(2), one, 1e-5);
+    expect_close(run(4), one, 1e-5);
+  }
+}
+
+/// More ranks than heads.
+TEST_P(SlicesOfARun, AreAsManyAsTheSequenceHasPieces) {
+  if (!is_ring()) GTEST_SKIP() << "each rank has a head";
+  const auto run = [&](int context) {
+    RunConfig c = config(context);
+    return whole(c, schedule(c, {}, 4, {}));
+  };
+  expect_close(run(8), run(1), 1e-5);
+}
+
 /// Rows of several sequences travel piece by piece.
-TEST_F(SlicesOfARun, HaveSeveralSequencesAtOnce) {
+TEST_P(SlicesOfARun, HaveSeveralSequencesAtOnce) {
   const auto run = [&](int context) {
     RunConfig c = config(context);
     c.micro_batch = 2;
@@ -67,7 +94,7 @@ TEST_F(SlicesOfARun, HaveSeveralSequencesAtOnce) {
 }
 
 /// In bf16 what differs is where values are rounded.
-TEST_F(SlicesOfARun, LearnInBf16Too) {
+TEST_P(SlicesOfARun, LearnInBf16Too) {
   const auto run = [&](int context) {
     RunConfig c = config(context);
     c.dtype = Dtype::bf16;
@@ -79,7 +106,7 @@ TEST_F(SlicesOfARun, LearnInBf16Too) {
     EXPECT_NEAR(slices.lines[i]["loss"].get<double>(), one.lines[i]["loss"].get<double>(), 5e-3) << "step " << i + 1;
 }
 
-TEST_F(SlicesOfARun, OtherRanksStagesAndTiersChangeNoBit) {
+TEST_P(SlicesOfARun, OtherRanksStagesAndTiersChangeNoBit) {
   for (const bool ahead : {true, false})
     for (const int context : {2, 4}) {
       SCOPED_TRACE((ahead ? "ahead " : "backward ") + std::to_string(context));
@@ -117,7 +144,7 @@ TEST_F(SlicesOfARun, OtherRanksStagesAndTiersChangeNoBit) {
     }
 }
 
-TEST_F(SlicesOfARun, KeepDocumentsApart) {
+TEST_P(SlicesOfARun, KeepDocumentsApart) {
   const auto run = [&](int context, int data, int tensor) {
     RunConfig c = config(context, data, tensor);
     c.data = bench_.packed_documents();
@@ -132,7 +159,7 @@ TEST_F(SlicesOfARun, KeepDocumentsApart) {
 }
 
 /// Also with other ranks and stages from a step on.
-TEST_F(SlicesOfARun, GoOnWhereTheyWereStopped) {
+TEST_P(SlicesOfARun, GoOnWhereTheyWereStopped) {
   const auto of = [&](int data, int stages) {
     RunConfig c = config(2, data, 1, stages);
     c.durable = Durable::on;
@@ -151,6 +178,9 @@ TEST_F(SlicesOfARun, GoOnWhereTheyWereStopped) {
   }
   expect_same(finished(path, part(of(2, 2), {3}, 0)), expected);
 }
+
+INSTANTIATE_TEST_SUITE_P(, SlicesOfARun, testing::Values(ContextAttention::ulysses, ContextAttention::ring),
+                         [](const auto& of) { return context_attention_names[static_cast<std::size_t>(of.param)]; });
 
 }  // namespace
 }  // namespace sluice::test

@@ -65,6 +65,15 @@ class CutRuns : public Resume {
             R"(,"intermediate_size":)" + std::to_string(columns) + R"(,"model_type":")" + type +
             R"(","tie_word_embeddings":)" + (tied ? "true" : "false"));
   }
+  /// Mistral's sliding window.
+  std::string windowed(int window) const {
+    return model(
+        "window" + std::to_string(window),
+        R"("hidden_size":64,"head_dim":16,"num_hidden_layers":2,"max_position_embeddings":64,"rms_norm_eps":1e-5,)"
+        R"("rope_theta":10000.0,"hidden_act":"silu","num_attention_heads":4,"num_key_value_heads":4,)"
+        R"("intermediate_size":128,"model_type":"mistral","tie_word_embeddings":true,"sliding_window":)" +
+            std::to_string(window));
+  }
   std::string gpt2() const {
     return model("gpt2", R"("model_type":"gpt2","n_embd":64,"n_layer":2,"n_head":4,"n_positions":64,"n_ctx":64,)"
                          R"("activation_function":"gelu_new","layer_norm_epsilon":1e-5)");

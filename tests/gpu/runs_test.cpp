@@ -123,12 +123,14 @@ TEST_P(GpuRuns, RanksShareADevice) {
 
 /// As stages and as parts of sublayers: what they give each other goes through host memory.
 TEST_P(GpuRuns, StagesAndPartsShareADevice) {
-  const auto run_of = [&](int stages, int tensor, PipelineChoice pipeline = {}, int context = 1, int few_bits = 1) {
+  const auto run_of = [&](int stages, int tensor, PipelineChoice pipeline = {}, int context = 1, int few_bits = 1,
+                          ContextAttention attention = ContextAttention::ulysses) {
     RunConfig c = config();
     c.lots = few_bits;
     c.stages = stages;
     c.tensor = tensor;
     c.context = context;
+    c.context_attention = attention;
     c.ranks = stages * tensor * context * few_bits;
     if (few_bits > 1) {
       c.gathers = RankGathers::int8;
@@ -157,10 +159,11 @@ TEST_P(GpuRuns, StagesAndPartsShareADevice) {
   }
   const Outcome one = run_of(1, 1);
   expect_same(one, run_of(2, 1, {PipelineOrder::zb_h1, 1}));
-  const Outcome slices = run_of(1, 1, {}, 2);
+  const Outcome slices = run_of(1, 1, {}, 2), ring = run_of(1, 1, {}, 2, 1, ContextAttention::ring);
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     EXPECT_NEAR(parts.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i + 1;
     EXPECT_NEAR(slices.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i + 1;
+    EXPECT_NEAR(ring.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i + 1;
   }
 }
 

@@ -50,7 +50,9 @@ void draw_case(std::uint64_t seed, Case& c) {
     c.work.split = &c.split.emplace(c.model, tensor);
     c.work.model = &c.split->part();
   }
-  if (!check_context(*c.work.model, context).ok()) {
+  if (context > 1 && draw.coin()) {
+    c.work.shape.ring = true;
+  } else if (!check_context(*c.work.model, context).ok()) {
     c.work.shape = {c.work.shape.batch, 32};
     c.work.topology = topology_of({stages, data, shards, 0, tensor, key_value_copies(c.model.config, tensor)});
   }
@@ -79,7 +81,8 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.schedule.cut = random_cut(draw, units, stages * static_cast<std::size_t>(c.schedule.pipeline.chunks));
   c.text = "seed " + std::to_string(seed) + ": " + c.model.config.name + " micro-batches " +
            std::to_string(c.work.micro_batches) + " stages " + std::to_string(stages) + " of " + std::to_string(data) +
-           " ranks x " + std::to_string(tensor) + " x " + std::to_string(c.work.shape.context) + " slices, " +
+           " ranks x " + std::to_string(tensor) + " x " + std::to_string(c.work.shape.context) +
+           (c.work.shape.ring ? " slices in a ring, " : " slices, ") +
            rank_sums_names[static_cast<std::size_t>(c.work.sums)] + " " +
            rank_gathers_names[static_cast<std::size_t>(c.work.gathers)] + " shards " + std::to_string(shards) +
            " lots " + std::to_string(c.work.lots) + " " +

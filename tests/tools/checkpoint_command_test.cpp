@@ -364,7 +364,7 @@ TEST_F(CheckpointCommand, OnlyWhatIsExportedHasToBeWhole) {
   std::optional<decltype(tensors(""))> older;
   const std::string file = swap(), whole = read(file);
   int unused = 0, of_moments = 0, of_remainders = 0, of_parameters = 0;
-  for (std::size_t at = 1000; at < whole.size(); at += 256u << 10) {
+  for (std::size_t at = 1000; at < whole.size(); at += 768u << 10) {
     std::string damaged = whole;
     damaged[at] ^= 4;
     std::ofstream(file) << damaged;

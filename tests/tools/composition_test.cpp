@@ -14,6 +14,7 @@ constexpr int ranks = 8;
 
 struct Cell {
   int stages, context, tensor, zero, tier;
+  bool ring;
   std::string order;
 };
 
@@ -31,6 +32,7 @@ class Composition : public RunCommandTest {
                        " --zero " + std::to_string(cell.zero);
     if (cell.tensor > 1) text += " --tp " + std::to_string(cell.tensor);
     if (cell.context > 1) text += " --cp " + std::to_string(cell.context);
+    if (cell.ring) text += " --cp-attention ring";
     if (cell.stages > 1) text += " --pp " + std::to_string(cell.stages) + " --pipeline " + cell.order;
     return text + " ";
   }
@@ -43,13 +45,13 @@ class Composition : public RunCommandTest {
     if (zero < 2 && stages <= 4 && !is_cut) list.push_back("zb-v");
     return list;
   }
-  static std::vector<Cell> row(int stages, int context, int tensor) {
+  static std::vector<Cell> row(int stages, int context, int tensor, bool ring) {
     std::vector<Cell> cells;
     for (int zero = 0; zero <= 3; ++zero)
       for (int tier = 0; tier < 3; ++tier)
         for (const std::string& order :
              stages > 1 ? orders(stages, context * tensor > 1, zero) : std::vector<std::string>{""})
-          cells.push_back({stages, context, tensor, zero, tier, order});
+          cells.push_back({stages, context, tensor, zero, tier, ring, order});
     return cells;
   }
 };
@@ -58,14 +60,16 @@ TEST_F(Composition, EveryRunEndsWithTheBitsOfOneRank) {
   const bool all = std::getenv("SLUICE_EXHAUSTIVE") != nullptr;
   constexpr std::uint64_t seed = 20261124;
   int number = 0;
-  for (const auto& [context, tensor] :
-       {std::pair(1, 1), std::pair(1, 2), std::pair(1, 4), std::pair(2, 1), std::pair(4, 1), std::pair(2, 2)}) {
-    const std::string one = "one" + std::to_string(context) + "x" + std::to_string(tensor);
-    const std::string cut = "--cp " + std::to_string(context) + " --tp " + std::to_string(tensor);
+  for (const auto& [context, tensor, ring] : {std::tuple(1, 1, false), std::tuple(1, 2, false), std::tuple(1, 4, false),
+                                              std::tuple(2, 1, false), std::tuple(4, 1, false), std::tuple(2, 2, false),
+                                              std::tuple(2, 1, true), std::tuple(4, 1, true), std::tuple(2, 2, true)}) {
+    const std::string one = "one" + std::to_string(context) + "x" + std::to_string(tensor) + (ring ? "ring" : "");
+    const std::string cut =
+        "--cp " + std::to_string(context) + " --tp " + std::to_string(tensor) + (ring ? " --cp-attention ring" : "");
     ASSERT_EQ(sluice(options() + run(one) + cut).status, 0);
     const std::vector<json> expected = lines(one);
     for (int stages = 1; stages * context * tensor <= ranks; stages *= 2) {
-      const std::vector<Cell> cells = row(stages, context, tensor);
+      const std::vector<Cell> cells = row(stages, context, tensor, ring);
       for (std::size_t i = 0; i < (all ? cells.size() : context > 1 ? 1 : 2); ++i) {
         const auto drawn = static_cast<std::size_t>(philox_uniform(seed, static_cast<std::uint64_t>(number), 0) *
                                                     static_cast<double>(cells.size()));

@@ -17,6 +17,10 @@ TEST_F(ContextCommand, ProcessesTrainToTheBitsOfThreads) {
     ASSERT_EQ(launched(command + run(name) + more), 0) << read(path(".err"));
     expect_same_run("one", name);
   }
+  const std::string in_ring = "--cp 2 --cp-attention ring";
+  ASSERT_EQ(sluice(command + run("ring") + in_ring).status, 0);
+  ASSERT_EQ(launched(command + run("rings") + in_ring), 0) << read(path(".err"));
+  expect_same_run("ring", "rings");
   ASSERT_EQ(sluice(command + run("both") + "--cp 2 --tp 2").status, 0);
   ASSERT_EQ(launched(command + run("four") + "--cp 2 --tp 2"), 0) << read(path(".err"));
   expect_same_run("both", "four");
@@ -58,6 +62,11 @@ TEST_F(ContextCommand, RefusesWhatCanNotBeCut) {
   expect_refused(train + "--cp 2 --dp 2 --ranks 8", "--pp 1 x --dp 2 x --cp 2 x --tp 1 are 4 ranks");
   expect_refused(train + "--cp 8", "llama-tiny has 4 attention heads");
   expect_refused(train + "--cp 4 --tp 2", "a rank of --tp");
+  expect_refused(train + "--cp-attention ring", "--cp is 1");
+  expect_refused(train + "--cp-attention rings --cp 2", "--cp-attention");
+  expect_refused("train --model llama-tiny --seq 34 --batch 16 --cp 2 --cp-attention ring --data " + path("text") +
+                     " " + run("run"),
+                 "two equal pieces of --seq 34; give a multiple of 4");
   expect_refused(train + "--cp 2 --pp 2 --pipeline zb-h1", "--pipeline zb-h1 with --cp");
   expect_refused(train + "--cp 2 --dp 2 --shard-group 3", "groups of as many make up all ranks with the same slices");
   expect_refused("train --model llama-tiny --seq 33 --batch 16 --cp 2 --data " + path("text") + " " + run("run"),
@@ -65,6 +74,8 @@ TEST_F(ContextCommand, RefusesWhatCanNotBeCut) {
   EXPECT_FALSE(std::filesystem::exists(path("run")));
   ASSERT_EQ(sluice(options() + run("run") + "--cp 2 --steps 2").status, 0);
   expect_refused("train --resume --steps 4 --cp 1 " + run("run"), "--cp 1 contradicts the run, which has 2");
+  expect_refused("train --resume --steps 4 --cp-attention ring " + run("run"),
+                 "--cp-attention ring contradicts the run, which has ulysses");
   expect_refused("train --resume --steps 4 --reduction pass " + run("run"), "--cp 2 ranks have slices of sequences");
 }
 

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
+#include "src/model/sublayer.h"
 #include "src/schedule/schedule.h"
 #include "src/train/data/batches.h"
 #include "src/train/data/own_words.h"
@@ -22,17 +24,26 @@ Status read_planes(const Workload& work, RankId rank, std::span<std::int32_t> pl
     for (std::uint64_t row = 0; row < rows; ++row) SLUICE_TRY(read(row, BatchRow::of(planes, row, rows, sequence)));
   } else {
     const auto whole = static_cast<std::uint64_t>(work.shape.whole());
-    const std::uint64_t first = work.slice_of(rank) * sequence;
-    const std::span<std::int32_t> own = planes.first((work.documents ? 3 : 2) * tokens);
-    std::vector<std::int32_t> buffer((work.documents ? 3 : 2) * whole);
+    const bool has_positions = work.has_positions();
+    const std::span<std::int32_t> own = planes.first((has_positions ? 3 : 2) * tokens);
+    std::vector<std::int32_t> buffer((work.documents ? 3 : 2) * whole), places;
     const BatchRow all = BatchRow::of(buffer, 0, 1, whole);
+    if (has_positions && !work.documents) {
+      places.resize(whole);
+      std::iota(places.begin(), places.end(), 0);
+    }
+    const std::span<const std::int32_t> positions = work.documents ? all.positions : places;
     for (std::uint64_t row = 0; row < rows; ++row) {
       SLUICE_TRY(read(row, all));
       const BatchRow slice = BatchRow::of(own, row, rows, sequence);
-      std::ranges::copy(all.inputs.subspan(first, sequence), slice.inputs.begin());
-      std::ranges::copy(all.targets.subspan(first, sequence), slice.targets.begin());
-      if (!work.documents) continue;
-      std::ranges::copy(all.positions.subspan(first, sequence), slice.positions.begin());
+      const auto take = [&](std::span<const std::int32_t> from, std::span<std::int32_t> to) {
+        for (const SliceRun& run : slice_runs(work.shape, work.slice_of(rank)))
+          std::copy_n(from.begin() + run.from, run.count, to.begin() + run.at);
+      };
+      take(all.inputs, slice.inputs);
+      take(all.targets, slice.targets);
+      if (has_positions) take(positions, slice.positions);
+      if (!TokenPlanes::has_whole(work.shape) || !work.documents) continue;
       std::ranges::copy(all.positions, planes.subspan(own.size() + row * whole, whole).begin());
     }
   }

@@ -52,6 +52,7 @@ std::vector<RunConfig> arrangements(const RunConfig& given, const LayoutWish& wi
           c.stages = stages;
           c.tensor = tensor;
           c.context = context;
+          if (context == 1) c.context_attention = ContextAttention::ulysses;
           c.pipeline = pipeline;
           std::vector<int> groups{0};
           if (wish.shard_group)

@@ -214,7 +214,8 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
                        std::to_string(model_config.max_positions) + " positions of " + config.model);
   Workload& w = run->workload;
   w.model = &run->model;
-  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence / config.context, config.context};
+  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence / config.context, config.context,
+             config.context > 1 && config.context_attention == ContextAttention::ring};
   w.inference = purpose != Purpose::train;
   const auto of_training = [&](int group) { return static_cast<RankId>(purpose == Purpose::train ? group : 0); };
   const auto tensor = static_cast<RankId>(config.tensor);
@@ -223,7 +224,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
     w.split = &run->split.emplace(run->model, tensor);
     w.model = &w.split->part();
   }
-  SLUICE_TRY(check_context(*w.model, static_cast<RankId>(config.context)));
+  if (!w.shape.ring) SLUICE_TRY(check_context(*w.model, static_cast<RankId>(config.context)));
   w.topology =
       topology_of({static_cast<RankId>(config.stages), static_cast<RankId>(batch_ranks(config)),
                    of_training(shares_states(config) ? 0 : config.shard_group), of_training(close_ranks_of(config)),

@@ -53,6 +53,7 @@ struct RunConfig {
   int stages = 1;   ///< of a pipeline, that each have a part of the model
   int tensor = 1;   ///< ranks that sublayers are cut over, which have the same part of the batch
   int context = 1;  ///< ranks that have slices of the same sequences
+  ContextAttention context_attention = ContextAttention::ulysses;
   PipelineChoice pipeline;
   int shard_group = 0;  ///< ranks of a stage that have one copy of its states between them; 0: all
   int second_copy = 0;  ///< ranks, close to each other, that have a copy of a step's parameters between them; 0: none

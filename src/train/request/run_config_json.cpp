@@ -33,6 +33,7 @@ void each_field(Config& c, F f) {
   f("--pp", "pp", c.stages, Change::recorded);
   f("--tp", "tp", c.tensor, Change::never);
   f("--cp", "cp", c.context, Change::never);
+  f("--cp-attention", "cp_attention", c.context_attention, Change::never);
   f("--pipeline", "pipeline", c.pipeline.order, Change::recorded);
   f("--chunks", "chunks", c.pipeline.chunks, Change::recorded);
   f("--lots", "lots", c.lots, Change::never);
@@ -170,7 +171,8 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 22> later_keys{"close_ranks",
+constexpr std::array<std::string_view, 23> later_keys{"close_ranks",
+                                                      "cp_attention",
                                                       "cp",
                                                       "gather",
                                                       "document_mask",

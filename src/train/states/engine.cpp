@@ -34,8 +34,8 @@ std::vector<OptimizerUnit> optimizer_units(const Workload& w, RankId rank) {
 
 SublayerOptions sublayer_options(const Prepared& run, RankId rank) {
   const Workload& w = run.workload;
-  SublayerOptions o{w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, 0, true, 0, run.kernels};
-  o.position0 = w.slice_of(rank) * w.shape.sequence;
+  SublayerOptions o{w.shape, w.dtype, w.threads,        w.kv_capacity, w.has_positions(),
+                    0,       true,    w.slice_of(rank), run.kernels};
   if (w.split == nullptr) return o;
   const RankId part = w.topology.at(rank).position(tensor_axes);
   o.words = w.split->words(part);
