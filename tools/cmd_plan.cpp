@@ -12,6 +12,7 @@
 #include "src/device/profile.h"
 #include "src/schedule/stages.h"
 #include "src/train/request/advice.h"
+#include "src/train/request/arrangement.h"
 #include "src/train/request/check_request.h"
 #include "src/train/request/machine_limits.h"
 #include "tools/commands.h"
@@ -236,21 +237,43 @@ std::size_t ops_of(const Prepared& run) {
   return ops;
 }
 
+/// Its axes, the farthest apart first, and which rank is where.
+void print_mesh(const Prepared& run) {
+  const Workload& w = run.workload;
+  struct MeshLine {
+    const char* name;
+    RankId ranks;
+    const char* place;
+  };
+  const MeshLine lines[] = {{"pp", w.stages(), "stage"},
+                            {"dp", w.batch_ranks(), "share of the batch"},
+                            {"cp", w.context_ranks(), "slice of sequences"},
+                            {"tp", w.tensor_ranks(), "part of sublayers"}};
+  std::string mesh, rank;
+  int parts_reach = 0;  // ranks from the first to the last that a sublayer is cut over
+  for (const MeshAxis axis : mesh_order_of(run.config).value()) {
+    const MeshLine& line = lines[static_cast<std::size_t>(axis)];
+    mesh += (mesh.empty() ? "" : " x ") + std::string(line.name) + " " + std::to_string(line.ranks);
+    if (axis == MeshAxis::cp && w.shape.ring) mesh += " (ring)";
+    const bool is_inner = rank.find(' ') != std::string::npos;
+    rank = rank.empty()
+               ? line.place
+               : (is_inner ? "(" + rank + ")" : rank) + " x " + std::to_string(line.ranks) + " + " + line.place;
+    if (axis == MeshAxis::tp) parts_reach = 1;
+    parts_reach *= line.ranks;
+  }
+  std::printf("\nmesh            %s: rank = %s", mesh.c_str(), rank.c_str());
+  if (w.tensor_ranks() > 1 && parts_reach > ranks_of_machine(run.config))
+    std::printf("; sublayers are cut across machines");
+}
+
 void print_ranks(const Prepared& run) {
   const Workload& w = run.workload;
   if (w.ranks() == 1) return;
   std::printf("ranks           %d", w.ranks());
   if (const int machines = w.ranks() / ranks_of_machine(run.config); machines > 1)
     std::printf(" on %d machines; memory, drives and resources are those of one machine", machines);
-  if (w.stages() > 1 || w.context_ranks() > 1 || w.tensor_ranks() > 1) {
-    std::printf(
-        "\nmesh            pp %d x cp %d%s x dp %d x tp %d: rank = ((stage x %d + slice of sequences) x %d + share of "
-        "the "
-        "batch) x %d + part of sublayers",
-        w.stages(), w.context_ranks(), w.shape.ring ? " (ring)" : "", w.batch_ranks(), w.tensor_ranks(),
-        w.context_ranks(), w.batch_ranks(), w.tensor_ranks());
-    if (w.tensor_ranks() > ranks_of_machine(run.config)) std::printf("; sublayers are cut across machines");
-  }
+  if (w.stages() > 1 || w.context_ranks() > 1 || w.tensor_ranks() > 1) print_mesh(run);
   const std::string states = w.data_ranks() == 1 ? "each has the states of its part of the model"
                              : w.shards() == 1   ? "every rank has all states"
                              : w.shards() == w.data_ranks()

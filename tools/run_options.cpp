@@ -192,6 +192,12 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
+         "--mesh-order", c.mesh_order,
+         "how ranks are numbered through the mesh: neighbours, which are on one machine, differ in the last. pp "
+         "comes first. No bit depends on it")
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option(
          "--layout", o->layout,
          "'given' by --pp, --dp, --cp and --tp, or 'auto': of all that --ranks can be arranged in, the one whose "
          "steps are predicted to be quickest within the budgets; those of --pp, --dp, --cp, --tp, --pipeline and "

@@ -1,8 +1,9 @@
 // How the ranks of a run are arranged, as one of them sees it.
 //
-// Ranks are counted through axes like the digits of a number: the last axis counts fastest. A group of ranks is a set
-// of axes: those ranks that differ in these axes alone. So a rank is in one group of each kind, and its place there
-// follows from its own coordinates.
+// Ranks are counted through axes like the digits of a number. A group of ranks is a set of axes: those ranks that
+// differ in these axes alone. So a rank is in one group of each kind, and its place there follows from its own
+// coordinates: of the group's axes the last counts fastest. How ranks are numbered is another matter: an axis's stride
+// says how far apart neighbours along it are, and need not be smaller for later axes.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@ struct RankRange {
 struct Axis {
   std::string name;  ///< "dp"
   RankId size = 1;
+  RankId stride = 0;  ///< from a rank to the next one along it; 0: as if the last axis counted fastest
   bool operator==(const Axis&) const = default;
 };
 
@@ -33,12 +35,13 @@ struct Topology {
   std::vector<Axis> axes;           ///< none: one rank
   std::vector<RankId> coordinates;  ///< of this rank, one for each axis
 
-  /// The rank with this number among the product of the sizes.
+  /// The rank with this number among the product of the sizes. Strides are given for all axes, or for none.
   static Topology of(std::vector<Axis> axes, RankId rank) {
     Topology t{std::move(axes), {}};
-    t.coordinates.resize(t.axes.size());
-    for (std::size_t i = t.axes.size(); i-- > 0; rank = static_cast<RankId>(rank / t.axes[i].size))
-      t.coordinates[i] = static_cast<RankId>(rank % t.axes[i].size);
+    std::uint32_t stride = 1;
+    for (std::size_t i = t.axes.size(); i-- > 0; stride *= t.axes[i].size)
+      if (t.axes[i].stride == 0) t.axes[i].stride = static_cast<RankId>(stride);
+    for (const Axis& axis : t.axes) t.coordinates.push_back(static_cast<RankId>(rank / axis.stride % axis.size));
     return t;
   }
   Topology at(RankId other_rank) const { return of(axes, other_rank); }
@@ -59,16 +62,22 @@ struct Topology {
     return static_cast<RankId>(at);
   }
   RankId ranks() const { return size(all_axes()); }
-  RankId rank() const { return position(all_axes()); }
+  RankId rank() const {
+    std::uint32_t number = 0;
+    for (std::size_t i = 0; i < axes.size(); ++i) number += coordinates[i] * std::uint32_t{axes[i].stride};
+    return static_cast<RankId>(number);
+  }
   /// Ranks of this rank's group, in the order of their positions.
   std::vector<RankId> members(AxisSet set) const {
-    std::vector<RankId> list;
-    for (RankId r = 0; r < ranks(); ++r) {
-      const Topology other = at(r);
-      bool is_member = true;
-      for (std::size_t i = 0; i < axes.size(); ++i)
-        is_member = is_member && ((set >> i & 1) || other.coordinates[i] == coordinates[i]);
-      if (is_member) list.push_back(r);
+    std::uint32_t first = 0;
+    for (std::size_t i = 0; i < axes.size(); ++i)
+      if (!(set >> i & 1)) first += coordinates[i] * std::uint32_t{axes[i].stride};
+    std::vector<RankId> list{static_cast<RankId>(first)};
+    for (std::size_t i = axes.size(); i-- > 0;) {
+      if (!(set >> i & 1)) continue;
+      const std::size_t nearer = list.size();
+      for (std::uint32_t at = 1; at < axes[i].size; ++at)
+        for (std::size_t n = 0; n < nearer; ++n) list.push_back(static_cast<RankId>(list[n] + at * axes[i].stride));
     }
     return list;
   }

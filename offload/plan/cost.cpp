@@ -71,11 +71,14 @@ double CostModel::compute_seconds(const Op& op) const {
   return op.flop / flops(op) + overhead;
 }
 
-/// Neighbouring ranks share a machine. Members of a group are as far apart as the axes behind its last one are large.
+/// Neighbouring ranks share a machine.
 double CostModel::members_here(AxisSet axes) const {
-  double stride = 1, members = 1;
-  for (std::size_t i = plan_.topology.axes.size(); i-- > 0; stride *= plan_.topology.axes[i].size)
-    if (axes >> i & 1) members *= std::clamp(hw_.ranks / stride, 1.0, static_cast<double>(plan_.topology.axes[i].size));
+  double members = 1;
+  for (std::size_t i = 0; i < plan_.topology.axes.size(); ++i) {
+    const Axis& axis = plan_.topology.axes[i];
+    if (axes >> i & 1)
+      members *= std::clamp(hw_.ranks / static_cast<double>(axis.stride), 1.0, static_cast<double>(axis.size));
+  }
   return members;
 }
 

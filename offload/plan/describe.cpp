@@ -61,7 +61,7 @@ std::uint64_t plan_hash(const StepPlan& plan) {
   WordHash h;
   add_all(h, plan_schema_version, plan.kind, plan.cyclic);
   add_size(h, plan.topology.axes);
-  for (const Axis& axis : plan.topology.axes) add_all(h, axis.name, axis.size);
+  for (const Axis& axis : plan.topology.axes) add_all(h, axis.name, axis.size, axis.stride);
   for (const RankId c : plan.topology.coordinates) h.add(c);
   add_size(h, plan.units);
   for (const std::string& name : plan.units) h.add(name);
@@ -85,7 +85,7 @@ std::uint64_t plan_signature(const StepPlan& plan) {
   WordHash h;
   add_all(h, plan_schema_version, plan.kind, plan.cyclic);
   add_size(h, plan.topology.axes);
-  for (const Axis& axis : plan.topology.axes) add_all(h, axis.name, axis.size);
+  for (const Axis& axis : plan.topology.axes) add_all(h, axis.name, axis.size, axis.stride);
   add_size(h, plan.groups);
   for (const AxisSet group : plan.groups) h.add(group);
   for (const Lane& l : plan.lanes) add_all(h, l.kind, l.windowed, l.group);

@@ -29,6 +29,14 @@ constexpr AxisSet pipeline_axes = 1, far_axes = 8 + 16, context_axes = 2 + 8, re
                   batch_axes = 4 + 16 + 32, shard_axes = 8 + 16 + 32, close_axes = 32,
                   data_axes = replica_axes + shard_axes, tensor_axes = 64 + 128, copy_axes = 128;
 
+/// What a person calls the axes, and in which order ranks are numbered through them: the last counts fastest. A stage's
+/// ranks are neighbours, so that pp comes first. No bit depends on it.
+enum class MeshAxis : std::uint8_t { pp, dp, cp, tp };
+constexpr std::array<const char*, 4> mesh_axis_names{"pp", "dp", "cp", "tp"};
+using MeshOrder = std::array<MeshAxis, 4>;
+/// What gives each other most is closest.
+constexpr MeshOrder mesh_order{MeshAxis::pp, MeshAxis::dp, MeshAxis::cp, MeshAxis::tp};
+
 /// How many ranks there are along the axes.
 struct Mesh {
   RankId stages = 1;
@@ -38,19 +46,32 @@ struct Mesh {
   RankId tensor = 1;   ///< that sublayers are cut over
   RankId copies = 1;   ///< of those, that have the same keys and values; divides `tensor`
   RankId context = 1;  ///< that have slices of the same sequences
+  MeshOrder order = mesh_order;
 };
 inline Topology topology_of(Mesh mesh, RankId rank = 0) {
   const bool shares = mesh.shards == 0;
   if (mesh.shards == 0) mesh.shards = mesh.data;
   if (mesh.close == 0) mesh.close = mesh.shards;
-  return Topology::of({{"pp", mesh.stages},
-                       {"replica.slice", shares ? RankId{1} : mesh.context},
-                       {"replica", static_cast<RankId>(mesh.data / mesh.shards)},
-                       {"shard.slice", shares ? mesh.context : RankId{1}},
-                       {"far", static_cast<RankId>(mesh.shards / mesh.close)},
-                       {"close", mesh.close},
-                       {"part", static_cast<RankId>(mesh.tensor / mesh.copies)},
-                       {"copy", mesh.copies}},
+  // From a rank to the next one with another stage, slice, ...
+  RankId pp = 0, cp = 0, dp = 0, tp = 0;
+  std::uint32_t stride = 1;
+  for (std::size_t i = mesh.order.size(); i-- > 0;) {
+    const auto [of, size] = mesh.order[i] == MeshAxis::pp   ? std::pair(&pp, mesh.stages)
+                            : mesh.order[i] == MeshAxis::dp ? std::pair(&dp, mesh.data)
+                            : mesh.order[i] == MeshAxis::cp ? std::pair(&cp, mesh.context)
+                                                            : std::pair(&tp, mesh.tensor);
+    *of = static_cast<RankId>(stride);
+    stride *= size;
+  }
+  const auto times = [](RankId axis, RankId inner) { return static_cast<RankId>(axis * inner); };
+  return Topology::of({{"pp", mesh.stages, pp},
+                       {"replica.slice", shares ? RankId{1} : mesh.context, cp},
+                       {"replica", static_cast<RankId>(mesh.data / mesh.shards), times(dp, mesh.shards)},
+                       {"shard.slice", shares ? mesh.context : RankId{1}, cp},
+                       {"far", static_cast<RankId>(mesh.shards / mesh.close), times(dp, mesh.close)},
+                       {"close", mesh.close, dp},
+                       {"part", static_cast<RankId>(mesh.tensor / mesh.copies), times(tp, mesh.copies)},
+                       {"copy", mesh.copies, tp}},
                       rank);
 }
 /// Of one stage.
@@ -138,7 +159,7 @@ struct Workload {
     if (reduction == Reduction::last) return part * static_cast<std::uint64_t>(micro_batches) + at;
     return (at / of_lot * batch_ranks() + part) * of_lot + at % of_lot;
   }
-  ShardMap shard_map() const { return {*model, shards(), replicas(), tensor_ranks()}; }
+  ShardMap shard_map() const { return {*model, {topology, shard_axes}, {topology, tensor_axes}, replicas()}; }
   std::uint64_t shard_numel(UnitId u) const { return shard_map().shard_numel(u); }
   std::uint64_t full_numel(UnitId u) const { return shard_map().full_numel(u); }
 };

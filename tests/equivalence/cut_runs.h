@@ -74,10 +74,6 @@ class CutRuns : public Resume {
         R"("intermediate_size":128,"model_type":"mistral","tie_word_embeddings":true,"sliding_window":)" +
             std::to_string(window));
   }
-  std::string gpt2() const {
-    return model("gpt2", R"("model_type":"gpt2","n_embd":64,"n_layer":2,"n_head":4,"n_positions":64,"n_ctx":64,)"
-                         R"("activation_function":"gelu_new","layer_norm_epsilon":1e-5)");
-  }
 };
 
 }  // namespace sluice::test

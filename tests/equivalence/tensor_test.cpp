@@ -27,11 +27,11 @@ class PartsOfARun : public CutRuns {
 
 constexpr PipelineChoice gpipe{PipelineOrder::gpipe, 1}, interleaved{PipelineOrder::interleaved, 2};
 
-/// Of every family: losses and norms within 1e-5 over 20 steps in fp32.
+/// Losses and norms within 1e-5 over 20 steps in fp32, of what the models of oracle_test do not have: keys and values
+/// that all ranks share, biases, and heads and columns that do not divide.
 TEST_F(PartsOfARun, LearnWhatOneRankLearns) {
-  const std::vector<std::string> models{
-      llama("llama", false, 2), llama("llama", true, 4), llama("llama", true, 1),          llama("qwen2", true, 2),
-      llama("qwen3", false, 2), llama("phi3", false, 4), llama("llama", false, 3, 9, 136), gpt2()};
+  const std::vector<std::string> models{llama("llama", true, 1), llama("qwen2", true, 2),
+                                        llama("llama", false, 3, 9, 136)};
   for (const std::string& name : models) {
     SCOPED_TRACE(name);
     const auto run = [&](int tensor) {

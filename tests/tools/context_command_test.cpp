@@ -55,6 +55,34 @@ TEST_F(ContextCommand, IsAPartOfAMesh) {
   EXPECT_EQ(zero["replicas"], 4);
 }
 
+TEST_F(ContextCommand, RanksAreNumberedInAnyOrder) {
+  const std::string mesh = "--pp 2 --dp 2 --cp 2 --tp 2 --cp-attention ring ";
+  const auto line = [&](const std::string& more) {
+    std::string arguments = options() + mesh + more;
+    arguments.replace(0, 5, "plan");
+    const Finished f = sluice(arguments);
+    EXPECT_EQ(f.status, 0) << f.err;
+    const std::size_t at = f.out.find("mesh  ");
+    return at == std::string::npos ? f.out : f.out.substr(at, f.out.find('\n', at) - at);
+  };
+  EXPECT_EQ(line(""),
+            "mesh            pp 2 x dp 2 x cp 2 (ring) x tp 2: rank = ((stage x 2 + share of the batch) x 2 + slice of "
+            "sequences) x 2 + part of sublayers");
+  EXPECT_EQ(line("--mesh-order pp,cp,tp,dp"),
+            "mesh            pp 2 x cp 2 (ring) x tp 2 x dp 2: rank = ((stage x 2 + slice of sequences) x 2 + part of "
+            "sublayers) x 2 + share of the batch");
+  const std::string train = options() + mesh + run("refused");
+  for (const std::string order : {"dp,pp,cp,tp", "pp,dp,cp", "pp,dp,cp,tp,ep", "pp,dp,cp,dp", "pp dp cp tp", ""})
+    expect_refused(train + "--mesh-order '" + order + "'", "each once and with commas between, and pp first");
+  // A run may go on in another one.
+  const std::string command = options() + drive() + "--cp 2 --tp 2 ";
+  ASSERT_EQ(sluice(command + run("whole") + "--steps 30 --hash 30").status, 0);
+  ASSERT_EQ(signalled(command + run("run") + "--steps 30 --hash 30 ", "run", "TERM").status, 1);
+  const Finished f = sluice("train --resume " + run("run") + "--mesh-order pp,tp,dp,cp");
+  ASSERT_EQ(f.status, 0) << f.err;
+  expect_same_run("whole", "run");
+}
+
 TEST_F(ContextCommand, RefusesWhatCanNotBeCut) {
   const std::string train = options() + run("run");
   expect_refused(train + "--cp 0", "--cp");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <sstream>
 #include <string>
 
 namespace sluice {
@@ -95,7 +96,29 @@ Status check_few_bits(const RunConfig& c) {
 RankId close_ranks_of(const RunConfig& c) {
   if (c.second_copy > 0 || c.sums != RankSums::int4) return static_cast<RankId>(c.second_copy);
   if (c.close_ranks > 0 && shard_group_of(c) % c.close_ranks == 0) return static_cast<RankId>(c.close_ranks);
-  return static_cast<RankId>(std::gcd(shard_group_of(c), std::max(1, ranks_of_machine(c) / c.tensor)));
+  // Those between neighbours along dp are of the same machine.
+  const std::size_t dp = c.mesh_order.find("dp");
+  const int between = (dp < c.mesh_order.find("cp") ? c.context : 1) * (dp < c.mesh_order.find("tp") ? c.tensor : 1);
+  return static_cast<RankId>(std::gcd(shard_group_of(c), std::max(1, ranks_of_machine(c) / between)));
+}
+
+Result<MeshOrder> mesh_order_of(const RunConfig& c) {
+  MeshOrder order{};
+  std::istringstream names(c.mesh_order);
+  std::size_t count = 0;
+  for (std::string name; std::getline(names, name, ',') && count < order.size(); ++count) {
+    const auto found = std::ranges::find(mesh_axis_names, name);
+    if (found == mesh_axis_names.end()) break;
+    order[count] = static_cast<MeshAxis>(found - mesh_axis_names.begin());
+  }
+  MeshOrder sorted = order;
+  std::ranges::sort(sorted);
+  const bool is_whole =
+      count == order.size() && !names.rdbuf()->in_avail() && std::ranges::adjacent_find(sorted) == sorted.end();
+  if (is_whole && order.front() == MeshAxis::pp) return order;
+  return bad_request("--mesh-order " + c.mesh_order +
+                     ": give pp, dp, cp and tp, each once and with commas between, and pp first: the ranks of a stage "
+                     "are neighbours");
 }
 
 Status check_mesh(const RunConfig& c) {
@@ -113,6 +136,7 @@ Status check_mesh(const RunConfig& c) {
                        " ranks with a whole " + (c.stages > 1 ? "stage" : "model") +
                        ": sequences are cut over as many ranks everywhere; give what divides " +
                        std::to_string(c.ranks / c.stages / c.tensor));
+  SLUICE_TRY(mesh_order_of(c));
   if (c.sequence % c.context != 0)
     return bad_request("--cp " + std::to_string(c.context) + ": ranks have equal slices of --seq " +
                        std::to_string(c.sequence) + "; give a --seq that it divides");

@@ -225,10 +225,11 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
     w.model = &w.split->part();
   }
   if (!w.shape.ring) SLUICE_TRY(check_context(*w.model, static_cast<RankId>(config.context)));
+  SLUICE_ASSIGN(const MeshOrder order, mesh_order_of(config));
   w.topology =
       topology_of({static_cast<RankId>(config.stages), static_cast<RankId>(batch_ranks(config)),
                    of_training(shares_states(config) ? 0 : config.shard_group), of_training(close_ranks_of(config)),
-                   tensor, key_value_copies(model_config, tensor), static_cast<RankId>(config.context)});
+                   tensor, key_value_copies(model_config, tensor), static_cast<RankId>(config.context), order});
   w.splits_backward = splits_backward(config.pipeline.order);
   w.reduction = config.reduction;
   w.sums = config.sums;

@@ -54,6 +54,7 @@ struct RunConfig {
   int tensor = 1;   ///< ranks that sublayers are cut over, which have the same part of the batch
   int context = 1;  ///< ranks that have slices of the same sequences
   ContextAttention context_attention = ContextAttention::ulysses;
+  std::string mesh_order = "pp,dp,cp,tp";  ///< how ranks are numbered: neighbours differ in the last (mesh_order_of)
   PipelineChoice pipeline;
   int shard_group = 0;  ///< ranks of a stage that have one copy of its states between them; 0: all
   int second_copy = 0;  ///< ranks, close to each other, that have a copy of a step's parameters between them; 0: none
@@ -113,7 +114,7 @@ inline int shard_group_of(const RunConfig& c) { return shares_states(c) ? batch_
 inline bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
   return a.ranks == b.ranks && a.stages == b.stages && a.tensor == b.tensor && a.context == b.context &&
          a.pipeline == b.pipeline && shares_states(a) == shares_states(b) && shard_group_of(a) == shard_group_of(b) &&
-         a.reduction == b.reduction;
+         a.reduction == b.reduction && a.mesh_order == b.mesh_order;
 }
 
 /// That share a machine's memory, cores and drives.

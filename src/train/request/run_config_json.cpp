@@ -33,6 +33,7 @@ void each_field(Config& c, F f) {
   f("--pp", "pp", c.stages, Change::recorded);
   f("--tp", "tp", c.tensor, Change::never);
   f("--cp", "cp", c.context, Change::never);
+  f("--mesh-order", "mesh_order", c.mesh_order, Change::recorded);
   f("--cp-attention", "cp_attention", c.context_attention, Change::never);
   f("--pipeline", "pipeline", c.pipeline.order, Change::recorded);
   f("--chunks", "chunks", c.pipeline.chunks, Change::recorded);
@@ -171,7 +172,8 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 23> later_keys{"close_ranks",
+constexpr std::array<std::string_view, 24> later_keys{"close_ranks",
+                                                      "mesh_order",
                                                       "cp_attention",
                                                       "cp",
                                                       "gather",
@@ -242,6 +244,8 @@ Result<RunConfig> run_config_from_json(const Json& json) {
   Reader read(json);
   each_field(config, [&](const char*, const char* key, auto& field, Change) { read(key, field); });
   SLUICE_TRY(read.status());
+  // Of runs from before it was a choice.
+  if (json.is_object() && !json.contains("mesh_order")) config.mesh_order = "pp,cp,dp,tp";
   // Of runs from before there was a third way.
   if (json.is_object() && !json.contains("held") && config.wish.resident) config.wish.held = false;
   return config;

@@ -78,7 +78,12 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
 Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id) {
   // Replicas have the same; stages do not.
   const Workload& w = run.workload;
-  const RankRange all{0, w.stages() > 1 ? w.ranks() : static_cast<RankId>(w.shards() * w.tensor_ranks())};
+  RankRange all{0, w.ranks()};
+  if (w.stages() == 1) {
+    const ShardMap map = w.shard_map();
+    for (RankId s = all.count = 0; s < map.shards(); ++s)
+      all.count = std::max(all.count, static_cast<RankId>(map.rank_of(s) + 1));
+  }
   std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
   SLUICE_ASSIGN(std::unique_ptr<Device> cpu, Device::open("cpu"));
   DeviceMemory& host = cpu->memory();

@@ -32,10 +32,7 @@ States::States(const Prepared& run, RankRange here, World* world, std::vector<Ra
 WeightPieces States::pieces() const {
   // What is only read need not be read of every replica.
   const Workload& w = run_.workload;
-  const auto count = static_cast<RankId>((only_reads_ ? w.shards() : w.data_ranks()) * w.tensor_ranks());
-  return {*w.model, w.shard_map(), here_, piece_numel_, [this, count](UnitId u) {
-            return RankRange{stages_.ranks_of(u).first, count};
-          }};
+  return {*w.model, w.shard_map(), here_, piece_numel_, [this](UnitId u) { return stages_.ranks_of(u); }, only_reads_};
 }
 
 bool States::grouped(StateKind kind) const {
@@ -267,10 +264,9 @@ Result<std::uint64_t> States::state_hash() {
   SLUICE_TRY(add_up(*world_, hashes));
   for (std::size_t replica = 1; replica < hashes.size(); ++replica)
     if (hashes[replica] != hashes.front())
-      return fault("ranks " + std::to_string(replica * map.shards()) + " to " +
-                   std::to_string((replica + 1) * map.shards() - 1) + (stages_.count() > 1 ? " of each stage" : "") +
-                   " have other states than the first shard group, though both are to be the same: memory or a drive "
-                   "of one of them is damaged");
+      return fault("shard group " + std::to_string(replica) + (stages_.count() > 1 ? " of a stage" : "") +
+                   " has other states than shard group 0, though both are to be the same: memory or a drive of one of "
+                   "their ranks is damaged");
   return hashes.front();
 }
 

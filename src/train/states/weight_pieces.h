@@ -53,9 +53,16 @@ class WeightPieces {
  public:
   /// Which ranks have a unit.
   using HasUnit = std::function<RankRange(UnitId)>;
-  /// Those of these ranks, of the units that they have; `model` outlives it.
-  WeightPieces(const ModelSpec& model, ShardMap map, RankRange ranks, std::uint64_t piece_numel, HasUnit ranks_of = {})
-      : model_(&model), map_(map), here_(ranks), piece_numel_(piece_numel), ranks_of_(std::move(ranks_of)) {
+  /// Those of these ranks, of the units that they have, and with `once` of the first that has a shard alone; `model`
+  /// outlives it.
+  WeightPieces(const ModelSpec& model, ShardMap map, RankRange ranks, std::uint64_t piece_numel, HasUnit ranks_of = {},
+               bool once = false)
+      : model_(&model),
+        map_(map),
+        here_(ranks),
+        piece_numel_(piece_numel),
+        ranks_of_(std::move(ranks_of)),
+        once_(once) {
     begin_unit();
   }
 
@@ -88,11 +95,17 @@ class WeightPieces {
   void begin_unit() {
     for (; unit_ < static_cast<UnitId>(model_->units.size()); ++unit_) {
       const RankRange all = ranks_of_ ? ranks_of_(unit_) : here_;
+      std::vector<std::vector<RankId>> having(map_.shards());
+      for (RankId r = all.first; r < all.end(); ++r) having[map_.shard_of(r)].push_back(r);
       ranks_.clear();
       at_rank_ = 0;
+      const RankId of_part = static_cast<RankId>(map_.shards() / map_.parts());
       for (RankId part = 0; part < map_.parts(); ++part)
-        for (RankId r = static_cast<RankId>(all.first + part); r < all.end(); r = static_cast<RankId>(r + map_.parts()))
-          if (here_.contains(r)) ranks_.push_back(r);
+        for (std::size_t replica = 0; replica < (once_ ? 1 : having.front().size()); ++replica)
+          for (RankId s = 0; s < of_part; ++s)
+            if (const auto& ranks = having[part * of_part + s];
+                replica < ranks.size() && here_.contains(ranks[replica]))
+              ranks_.push_back(ranks[replica]);
       if (!ranks_.empty()) return;
     }
   }
@@ -102,6 +115,7 @@ class WeightPieces {
   RankRange here_;
   std::uint64_t piece_numel_;
   HasUnit ranks_of_;
+  bool once_;
   std::vector<RankId> ranks_;  ///< of here, that have the unit
   UnitId unit_ = 0;
   std::size_t at_rank_ = 0;
