@@ -1,5 +1,6 @@
 #include "kernels/cuda/nccl.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/cuda/library.h"
@@ -112,8 +113,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::join(std::shared_ptr
   return joined;
 }
 
-NcclCommunicator::~NcclCommunicator() {
-  if (comm_ != nullptr) static_cast<void>(nccl_->functions_->abort(comm_));
+void NcclCommunicator::abort() {
+  if (comm_ != nullptr) static_cast<void>(nccl_->functions_->abort(std::exchange(comm_, nullptr)));
 }
 
 Result<bool> NcclCommunicator::has_settled() {
@@ -174,7 +175,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::join(std::shared_ptr
                                                                  std::size_t, std::size_t) {
   return is_missing();
 }
-NcclCommunicator::~NcclCommunicator() = default;
+void NcclCommunicator::abort() {}
 Result<bool> NcclCommunicator::has_settled() { return is_missing(); }
 Status NcclCommunicator::all_gather(std::byte*, std::uint64_t, CUstream_st*) { return is_missing(); }
 Status NcclCommunicator::reduce_scatter(const float*, float*, std::uint64_t, CUstream_st*) { return is_missing(); }

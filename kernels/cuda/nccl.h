@@ -48,7 +48,10 @@ class NcclCommunicator {
   static Result<std::unique_ptr<NcclCommunicator>> join(std::shared_ptr<const Nccl> nccl, const NcclId& id,
                                                         std::size_t ranks, std::size_t rank);
   /// What is still in streams ends, with no certain contents, and so it does at the other ranks when they do the same.
-  ~NcclCommunicator();
+  /// Nothing may be asked after it. Also from another thread, while none asks.
+  void abort();
+  bool is_aborted() const { return comm_ == nullptr; }
+  ~NcclCommunicator() { abort(); }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 

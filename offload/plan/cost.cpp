@@ -22,8 +22,9 @@ double streamed_bytes(const StepPlan& plan, const Op& op) {
 bool is_streamed(OpKind kind) { return kind >= OpKind::quantize && kind <= OpKind::accumulate; }
 bool is_compute(OpKind kind) { return kind <= OpKind::accumulate; }
 
-bool runs_on_device(LaneKind kind, const HardwareProfile& hw) {
-  return hw.device.has_value() && (kind == LaneKind::compute || kind == LaneKind::h2d || kind == LaneKind::d2h);
+bool runs_on_device(const Lane& lane, const HardwareProfile& hw) {
+  return hw.device.has_value() && (lane.kind == LaneKind::compute || lane.kind == LaneKind::h2d ||
+                                   lane.kind == LaneKind::d2h || is_of_device_collectives(lane));
 }
 
 HostRates host_rates(const HardwareProfile& hw) {
@@ -95,6 +96,20 @@ double CostModel::message_seconds(const Op& op, bool with_latency) const {
                   seconds(hw_.messages_between, part * (members - here) * hw_.ranks));
 }
 
+/// Between GPUs, of which no profile tells: in a machine as quick as copies from its host memory, and between machines
+/// as its network. Sums are added up behind that.
+double CostModel::device_collective_seconds(const Op& op, bool with_latency) const {
+  const AxisSet axes = plan_.groups[static_cast<std::size_t>(op.group)];
+  const double members = plan_.topology.size(axes), here = members_here(axes);
+  const double bytes = static_cast<double>(op.bytes), part = bytes / (members - 1);
+  const MessageRates between = hw_.messages_between.value_or(MessageRates());
+  const double inside_seconds = part * (here - 1) / hw_.device->h2d_bytes_per_second,
+               between_seconds = part * (members - here) * hw_.ranks / between.gather_bytes_per_second;
+  const double adds = op.kind == OpKind::reduce_scatter ? bytes / hw_.device->memory_bytes_per_second : 0;
+  const double latency = members > here ? between.latency_seconds : hw_.device->op_overhead_seconds;
+  return std::max(inside_seconds, between_seconds) + adds + (with_latency ? latency : 0);
+}
+
 /// Between two ranks: of a GPU's link or a network each direction is one's own.
 double CostModel::message_to_peer_seconds(const Op& op, bool with_latency) const {
   if (!hw_.ranks_apart) return static_cast<double>(op.bytes) / hw_.memory_bytes_per_second;
@@ -110,7 +125,7 @@ double CostModel::message_to_peer_seconds(const Op& op, bool with_latency) const
 OpCost CostModel::cost(const Op& op) const {
   OpCost c;
   double bytes = static_cast<double>(op.bytes), memory = 0, busy = 1;
-  const bool on_device = runs_on_device(plan_.lanes[op.lane].kind, hw_);
+  const bool on_device = runs_on_device(plan_.lanes[op.lane], hw_);
   const double overhead = on_device ? hw_.device->op_overhead_seconds : hw_.op_overhead_seconds;
   switch (op.kind) {
     case OpKind::load_tokens:
@@ -160,6 +175,12 @@ OpCost CostModel::cost(const Op& op) const {
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
     case OpKind::all_to_all:
+      if (on_device) {
+        c.seconds = device_collective_seconds(op, true) + overhead;
+        c.network_seconds = device_collective_seconds(op, false);
+        c.group = device_queue;
+        break;
+      }
       c.seconds = (hw_.ranks_apart ? message_seconds(op, true) : bytes / hw_.memory_bytes_per_second) + overhead;
       c.network_seconds = hw_.ranks_apart ? message_seconds(op, false) : 0;
       c.group = op.group;

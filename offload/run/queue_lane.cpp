@@ -76,7 +76,11 @@ void QueueLane::collect() {
         if (progress.count(run_.put_in_source(lane_)) < mark) return;
       }
       const Result<DeviceQueue::Ran> ran = queue_.await(mark);
-      if (!ran.ok() && !failed) failed = !fail(op, ran.error());
+      if (!ran.ok() && !failed) {
+        failed = !fail(op, ran.error());
+        // Not before everyone knows: what follows on other lanes would take for data what is none.
+        queue_.abandon();
+      }
       if (!failed) run_.finish_op(lane_, op, iteration, *ran);
     }
 }

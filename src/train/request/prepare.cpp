@@ -234,6 +234,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.gathers = config.gathers;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   w.meets_in_host = config.device != "cpu" && config.ranks > 1;
+  SLUICE_ASSIGN(w.collects_on_device, collects_on_device(config));
   if (purpose == Purpose::train) w.lots = lots_of(config) / batch_ranks(config);
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * batch_ranks(config))
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)

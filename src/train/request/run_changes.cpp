@@ -24,6 +24,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--pipeline", {pipeline_order_names.begin(), pipeline_order_names.end()}},
       {"--reduce", {rank_sums_names.begin(), rank_sums_names.end()}},
       {"--gather", {rank_gathers_names.begin(), rank_gathers_names.end()}},
+      {"--transport", {transport_names.begin(), transport_names.end()}},
       {"--durable", {"auto", "on", "off"}},
   };
   if (option == "--eval-split" && value.is_null()) return "the last twentieth of its windows";

@@ -42,6 +42,7 @@ void each_field(Config& c, F f) {
   f("--reduce", "reduce", c.sums, Change::recorded);
   f("", "close_ranks", c.close_ranks, Change::free);
   f("--gather", "gather", c.gathers, Change::recorded);
+  f("--transport", "transport", c.transport, Change::free);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
   f("--lr", "lr", a.lr, Change::recorded);
