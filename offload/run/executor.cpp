@@ -107,7 +107,9 @@ Status Executor::begin(const StepPlan& plan) {
   Impl& impl = *impl_;
   if (impl.run) return bad_request("a plan is bound already; end it first");
   // First of all: ranks that meet prepare as often as each other, also where one of them is refused.
-  const bool sums_natively = std::ranges::any_of(plan.ops, [](const Op& op) { return op.sums == RankSums::native; });
+  const bool sums_natively = std::ranges::any_of(plan.ops, [&](const Op& op) {
+    return op.sums == RankSums::native && !is_of_device_collectives(plan.lanes[op.lane]);
+  });
   if (impl.parts.communicator != nullptr)
     SLUICE_TRY(impl.parts.communicator->prepare(plan.topology, plan.groups, sums_natively));
   SLUICE_TRY(impl.check_parts(plan));

@@ -107,7 +107,8 @@ TEST_F(CommandOnModel, ProcessesShareADevice) {
                                     path("nvme") + " --nvme-space 256MiB --run ");
   const Finished one = sluice(command + path("one") + " --ranks 2");
   ASSERT_EQ(one.status, 0) << one.err;
-  const testing::Ended two = testing::mpirun(2, "env XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + path("two"));
+  const testing::Ended two =
+      testing::mpirun(2, "env XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + path("two"));
   ASSERT_EQ(two.status, 0) << two.output;
   EXPECT_EQ(read(path("one") + "/model.safetensors"), read(path("two") + "/model.safetensors"));
   EXPECT_NE(read(path("one") + "/model.safetensors"), "");

@@ -301,6 +301,11 @@ Status prove_plans(const Prepared& run) {
   return success();
 }
 
+/// What sums take on the device may be what does not fit.
+bool may_stage(const Prepared& run) {
+  return run.workload.collects_on_device && run.config.transport == Transport::automatic;
+}
+
 /// Side by side. What bounds the slowest of them bounds all.
 void predict_stages(Prepared& run) {
   std::vector<StepPlan> plans;
@@ -542,6 +547,10 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   SLUICE_ASSIGN(auto run, prepare_to_search(config, purpose, progress, true));
   if (progress) progress("searching a schedule");
   search(*run, run->wish, progress);
+  if (!run->search.fits && may_stage(*run)) {
+    run->workload.collects_on_device = false;
+    search(*run, run->wish, progress);
+  }
   if (run->search.fits) SLUICE_TRY(build_plans(*run));
   return run;
 }
@@ -600,6 +609,11 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   found.schedule = schedule;
   found.needs = run_needs(run->workload, schedule);
   found.fits = within(found.needs, run->workload.budget_bytes);
+  if (!found.fits && may_stage(*run)) {
+    run->workload.collects_on_device = false;
+    found.needs = run_needs(run->workload, schedule);
+    found.fits = within(found.needs, run->workload.budget_bytes);
+  }
   if (!found.fits) return run;
   SLUICE_TRY(build_plans(*run));
   found.predicted_seconds = run->step_seconds();

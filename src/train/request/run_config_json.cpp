@@ -171,7 +171,8 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 22> later_keys{"close_ranks",
+constexpr std::array<std::string_view, 23> later_keys{"close_ranks",
+                                                      "transport",
                                                       "cp",
                                                       "gather",
                                                       "document_mask",

@@ -23,7 +23,7 @@
 #include <tuple>
 #include <vector>
 
-#include "card.h"
+#include "../../simt/card.h"  // beside a cuda_runtime.h that nccl.h must not find
 
 namespace {
 
