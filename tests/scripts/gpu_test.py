@@ -29,6 +29,9 @@ if sys.argv[1] == "plan":
     if case == "plan refuses":
         print("sluice plan: no such device", file=sys.stderr)
         sys.exit(2)
+    if case == "one GPU":
+        print("sluice plan: 2 ranks of a machine would share a GPU, and NCCL takes one of each", file=sys.stderr)
+        sys.exit(2)
     if case == "plan hangs":
         time.sleep(60)
     fits = case != "does not fit"
