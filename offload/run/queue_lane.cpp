@@ -73,7 +73,10 @@ void QueueLane::collect() {
       // until it has ended.
       if (!progress.await(run_.collector(lane_), run_.put_in_source(lane_), mark)) {
         complete_.wait(false);
-        if (progress.count(run_.put_in_source(lane_)) < mark) return;
+        if (progress.count(run_.put_in_source(lane_)) < mark) {
+          if (failed) queue_.abandon();  // what was put in since
+          return;
+        }
       }
       const Result<DeviceQueue::Ran> ran = queue_.await(mark);
       if (!ran.ok() && !failed) {

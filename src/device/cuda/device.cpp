@@ -331,6 +331,7 @@ Status await_watched(cudaEvent_t begun, cudaEvent_t ended, const CudaQueue::Watc
     const cudaError_t state = cudaEventQuery(ended);
     if (state != cudaErrorNotReady) return check(state, "the device's work failed");
     if (began == Clock::time_point::max() && cudaEventQuery(begun) == cudaSuccess) began = Clock::now();
+    static_cast<void>(cudaGetLastError());  // that it is not ready is none
     SLUICE_TRY(watch.check(std::max(Clock::duration(0), Clock::now() - std::min(began, Clock::now()))));
     pause(since);
   }

@@ -29,7 +29,8 @@ Status NcclCollectives::connect(const StepPlan& plan, LaneId lane, Communicator&
   SLUICE_TRY(device_.make_current());
   {
     const std::lock_guard lock(mutex_);
-    abandoned_ = false;
+    if (is_broken_) abort_all();
+    abandoned_ = is_broken_ = false;
     ranks_ = &ranks;
   }
   std::vector<bool> is_met(plan.groups.size());
@@ -62,7 +63,7 @@ Result<NcclCollectives::Nccl*> NcclCollectives::meet(std::int32_t group, const s
     const std::lock_guard lock(mutex_);
     SLUICE_ASSIGN(kept, Nccl::join(library_, id, members.size(), ranks.position(group)));
   }
-  SLUICE_TRY(settle(*kept));
+  SLUICE_TRY(ask(*kept, [] { return success(); }));
   return kept.get();
 }
 
@@ -83,12 +84,16 @@ Status NcclCollectives::settle(Nccl& nccl) {
 
 template <class Ask>
 Status NcclCollectives::ask(Nccl& nccl, Ask ask) {
+  Status done;
   {
     const std::lock_guard lock(mutex_);
-    if (abandoned_) return Error{ErrorCode::cancelled, "the run has ended"};
-    SLUICE_TRY(ask());
+    done = abandoned_ ? Status(Error{ErrorCode::cancelled, "the run has ended"}) : ask();
   }
-  return settle(nccl);
+  if (done.ok()) done = settle(nccl);
+  if (done.ok()) return done;
+  const std::lock_guard lock(mutex_);
+  is_broken_ = true;
+  return done;
 }
 
 /// Of who awaits.
@@ -103,6 +108,10 @@ Status NcclCollectives::still_waits(std::chrono::duration<double> waited) {
 void NcclCollectives::abandon() {
   const std::lock_guard lock(mutex_);
   abandoned_ = true;
+  abort_all();
+}
+
+void NcclCollectives::abort_all() {
   for (const auto& [members, nccl] : communicators_)
     if (nccl) nccl->abort();
 }

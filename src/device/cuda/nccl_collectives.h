@@ -36,6 +36,7 @@ class NcclCollectives final : public DeviceCollectives {
   template <class Ask>
   Status ask(Nccl& nccl, Ask ask);
   Status settle(Nccl& nccl);
+  void abort_all();
   Status still_waits(std::chrono::duration<double> waited);
   void abandon();
   Status all_gather(Nccl& nccl, std::span<std::byte> full);
@@ -55,6 +56,7 @@ class NcclCollectives final : public DeviceCollectives {
   // NCCL is one thread's at a time, and who awaits calls off what who puts in has begun.
   std::mutex mutex_;
   bool abandoned_ = false;
+  bool is_broken_ = false;  ///< a call failed: nobody knows which of them the other ranks have seen
   std::map<std::vector<RankId>, std::unique_ptr<Nccl>> communicators_;  ///< by members
 };
 
