@@ -96,14 +96,16 @@ double CostModel::message_seconds(const Op& op, bool with_latency) const {
                   seconds(hw_.messages_between, part * (members - here) * hw_.ranks));
 }
 
-/// Between GPUs, of which no profile tells: in a machine as quick as copies from its host memory, and between machines
-/// as its network. Sums are added up behind that.
+/// Between GPUs, of which no profile tells: in a machine as quick as copies from its host memory, or as messages where
+/// those are said to be quicker (of a cluster), and between machines as its network. Sums are added up behind that.
 double CostModel::device_collective_seconds(const Op& op, bool with_latency) const {
   const AxisSet axes = plan_.groups[static_cast<std::size_t>(op.group)];
   const double members = plan_.topology.size(axes), here = members_here(axes);
   const double bytes = static_cast<double>(op.bytes), part = bytes / (members - 1);
   const MessageRates between = hw_.messages_between.value_or(MessageRates());
-  const double inside_seconds = part * (here - 1) / hw_.device->h2d_bytes_per_second,
+  const double inside = std::max(hw_.device->h2d_bytes_per_second,
+                                 hw_.messages_inside ? hw_.messages_inside->gather_bytes_per_second : 0);
+  const double inside_seconds = part * (here - 1) / inside,
                between_seconds = part * (members - here) * hw_.ranks / between.gather_bytes_per_second;
   const double adds = op.kind == OpKind::reduce_scatter ? bytes / hw_.device->memory_bytes_per_second : 0;
   const double latency = members > here ? between.latency_seconds : hw_.device->op_overhead_seconds;
