@@ -108,6 +108,7 @@ Status eval(const EvalRequest& request, const std::set<std::string>& given, Worl
   SLUICE_TRY(together(describe(request, given, task)));
   task.config.ranks_of_node = request.options.config.ranks_of_node;
   task.config.devices_apart = request.options.config.devices_apart;
+  task.config.transport = Transport::automatic;
   const std::atomic<bool>& stop = stop_on_signals();
   SLUICE_ASSIGN(auto run, prepare_on_ranks(task.config, world, tell));
   // Not before: their tokens are kept, and who is refused leaves nothing.

@@ -121,6 +121,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
         {"gather", rank_gathers_names[static_cast<std::size_t>(w.gathers)]},
         {"reduce", rank_sums_names[static_cast<std::size_t>(w.sums)]},
         {"received_bytes_per_rank", plan_link_bytes(run.main()).collective}};
+  if (w.meets_in_host) j["ranks"]["transport"] = w.collects_on_device ? "nccl" : "staged";
   if (w.stages() > 1) j["pipeline"] = pipeline_json(run);
   const Schedule& s = run.search.schedule;
   j["schedule"] = {{"group", s.group},
@@ -289,6 +290,10 @@ void print_ranks(const Prepared& run) {
     std::printf("; they add up gradients %s%s; each receives %s a step",
                 w.reduction == Reduction::pass ? "behind every lot" : "behind their last micro-batch", as.c_str(),
                 format_bytes(plan_link_bytes(run.main()).collective).c_str());
+  if (w.meets_in_host)
+    std::printf("\n                transport %s: %s", w.collects_on_device ? "nccl" : "staged",
+                w.collects_on_device ? "gathers and sums go from GPU to GPU, one at a time"
+                                     : "what they give each other goes through host memory");
   std::printf("\n\n");
   if (w.stages() > 1) print_pipeline(run);
 }

@@ -260,6 +260,13 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({rank_gathers_names.begin(), rank_gathers_names.end()}))
       ->capture_default_str()
       ->group("Batch");
+  app->add_option("--transport", o->transport,
+                  "how ranks on GPUs meet: 'staged' (in host memory), 'nccl' (gathers and sums go from GPU to GPU; "
+                  "messages between stages are staged) or 'auto' (nccl where each rank has a GPU of its own and the "
+                  "library is there). The bits are the same")
+      ->check(one_of({transport_names.begin(), transport_names.end()}))
+      ->capture_default_str()
+      ->group("Batch");
   app->add_flag("--zero-plus-plus", o->zero_plus_plus,
                 "--gather int8 and --reduce int4; with --second-copy N, of the ranks of a machine, about 1.5 bytes a "
                 "parameter go between machines each step instead of 8")
@@ -462,6 +469,8 @@ Result<RunConfig> resolve(const RunOptions& o) {
   c.sums = static_cast<RankSums>(reduce - rank_sums_names.begin());
   c.gathers = o.gather == "int8" ? RankGathers::int8 : RankGathers::exact;
   c.context_attention = o.cp_attention == "ring" ? ContextAttention::ring : ContextAttention::ulysses;
+  const auto transport = std::ranges::find(transport_names, o.transport);
+  c.transport = static_cast<Transport>(transport - transport_names.begin());
   if (o.zero_plus_plus && (c.sums == RankSums::bf16 || c.sums == RankSums::native))
     return bad_request("--zero-plus-plus means --reduce int4, and --reduce " + o.reduce +
                        " was given; leave one of them out");

@@ -24,4 +24,12 @@ constexpr std::uint64_t exchange_bytes(std::size_t members, std::uint64_t part_b
   return exchange_blocks * (members - 1) * exchange_block_bytes(members, part_bytes);
 }
 
+/// Device memory that a reduce_scatter in device memory takes for what arrives of the others: as many equal blocks, large
+/// enough that a device is not held up by starting, and together no burden.
+constexpr std::uint64_t device_exchange_bytes(std::size_t members, std::uint64_t part_bytes) {
+  constexpr std::uint64_t wanted = 64u << 20, least = 1u << 20;
+  const std::uint64_t others = std::max<std::uint64_t>(members, 2) - 1;
+  return others * std::min(part_bytes, std::max(wanted / others / 4096 * 4096, least));
+}
+
 }  // namespace sluice

@@ -45,7 +45,8 @@ enum class StateKind : std::uint8_t { parameter, remainder, exp_avg, exp_avg_sq,
 constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_avg", "exp_avg_sq", "gradient"};
 
 /// What works in order and beside the others. compute: the device. h2d, d2h: copies. nvme_read, nvme_write: the drive.
-/// optimizer: CPU AdamW, norms and step control. comm: collectives. commit: syncs and commit records, so that other
+/// optimizer: CPU AdamW, norms and step control. comm: collectives; where those of a device are NCCL's, all of them are
+/// on one lane, since NCCL promises an end only to ranks that issue all of them in one order. commit: syncs and commit records, so that other
 /// writes go on beside them. input: the trainer's tokens. send, receive: messages between two ranks, apart, so that
 /// what is to come does not wait for what is to go.
 enum class LaneKind : std::uint8_t {
@@ -71,9 +72,12 @@ constexpr std::array<const char*, 11> lane_names{"compute", "h2d",    "d2h",   "
 struct Lane {
   LaneKind kind;
   bool windowed = false;
-  /// comm, send, receive: every group has lanes of its own, so that none waits behind another's traffic.
+  /// comm, send, receive: every group has lanes of its own, so that none waits behind another's traffic. comm, -1: that
+  /// of a device, with the collectives of all groups whose buffers lie in its memory.
   std::int32_t group = -1;
 };
+/// Whose collectives are work of a device's queue.
+constexpr bool is_of_device_collectives(const Lane& lane) { return lane.kind == LaneKind::comm && lane.group < 0; }
 
 enum class OpKind : std::uint8_t {
   // compute lane; the unit says which sublayer

@@ -72,10 +72,18 @@ void check_collectives(Findings& findings) {
   const auto add = [&](OpId first, OpId second, const std::string& text) {
     findings.add(Kind::collective_order, first, second, no_buffer, text);
   };
+  const auto queues = std::ranges::count_if(plan.lanes, is_of_device_collectives);
+  if (queues > 1) add(no_op, no_op, "the collectives of the device are on " + std::to_string(queues) + " lanes");
   for (OpId i = 0; i < plan.ops.size() && !findings.full(); ++i) {
     const Op& op = plan.ops[i];
     const bool is_message = sluice::is_message(op.kind);
     if (op.collective < 0 && !is_message) continue;
+    const bool on_device =
+        std::ranges::any_of(op.accesses, [&](const Access& a) { return plan.buffers[a.buffer].tier == Tier::device; });
+    if (queues > 0 && on_device != is_of_device_collectives(plan.lanes[op.lane]))
+      add(i, no_op,
+          describe(plan, i) + (on_device ? " meets in device memory, and not on the device's one lane for that"
+                                         : " is on the lane of collectives in device memory, and meets elsewhere"));
     if (op.group < 0 || static_cast<std::size_t>(op.group) >= plan.groups.size()) {
       add(i, no_op, describe(plan, i) + " has no group");
       continue;
@@ -86,8 +94,8 @@ void check_collectives(Findings& findings) {
     Turns& turn = turns[{op.group, op.peer, op.kind == OpKind::send}];
     if (op.collective != turn.next++)
       add(i, turn.last,
-          describe(plan, i) + (sluice::is_message(op.kind) ? " is message " : " is collective ") + std::to_string(op.collective) + " of its group, in turn " +
-              std::to_string(turn.next - 1));
+          describe(plan, i) + (sluice::is_message(op.kind) ? " is message " : " is collective ") +
+              std::to_string(op.collective) + " of its group, in turn " + std::to_string(turn.next - 1));
     turn.last = i;
     const int use = op.kind == OpKind::send ? 1 : op.kind == OpKind::receive ? 2 : 0;
     const OpId before = on_lane.try_emplace({op.group, use}, i).first->second;
@@ -96,7 +104,8 @@ void check_collectives(Findings& findings) {
     for (const int other : use == 0 ? std::vector<int>{1, 2} : std::vector<int>{0})
       if (const auto found = on_lane.find({op.group, other}); found != on_lane.end())
         add(found->second, i,
-            describe(plan, found->second) + " and " + describe(plan, i) + " use one group for messages and collectives");
+            describe(plan, found->second) + " and " + describe(plan, i) +
+                " use one group for messages and collectives");
     if (plan.lanes[op.lane].windowed) add(i, no_op, describe(plan, i) + " meets on a windowed lane");
   }
 }

@@ -22,8 +22,9 @@ double streamed_bytes(const StepPlan& plan, const Op& op) {
 bool is_streamed(OpKind kind) { return kind >= OpKind::quantize && kind <= OpKind::accumulate; }
 bool is_compute(OpKind kind) { return kind <= OpKind::accumulate; }
 
-bool runs_on_device(LaneKind kind, const HardwareProfile& hw) {
-  return hw.device.has_value() && (kind == LaneKind::compute || kind == LaneKind::h2d || kind == LaneKind::d2h);
+bool runs_on_device(const Lane& lane, const HardwareProfile& hw) {
+  return hw.device.has_value() && (lane.kind == LaneKind::compute || lane.kind == LaneKind::h2d ||
+                                   lane.kind == LaneKind::d2h || is_of_device_collectives(lane));
 }
 
 HostRates host_rates(const HardwareProfile& hw) {
@@ -82,13 +83,18 @@ double CostModel::members_here(AxisSet axes) const {
   return members;
 }
 
-/// Messages inside the machine and between machines go beside each other; the ranks of a machine share its network.
-double CostModel::message_seconds(const Op& op, bool with_latency) const {
+/// Of a collective: what a rank sends to others of its machine, and what the ranks of a machine, which share its
+/// network, send elsewhere. In a ring each sends to one neighbour, and of a group's on a machine one has it elsewhere.
+CostModel::Sent CostModel::sent(const Op& op) const {
   const AxisSet axes = plan_.groups[static_cast<std::size_t>(op.group)];
-  const double members = plan_.topology.size(axes), here = members_here(axes);
-  // To one neighbour each; of those of a machine one has it elsewhere.
-  const bool is_shift = op.kind == OpKind::ring_shift;
-  const double part = static_cast<double>(op.bytes) / (is_shift ? 1 : members - 1);
+  const double members = plan_.topology.size(axes), here = members_here(axes), bytes = static_cast<double>(op.bytes);
+  if (op.kind == OpKind::ring_shift) return {here > 1 ? bytes : 0, here < members ? bytes * hw_.ranks / here : 0};
+  const double part = bytes / (members - 1);
+  return {part * (here - 1), part * (members - here) * hw_.ranks};
+}
+
+/// Messages inside the machine and between machines go beside each other.
+double CostModel::message_seconds(const Op& op, bool with_latency) const {
   const auto seconds = [&](const std::optional<MessageRates>& measured, double bytes) {
     const MessageRates rates = measured.value_or(MessageRates());
     const bool gathers = op.kind != OpKind::reduce_scatter;
@@ -96,11 +102,23 @@ double CostModel::message_seconds(const Op& op, bool with_latency) const {
                       : (with_latency ? rates.latency_seconds : 0) +
                             bytes / (gathers ? rates.gather_bytes_per_second : rates.reduce_bytes_per_second);
   };
-  if (is_shift)
-    return std::max(seconds(hw_.messages_inside, here > 1 ? part : 0),
-                    seconds(hw_.messages_between, here < members ? part * hw_.ranks / here : 0));
-  return std::max(seconds(hw_.messages_inside, part * (here - 1)),
-                  seconds(hw_.messages_between, part * (members - here) * hw_.ranks));
+  const Sent bytes = sent(op);
+  return std::max(seconds(hw_.messages_inside, bytes.inside), seconds(hw_.messages_between, bytes.between));
+}
+
+/// Between GPUs, of which no profile tells: in a machine as quick as copies from its host memory, or as messages where
+/// those are said to be quicker (of a cluster), and between machines as its network. Sums are added up behind that.
+double CostModel::device_collective_seconds(const Op& op, bool with_latency) const {
+  const MessageRates between = hw_.messages_between.value_or(MessageRates());
+  const double inside = std::max(hw_.device->h2d_bytes_per_second,
+                                 hw_.messages_inside ? hw_.messages_inside->gather_bytes_per_second : 0);
+  const Sent bytes = sent(op);
+  const double inside_seconds = bytes.inside / inside,
+               between_seconds = bytes.between / between.gather_bytes_per_second;
+  const double adds =
+      op.kind == OpKind::reduce_scatter ? static_cast<double>(op.bytes) / hw_.device->memory_bytes_per_second : 0;
+  const double latency = bytes.between > 0 ? between.latency_seconds : hw_.device->op_overhead_seconds;
+  return std::max(inside_seconds, between_seconds) + adds + (with_latency ? latency : 0);
 }
 
 /// Between two ranks: of a GPU's link or a network each direction is one's own.
@@ -118,7 +136,7 @@ double CostModel::message_to_peer_seconds(const Op& op, bool with_latency) const
 OpCost CostModel::cost(const Op& op) const {
   OpCost c;
   double bytes = static_cast<double>(op.bytes), memory = 0, busy = 1;
-  const bool on_device = runs_on_device(plan_.lanes[op.lane].kind, hw_);
+  const bool on_device = runs_on_device(plan_.lanes[op.lane], hw_);
   const double overhead = on_device ? hw_.device->op_overhead_seconds : hw_.op_overhead_seconds;
   switch (op.kind) {
     case OpKind::load_tokens:
@@ -169,6 +187,12 @@ OpCost CostModel::cost(const Op& op) const {
     case OpKind::reduce_scatter:
     case OpKind::all_to_all:
     case OpKind::ring_shift:
+      if (on_device) {
+        c.seconds = device_collective_seconds(op, true) + overhead;
+        c.network_seconds = device_collective_seconds(op, false);
+        c.group = device_queue;
+        break;
+      }
       c.seconds = (hw_.ranks_apart ? message_seconds(op, true) : bytes / hw_.memory_bytes_per_second) + overhead;
       c.network_seconds = hw_.ranks_apart ? message_seconds(op, false) : 0;
       c.group = op.group;

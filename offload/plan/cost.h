@@ -25,6 +25,8 @@ struct OpCost {
   double network_seconds = 0;                         ///< of messages, at the full rate
   std::int32_t group = -1;                            ///< whose messages they are
 };
+/// As a group: all that the collectives of a device are, one after the other. No group has that number.
+constexpr std::int32_t device_queue = 64;
 
 /// What the host does for steps, alone or beside a GPU.
 struct HostRates {
@@ -42,7 +44,12 @@ class CostModel {
  private:
   double compute_seconds(const Op& op) const;
   double members_here(AxisSet axes) const;
+  struct Sent {
+    double inside = 0, between = 0;
+  };
+  Sent sent(const Op& op) const;
   double message_seconds(const Op& op, bool with_latency) const;
+  double device_collective_seconds(const Op& op, bool with_latency) const;
   double message_to_peer_seconds(const Op& op, bool with_latency) const;
   double copy_rate(bool down) const;
   double flops(const Op& op) const;
@@ -72,7 +79,7 @@ bool is_compute(OpKind kind);
 bool is_streamed(OpKind kind);
 
 /// Whether ops of such a lane run in queues of a GPU.
-bool runs_on_device(LaneKind kind, const HardwareProfile& hw);
+bool runs_on_device(const Lane& lane, const HardwareProfile& hw);
 
 /// How many times longer a copy takes while the other direction copies too; 1 where links are the CPU's own copies.
 double both_ways_slowdown(const HardwareProfile& hw);

@@ -220,7 +220,7 @@ class Simulator {
   struct Member {
     Member(const StepPlan& p, const HardwareProfile& hw, std::uint32_t count)
         : plan(p), program(p, count), iterations(count) {
-      for (const Lane& lane : p.lanes) on_device.push_back(runs_on_device(lane.kind, hw));
+      for (const Lane& lane : p.lanes) on_device.push_back(runs_on_device(lane, hw));
       const CostModel model(p, hw);
       for (const Op& op : p.ops) costs.push_back(model.cost(op));
       for (Iteration& i : iterations) i.left = p.ops.size();

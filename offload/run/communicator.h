@@ -4,6 +4,7 @@
 // Every call is blocking, has a deadline and is woken by cancel(). On each channel the ranks meet in the same order.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -56,6 +57,10 @@ class Communicator {
   /// Sends and receives at the same time, so that no order among the members can lead to a standstill. What one member
   /// sends another on a channel arrives in the order in which it was sent. Errors: fault where sizes differ.
   virtual Status exchange(std::int32_t channel, std::span<const Outgoing> out, std::span<const Incoming> in) = 0;
+
+  /// For who waits for other ranks by other means (DeviceCollectives): the error that a collective would end with which
+  /// has waited for so long, if any. From any thread, while the session lasts.
+  virtual Status still_waits(std::chrono::duration<double> waited) = 0;
 
   /// Of a channel: how many ranks meet there, and which of them this one is.
   virtual std::size_t members(std::int32_t channel) const = 0;

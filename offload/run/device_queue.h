@@ -28,6 +28,9 @@ class DeviceQueue {
   };
   /// Sleeps until the mark, which is set, is reached. The error is what failed on the device by then.
   virtual Result<Ran> await(std::uint64_t mark) = 0;
+  /// Of a run that has failed, by who awaits: what is in the queue ends, though other ranks may never come to it, and
+  /// has ended when this returns. What it would have written is not certain.
+  virtual void abandon() {}
 };
 
 }  // namespace sluice

@@ -85,6 +85,8 @@ Status Executor::Impl::check_parts(const StepPlan& plan) const {
   if (!plan.groups.empty() && parts.communicator == nullptr)
     return bad_request("the plan meets " + std::to_string(plan.topology.ranks()) +
                        " ranks, and there is no communicator");
+  if (std::ranges::any_of(plan.lanes, is_of_device_collectives) && parts.device_collectives == nullptr)
+    return bad_request("the plan's ranks meet in device memory, and nothing carries that");
   for (OpId id = 0; id < plan.ops.size(); ++id) {
     const Op& op = plan.ops[id];
     const bool updates = op.kind == OpKind::update && plan.lanes[op.lane].kind == LaneKind::compute;
@@ -105,7 +107,9 @@ Status Executor::begin(const StepPlan& plan) {
   Impl& impl = *impl_;
   if (impl.run) return bad_request("a plan is bound already; end it first");
   // First of all: ranks that meet prepare as often as each other, also where one of them is refused.
-  const bool sums_natively = std::ranges::any_of(plan.ops, [](const Op& op) { return op.sums == RankSums::native; });
+  const bool sums_natively = std::ranges::any_of(plan.ops, [&](const Op& op) {
+    return op.sums == RankSums::native && !is_of_device_collectives(plan.lanes[op.lane]);
+  });
   if (impl.parts.communicator != nullptr)
     SLUICE_TRY(impl.parts.communicator->prepare(plan.topology, plan.groups, sums_natively));
   SLUICE_TRY(impl.check_parts(plan));
@@ -138,7 +142,10 @@ Status Executor::begin(const StepPlan& plan) {
 void Executor::Impl::find_queues(const StepPlan& plan) {
   queues.assign(plan.lanes.size(), nullptr);
   for (std::size_t i = 0; i < plan.lanes.size(); ++i)
-    if (parts.backend != nullptr) queues[i] = parts.backend->queue(plan.lanes[i].kind);
+    if (is_of_device_collectives(plan.lanes[i]))
+      queues[i] = &parts.device_collectives->queue();
+    else if (parts.backend != nullptr)
+      queues[i] = parts.backend->queue(plan.lanes[i].kind);
 }
 
 void Executor::Impl::start_lanes() {
@@ -169,6 +176,9 @@ void Executor::Impl::run_lane(LaneId lane) {
       std::string(lane_names[static_cast<std::size_t>(what.kind)]) + "." + std::to_string(run->plan().topology.rank());
   pthread_setname_np(pthread_self(), name.c_str());
   if (what.kind != LaneKind::compute) ask_for_short_turns();
+  if (is_of_device_collectives(what))
+    if (const Status met = parts.device_collectives->connect(run->plan(), lane, *parts.communicator); !met.ok())
+      run->stop(met.error());
   if (drive_lanes[lane])
     drive_lanes[lane]->run();
   else if (queue_lanes[lane])

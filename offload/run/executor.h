@@ -21,6 +21,7 @@
 #include "offload/plan/simulate.h"
 #include "offload/run/bound_plan.h"
 #include "offload/run/communicator.h"
+#include "offload/run/device_collectives.h"
 #include "offload/run/device_queue.h"
 #include "offload/run/memory.h"
 #include "offload/run/moved_bytes.h"
@@ -94,12 +95,13 @@ struct ExecutorOptions {
 /// What an executor works on. All must outlive it.
 struct ExecutorParts {
   Memory* memory = nullptr;
-  SwapStore* store = nullptr;            ///< may be null for plans without nvme buffers
-  ComputeBackend* backend = nullptr;     ///< may be null for plans that compute nothing
-  Communicator* communicator = nullptr;  ///< may be null for plans of one rank
-  StepSource* source = nullptr;          ///< may be null for plans without load_tokens and step_end
-  CommitSink* commit_sink = nullptr;     ///< may be null: commit ops then only flip the slots
-  std::vector<OptimizerUnit> units;      ///< [unit of the plan]; may be empty for plans without update ops
+  SwapStore* store = nullptr;                       ///< may be null for plans without nvme buffers
+  ComputeBackend* backend = nullptr;                ///< may be null for plans that compute nothing
+  Communicator* communicator = nullptr;             ///< may be null for plans of one rank
+  DeviceCollectives* device_collectives = nullptr;  ///< may be null for plans that have none on a device's lane
+  StepSource* source = nullptr;                     ///< may be null for plans without load_tokens and step_end
+  CommitSink* commit_sink = nullptr;                ///< may be null: commit ops then only flip the slots
+  std::vector<OptimizerUnit> units;                 ///< [unit of the plan]; may be empty for plans without update ops
 };
 
 /// One rank: a thread per lane of its plan. Public functions are for one controlling thread, but

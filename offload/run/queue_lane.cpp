@@ -73,10 +73,17 @@ void QueueLane::collect() {
       // until it has ended.
       if (!progress.await(run_.collector(lane_), run_.put_in_source(lane_), mark)) {
         complete_.wait(false);
-        if (progress.count(run_.put_in_source(lane_)) < mark) return;
+        if (progress.count(run_.put_in_source(lane_)) < mark) {
+          if (failed) queue_.abandon();  // what was put in since
+          return;
+        }
       }
       const Result<DeviceQueue::Ran> ran = queue_.await(mark);
-      if (!ran.ok() && !failed) failed = !fail(op, ran.error());
+      if (!ran.ok() && !failed) {
+        failed = !fail(op, ran.error());
+        // Not before everyone knows: what follows on other lanes would take for data what is none.
+        queue_.abandon();
+      }
       if (!failed) run_.finish_op(lane_, op, iteration, *ran);
     }
 }

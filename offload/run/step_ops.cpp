@@ -129,6 +129,11 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
 }
 
 Status StepOps::put_in(const BoundOp& op, const StepParams& params, DeviceQueue& queue) {
+  if (is_of_device_collectives(plan_->lanes[op.op->lane])) {
+    SLUICE_TRY(parts_.device_collectives->put_in(*op.op, op.operands));
+    add(collective_, op.op->bytes);
+    return success();
+  }
   if (op.op->kind == OpKind::update)
     return params.update_step == 0 ? success() : parts_.backend->update(bind_update(op, params), params);
   if (op.op->kind != OpKind::copy) return parts_.backend->run(*plan_, *op.op, op.operands, params);

@@ -134,6 +134,10 @@ class Session {
     if (cancelled_) found->cancel(*cancelled_);
     return found;
   }
+  std::optional<std::string> cancelled() {
+    const std::lock_guard lock(mutex_);
+    return cancelled_;
+  }
   void cancel(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (!cancelled_) cancelled_ = reason;
@@ -256,6 +260,19 @@ class InProcessCommunicator final : public Communicator {
       if (taken.ok()) taken = p.channel->take(p.position, message, deadline_.load(), rank_, group);
     // Another thread may be sending.
     return out.empty() ? taken : p.channel->delivered(p.position, deadline_.load(), rank_, group, taken);
+  }
+
+  Status still_waits(std::chrono::duration<double> waited) override {
+    std::shared_ptr<Session> session;
+    {
+      const std::lock_guard lock(mutex_);
+      session = session_;
+    }
+    if (const auto reason = session->cancelled()) return Error{ErrorCode::cancelled, *reason};
+    const std::chrono::seconds deadline = deadline_.load();
+    if (waited <= deadline) return success();
+    return fault("rank " + std::to_string(rank_) + " waited " + std::to_string(deadline.count()) +
+                 " s for the other ranks");
   }
 
   std::size_t members(std::int32_t group) const override { return place(group).channel->members(); }

@@ -255,6 +255,15 @@ Status MpiCommunicator::interrupted() {
   return check_cancelled();
 }
 
+Status MpiCommunicator::still_waits(std::chrono::duration<double> waited) {
+  SLUICE_TRY(alarm_.check());
+  SLUICE_TRY(interrupted());
+  const std::chrono::seconds deadline = deadline_.load();
+  if (waited <= deadline) return success();
+  return fault("rank " + std::to_string(rank_) + " waited " + std::to_string(deadline.count()) +
+               " s for the other ranks");
+}
+
 Status MpiCommunicator::check_cancelled() {
   const std::lock_guard lock(mutex_);
   const auto found = cancelled_.find(session_);

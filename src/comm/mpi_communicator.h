@@ -41,6 +41,7 @@ class MpiCommunicator final : public Communicator {
                         std::span<std::byte> room, RankSums sums) override;
   Status sum(std::int32_t channel, std::span<std::int64_t> values) override;
   Status exchange(std::int32_t channel, std::span<const Outgoing> out, std::span<const Incoming> in) override;
+  Status still_waits(std::chrono::duration<double> waited) override;
   std::size_t members(std::int32_t channel) const override { return at(channel).members.size(); }
   std::size_t position(std::int32_t channel) const override { return at(channel).position; }
   void cancel(const std::string& reason) override;

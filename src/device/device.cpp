@@ -7,6 +7,7 @@
 #ifdef SLUICE_HAS_CUDA
 #include "src/device/cuda/backend.h"
 #include "src/device/cuda/bench.h"
+#include "src/device/cuda/nccl_collectives.h"
 #endif
 
 namespace sluice {
@@ -39,6 +40,10 @@ class GpuDevice final : public Device {
                                                        const SublayerOptions& options) override {
     SLUICE_ASSIGN(std::unique_ptr<CudaBackend> backend, CudaBackend::create(*device_, model, rope, options));
     return std::unique_ptr<ComputeBackend>(std::move(backend));
+  }
+  Result<std::unique_ptr<DeviceCollectives>> make_collectives() override {
+    SLUICE_ASSIGN(std::unique_ptr<NcclCollectives> made, NcclCollectives::create(*device_));
+    return std::unique_ptr<DeviceCollectives>(std::move(made));
   }
   Result<std::unique_ptr<DeviceBench>> make_bench(int, const KernelChoices& made) override {
     return CudaBench::create(*device_, made);
@@ -94,6 +99,15 @@ Result<int> count_devices(const std::string& name) {
   }
 #endif
   return 1;
+}
+
+Status check_device_collectives() {
+#ifdef SLUICE_HAS_CUDA
+  const auto nccl = kernels::cuda::Nccl::open();
+  return nccl.ok() ? success() : Status(nccl.error());
+#else
+  return bad_request("this sluice was built without CUDA");
+#endif
 }
 
 std::vector<std::string> visible_gpus() {

@@ -28,6 +28,10 @@ class Device {
   /// `model` and the tables outlive it, which lie in the device's memory.
   virtual Result<std::unique_ptr<ComputeBackend>> make_backend(const ModelSpec& model, const RopeView& rope,
                                                                const SublayerOptions& options) = 0;
+  /// For one rank that has the device to itself. bad_request where there is no such thing as NCCL here.
+  virtual Result<std::unique_ptr<DeviceCollectives>> make_collectives() {
+    return bad_request("the CPU's memory is the host's, where ranks meet; leave --transport out");
+  }
   /// `threads`: of the CPU. Choices that were made before are kept, others are made by timing.
   virtual Result<std::unique_ptr<DeviceBench>> make_bench(int threads, const KernelChoices& made) = 0;
 
@@ -43,6 +47,8 @@ class Device {
 /// How many devices a name is of: of "cuda" all GPUs, round which the ranks of a machine go; of others one. bad_request
 /// as above.
 Result<int> count_devices(const std::string& name);
+/// bad_request in one line where ranks can not meet in the memory of devices: no NCCL, or one that is too old.
+Status check_device_collectives();
 /// What tells the GPUs that this process is shown from all others of the machine; none where there are none.
 std::vector<std::string> visible_gpus();
 /// Of those, the one of a rank, by its place among the ranks of its machine.

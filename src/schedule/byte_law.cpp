@@ -134,15 +134,16 @@ class Law {
     // Every replica of a shard group adds up a part of the shard for all of them.
     const std::uint64_t sums = sums_of_step(), part_bytes = shard_bytes / work_.replicas();
     const bool in_bits = work_.sums == RankSums::int4 && work_.shards() > 1;
-    const RankSums sent = work_.exchanges ? work_.sums : RankSums::tree;  // in one process they read each other's fp32
+    const RankSums sent =
+        work_.sends_sums() ? work_.sums : RankSums::tree;  // in one process they read each other's fp32
     const std::uint64_t part_sent = wire_bytes(sent, part_bytes), shard_sent = wire_bytes(sent, shard_bytes);
     if (in_bits) gradient_in_bits(u, sums);
     const std::uint64_t over_shards = in_bits ? 0 : shard_sent * (work_.shards() - 1u);
     b_.collective += sums * (over_shards + (part_sent + part_bytes) * (work_.replicas() - 1u));
-    if (in_bits && work_.meets_in_host && work_.replicas() > 1) {
+    if (in_bits && work_.stages_collectives() && work_.replicas() > 1) {
       b_.d2h += sums * shard_bytes;
       b_.h2d += sums * shard_bytes;
-    } else if (!in_bits && work_.meets_in_host && work_.data_ranks() > 1) {
+    } else if (!in_bits && work_.stages_collectives() && work_.data_ranks() > 1) {
       b_.d2h += sums * work_.full_numel(u) * 4;
       b_.h2d += sums * shard_bytes;
     }
@@ -163,7 +164,7 @@ class Law {
     const std::uint64_t piece = quantized_bytes(static_cast<std::int64_t>(work_.shard_numel(u)), reduced_blocks);
     const RankId close = work_.close_ranks(), groups = work_.far_groups();
     b_.collective += sums * piece * (groups * (close - 1u) + groups - 1u);
-    if (!work_.meets_in_host) return;
+    if (!work_.stages_collectives()) return;
     const std::uint64_t staged = (close > 1 ? close * groups : 0u) + (groups > 1 ? groups : 0u);
     b_.d2h += sums * piece * staged;
     b_.h2d += sums * piece * staged;
@@ -230,7 +231,7 @@ class Law {
       const auto lots = static_cast<std::uint64_t>(work_.lots);
       const std::uint64_t part = copied.numel * 4 / copied.copies;
       b_.collective += lots * (on_wire(part) + part) * (copied.copies - 1u);
-      if (!work_.meets_in_host) continue;
+      if (!work_.stages_collectives()) continue;
       b_.d2h += lots * copied.numel * 4;
       b_.h2d += lots * copied.numel * 4;
     }
@@ -250,31 +251,33 @@ class Law {
     const std::uint64_t bytes =
         micro_batches * (saved.mixed.bytes + saved.attended.bytes) * (choice(u).saved == Saved::recompute ? 3 : 2);
     b_.collective += bytes / work_.context_ranks() * (work_.context_ranks() - 1u);
-    if (!work_.meets_in_host) return;
+    if (!work_.stages_collectives()) return;
     b_.d2h += bytes;
     b_.h2d += bytes;
   }
   void shifted(std::uint64_t bytes) {
     b_.collective += bytes;
-    if (!work_.meets_in_host) return;
+    if (!work_.stages_collectives()) return;
     b_.d2h += bytes;
     b_.h2d += bytes;
   }
-  std::uint64_t on_wire(std::uint64_t bytes) const { return work_.exchanges ? wire_bytes(work_.sums, bytes) : bytes; }
+  std::uint64_t on_wire(std::uint64_t bytes) const {
+    return work_.sends_sums() ? wire_bytes(work_.sums, bytes) : bytes;
+  }
   void gathered(std::uint64_t count, std::uint64_t part_bytes, RankId members) {
     b_.collective += count * part_bytes * (members - 1u);
     through_host(count, part_bytes, members);
   }
   void reduced(std::uint64_t count, std::uint64_t part_bytes, RankId members) {
     b_.collective += count * on_wire(part_bytes) * (members - 1u);
-    if (!work_.meets_in_host) return;
+    if (!work_.stages_collectives()) return;
     b_.d2h += count * part_bytes * members;
     b_.h2d += count * part_bytes;
   }
 
   /// `count` gathers over so many members: the own part up, and the others' down.
   void through_host(std::uint64_t count, std::uint64_t part_bytes, std::uint64_t members) {
-    if (!work_.meets_in_host || members == 1) return;
+    if (!work_.stages_collectives() || members == 1) return;
     b_.d2h += count * part_bytes;
     b_.h2d += count * part_bytes * (members - 1);
   }

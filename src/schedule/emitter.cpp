@@ -16,11 +16,11 @@ Part Emitter::buffer(std::string name, Tier tier, std::uint64_t bytes, Life life
   return {static_cast<BufferId>(plan_.buffers.size() - 1), 0, bytes, Slot::current};
 }
 
-/// Of those between ranks each group has its own.
+/// Of those between ranks each group has its own, and a device one for all (group -1).
 LaneId Emitter::lane_of(LaneKind kind, std::int32_t group) {
   const bool is_of_group = kind == LaneKind::comm || kind == LaneKind::send || kind == LaneKind::receive;
   const std::size_t at =
-      static_cast<std::size_t>(kind) + (is_of_group ? static_cast<std::size_t>(group) : 0) * lane_names.size();
+      static_cast<std::size_t>(kind) + (is_of_group ? static_cast<std::size_t>(group + 1) : 0) * lane_names.size();
   if (lanes_.size() <= at) lanes_.resize(at + 1, -1);
   if (lanes_[at] < 0) {
     lanes_[at] = static_cast<std::int32_t>(plan_.lanes.size());
@@ -33,7 +33,14 @@ LaneId Emitter::lane_of(LaneKind kind, std::int32_t group) {
 Op& Emitter::op(OpKind kind, LaneKind lane, UnitId unit) { return append(kind, lane_of(lane, -1), unit); }
 
 Op& Emitter::collective(OpKind kind, std::int32_t group, UnitId unit, LaneKind lane) {
-  Op& op = append(kind, lane_of(lane, group), unit);
+  return numbered(append(kind, lane_of(lane, group), unit), group);
+}
+
+Op& Emitter::device_collective(OpKind kind, std::int32_t group, UnitId unit) {
+  return numbered(append(kind, lane_of(LaneKind::comm, -1), unit), group);
+}
+
+Op& Emitter::numbered(Op& op, std::int32_t group) {
   met_.resize(std::max<std::size_t>(met_.size(), static_cast<std::size_t>(group) + 1));
   op.group = group;
   op.collective = met_[static_cast<std::size_t>(group)]++;

@@ -50,6 +50,8 @@ class Emitter {
   Op& op(OpKind kind, LaneKind lane, UnitId unit = -1);
   /// The next collective of a group of the plan, on the group's lane or, where another is named, there.
   Op& collective(OpKind kind, std::int32_t group, UnitId unit = -1, LaneKind lane = LaneKind::comm);
+  /// The same on the lane of the device.
+  Op& device_collective(OpKind kind, std::int32_t group, UnitId unit);
   /// The next message to, or from, a member of a group, on the group's lane for that.
   Op& send(std::int32_t group, RankId to, const Part& part, UnitId unit, int micro_batch = -1);
   void receive(std::int32_t group, RankId from, const Part& part, UnitId unit, int micro_batch = -1);
@@ -68,6 +70,7 @@ class Emitter {
 
  private:
   Op& append(OpKind kind, LaneId lane, UnitId unit);
+  Op& numbered(Op& op, std::int32_t group);
   Op& message(OpKind kind, std::int32_t group, RankId peer, const Part& part, UnitId unit, int micro_batch);
   LaneId lane_of(LaneKind kind, std::int32_t group);
   void note_lives();

@@ -143,17 +143,18 @@ Part GradientMoves::reduced(UnitId u, const Part& gradient) {
     return work_.shards() == 1 ? gradient : device(label(u, "gradient.shard"), work_.shard_numel(u) * 4, life);
   };
   Part sum = gradient;
-  if (work_.meets_in_host) {
+  const bool staged = work_.stages_collectives();
+  if (staged) {
     sum = stage(label(u, "gradient"), gradient.bytes);
     emit_.move(OpKind::copy, LaneKind::d2h, u, gradient, sum);
   }
   if (work_.shards() > 1) {
-    const Part shard = work_.meets_in_host ? own_part(sum, sharding_group) : on_device();
+    const Part shard = staged ? own_part(sum, sharding_group) : on_device();
     reduce_parts(u, sum, shard, sharding_group);
     sum = shard;
   }
   if (work_.replicas() > 1) add_met(u, sum, replica_group);
-  if (!work_.meets_in_host) return sum;
+  if (!staged) return sum;
   const Part shard = on_device();
   emit_.move(OpKind::copy, LaneKind::h2d, u, sum, shard);
   return shard;

@@ -103,6 +103,11 @@ Part RankMoves::own_part(const Part& whole, std::int32_t group) const {
   return whole.slice(work_.topology.position(axes) * part, part);
 }
 
+Op& RankMoves::meet(OpKind kind, std::int32_t group, UnitId u, const Part& part) {
+  const bool on_device = work_.collects_on_device && emit_.at(part).tier == Tier::device;
+  return on_device ? emit_.device_collective(kind, group, u) : emit_.collective(kind, group, u);
+}
+
 void RankMoves::gather_parts(UnitId u, const Part& whole, std::int32_t group) {
   const Part own = own_part(whole, group);
   const std::uint64_t before = own.offset - whole.offset, after = before + own.bytes;
@@ -111,15 +116,15 @@ void RankMoves::gather_parts(UnitId u, const Part& whole, std::int32_t group) {
     if (after < of.bytes) visit(of.slice(after, of.bytes - after));
   };
   Part met = whole;
-  if (work_.meets_in_host) {
+  if (work_.stages_collectives()) {
     met = stage(label(u, "gathered"), whole.bytes);
     emit_.move(OpKind::copy, LaneKind::d2h, u, own, own_part(met, group));
   }
-  Op& op = emit_.collective(OpKind::all_gather, group, u);
+  Op& op = meet(OpKind::all_gather, group, u, met);
   op.bytes = whole.bytes - own.bytes;
   Emitter::touch(op, own_part(met, group), Role::dst, Mode::read);
   each_other(met, [&](const Part& part) { Emitter::touch(op, part, Role::dst, Mode::write); });
-  if (!work_.meets_in_host) return;
+  if (!work_.stages_collectives()) return;
   Op& down = emit_.op(OpKind::copy, LaneKind::h2d, u);
   std::vector<Part> from;
   each_other(met, [&](const Part& part) { from.push_back(part); });
@@ -128,14 +133,16 @@ void RankMoves::gather_parts(UnitId u, const Part& whole, std::int32_t group) {
 
 void RankMoves::reduce_parts(UnitId u, const Part& whole, const Part& own, std::int32_t group) {
   const RankId members = work_.topology.size(emit_.plan().groups[static_cast<std::size_t>(group)]);
-  Op& op = emit_.collective(OpKind::reduce_scatter, group, u);
+  Op& op = meet(OpKind::reduce_scatter, group, u, whole);
   op.sums = work_.sums == RankSums::int4 ? RankSums::tree : work_.sums;  // what goes in bits has ops of its own
-  op.bytes = (work_.exchanges ? wire_bytes(op.sums, own.bytes) : own.bytes) * (members - 1u);
+  op.bytes = (work_.sends_sums() ? wire_bytes(op.sums, own.bytes) : own.bytes) * (members - 1u);
   Emitter::touch(op, whole, Role::src, Mode::read);
   Emitter::touch(op, own, Role::dst, Mode::write);
-  if (!work_.exchanges) return;
-  const std::uint64_t room = exchange_bytes(members, own.bytes);
-  Emitter::touch(op, emit_.buffer(label(u, "exchange"), Tier::host, room, Life::brief), Role::workspace, Mode::write);
+  const bool on_device = is_of_device_collectives(emit_.plan().lanes[op.lane]);
+  if (!work_.sends_sums() || (on_device && op.sums == RankSums::native)) return;
+  const std::uint64_t room = on_device ? device_exchange_bytes(members, own.bytes) : exchange_bytes(members, own.bytes);
+  Emitter::touch(op, emit_.buffer(label(u, "exchange"), on_device ? Tier::device : Tier::host, room, Life::brief),
+                 Role::workspace, Mode::write);
 }
 
 void RankMoves::exchange_parts(UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
@@ -151,18 +158,18 @@ void RankMoves::shift_part(UnitId u, const Part& from, const Part& to, std::int3
 void RankMoves::carry(OpKind kind, UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
                       RankSums sums, std::uint64_t arrives) {
   Part given = from, taken = to;
-  if (work_.meets_in_host) {
+  if (work_.stages_collectives()) {
     given = stage(label(u, "given"), from.bytes);
     taken = stage(label(u, "taken"), to.bytes);
     emit_.move(OpKind::copy, LaneKind::d2h, u, from, given);
   }
-  Op& op = emit_.collective(kind, group, u);
+  Op& op = meet(kind, group, u, given);
   op.pieces = static_cast<std::int32_t>(pieces);
   op.sums = sums;
   op.bytes = arrives;
   Emitter::touch(op, given, Role::src, Mode::read);
   Emitter::touch(op, taken, Role::dst, Mode::write);
-  if (work_.meets_in_host) emit_.move(OpKind::copy, LaneKind::h2d, u, taken, to);
+  if (work_.stages_collectives()) emit_.move(OpKind::copy, LaneKind::h2d, u, taken, to);
 }
 
 Part RankMoves::quantized(UnitId u, const Part& from, std::int64_t numel, std::int64_t pieces, const Quantization& q,
@@ -186,13 +193,13 @@ void RankMoves::add_met(UnitId u, const Part& whole, std::int32_t group) {
   const Part own = own_part(whole, group);
   reduce_parts(u, whole, own, group);
   // Whoever reads any of it waits for the gather, on all ranks alike, whichever part is their own.
-  Op& op = emit_.collective(OpKind::all_gather, group, u);
+  Op& op = meet(OpKind::all_gather, group, u, whole);
   op.bytes = whole.bytes - own.bytes;
   Emitter::touch(op, whole, Role::dst, Mode::read_write);
 }
 
 void RankMoves::add_in_place(UnitId u, const Part& whole, std::int32_t group) {
-  if (!work_.meets_in_host) return add_met(u, whole, group);
+  if (!work_.stages_collectives()) return add_met(u, whole, group);
   const Part met = stage(label(u, "added"), whole.bytes);
   emit_.move(OpKind::copy, LaneKind::d2h, u, whole, met);
   add_met(u, met, group);
@@ -201,7 +208,7 @@ void RankMoves::add_in_place(UnitId u, const Part& whole, std::int32_t group) {
 
 Part RankMoves::reduced_part(UnitId u, const Part& whole, const std::string& name, std::int32_t group) {
   const Part sum = device(name, own_part(whole, group).bytes);
-  if (!work_.meets_in_host) {
+  if (!work_.stages_collectives()) {
     reduce_parts(u, whole, sum, group);
     return sum;
   }

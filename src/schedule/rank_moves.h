@@ -145,6 +145,8 @@ class RankMoves {
   Part receive(std::int32_t group, RankId from, std::uint64_t bytes, const std::string& name, UnitId u, int mb = -1);
   Part landed(const Part& arrived, const std::string& name, UnitId u, int mb = -1);
 
+  /// Of what lies in device memory, unless it was staged: where such collectives are a device's, all are on one lane.
+  Op& meet(OpKind kind, std::int32_t group, UnitId u, const Part& part);
   /// The other members' parts of it arrive; they have no contents yet. Through host memory where ranks meet there.
   void gather_parts(UnitId u, const Part& whole, std::int32_t group);
   /// Of what every member of the group has of `whole`, which is where they meet, the sum of this one's part.

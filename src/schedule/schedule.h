@@ -110,6 +110,7 @@ struct Workload {
   bool splits_backward = false;                    ///< backward passes come in halves: which ops are measured
   bool exchanges = false;                          ///< ranks share no memory: sums over them need room of their own
   bool meets_in_host = false;                      ///< what ranks give each other goes through their host memory
+  bool collects_on_device = false;                 ///< but for collectives, which are a lane of the device (NCCL)
   Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
   MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
   std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives
@@ -132,6 +133,9 @@ struct Workload {
   /// That rotary tables are made for.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.whole(); }
   RankId ranks() const { return topology.ranks(); }
+  bool stages_collectives() const { return meets_in_host && !collects_on_device; }
+  /// Sums go as messages, and take room for what arrives.
+  bool sends_sums() const { return exchanges || collects_on_device; }
   RankId stages() const { return topology.size(pipeline_axes); }
   /// Of a stage: that have parts of the batch, or slices of them, and between them, or each, all its parameters.
   RankId data_ranks() const { return topology.size(data_axes); }

@@ -323,8 +323,12 @@ std::vector<std::string> check_cancelling(World& world, RankId rank) {
     found.expect(
         !cancelled.ok() && cancelled.error().code == ErrorCode::cancelled && cancelled.error().message == "enough",
         "not cancelled: " + (cancelled.ok() ? std::string("ended") : cancelled.error().message));
+    const Status waits = communicator.still_waits(std::chrono::seconds(0));
+    found.expect(!waits.ok() && waits.error().message == "enough", "a wait by other means goes on");
     // Who prepares anew is not cancelled, and meets nobody's leftovers.
     found.expect(communicator.prepare(one_axis(ranks, rank), std::array{all_ranks}), "prepare");
+    found.expect(communicator.still_waits(std::chrono::seconds(0)), "a wait in a session that goes on");
+    found.expect(!communicator.still_waits(std::chrono::hours(10000)).ok(), "a wait beyond the deadline goes on");
     std::fill(full.begin(), full.end(), static_cast<float>(rank));
     found.expect(communicator.all_gather(0, std::as_writable_bytes(std::span(full))), "all_gather after that");
     bool right = true;

@@ -107,7 +107,8 @@ TEST_F(CommandOnModel, ProcessesShareADevice) {
                                     path("nvme") + " --nvme-space 256MiB --run ");
   const Finished one = sluice(command + path("one") + " --ranks 2");
   ASSERT_EQ(one.status, 0) << one.err;
-  const testing::Ended two = testing::mpirun(2, "env XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + path("two"));
+  const testing::Ended two =
+      testing::mpirun(2, "env XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + path("two"));
   ASSERT_EQ(two.status, 0) << two.output;
   EXPECT_EQ(read(path("one") + "/model.safetensors"), read(path("two") + "/model.safetensors"));
   EXPECT_NE(read(path("one") + "/model.safetensors"), "");
@@ -120,6 +121,39 @@ TEST_F(CommandOnModel, ProcessesShareADevice) {
   EXPECT_EQ(sluice(command + path("four") + " --ranks 2").status, 0);
   EXPECT_EQ(read(path("one") + "/model.safetensors"), read(path("four") + "/model.safetensors"));
 }
+
+#ifdef SLUICE_MODEL_NCCL
+TEST_F(CommandOnModel, RanksMeetByNcclWhereTheyCan) {
+  const std::string shape = " --model " + path("model.json") + " --seq 32 --batch 2 --host-memory 32MiB --device cuda ";
+  const auto transport = [&](const std::string& more) {
+    const Finished plan = sluice("plan --json" + shape + "--ranks 2 " + more);
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    return plan.status == 0 ? nlohmann::json::parse(plan.out)["ranks"]["transport"].get<std::string>() : "";
+  };
+  EXPECT_EQ(transport(""), "staged") << "there is one card";
+  expect_refused("plan" + shape + "--ranks 2 --transport nccl", "2 ranks of a machine would share a GPU");
+  expect_refused(train("--ranks 2 --transport nccl"), "add --device cuda");
+  set("DEVICES", "2");
+  EXPECT_EQ(transport(""), "nccl");
+  EXPECT_EQ(transport("--transport staged"), "staged");
+  EXPECT_NE(sluice("plan" + shape + "--ranks 2").out.find("transport nccl: gathers and sums go from GPU to GPU"),
+            std::string::npos);
+  // A run may change it, which changes no bit.
+  const auto command = [&](const std::string& run, const std::string& more) {
+    return train("--device cuda --ranks 2 --lr-schedule constant --warmup 0 --states nvme --nvme " + path("nvme") +
+                 " --nvme-space 256MiB --run " + path(run) + " " + more);
+  };
+  ASSERT_EQ(sluice(command("staged", "--transport staged")).status, 0);
+  ASSERT_EQ(sluice(command("nccl", "--steps 2")).status, 0);
+  const Finished on = sluice("train --resume --run " + path("nccl") + " --steps 4 --transport staged");
+  ASSERT_EQ(on.status, 0) << on.err;
+  EXPECT_EQ(read(path("staged") + "/model.safetensors"), read(path("nccl") + "/model.safetensors"));
+  EXPECT_NE(read(path("nccl") + "/model.safetensors"), "");
+  set("NCCL", "21703");
+  expect_refused(train("--device cuda --ranks 2 --transport nccl"), "NCCL 2.17.3 is too old");
+  EXPECT_EQ(transport(""), "staged");
+}
+#endif
 
 TEST_F(CommandOnModel, GoesOnAfterADeviceHasFailed) {
   const std::string nvme = "--device cuda --states nvme --nvme " + path("nvme") + " --nvme-space 256MiB ";

@@ -12,6 +12,7 @@ namespace {
 
 using Kind = Violation::Kind;
 
+constexpr std::int32_t no_lane = -2;
 constexpr LaneId compute = 0, h2d = 1, nvme_read = 2, nvme_write = 3, comm = 4, optimizer = 5, commit = 6;
 
 /// Lanes as above, one group of all ranks.
@@ -302,6 +303,36 @@ TEST(Check, AGroupMeetsOnOneLane) {
   EXPECT_TRUE(has(check(plan), Kind::collective_order)) << "what is windowed has no order of ends";
 }
 
+TEST(Check, CollectivesInDeviceMemoryAreOnOneLane) {
+  const auto plan_of = [](Tier tier, std::int32_t lane_of_first, std::int32_t lane_of_second) {
+    StepPlan plan = empty_plan(grid({2}));
+    plan.groups.push_back(plan.groups[0]);
+    plan.lanes[comm].group = lane_of_first;
+    plan.lanes.push_back({LaneKind::comm, false, lane_of_second});
+    const BufferId buffer = add_buffer(plan, "whole", tier, 8192);
+    for (const std::int32_t group : {0, 1}) {
+      const bool is_alone = group == 1 && lane_of_second != no_lane;
+      const LaneId lane = is_alone ? static_cast<LaneId>(plan.lanes.size() - 1) : comm;
+      const OpId op = add_op(plan, OpKind::all_gather, lane, {whole(plan, buffer, Mode::write)});
+      plan.ops[op].collective = 0;
+      plan.ops[op].group = group;
+    }
+    if (lane_of_second == no_lane) plan.lanes.pop_back();
+    finish(plan);
+    return plan;
+  };
+  EXPECT_TRUE(check(plan_of(Tier::device, -1, no_lane)).empty()) << text(check(plan_of(Tier::device, -1, no_lane)));
+  const auto beside = check(plan_of(Tier::device, -1, 1));
+  ASSERT_EQ(beside.size(), 1u) << text(beside);
+  EXPECT_EQ(beside[0].kind, Kind::collective_order);
+  EXPECT_EQ(beside[0].message,
+            "#1 rank 0 comm all_gather L0.mlp meets in device memory, and not on the device's one lane for that");
+  const auto two = check(plan_of(Tier::device, -1, -1));
+  ASSERT_EQ(two.size(), 1u) << text(two);
+  EXPECT_EQ(two[0].message, "the collectives of the device are on 2 lanes");
+  EXPECT_TRUE(has(check(plan_of(Tier::host, -1, no_lane)), Kind::collective_order)) << "host memory is no device's";
+}
+
 TEST(Check, ACollectiveHasAGroup) {
   for (const std::int32_t group : {-1, 1}) {
     StepPlan plan = gather_plan();
@@ -387,9 +418,7 @@ TEST(Check, MessagesAreNumberedByPeerOnLanesOfTheirOwn) {
     const auto found = check(plan);
     return found.empty() ? std::string() : found.front().message;
   };
-  const auto first = [](StepPlan& plan, OpKind kind) -> Op& {
-    return *std::ranges::find(plan.ops, kind, &Op::kind);
-  };
+  const auto first = [](StepPlan& plan, OpKind kind) -> Op& { return *std::ranges::find(plan.ops, kind, &Op::kind); };
   const auto contains = [](const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
   };
@@ -400,8 +429,7 @@ TEST(Check, MessagesAreNumberedByPeerOnLanesOfTheirOwn) {
   EXPECT_PRED2(contains, broken([&](StepPlan& p) { first(p, OpKind::receive).group = 2; }), "has no group");
   EXPECT_PRED2(contains, broken([&](StepPlan& p) { first(p, OpKind::send).lane = 3; }), "meet one group on two lanes");
   EXPECT_PRED2(contains, broken([&](StepPlan& p) { p.lanes[1].windowed = true; }), "windowed lane");
-  EXPECT_PRED2(contains,
-               broken([&](StepPlan& p) {
+  EXPECT_PRED2(contains, broken([&](StepPlan& p) {
                  Op gather = first(p, OpKind::receive);
                  gather.kind = OpKind::all_gather;
                  gather.peer = -1;

@@ -242,6 +242,30 @@ TEST(Simulate, UpdatesAndSumsOnADeviceTakeItsRates) {
   EXPECT_DOUBLE_EQ(simulate(plan, hw).resource_seconds[static_cast<std::size_t>(Resource::memory)], 0);
 }
 
+/// Of all groups, with what each of them has measured; a sum is added up in the device's memory.
+TEST(Simulate, CollectivesOfADeviceFollowOneAnother) {
+  StepPlan plan = lanes_only();
+  plan.topology = Topology::of({{"dp", 2}, {"tp", 2}}, 0);
+  plan.groups = {1, 2};
+  plan.lanes.push_back({LaneKind::comm, false, -1});
+  HardwareProfile hw = machine_with_device();
+  hw.ranks = 4;
+  hw.cores = 1;
+  for (const std::int32_t group : {0, 1}) {
+    const OpId op = moved(plan, group == 0 ? OpKind::all_gather : OpKind::reduce_scatter, 5, 20);
+    plan.ops[op].group = group;
+    plan.ops[op].collective = 0;
+  }
+  const double link = hw.device->h2d_bytes_per_second, memory = hw.device->memory_bytes_per_second;
+  const Simulation s = simulate(plan, hw);
+  EXPECT_DOUBLE_EQ(s.timeline[0].end, 20 / link);
+  EXPECT_DOUBLE_EQ(s.timeline[1].start, s.timeline[0].end);
+  EXPECT_DOUBLE_EQ(s.timeline[1].end, 2 * 20 / link + 20 / memory);
+  EXPECT_DOUBLE_EQ(s.bound_seconds, s.step_seconds) << "one queue, whatever the groups";
+  EXPECT_EQ(s.bottleneck, Resource::network);
+  EXPECT_DOUBLE_EQ(s.resource_seconds[static_cast<std::size_t>(Resource::cores)], 0);
+}
+
 TEST(Simulate, CyclicSteadyState) {
   StepPlan plan = lanes_only(true);
   moved(plan, OpKind::copy, 1, 20, {{1, true}});  // 2 s, after the compute of the step before last has freed its buffer

@@ -556,6 +556,30 @@ TEST(World, AnotherOrderOfCollectivesNamesBothOps) {
   }
 }
 
+/// Two groups of the same ranks: on lanes of their own they meet in any order, on a device's lane in one.
+TEST(World, ADevicesCollectivesAreOneQueue) {
+  const auto world_of = [](bool on_device, bool turned) {
+    World world;
+    for (const Topology& rank : all_ranks(grid({2}))) {
+      StepPlan& plan = world.emplace_back();
+      plan.topology = rank;
+      plan.units = {"L0.mlp"};
+      plan.groups = {1, 1};
+      if (on_device)
+        plan.lanes = {{LaneKind::comm, false, -1}};
+      else
+        plan.lanes = {{LaneKind::comm, false, 0}, {LaneKind::comm, false, 1}};
+      plan.ops = {meeting(OpKind::all_gather, 0, 0, 0), meeting(OpKind::all_gather, on_device ? 0 : 1, 1, 0)};
+      if (turned && rank.rank() == 1) std::swap(plan.ops[0], plan.ops[1]);
+    }
+    return world;
+  };
+  EXPECT_TRUE(check_world(world_of(false, true)).empty()) << text(check_world(world_of(false, true)));
+  EXPECT_TRUE(check_world(world_of(true, false)).empty()) << text(check_world(world_of(true, false)));
+  const auto violations = check_world(world_of(true, true));
+  EXPECT_EQ(kinds(violations), (std::set<Kind>{Kind::deadlock})) << text(violations);
+}
+
 TEST(World, ACollectiveOutOfTurnNamesItself) {
   World world = two_ranks();
   for (StepPlan& plan : world) std::swap(plan.ops[0].collective, plan.ops[2].collective);
@@ -805,8 +829,8 @@ TEST(World, TwoSizesOfOneMessageNameBothOps) {
   EXPECT_NE(found.front().message.find("rank 1 receive receive"), std::string::npos) << found.front().message;
 }
 
-/// A message may be on its way before its receiver listens: who sends it does not know of the receiver's commit, and who
-/// receives it knows of the sender's.
+/// A message may be on its way before its receiver listens: who sends it does not know of the receiver's commit, and
+/// who receives it knows of the sender's.
 TEST(World, AMessageTellsItsReceiverAlone) {
   const auto world_of = [](bool answers) {
     World world = durable_world(grid({2}), {1});

@@ -41,6 +41,7 @@ void draw_case(std::uint64_t seed, Case& c) {
   if (draw.coin()) c.work.reduction = Reduction::pass;
   c.work.exchanges = draw.coin();
   c.work.meets_in_host = c.work.ranks() > 1 && draw.coin();
+  c.work.collects_on_device = c.work.meets_in_host && draw.coin();
   c.work.sums = draw.of({RankSums::tree, RankSums::bf16, RankSums::native, RankSums::int4});
   if (draw.coin()) {
     c.work.gathers = RankGathers::int8;
@@ -55,8 +56,11 @@ std::string text(const Case& c) {
          reduction_names[static_cast<std::size_t>(c.work.reduction)] + " reduce " +
          rank_sums_names[static_cast<std::size_t>(c.work.sums)] + " " +
          rank_gathers_names[static_cast<std::size_t>(c.work.gathers)] +
-         (c.work.meets_in_host ? " in host memory" : "") + (c.work.durable ? " durable " : " ") +
-         (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) + " " + describe(c.schedule);
+         (c.work.collects_on_device ? " on devices"
+          : c.work.meets_in_host    ? " in host memory"
+                                    : "") +
+         (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
+         " " + describe(c.schedule);
 }
 
 void expect_legal(const StepPlan& plan, const Workload& w, const Schedule& s) {

@@ -65,6 +65,7 @@ void draw_case(std::uint64_t seed, Case& c) {
   if (draw.coin()) c.work.sums = RankSums::int4;
   if (draw.coin()) c.work.gathers = RankGathers::int8;
   c.work.meets_in_host = draw.coin();
+  c.work.collects_on_device = c.work.meets_in_host && draw.coin();
   c.schedule = random_schedule(draw, c.work);
   if (c.work.gathers == RankGathers::int8)
     for (UnitChoice& unit : c.schedule.units) unit.resident = false;
@@ -88,8 +89,11 @@ void draw_case(std::uint64_t seed, Case& c) {
            " lots " + std::to_string(c.work.lots) + " " +
            pipeline_order_names[static_cast<std::size_t>(c.schedule.pipeline.order)] + " cut at";
   for (const UnitId u : c.schedule.cut) c.text += " " + std::to_string(u);
-  c.text += (c.work.meets_in_host ? " in host memory" : "") + std::string(c.work.durable ? " durable " : " ") +
-            (c.work.documents ? "documents " : "") + describe(c.schedule);
+  c.text += (c.work.collects_on_device ? " on devices"
+             : c.work.meets_in_host    ? " in host memory"
+                                       : "") +
+            std::string(c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") +
+            describe(c.schedule);
 }
 
 std::vector<const StepPlan*> pointers(const std::vector<StepPlan>& plans) {

@@ -29,6 +29,9 @@ if sys.argv[1] == "plan":
     if case == "plan refuses":
         print("sluice plan: no such device", file=sys.stderr)
         sys.exit(2)
+    if case == "one GPU":
+        print("sluice plan: 2 ranks of a machine would share a GPU, and NCCL takes one of each", file=sys.stderr)
+        sys.exit(2)
     if case == "plan hangs":
         time.sleep(60)
     fits = case != "does not fit"
@@ -143,6 +146,9 @@ class Runs(Scripts):
     def test_what_does_not_fit_is_skipped(self):
         done, results = self.runs(case="does not fit")
         self.assertEqual((done.returncode, [r["skipped"] for r in results]), (0, ["sluice plan: does not fit"] * 2))
+        done, results = self.runs(case="one GPU", names=("7b-2gpu-nccl",))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("NCCL takes one of each", results[-1]["skipped"])
 
     def test_failures_are_failures_and_end_no_other_run(self):
         for case, words, steps in (("plan crashes", "plan: status -11", None), ("plan refuses", "no such device", None),

@@ -8,6 +8,8 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <thread>
+#include <utility>
 
 #include "sluice/size.h"
 
@@ -246,7 +248,8 @@ struct CudaQueue::Impl {
   cudaStream_t stream = nullptr;
   std::array<Event, ring> begun, ended;  ///< by number of the mark since the queue was made
   Event base;
-  double last_end = 0;                   ///< of the last mark that was awaited, by the host's clock
+  double last_end = 0;  ///< of the last mark that was awaited, by the host's clock
+  Watch watch;
   bool begins = false;                   ///< begin() was called for the next mark
   std::uint64_t number = 0;              ///< of the last mark that was set
   std::atomic<std::uint64_t> offset{0};  ///< each plan counts its marks from 1
@@ -311,10 +314,44 @@ Status CudaQueue::wait_for(const DeviceQueue& other, std::uint64_t mark) {
   return check(cudaStreamWaitEvent(impl_->stream, source.ended[number % ring], 0), "cudaStreamWaitEvent");
 }
 
+namespace {
+
+/// Pauses between questions: a 32nd of the time waited so far, so that who waits takes no core and wakes soon.
+void pause(std::chrono::steady_clock::time_point since) {
+  using namespace std::chrono;
+  const auto waited = duration_cast<microseconds>(steady_clock::now() - since);
+  std::this_thread::sleep_for(std::clamp(waited / 32, microseconds(20), microseconds(1000)));
+}
+
+/// Until the event is reached, or the check has an error.
+Status await_watched(cudaEvent_t begun, cudaEvent_t ended, const CudaQueue::Watch& watch) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point since = Clock::now();
+  for (Clock::time_point began = Clock::time_point::max();;) {
+    const cudaError_t state = cudaEventQuery(ended);
+    if (state != cudaErrorNotReady) return check(state, "the device's work failed");
+    if (began == Clock::time_point::max() && cudaEventQuery(begun) == cudaSuccess) began = Clock::now();
+    static_cast<void>(cudaGetLastError());  // that it is not ready is none
+    SLUICE_TRY(watch.check(std::max(Clock::duration(0), Clock::now() - std::min(began, Clock::now()))));
+    pause(since);
+  }
+}
+
+}  // namespace
+
+void CudaQueue::set_watch(Watch watch) { impl_->watch = std::move(watch); }
+
+void CudaQueue::abandon() {
+  if (impl_->watch.abandon) impl_->watch.abandon();
+  static_cast<void>(cudaSetDevice(impl_->device));
+  static_cast<void>(cudaStreamSynchronize(impl_->stream));
+}
+
 Result<DeviceQueue::Ran> CudaQueue::await(std::uint64_t mark) {
   SLUICE_TRY(use(impl_->device));
   Impl& q = *impl_;
   const std::uint64_t number = q.offset.load() + mark;
+  if (q.watch.check) SLUICE_TRY(await_watched(q.begun[number % ring], q.ended[number % ring], q.watch));
   SLUICE_TRY(check(cudaEventSynchronize(q.ended[number % ring]), "the device's work failed"));
   const cudaEvent_t before = number > 1 ? q.ended[(number - 1) % ring] : q.base;
   float begun_ms = 0, ended_ms = 0;

@@ -1,8 +1,10 @@
 // One CUDA GPU: its memory, and queues that are its streams. The rest of the engine sees DeviceMemory and DeviceQueue.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,6 +83,15 @@ class CudaQueue final : public DeviceQueue {
   Status mark(std::uint64_t mark) override;
   Status wait_for(const DeviceQueue& other, std::uint64_t mark) override;
   Result<Ran> await(std::uint64_t mark) override;
+  void abandon() override;
+
+  /// Of a queue whose work waits for other ranks. While await waits, `check` is asked how that is, with the time since
+  /// the work of the mark began: its error ends the wait. `abandon` then makes what waits for others end.
+  struct Watch {
+    std::function<Status(std::chrono::duration<double> waited)> check;
+    std::function<void()> abandon;
+  };
+  void set_watch(Watch watch);
 
  private:
   friend class CudaDevice;

@@ -24,7 +24,9 @@ std::vector<std::uint64_t> signatures(const Prepared& run) {
 std::string decided_text(const Prepared& run, Purpose purpose) {
   Json j;
   j["purpose"] = static_cast<int>(purpose);
-  j["config"] = to_json(run.config);
+  RunConfig config = run.config;
+  config.transport = run.workload.collects_on_device ? Transport::nccl : Transport::staged;
+  j["config"] = to_json(config);
   j["run"] = run.config.run;
   j["assume"] = run.config.assume;
   j["ranks_of_node"] = run.config.ranks_of_node;

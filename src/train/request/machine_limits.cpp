@@ -185,6 +185,10 @@ Status check_machine(const RunConfig& config) {
 
 Result<std::uint64_t> bytes_for_ranks(const RunConfig& c, std::uint64_t free_bytes) {
   constexpr std::uint64_t context_bytes_max = 512ull << 20;
+  // What NCCL takes for its own buffers follows from channels and peers, and it does not tell.
+  constexpr std::uint64_t nccl_bytes_max = 1ull << 30;
+  SLUICE_ASSIGN(const bool by_nccl, collects_on_device(c));
+  if (by_nccl) free_bytes -= std::min(nccl_bytes_max, free_bytes / 16);
   if (c.ranks_of_node == 0) return free_bytes;
   SLUICE_ASSIGN(const int sharers, ranks_of_device(c));
   const std::uint64_t contexts = std::min(context_bytes_max, free_bytes / 16) * static_cast<std::uint64_t>(sharers - 1);
@@ -195,6 +199,25 @@ Result<int> ranks_of_device(const RunConfig& c) {
   if (c.device == "cpu" || !c.cluster.empty() || c.devices_apart) return 1;
   SLUICE_ASSIGN(const int devices, count_devices(c.device));
   return (ranks_of_machine(c) + devices - 1) / devices;
+}
+
+Result<bool> collects_on_device(const RunConfig& c) {
+  if (c.transport == Transport::staged) return false;
+  const bool is_asked_for = c.transport == Transport::nccl;
+  if (c.device == "cpu" && is_asked_for)
+    return bad_request(
+        "--transport nccl is of ranks on GPUs, and the CPU computes; leave it out, or add --device cuda");
+  if (c.device == "cpu" || c.ranks == 1) return false;
+  SLUICE_ASSIGN(const int sharers, ranks_of_device(c));
+  if (sharers > 1 && is_asked_for)
+    return bad_request(
+        fmt::format("--transport nccl: {} ranks of a machine would share a GPU, and NCCL takes one of "
+                    "each; give fewer --ranks, or --transport staged",
+                    sharers));
+  if (sharers > 1) return false;
+  const Status there = check_device_collectives();
+  if (!there.ok() && is_asked_for) return there.error().in("--transport nccl");
+  return there.ok();
 }
 
 Status check_arenas(const Prepared& run) {

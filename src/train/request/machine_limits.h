@@ -37,6 +37,9 @@ Result<std::uint64_t> bytes_for_ranks(const RunConfig& config, std::uint64_t fre
 /// That share a GPU, at most; 1 on the CPU, and where a cluster is described, whose ranks have one each.
 Result<int> ranks_of_device(const RunConfig& config);
 
+/// Whether collectives of ranks on GPUs go from GPU to GPU. bad_request where that is asked for and can not be.
+Result<bool> collects_on_device(const RunConfig& config);
+
 /// {"host_memory": {"asked_bytes": ..., "there_bytes": ...}, ...}
 nlohmann::ordered_json to_json(const std::vector<Excess>& excess);
 

@@ -236,6 +236,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.gathers = config.gathers;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   w.meets_in_host = config.device != "cpu" && config.ranks > 1;
+  SLUICE_ASSIGN(w.collects_on_device, collects_on_device(config));
   if (purpose == Purpose::train) w.lots = lots_of(config) / batch_ranks(config);
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * batch_ranks(config))
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
@@ -300,6 +301,11 @@ Status prove_plans(const Prepared& run) {
     if (!violations.empty())
       return fault("the plan is illegal, which is a bug in its builder: " + violations.front().message);
   return success();
+}
+
+/// What sums take on the device may be what does not fit.
+bool may_stage(const Prepared& run) {
+  return run.workload.collects_on_device && run.config.transport == Transport::automatic;
 }
 
 /// Side by side. What bounds the slowest of them bounds all.
@@ -543,6 +549,10 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   SLUICE_ASSIGN(auto run, prepare_to_search(config, purpose, progress, true));
   if (progress) progress("searching a schedule");
   search(*run, run->wish, progress);
+  if (!run->search.fits && may_stage(*run)) {
+    run->workload.collects_on_device = false;
+    search(*run, run->wish, progress);
+  }
   if (run->search.fits) SLUICE_TRY(build_plans(*run));
   return run;
 }
@@ -601,6 +611,11 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   found.schedule = schedule;
   found.needs = run_needs(run->workload, schedule);
   found.fits = within(found.needs, run->workload.budget_bytes);
+  if (!found.fits && may_stage(*run)) {
+    run->workload.collects_on_device = false;
+    found.needs = run_needs(run->workload, schedule);
+    found.fits = within(found.needs, run->workload.budget_bytes);
+  }
   if (!found.fits) return run;
   SLUICE_TRY(build_plans(*run));
   found.predicted_seconds = run->step_seconds();

@@ -25,6 +25,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--reduce", {rank_sums_names.begin(), rank_sums_names.end()}},
       {"--gather", {rank_gathers_names.begin(), rank_gathers_names.end()}},
       {"--cp-attention", {context_attention_names.begin(), context_attention_names.end()}},
+      {"--transport", {transport_names.begin(), transport_names.end()}},
       {"--durable", {"auto", "on", "off"}},
   };
   if (option == "--eval-split" && value.is_null()) return "the last twentieth of its windows";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,6 +31,11 @@ double learning_rate(const OptimizerConfig& config, std::int64_t step, std::int6
 /// Whether a run can go on after it was cut short at any moment. automatic: where it has a run directory and a drive
 /// with room for two slots of every state.
 enum class Durable : std::uint8_t { automatic, on, off };
+
+/// How ranks on GPUs give each other what lies in device memory. staged: through host memory. nccl: collectives go from
+/// GPU to GPU. automatic: nccl where every rank has a GPU of its own and the library is there.
+enum class Transport : std::uint8_t { automatic, staged, nccl };
+constexpr std::array<const char*, 3> transport_names{"auto", "staged", "nccl"};
 
 struct RunConfig {
   std::string model;
@@ -63,6 +69,7 @@ struct RunConfig {
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;            ///< of gradients over ranks
   RankGathers gathers = RankGathers::exact;  ///< of parameters that ranks share, in training
+  Transport transport = Transport::automatic;
   int lots = 0;  ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks of a stage
   Dtype dtype = Dtype::bf16;
   MomentFormat moments = MomentFormat::f32;

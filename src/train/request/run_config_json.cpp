@@ -44,6 +44,7 @@ void each_field(Config& c, F f) {
   f("--reduce", "reduce", c.sums, Change::recorded);
   f("", "close_ranks", c.close_ranks, Change::free);
   f("--gather", "gather", c.gathers, Change::recorded);
+  f("--transport", "transport", c.transport, Change::free);
   f("--dtype", "dtype", c.dtype, Change::never);
   f("--moments", "moments", c.moments, Change::never);
   f("--lr", "lr", a.lr, Change::recorded);
@@ -172,30 +173,12 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 24> later_keys{"close_ranks",
-                                                      "mesh_order",
-                                                      "cp_attention",
-                                                      "cp",
-                                                      "gather",
-                                                      "document_mask",
-                                                      "document_length",
-                                                      "device",
-                                                      "update_on_device",
-                                                      "eval_split",
-                                                      "eval_data",
-                                                      "tokenizer",
-                                                      "lots",
-                                                      "deadline_seconds",
-                                                      "shard_group",
-                                                      "reduction",
-                                                      "reduce",
-                                                      "held",
-                                                      "second_copy",
-                                                      "pp",
-                                                      "pipeline",
-                                                      "chunks",
-                                                      "cut",
-                                                      "tp"};
+constexpr std::array<std::string_view, 25> later_keys{
+    "close_ranks", "mesh_order",    "cp_attention",    "transport", "cp",
+    "gather",      "document_mask", "document_length", "device",    "update_on_device",
+    "eval_split",  "eval_data",     "tokenizer",       "lots",      "deadline_seconds",
+    "shard_group", "reduction",     "reduce",          "held",      "second_copy",
+    "pp",          "pipeline",      "chunks",          "cut",       "tp"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

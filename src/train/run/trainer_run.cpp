@@ -116,7 +116,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   std::optional<Impatience> impatience;
   if (life_.journal()) engine().states().set_stop(&stop);
   // A sum of the library's own can not be called off: such a run stops between steps.
-  const bool may_cancel = run_.workload.sums != RankSums::native || !run_.workload.exchanges;
+  const bool may_cancel =
+      run_.workload.sums != RankSums::native || !run_.workload.exchanges || run_.workload.collects_on_device;
   if (life_.journal() && may_cancel) impatience.emplace(stop, engine().team(), long_steps ? 0 : stop_patience_seconds);
   Status ran = complete_metrics(result);
   if (ran.ok()) ran = steps(stop, result);

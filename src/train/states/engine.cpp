@@ -240,11 +240,15 @@ Status Engine::build_executors(StepSource& source, const Options& engine_options
   for (RankId r = here_.first; r < here_.end(); ++r) {
     SLUICE_ASSIGN(const RopeView rope, put_rope(r));
     SLUICE_ASSIGN(at(r).backend, at(r).device->make_backend(*w.model, rope, sublayer_options(run_, r)));
+    if (w.collects_on_device) {
+      SLUICE_ASSIGN(at(r).collectives, at(r).device->make_collectives());
+    }
     ExecutorParts parts;
     parts.memory = at(r).memory.get();
     parts.store = at(r).store.get();
     parts.backend = at(r).backend.get();
     parts.communicator = w.ranks() > 1 ? &world_->communicator(r) : nullptr;
+    parts.device_collectives = at(r).collectives.get();
     parts.source = &source;
     parts.commit_sink = engine_options.commit_sink;
     parts.units = optimizer_units(w, r);

@@ -69,6 +69,7 @@ class Engine {
     std::unique_ptr<Memory> memory;
     std::unique_ptr<SwapStore> store;  ///< null where the plan has nothing on the drive
     std::unique_ptr<ComputeBackend> backend;
+    std::unique_ptr<DeviceCollectives> collectives;  ///< null where ranks meet in host memory
   };
   Engine(const Prepared& run, RankRange here, World* world) : run_(run), here_(here), world_(world) {}
   Status reserve(const Options& options);

@@ -17,6 +17,7 @@ Card& card() {
   static Card c{.devices = given("DEVICES", Card().devices),
                 .driver = given("DRIVER", Card().driver),
                 .capability = given("CAPABILITY", Card().capability),
+                .nccl = given("NCCL", Card().nccl),
                 .memory = given("MEMORY", Card().memory),
                 .taken = given("TAKEN", Card().taken),
                 .allocations = given("ALLOCATIONS", Card().allocations),
@@ -27,3 +28,5 @@ Card& card() {
 }
 
 }  // namespace simt
+
+std::uint64_t simt_nccl_version() { return simt::card().nccl; }

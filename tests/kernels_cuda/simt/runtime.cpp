@@ -1,7 +1,8 @@
 // The host's side of the model. Each stream has a thread; the default one is the caller's. Device memory is out of
-// reach while the device does nothing, and an address is never given twice: what a host reads or writes of it, and what
+// reach while its device does nothing, and an address is never given twice: what a host reads or writes of it, and what
 // is used after it was freed, ends the program. Copies name memory of one allocation, and, on streams of their own,
-// host memory that was registered: CUDA would take other memory and make the caller wait.
+// host memory that was registered: CUDA would take other memory and make the caller wait. Memory, streams and events
+// belong to the device that was current when they were made, and so does what is launched.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -44,13 +46,12 @@ struct Record {
 
 /// Everything below is under one mutex, which nobody holds while work runs.
 struct Device {
-  std::mutex mutex;
-  std::condition_variable changed;
+  int index = 0;
   cudaError_t failed = cudaSuccess;  ///< for good
-  std::uint64_t allocations = 0, done = 0;
-  std::byte* space = nullptr;  ///< addresses of device memory, handed out from the front
+  std::uint64_t allocations = 0;
+  std::byte* space = nullptr;  ///< addresses of its memory, handed out from the front
   std::size_t used = 0;
-  simt::Ranges memory, registered;
+  simt::Ranges memory;
   unsigned working = 0;
 
   bool owns(const void* p) const { return space != nullptr && number(p) - number(space) < address_space; }
@@ -61,35 +62,58 @@ struct Device {
       if (mprotect(reinterpret_cast<void*>(begin), size, protection) != 0) std::abort();
     });
   }
+};
+
+/// All devices and what they share.
+struct Machine {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<int, Device> devices;
+  std::uint64_t done = 0;  ///< work of all streams
+  simt::Ranges registered;
+
+  Device& at(int index) {
+    Device& d = devices[index];
+    d.index = index;
+    return d;
+  }
+  Device* owner(const void* p) {
+    for (auto& [index, d] : devices)
+      if (d.owns(p)) return &d;
+    return nullptr;
+  }
   /// Runs it without the mutex, unless the device has failed or fails now.
-  void run(std::unique_lock<std::mutex>& lock, const std::function<void()>& work) {
-    if (failed != cudaSuccess) return;
+  void run(Device& d, std::unique_lock<std::mutex>& lock, const std::function<void()>& work) {
+    if (d.failed != cudaSuccess) return;
     if (++done == card().fails_at) {
-      failed = cudaErrorECCUncorrectable;
+      d.failed = cudaErrorECCUncorrectable;
       return;
     }
     const std::uint64_t random = card().delay_seed == 0 ? 1 : mixed(card().delay_seed + done);
-    if (working++ == 0) reach(PROT_READ | PROT_WRITE);
+    if (d.working++ == 0) d.reach(PROT_READ | PROT_WRITE);
     lock.unlock();
     if (random % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random / 4 % 300));
     work();
     lock.lock();
-    if (--working == 0) reach(PROT_NONE);
+    if (--d.working == 0) d.reach(PROT_NONE);
     changed.notify_all();
   }
   /// On a device that has failed nothing runs any more; what is still on its way here ends first.
-  void end_of_failed(std::unique_lock<std::mutex>& lock) {
-    if (failed != cudaSuccess) changed.wait(lock, [&] { return working == 0; });
+  void end_of_failed(const Device& d, std::unique_lock<std::mutex>& lock) {
+    if (d.failed != cudaSuccess) changed.wait(lock, [&] { return d.working == 0; });
   }
 };
 
-Device& device() {
-  static Device& d = *new Device;  // outlives streams of threads that end late
-  return d;
+Machine& machine() {
+  static Machine& m = *new Machine;  // outlives streams of threads that end late
+  return m;
 }
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current = 0;
+
+/// Of the calling thread; under the mutex.
+Device& device() { return machine().at(current); }
 
 cudaError_t result(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
@@ -99,6 +123,7 @@ cudaError_t result(cudaError_t error) {
 }  // namespace
 
 struct CUevent_st {
+  int device = 0;
   std::shared_ptr<Record> last;
 };
 
@@ -109,39 +134,42 @@ struct CUstream_st {
     std::shared_ptr<Record> waits_for, reaches;
   };
 
-  CUstream_st() : thread_([this] { serve(); }) {}
+  explicit CUstream_st(int index) : device(index), thread_([this] { serve(); }) {}
   /// When all of it has run.
   ~CUstream_st() {
     {
-      const std::lock_guard lock(device().mutex);
+      const std::lock_guard lock(machine().mutex);
       ending_ = true;
-      device().changed.notify_all();
+      machine().changed.notify_all();
     }
     thread_.join();
   }
   CUstream_st(const CUstream_st&) = delete;
   CUstream_st& operator=(const CUstream_st&) = delete;
 
-  // Under the device's mutex.
+  const int device;
+
+  // Under the mutex.
   void put(Task task) {
     tasks_.push_back(std::move(task));
-    device().changed.notify_all();
+    machine().changed.notify_all();
   }
   bool idle() const { return tasks_.empty(); }
 
  private:
   void serve() {
-    Device& d = device();
-    std::unique_lock lock(d.mutex);
+    Machine& m = machine();
+    current = device;
+    std::unique_lock lock(m.mutex);
     for (;;) {
-      d.changed.wait(lock, [&] { return ending_ || !tasks_.empty(); });
+      m.changed.wait(lock, [&] { return ending_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
       const Task& task = tasks_.front();
-      if (task.waits_for) d.changed.wait(lock, [&] { return task.waits_for->reached; });
-      if (task.work) d.run(lock, task.work);
+      if (task.waits_for) m.changed.wait(lock, [&] { return task.waits_for->reached; });
+      if (task.work) m.run(m.at(device), lock, task.work);
       if (task.reaches) *task.reaches = {true, Clock::now()};
       tasks_.pop_front();
-      d.changed.notify_all();
+      m.changed.notify_all();
     }
   }
 
@@ -152,34 +180,42 @@ struct CUstream_st {
 
 namespace {
 
-/// Null for the default stream, whose work the caller does.
+/// Null for the default stream of the current device, whose work the caller does.
 CUstream_st* thread_of(cudaStream_t stream) {
   if (stream != cudaStreamPerThread) return stream;
-  thread_local CUstream_st own;
-  return &own;
+  thread_local std::map<int, CUstream_st> own;
+  return &own.try_emplace(current, current).first->second;
 }
 
 cudaError_t submit(cudaStream_t handle, CUstream_st::Task task) {
   CUstream_st* const stream = thread_of(handle);
-  Device& d = device();
-  std::unique_lock lock(d.mutex);
+  Machine& m = machine();
+  std::unique_lock lock(m.mutex);
+  Device& d = stream != nullptr ? m.at(stream->device) : device();
   if (d.failed != cudaSuccess) return d.failed;
   if (stream != nullptr) {
     stream->put(std::move(task));
     return cudaSuccess;
   }
-  if (task.waits_for) d.changed.wait(lock, [&] { return task.waits_for->reached; });
-  if (task.work) d.run(lock, task.work);
+  if (task.waits_for) m.changed.wait(lock, [&] { return task.waits_for->reached; });
+  if (task.work) m.run(d, lock, task.work);
   if (task.reaches) *task.reaches = {true, Clock::now()};
-  d.changed.notify_all();
+  m.changed.notify_all();
   return d.failed;
 }
 
-/// Whether a copy or a fill may name it: all of it in one allocation, or of the host.
+cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
+  return submit(stream, CUstream_st::Task{.work = std::move(work), .waits_for = {}, .reaches = {}});
+}
+
+/// Whether a copy or a fill may name it: all of it in one allocation, or of the host. Copies between devices are not
+/// modelled.
 bool is_usable(const void* p, std::size_t bytes, cudaStream_t stream) {
-  const Device& d = device();
-  if (d.owns(p)) return d.memory.contain(p, bytes);
-  return stream == nullptr || stream == cudaStreamPerThread || d.registered.contain(p, bytes);
+  Machine& m = machine();
+  const bool is_own = stream != nullptr && stream != cudaStreamPerThread;
+  if (const Device* const d = m.owner(p))
+    return d->index == (is_own ? stream->device : current) && d->memory.contain(p, bytes);
+  return !is_own || m.registered.contain(p, bytes);
 }
 
 std::size_t unused_bytes() {
@@ -193,15 +229,18 @@ std::size_t unused_bytes() {
 namespace simt {
 
 void restart() {
-  Device& d = device();
-  const std::lock_guard lock(d.mutex);
-  d.failed = cudaSuccess;
-  d.allocations = d.done = 0;
+  Machine& m = machine();
+  const std::lock_guard lock(m.mutex);
+  m.done = 0;
+  for (auto& [index, d] : m.devices) {
+    d.failed = cudaSuccess;
+    d.allocations = 0;
+  }
 }
 
 std::uint64_t work_done() {
-  const std::lock_guard lock(device().mutex);
-  return device().done;
+  const std::lock_guard lock(machine().mutex);
+  return machine().done;
 }
 
 }  // namespace simt
@@ -209,13 +248,22 @@ std::uint64_t work_done() {
 extern "C" {
 
 unsigned simt_submit(CUstream_st* stream, std::function<void()> work) {
-  return result(submit(stream, {.work = std::move(work), .waits_for = {}, .reaches = {}}));
+  const bool is_own = stream != nullptr && stream != cudaStreamPerThread;
+  if (is_own && stream->device != current) return result(cudaErrorInvalidResourceHandle);
+  return result(submit(stream, std::move(work)));
+}
+
+int simt_current_device() { return current; }
+
+bool simt_has_memory(int index, const void* p, std::size_t bytes) {
+  const std::lock_guard lock(machine().mutex);
+  return machine().at(index).memory.contain(p, bytes);
 }
 
 // ---- devices
 
 cudaError_t cudaGetLastError() {
-  const std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(machine().mutex);
   return device().failed != cudaSuccess ? device().failed : std::exchange(last_error, cudaSuccess);
 }
 
@@ -261,8 +309,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 /// No better aligned than CUDA promises, with an end before a page that nobody may touch.
 cudaError_t cudaMalloc(void** p, std::size_t bytes) {
   *p = nullptr;
+  const std::lock_guard lock(machine().mutex);
   Device& d = device();
-  std::unique_lock lock(d.mutex);
   if (d.failed != cudaSuccess || bytes == 0) return result(d.failed);
   if (d.space == nullptr) {
     void* const space = mmap(nullptr, address_space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -287,9 +335,12 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes) {
 
 cudaError_t cudaFree(void* p) {
   if (p == nullptr) return cudaSuccess;
-  Device& d = device();
-  std::unique_lock lock(d.mutex);
-  d.end_of_failed(lock);
+  Machine& m = machine();
+  std::unique_lock lock(m.mutex);
+  Device* const owner = m.owner(p);
+  if (owner == nullptr) return result(cudaErrorInvalidValue);
+  Device& d = *owner;
+  m.end_of_failed(d, lock);
   const std::size_t bytes = d.memory.remove(p);
   if (bytes == 0) return result(cudaErrorInvalidValue);
   const std::uintptr_t begin = number(p) / page * page;
@@ -303,47 +354,48 @@ cudaError_t cudaFree(void* p) {
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* unused, std::size_t* total) {
-  const std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(machine().mutex);
   *unused = unused_bytes();
   *total = card().memory;
   return result(device().failed);
 }
 
 cudaError_t cudaHostRegister(void* p, std::size_t bytes, unsigned) {
-  Device& d = device();
-  const std::lock_guard lock(d.mutex);
-  if (d.failed != cudaSuccess) return result(d.failed);
+  Machine& m = machine();
+  const std::lock_guard lock(m.mutex);
+  if (device().failed != cudaSuccess) return result(device().failed);
   if (p == nullptr || bytes == 0) return result(cudaErrorInvalidValue);
-  if (d.registered.meet(p, bytes)) return result(cudaErrorHostMemoryAlreadyRegistered);
-  if (bytes > card().lockable || d.registered.bytes() > card().lockable - bytes)
+  if (m.registered.meet(p, bytes)) return result(cudaErrorHostMemoryAlreadyRegistered);
+  if (bytes > card().lockable || m.registered.bytes() > card().lockable - bytes)
     return result(cudaErrorMemoryAllocation);
-  d.registered.add(p, bytes);
+  m.registered.add(p, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void* p) {
-  std::unique_lock lock(device().mutex);
-  device().end_of_failed(lock);
-  return result(device().registered.remove(p) > 0 ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
+  Machine& m = machine();
+  std::unique_lock lock(m.mutex);
+  m.end_of_failed(device(), lock);
+  return result(m.registered.remove(p) > 0 ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
   {
-    const std::lock_guard lock(device().mutex);
+    const std::lock_guard lock(machine().mutex);
     if (!is_usable(to, bytes, stream) || !is_usable(from, bytes, stream)) return result(cudaErrorInvalidValue);
   }
-  return static_cast<cudaError_t>(simt_submit(stream, [=] { std::memcpy(to, from, bytes); }));
+  return result(submit(stream, [=] { std::memcpy(to, from, bytes); }));
 }
 
 cudaError_t cudaMemset2DAsync(void* p, std::size_t pitch, int value, std::size_t width, std::size_t height,
                               cudaStream_t stream) {
   if (width == 0 || height == 0) return cudaSuccess;
   {
-    const std::lock_guard lock(device().mutex);
+    const std::lock_guard lock(machine().mutex);
     if (width > pitch || !is_usable(p, pitch * (height - 1) + width, stream)) return result(cudaErrorInvalidValue);
   }
-  return static_cast<cudaError_t>(simt_submit(stream, [=] {
+  return result(submit(stream, [=] {
     for (std::size_t row = 0; row < height; ++row) std::memset(static_cast<std::byte*>(p) + row * pitch, value, width);
   }));
 }
@@ -369,10 +421,10 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   *stream = nullptr;
   {
-    const std::lock_guard lock(device().mutex);
+    const std::lock_guard lock(machine().mutex);
     if (device().failed != cudaSuccess) return result(device().failed);
   }
-  *stream = new CUstream_st;
+  *stream = new CUstream_st(current);
   return cudaSuccess;
 }
 
@@ -383,23 +435,23 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   const CUstream_st* const stream = thread_of(handle);
-  Device& d = device();
-  std::unique_lock lock(d.mutex);
-  if (stream != nullptr) d.changed.wait(lock, [&] { return stream->idle(); });
-  return result(d.failed);
+  Machine& m = machine();
+  std::unique_lock lock(m.mutex);
+  if (stream != nullptr) m.changed.wait(lock, [&] { return stream->idle(); });
+  return result(stream != nullptr ? m.at(stream->device).failed : device().failed);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   std::shared_ptr<Record> last;
   {
-    const std::lock_guard lock(device().mutex);
+    const std::lock_guard lock(machine().mutex);
     last = event->last;
   }
-  return result(submit(stream, {.work = {}, .waits_for = last, .reaches = {}}));
+  return result(submit(stream, CUstream_st::Task{.work = {}, .waits_for = last, .reaches = {}}));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st;
+  *event = new CUevent_st{.device = current, .last = {}};
   return cudaSuccess;
 }
 
@@ -411,24 +463,32 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const bool is_own = stream != nullptr && stream != cudaStreamPerThread;
+  if (event->device != (is_own ? stream->device : current)) return result(cudaErrorInvalidResourceHandle);
   const auto record = std::make_shared<Record>();
-  const cudaError_t error = submit(stream, {.work = {}, .waits_for = {}, .reaches = record});
-  const std::lock_guard lock(device().mutex);
+  const cudaError_t error = submit(stream, CUstream_st::Task{.work = {}, .waits_for = {}, .reaches = record});
+  const std::lock_guard lock(machine().mutex);
   if (error == cudaSuccess) event->last = record;
   return result(error);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  Device& d = device();
-  std::unique_lock lock(d.mutex);
+  Machine& m = machine();
+  std::unique_lock lock(m.mutex);
   const std::shared_ptr<Record> record = event->last;
-  if (record) d.changed.wait(lock, [&] { return record->reached; });
-  return result(d.failed);
+  if (record) m.changed.wait(lock, [&] { return record->reached; });
+  return result(m.at(event->device).failed);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::lock_guard lock(machine().mutex);
+  if (const cudaError_t failed = machine().at(event->device).failed; failed != cudaSuccess) return result(failed);
+  return event->last && !event->last->reached ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  const std::lock_guard lock(device().mutex);
-  if (device().failed != cudaSuccess) return result(device().failed);
+  const std::lock_guard lock(machine().mutex);
+  if (const cudaError_t failed = machine().at(end->device).failed; failed != cudaSuccess) return result(failed);
   if (!begin->last || !end->last) return result(cudaErrorInvalidResourceHandle);
   if (!begin->last->reached || !end->last->reached) return result(cudaErrorNotReady);
   *milliseconds = std::chrono::duration<float, std::milli>(end->last->at - begin->last->at).count();
