@@ -113,6 +113,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
     j["ranks"] = {
         {"all", w.ranks()},
         {"mesh", {{"pp", w.stages()}, {"dp", w.batch_ranks()}, {"cp", w.context_ranks()}, {"tp", w.tensor_ranks()}}},
+        {"mesh_order", run.config.mesh_order},
         {"cp_attention", context_attention_names[w.shape.ring ? 1 : 0]},
         {"shard_group", w.shards()},
         {"replicas", w.replicas()},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "src/train/request/arrangement.h"
 #include "src/train/request/machine_limits.h"
 #include "tools/run_home.h"
 
@@ -55,9 +56,7 @@ Status check_goes_on(const RunConfig& config, const RunDirectory& directory, int
   SLUICE_TRY(directory.check_place());
   const RunConfig& run = directory.run()->config;
   // Where states are laid out anew replicas are not asked.
-  const int needed = is_laid_out_alike(config, run) || run.shard_group == 0 || run.stages > 1
-                         ? run.ranks
-                         : run.shard_group * run.tensor;
+  const int needed = is_laid_out_alike(config, run) ? run.ranks : ranks_with_all_states(run);
   const int ranks_here = ranks_of_node > 0 ? std::min(ranks_of_node, needed) : needed;
   SLUICE_TRY(directory.check_swap_files(config.nvme, ranks_here));
   const bool keeps_plan = is_laid_out_alike(config, directory.run()->config);

@@ -57,6 +57,7 @@ Result<LayoutAnswer> find_layout(const RunOptions& options, const std::set<std::
   RunConfig config = answer.checked.config;
   config.stages = asked.stages;
   config.context = asked.context;
+  config.context_attention = asked.context_attention;
   config.tensor = asked.tensor;
   config.pipeline = asked.pipeline;
   config.shard_group = asked.shard_group;

@@ -194,7 +194,7 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option(
          "--mesh-order", c.mesh_order,
          "how ranks are numbered through the mesh: neighbours, which are on one machine, differ in the last. pp "
-         "comes first. No bit depends on it")
+         "comes first. No bit depends on it (but with --reduce int4 on which ranks share a machine)")
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
@@ -226,13 +226,15 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({"auto", "0", "1", "2", "3"}))
       ->capture_default_str()
       ->group("Batch");
-  app->add_option("--shard-group", c.shard_group,
-                  "ranks, neighbours, that have one copy of the states between them; other groups have replicas "
-                  "(default: all ranks)")
+  app->add_option(
+         "--shard-group", c.shard_group,
+         "ranks, neighbours along dp, that have one copy of the states between them; other groups have replicas "
+         "(default: all ranks)")
       ->check(more_than(0))
       ->group("Batch");
   app->add_option("--second-copy", c.second_copy,
-                  "ranks, neighbours on a machine, that keep what a step has gathered between them in host memory, so "
+                  "ranks, neighbours along dp and best on one machine, that keep what a step has gathered between them "
+                  "in host memory, so "
                   "that its later passes do not ask other machines (ZeRO++'s hpZ; default: none)")
       ->check(more_than(0))
       ->group("Batch");

@@ -46,9 +46,9 @@ constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_
 
 /// What works in order and beside the others. compute: the device. h2d, d2h: copies. nvme_read, nvme_write: the drive.
 /// optimizer: CPU AdamW, norms and step control. comm: collectives; where those of a device are NCCL's, all of them are
-/// on one lane, since NCCL promises an end only to ranks that issue all of them in one order. commit: syncs and commit records, so that other
-/// writes go on beside them. input: the trainer's tokens. send, receive: messages between two ranks, apart, so that
-/// what is to come does not wait for what is to go.
+/// on one lane, since NCCL promises an end only to ranks that issue all of them in one order. commit: syncs and commit
+/// records, so that other writes go on beside them. input: the trainer's tokens. send, receive: messages between two
+/// ranks, apart, so that what is to come does not wait for what is to go.
 enum class LaneKind : std::uint8_t {
   compute,
   h2d,
@@ -206,9 +206,10 @@ enum class Role : std::uint8_t {
   sum,     // fp32, of what all ranks' parts of a sublayer make; d_sum: of the gradient of normed
   d_sum,
   vocabulary_part,
-  leaving,  // what an all_to_all of attention is to take to other ranks, and what one has brought
+  leaving,  // what attention is to give to other ranks, and what they have brought
   arrived,
-  mixed,  // of own heads and whole sequences: q, k and v; attention's output; the log-sum-exp of scores
+  mixed,  // of own heads and whole sequences: q, k and v; attention's output; the log-sum-exp of scores. In a ring q
+          // of the slice
   attended,
   lse,
   block,     // in a ring: keys and values of a rank's slice, which go round

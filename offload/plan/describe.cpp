@@ -47,7 +47,7 @@ void add_size(WordHash& h, const std::vector<T>& v) {
 }
 
 void add_op(WordHash& h, const Op& op) {
-  add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.chunk, op.tile, op.collective, op.group, op.peer,
+  add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.chunk, op.step, op.tile, op.collective, op.group, op.peer,
           op.accumulate, op.sums, op.is_replica, op.element, op.numel, op.bytes, op.flop, op.cost);
   add_size(h, op.accesses);
   for (const Access& a : op.accesses) add_all(h, a.buffer, a.offset, a.bytes, a.role, a.mode, a.slot);
@@ -91,7 +91,7 @@ std::uint64_t plan_signature(const StepPlan& plan) {
   for (const Lane& l : plan.lanes) add_all(h, l.kind, l.windowed, l.group);
   for (const Buffer& b : plan.buffers) add_all(h, b.tier, b.bytes, b.slots, b.offset);
   for (const Op& op : plan.ops) {
-    add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.chunk, op.tile, op.collective, op.group, op.peer,
+    add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.chunk, op.step, op.tile, op.collective, op.group, op.peer,
             op.accumulate, op.sums, op.element, op.numel, op.bytes);
     add_size(h, op.waits);
     for (const Wait& w : op.waits) add_all(h, w.op, w.previous_iteration);

@@ -149,7 +149,7 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
     // In a ring what goes round is blocks, and their gradients in fp32.
     const std::uint64_t travels = std::max(kept.mixed.bytes, shape.ring ? ring_gradient_bytes(d) : 0);
     SLUICE_ASSIGN(a.leaving, place.noise(travels, dtype, 1));
-    SLUICE_ASSIGN(a.arrived, place.noise(travels, shape.ring ? Dtype::f32 : dtype, 1));
+    SLUICE_ASSIGN(a.arrived, place.noise(travels, dtype, 1));
     SLUICE_ASSIGN(a.mixed, place.noise(kept.mixed.bytes, dtype, 1));
     SLUICE_ASSIGN(a.attended, place.noise(kept.attended.bytes, dtype, 1));
     SLUICE_ASSIGN(std::byte * lse, place.noise(kept.lse.bytes, Dtype::f32, 1));
@@ -158,7 +158,9 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
       SLUICE_ASSIGN(a.block, place.noise(kept.block.bytes, dtype, 1));
       SLUICE_ASSIGN(std::byte * partial, place.noise(ring_partial_bytes(d), Dtype::f32, 1));
       a.partial = reinterpret_cast<float*>(partial);
-      a.step = 1;  // as all but the first, which has as much to do
+      // All steps have as much to do, but with a window those that are near: of the first rank the one with its own
+      // block.
+      a.step = d.window > 0 ? 0 : 1;
     }
   }
   const bool splits = workload.splits_backward;
@@ -170,7 +172,7 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   }
   SLUICE_ASSIGN(std::byte * scratch, place.noise(workspace, Dtype::f32, 1));
   a.workspace = {scratch, workspace};
-  std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, workload.has_positions()) / sizeof(std::int32_t));
+  std::vector<std::int32_t> tokens(TokenPlanes::bytes(shape, workload.documents) / sizeof(std::int32_t));
   const std::size_t own = static_cast<std::size_t>(shape.tokens()), words = 2 * own;
   for (std::size_t i = 0; i < words; ++i)
     tokens[i] = static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
@@ -183,7 +185,7 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
     fill_positions(std::span(tokens).subspan(words + own), shape.whole(), workload.document_length);
   }
   SLUICE_ASSIGN(std::int32_t * planes, place.copy(std::span<const std::int32_t>(tokens)));
-  a.tokens = TokenPlanes::at(planes, shape, workload.has_positions());
+  a.tokens = TokenPlanes::at(planes, shape, workload.documents);
   const double no_loss = 0;
   SLUICE_ASSIGN(a.loss, place.copy(std::span(&no_loss, 1)));
   const Dims d(model, shape, dtype, *workload.kernels);
@@ -211,7 +213,8 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
     if (kind == OpKind::backward_weight) SLUICE_TRY(bench.run(OpKind::backward_input, before));
   }
   if (kind == OpKind::core_backward) {
-    for (SublayerArgs before = args; before.step >= 0; --before.step) SLUICE_TRY(bench.run(OpKind::core, before));
+    SublayerArgs before = args;
+    for (before.step = 0; before.step <= args.step; ++before.step) SLUICE_TRY(bench.run(OpKind::core, before));
   }
   if (kind == OpKind::backward_weight) args.parameters = nullptr;
   if (kind == OpKind::backward_input) {

@@ -69,7 +69,8 @@ class RingCore {
       // The first query is so far from the last key.
       const bool in_window = d_.window == 0 || (before - 1) * d_.half + 1 < d_.window;
       if (before < 0 || !in_window) continue;
-      visit(Keys{token(of.sequence, p), ring_attention_shape(d_, before, args_.tokens.positions + of.token)});
+      const std::int32_t* positions = args_.tokens.documents ? args_.tokens.positions + of.token : nullptr;
+      visit(Keys{token(of.sequence, p), ring_attention_shape(d_, before, positions)});
     }
   }
 

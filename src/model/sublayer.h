@@ -42,17 +42,20 @@ struct TokenPlanes {
   const std::int32_t* positions = nullptr;
   /// Those of whole sequences, where a rank has some heads of each; else null.
   const std::int32_t* whole_positions = nullptr;
+  bool documents = false;  ///< are kept apart
 
   /// In memory the planes lie behind one another.
-  static std::uint64_t bytes(BatchShape shape, bool positions) {
-    const std::int64_t whole = positions && has_whole(shape) ? shape.batch * shape.whole() : 0;
-    return static_cast<std::uint64_t>(shape.tokens() * (positions ? 3 : 2) + whole) * sizeof(std::int32_t);
+  static std::uint64_t bytes(BatchShape shape, bool documents) {
+    const std::int64_t whole = has_whole(shape, documents) ? shape.batch * shape.whole() : 0,
+                       planes = documents || shape.ring ? 3 : 2;
+    return static_cast<std::uint64_t>(shape.tokens() * planes + whole) * sizeof(std::int32_t);
   }
-  static TokenPlanes at(const std::int32_t* data, BatchShape shape, bool positions) {
+  static TokenPlanes at(const std::int32_t* data, BatchShape shape, bool documents) {
     const std::int64_t n = shape.tokens();
-    return {data, data + n, positions ? data + 2 * n : nullptr, positions && has_whole(shape) ? data + 3 * n : nullptr};
+    return {data, data + n, documents || shape.ring ? data + 2 * n : nullptr,
+            has_whole(shape, documents) ? data + 3 * n : nullptr, documents};
   }
-  static bool has_whole(BatchShape shape) { return shape.context > 1 && !shape.ring; }
+  static bool has_whole(BatchShape shape, bool documents) { return documents && shape.context > 1 && !shape.ring; }
 };
 
 struct SublayerArgs {

@@ -34,7 +34,7 @@ bool ActivationMoves::travels(UnitId u) const {
 void ActivationMoves::load_tokens(int mb) {
   if (parts_.tokens[static_cast<std::size_t>(mb)].valid()) return;
   const std::string name = "tokens.mb" + std::to_string(mb);
-  const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.has_positions()), Life::lasting);
+  const Part to = device(name, TokenPlanes::bytes(work_.shape, work_.documents), Life::lasting);
   parts_.tokens[static_cast<std::size_t>(mb)] = to;
   const Part loaded = stage(name, to.bytes);
   Op& op = emit_.op(OpKind::load_tokens, LaneKind::input, 0);

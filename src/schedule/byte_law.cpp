@@ -39,7 +39,7 @@ class Law {
           work_.has_positions() && work_.model->units[static_cast<std::size_t>(u)].kind == Sublayer::attention;
       updates_on_device |= choice(u).update_on_device;
     }
-    if (reads_tokens) b_.h2d += micro_batches * TokenPlanes::bytes(work_.shape, work_.has_positions());
+    if (reads_tokens) b_.h2d += micro_batches * TokenPlanes::bytes(work_.shape, work_.documents);
     if (has(head_)) b_.d2h += 8u * micro_batches;  // losses
     if (work_.model->config.tied && has(head_)) tied_accumulator();
     if (updates_on_device) b_.d2h += 8u * schedule_.units.size();  // how many parameters of each unit diverged

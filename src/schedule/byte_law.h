@@ -23,12 +23,16 @@
 //   activations what is parked, each way, and once more down where it leaves between forward passes too
 //   messages    what arrives of a micro-batch's activations T at each border between stages: T one way, and T of
 //               gradients the other; of a tied matrix of V whose head is on another stage than its embedding V*e there
-//               once, and V*4 back for every lot. Where ranks meet in host memory the same up on one side and down on the
-//               other
+//               once, and V*4 back for every lot. Where ranks meet in host memory the same up on one side and down on
+//               the other
 //   parts       where sublayers are cut over t ranks, of every micro-batch with A elements in a rank's slice: (3*A*e +
 //               2*A*4)*(t - 1) for attention and MLP (what is normed twice, and the gradient; the sum and that of the
-//               gradient); A*4 and A*e for the embedding; A*e, A*4 and what is said of each chunk's logits for the head.
-//               For every lot of what c ranks have alike of P parameters 2*P*4*(c - 1)/c
+//               gradient); A*4 and A*e for the embedding; A*e, A*4 and what is said of each chunk's logits for the
+//               head. For every lot of what c ranks have alike of P parameters 2*P*4*(c - 1)/c
+//   slices      where c ranks have slices of sequences, of every micro-batch and attention with T tokens a rank, q
+//   wide, and
+//               k wide keys and values: a = T*(2q + 2k)*e of own heads, as often as the forward pass runs and once
+//               more, a*(c - 1)/c. In a ring T*2k*e*(c - 1) as often, and T*2k*4*c
 #pragma once
 
 #include <cstdint>

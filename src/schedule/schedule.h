@@ -18,13 +18,12 @@
 namespace sluice {
 
 /// The stages of a pipeline each have a part of the model. Within a stage ranks each have a part of every batch: those
-/// of a shard group, neighbours, have one copy of the stage's states between them; replicas of the group have the same.
-/// Within it those that are close may have a second copy of parameters between them.
-/// Ranks that have slices of the same sequences (context parallelism) have parameters, gradients and states as ranks
-/// with other sequences do: they are in the shard group, or, where that is smaller, among the replicas. They count
-/// slowest there, so that the sums of a slice over the batch are nodes of the tree.
-/// Ranks that sublayers are cut over (src/model/split.h) have the same part of the batch; of those, neighbours that are
-/// copies have the same keys and values.
+/// of a shard group, neighbours along dp, have one copy of the stage's states between them; replicas of the group have
+/// the same. Within it those that are close may have a second copy of parameters between them. Ranks that have slices
+/// of the same sequences (context parallelism) have parameters, gradients and states as ranks with other sequences do:
+/// they are in the shard group, or, where that is smaller, among the replicas. They count slowest there, so that the
+/// sums of a slice over the batch are nodes of the tree. Ranks that sublayers are cut over (src/model/split.h) have the
+/// same part of the batch; of those, neighbours that are copies have the same keys and values.
 constexpr AxisSet pipeline_axes = 1, far_axes = 8 + 16, context_axes = 2 + 8, replica_axes = 2 + 4,
                   batch_axes = 4 + 16 + 32, shard_axes = 8 + 16 + 32, close_axes = 32,
                   data_axes = replica_axes + shard_axes, tensor_axes = 64 + 128, copy_axes = 128;

@@ -43,7 +43,7 @@ Status read_planes(const Workload& work, RankId rank, std::span<std::int32_t> pl
       take(all.inputs, slice.inputs);
       take(all.targets, slice.targets);
       if (has_positions) take(positions, slice.positions);
-      if (!TokenPlanes::has_whole(work.shape) || !work.documents) continue;
+      if (!TokenPlanes::has_whole(work.shape, work.documents)) continue;
       std::ranges::copy(all.positions, planes.subspan(own.size() + row * whole, whole).begin());
     }
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
-#include <sstream>
 #include <string>
 
 namespace sluice {
@@ -102,19 +101,34 @@ RankId close_ranks_of(const RunConfig& c) {
   return static_cast<RankId>(std::gcd(shard_group_of(c), std::max(1, ranks_of_machine(c) / between)));
 }
 
+int ranks_with_all_states(const RunConfig& c) {
+  if (c.shard_group == 0 || c.stages > 1) return c.ranks;
+  const auto stride = [&](const char* axis) {
+    int ranks = 1;
+    for (const auto& [name, size] :
+         {std::pair("dp", batch_ranks(c)), std::pair("cp", c.context), std::pair("tp", c.tensor)})
+      if (c.mesh_order.find(name) > c.mesh_order.find(axis)) ranks *= size;
+    return ranks;
+  };
+  return 1 + (c.shard_group - 1) * stride("dp") + (c.tensor - 1) * stride("tp");
+}
+
 Result<MeshOrder> mesh_order_of(const RunConfig& c) {
+  // Every name has two letters.
+  std::array<std::string, 4> names;
+  for (std::size_t i = 0; i < names.size() && 3 * i < c.mesh_order.size(); ++i)
+    names[i] = c.mesh_order.substr(3 * i, 2);
   MeshOrder order{};
-  std::istringstream names(c.mesh_order);
-  std::size_t count = 0;
-  for (std::string name; std::getline(names, name, ',') && count < order.size(); ++count) {
-    const auto found = std::ranges::find(mesh_axis_names, name);
+  std::string written;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto found = std::ranges::find(mesh_axis_names, names[i]);
     if (found == mesh_axis_names.end()) break;
-    order[count] = static_cast<MeshAxis>(found - mesh_axis_names.begin());
+    order[i] = static_cast<MeshAxis>(found - mesh_axis_names.begin());
+    written += (i > 0 ? "," : "") + names[i];
   }
   MeshOrder sorted = order;
   std::ranges::sort(sorted);
-  const bool is_whole =
-      count == order.size() && !names.rdbuf()->in_avail() && std::ranges::adjacent_find(sorted) == sorted.end();
+  const bool is_whole = written == c.mesh_order && std::ranges::adjacent_find(sorted) == sorted.end();
   if (is_whole && order.front() == MeshAxis::pp) return order;
   return bad_request("--mesh-order " + c.mesh_order +
                      ": give pp, dp, cp and tp, each once and with commas between, and pp first: the ranks of a stage "

@@ -16,6 +16,9 @@ RankId close_ranks_of(const RunConfig& c);
 /// Of --mesh-order: "pp,dp,cp,tp" and its like. bad_request if it is not all four with pp first.
 Result<MeshOrder> mesh_order_of(const RunConfig& c);
 
+/// The first so many ranks have every state of the run between them; the others have replicas alone.
+int ranks_with_all_states(const RunConfig& c);
+
 /// Of stages, slices and parts, as far as the model does not matter. bad_request, as below.
 Status check_mesh(const RunConfig& c);
 /// What ranks share, in whose order gradients add up, and what travels in few bits: of a batch that divides among them.

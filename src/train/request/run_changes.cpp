@@ -173,6 +173,7 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
   if (options.contains("--chunks")) laid_out.pipeline.chunks = given.pipeline.chunks;
   if (options.contains("--shard-group") || options.contains("--zero")) laid_out.shard_group = given.shard_group;
   if (options.contains("--reduction")) laid_out.reduction = given.reduction;
+  if (options.contains("--mesh-order")) laid_out.mesh_order = given.mesh_order;
   const bool anew = resume && !is_laid_out_alike(stored, laid_out);
   for (const ConfigField& f : config_fields()) {
     const std::string name = f.option;

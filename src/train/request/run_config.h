@@ -116,12 +116,23 @@ inline int data_ranks(const RunConfig& c) { return batch_ranks(c) * std::max(1, 
 inline bool shares_states(const RunConfig& c) { return c.shard_group == 0 || c.shard_group == data_ranks(c); }
 inline int shard_group_of(const RunConfig& c) { return shares_states(c) ? batch_ranks(c) : c.shard_group; }
 
+/// The axes of the mesh along which there are several ranks, in the order of their numbers.
+inline std::string numbered_axes(const RunConfig& c) {
+  std::string axes;
+  for (std::size_t at = 0; at + 2 <= c.mesh_order.size(); at += 3) {
+    const std::string name = c.mesh_order.substr(at, 2);
+    const int size = name == "pp" ? c.stages : name == "dp" ? batch_ranks(c) : name == "cp" ? c.context : c.tensor;
+    if (size > 1) axes += name;
+  }
+  return axes;
+}
+
 /// Whether a run of one has its states, and adds up its gradients, where one of the other has: else they are laid out
 /// anew before it goes on.
 inline bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
   return a.ranks == b.ranks && a.stages == b.stages && a.tensor == b.tensor && a.context == b.context &&
          a.pipeline == b.pipeline && shares_states(a) == shares_states(b) && shard_group_of(a) == shard_group_of(b) &&
-         a.reduction == b.reduction && a.mesh_order == b.mesh_order;
+         a.reduction == b.reduction && numbered_axes(a) == numbered_axes(b);
 }
 
 /// That share a machine's memory, cores and drives.

@@ -16,8 +16,9 @@ Status check_room(const std::string& path, std::uint64_t needed) {
   if (statvfs(path.c_str(), &space) != 0) return success();
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (needed <= free) return success();
-  return bad_request("--run " + path + ": for other ranks all states are written there, " + format_bytes(needed) +
-                     ", and " + format_bytes(free) + " are free; make room, or go on with as many ranks as before");
+  return bad_request("--run " + path + ": where ranks are arranged otherwise all states are written there, " +
+                     format_bytes(needed) + ", and " + format_bytes(free) +
+                     " are free; make room, or go on with ranks as before");
 }
 
 }  // namespace

@@ -15,6 +15,13 @@ std::uint64_t durable_layout(const Prepared& run) {
       sum.add(std::as_bytes(std::span(b.name)));
       sum.add(std::as_bytes(std::span(numbers)));
     }
+  // Which of them a rank has follows from its number, and with slices of sequences that was once another matter.
+  const Topology& topology = run.workload.topology;
+  if (run.workload.context_ranks() > 1 && run.config.mesh_order != "pp,cp,dp,tp")
+    for (const Axis& axis : topology.axes) {
+      const std::array<std::uint64_t, 2> numbers{axis.size, axis.stride};
+      sum.add(std::as_bytes(std::span(numbers)));
+    }
   return sum.value();
 }
 

@@ -9,6 +9,7 @@
 #include "src/comm/in_process.h"
 #include "src/model/init.h"
 #include "src/schedule/build.h"
+#include "src/train/request/arrangement.h"
 #include "src/train/run/run_directory.h"
 #include "src/train/states/hugging_face.h"
 
@@ -34,8 +35,7 @@ std::vector<OptimizerUnit> optimizer_units(const Workload& w, RankId rank) {
 
 SublayerOptions sublayer_options(const Prepared& run, RankId rank) {
   const Workload& w = run.workload;
-  SublayerOptions o{w.shape, w.dtype, w.threads,        w.kv_capacity, w.has_positions(),
-                    0,       true,    w.slice_of(rank), run.kernels};
+  SublayerOptions o{w.shape, w.dtype, w.threads, w.kv_capacity, w.documents, 0, true, w.slice_of(rank), run.kernels};
   if (w.split == nullptr) return o;
   const RankId part = w.topology.at(rank).position(tensor_axes);
   o.words = w.split->words(part);
@@ -77,13 +77,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
 
 Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id) {
   // Replicas have the same; stages do not.
-  const Workload& w = run.workload;
-  RankRange all{0, w.ranks()};
-  if (w.stages() == 1) {
-    const ShardMap map = w.shard_map();
-    for (RankId s = all.count = 0; s < map.shards(); ++s)
-      all.count = std::max(all.count, static_cast<RankId>(map.rank_of(s) + 1));
-  }
+  const RankRange all{0, static_cast<RankId>(ranks_with_all_states(run.config))};
   std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
   SLUICE_ASSIGN(std::unique_ptr<Device> cpu, Device::open("cpu"));
   DeviceMemory& host = cpu->memory();
