@@ -2,6 +2,7 @@
 #include "src/device/cuda/nccl_collectives.h"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <numeric>
@@ -180,7 +181,8 @@ TEST_F(NcclTransport, LeavesSumsToTheLibraryWhereThatIsAskedFor) {
 
 /// Rank 1 does not come. Who waits is woken, what was put in ends, and the next plan finds all of them again.
 TEST_F(NcclTransport, EndsWhatOthersDoNotComeTo) {
-  for (const bool is_cancelled : {true, false})
+  for (const bool is_cancelled : {true, false}) {
+    std::atomic<bool> has_ended{false};
     on_ranks(
         2,
         [&](NcclRank& self, RankId r) {
@@ -193,14 +195,18 @@ TEST_F(NcclTransport, EndsWhatOthersDoNotComeTo) {
             EXPECT_EQ(ended.error().message, is_cancelled ? "enough" : "rank 0 waited 1 s for the other ranks");
             self.collectives->queue().abandon();
             EXPECT_FALSE(self.put_in(OpKind::all_gather, {full}).ok()) << "nothing follows";
-          } else if (is_cancelled) {
+            has_ended = true;
+            has_ended.notify_all();
+          } else {
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
-            self.communicator.cancel("enough");
+            if (is_cancelled) self.communicator.cancel("enough");
+            has_ended.wait(false);
           }
           expect_ok(self.connect());
           expect_ok(self.run(OpKind::all_gather, {full}));
         },
         std::chrono::seconds(is_cancelled ? 60 : 1));
+  }
 }
 
 /// One rank's kept communicators are of no use where another has none.

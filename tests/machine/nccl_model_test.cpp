@@ -221,9 +221,9 @@ TEST_F(NcclModel, BuffersThatAreFreedEarlyEndTheProgram) {
         join(ends);
         std::vector<std::byte*> full;
         for (const auto& end : ends) full.push_back(end->put(std::vector<std::byte>(200)));
-        gather(*ends[0], full[0], 100);
+        EXPECT_TRUE(gather(*ends[0], full[0], 100).ok());
         cudaFree(full[0]);
-        gather(*ends[1], full[1], 100);
+        EXPECT_TRUE(gather(*ends[1], full[1], 100).ok());
         ends[1]->get(full[1], 200);
       },
       "");

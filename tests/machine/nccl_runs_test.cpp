@@ -153,7 +153,9 @@ TEST_F(NcclRuns, StopAtAnyMoment) {
     });
     const auto result = (*trainer)->run(stop);
     stopper.join();
-    if (!result.ok()) EXPECT_EQ(result.error().code, ErrorCode::cancelled) << result.error().message;
+    if (!result.ok()) {
+      EXPECT_EQ(result.error().code, ErrorCode::cancelled) << result.error().message;
+    }
   }
 }
 

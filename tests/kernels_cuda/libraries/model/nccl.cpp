@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,9 +36,10 @@ struct Meeting {
   ncclDataType_t type = ncclInt8;
   std::size_t expected = 0, arrived = 0, done = 0;
   std::map<int, const std::byte*> sent;  ///< by rank
-  /// What devices have issued behind it before it was done.
-  std::vector<std::shared_ptr<Meeting>> behind;
-  bool is_over = false;  ///< done, or one of its ranks is gone
+  /// What devices have issued right ahead of it, and right behind.
+  std::vector<std::shared_ptr<Meeting>> ahead, behind;
+  bool is_over = false;     ///< done, or one of its ranks is gone
+  bool is_settled = false;  ///< and so is all that any device has issued ahead of it: its order is nobody's concern
 };
 
 /// All ranks of a communicator.
@@ -91,7 +93,7 @@ namespace {
 struct World {
   std::map<std::string, std::shared_ptr<Clique>> cliques;  ///< by id
   std::map<ncclComm_t, std::shared_ptr<ncclComm>> live;
-  std::map<int, std::vector<std::shared_ptr<Meeting>>> issued;  ///< by device, in order, what is not over
+  std::map<int, std::deque<std::vector<std::shared_ptr<Meeting>>>> issued;  ///< by device, at once, what is not settled
   std::uint64_t ids = 0;
 };
 World& world() {
@@ -125,25 +127,44 @@ std::shared_ptr<ncclComm> find(ncclComm_t handle) {
   return found == world().live.end() ? nullptr : found->second;
 }
 
-/// Whether the order of some devices leads from one to the other.
-bool leads_to(const Meeting& from, const Meeting& to, std::set<const Meeting*>& seen) {
-  for (const auto& next : from.behind)
-    if (!next->is_over && seen.insert(next.get()).second && (next.get() == &to || leads_to(*next, to, seen)))
-      return true;
-  return false;
+bool settle(Meeting& m) {
+  if (m.is_settled) return true;
+  m.is_settled = m.is_over && std::all_of(m.ahead.begin(), m.ahead.end(), [](const auto& a) { return settle(*a); });
+  if (!m.is_settled) return false;
+  m.ahead.clear();
+  m.behind.clear();
+  return true;
+}
+
+/// Whether the order of some devices leads from it to one of the others.
+bool leads_to(const Meeting& from, const std::set<const Meeting*>& others, std::set<const Meeting*>& seen) {
+  return std::any_of(from.behind.begin(), from.behind.end(), [&](const auto& next) {
+    return seen.insert(next.get()).second && (others.contains(next.get()) || leads_to(*next, others, seen));
+  });
 }
 
 /// In the order of its device; false where other devices have it the other way round.
 bool keeps_order(const Launch& launch, int device) {
   auto& before = world().issued[device];
-  std::erase_if(before, [](const auto& m) { return m->is_over; });
+  const auto is_settled = [](const auto& at_once) {
+    return std::all_of(at_once.begin(), at_once.end(), [](const auto& m) { return settle(*m); });
+  };
+  while (!before.empty() && is_settled(before.front())) before.pop_front();
+  std::set<const Meeting*> earlier, seen;
+  for (const auto& at_once : before)
+    for (const auto& m : at_once) earlier.insert(m.get());
   for (const Call& call : launch.calls)
-    for (const auto& earlier : before) {
-      std::set<const Meeting*> seen;
-      if (earlier == call.meeting || leads_to(*call.meeting, *earlier, seen)) return false;
-      earlier->behind.push_back(call.meeting);
+    if (leads_to(*call.meeting, earlier, seen)) return false;
+  std::vector<std::shared_ptr<Meeting>> at_once;
+  for (const Call& call : launch.calls) {
+    at_once.push_back(call.meeting);
+    if (before.empty()) continue;
+    for (const auto& last : before.back()) {
+      last->behind.push_back(call.meeting);
+      call.meeting->ahead.push_back(last);
     }
-  for (const Call& call : launch.calls) before.push_back(call.meeting);
+  }
+  before.push_back(std::move(at_once));
   return true;
 }
 
