@@ -93,7 +93,8 @@ RankTeam Rig::other_team(InProcessWorld& world, ComputeBackend& backend, StepSou
   std::vector<std::unique_ptr<Executor>> executors;
   for (RankId r = 0; r < ranks(); ++r)
     executors.push_back(std::make_unique<Executor>(
-        ExecutorParts{&memory(r), store(r), &backend, &world.communicator(r), &source, sink, units[r]}, options));
+        ExecutorParts{&memory(r), store(r), &backend, &world.communicator(r), nullptr, &source, sink, units[r]},
+        options));
   return RankTeam(std::move(executors));
 }
 
