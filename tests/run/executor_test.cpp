@@ -39,7 +39,7 @@ TEST(Executor, ARankThatCanNotBeginWakesTheOthers) {
   plan.groups = {1};
   plan.lanes = {{LaneKind::comm, false, -1}};
   ASSERT_TRUE(world.communicator(1).prepare(plan.topology.at(1), plan.groups).ok());
-  Executor executor({.memory = &*memory, .communicator = &world.communicator(0)}, {});
+  Executor executor({.memory = &*memory, .communicator = &world.communicator(0), .units = {}}, {});
   const Status begun = executor.begin(plan);
   ASSERT_FALSE(begun.ok());
   EXPECT_EQ(begun.error().code, ErrorCode::bad_request);
