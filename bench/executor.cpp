@@ -119,7 +119,7 @@ bool measure(const char* name, StepPlan plan, double work, int iterations) {
   if (!memory.ok()) return false;
   std::memset(memory->at(Tier::device, 0), 0, buffer_bytes);
   Idle idle(work);
-  Executor executor({&*memory, nullptr, &idle, nullptr, nullptr, nullptr, nullptr, {}}, {.record_timeline = true});
+  Executor executor({.memory = &*memory, .backend = &idle, .units = {}}, {.record_timeline = true});
   if (!executor.begin(plan).ok()) return false;
   double computes = 0, waits = 0;
   for (const Op& op : plan.ops) {

@@ -265,7 +265,7 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option("--transport", o->transport,
                   "how ranks on GPUs meet: 'staged' (in host memory), 'nccl' (gathers and sums go from GPU to GPU; "
                   "messages between stages are staged) or 'auto' (nccl where each rank has a GPU of its own and the "
-                  "library is there). The bits are the same")
+                  "library is there). The bits are the same, but with --reduce native")
       ->check(one_of({transport_names.begin(), transport_names.end()}))
       ->capture_default_str()
       ->group("Batch");

@@ -45,6 +45,7 @@ static_assert(Executor::max_released == RunState::max_released);
 struct Executor::Impl {
   Impl(ExecutorParts p, ExecutorOptions o) : parts(std::move(p)), options(o), ops(parts, options) {}
 
+  Status bind(const StepPlan& plan);
   Status check_parts(const StepPlan& plan) const;
   void find_queues(const StepPlan& plan);
   void start_lanes();
@@ -112,30 +113,35 @@ Status Executor::begin(const StepPlan& plan) {
   });
   if (impl.parts.communicator != nullptr)
     SLUICE_TRY(impl.parts.communicator->prepare(plan.topology, plan.groups, sums_natively));
-  SLUICE_TRY(impl.check_parts(plan));
-  SLUICE_ASSIGN(BoundPlan bound, BoundPlan::make(plan, {*impl.parts.memory, impl.parts.store, impl.parts.units,
-                                                        impl.options.dtype, impl.options.moments}));
-  impl.ops.prepare(plan, bound);
-  if (impl.parts.store != nullptr) {
-    impl.bound_before = impl.parts.store->bound_plan();
-    if (Status learned = impl.parts.store->bind(plan); !learned.ok()) {
-      impl.give_back_store();
+  const Status bound = impl.bind(plan);
+  // Other ranks may be waiting for this one.
+  if (!bound.ok() && impl.parts.communicator != nullptr) impl.parts.communicator->cancel(bound.error().message);
+  return bound;
+}
+
+Status Executor::Impl::bind(const StepPlan& plan) {
+  SLUICE_TRY(check_parts(plan));
+  SLUICE_ASSIGN(BoundPlan bound,
+                BoundPlan::make(plan, {*parts.memory, parts.store, parts.units, options.dtype, options.moments}));
+  ops.prepare(plan, bound);
+  if (parts.store != nullptr) {
+    bound_before = parts.store->bound_plan();
+    if (Status learned = parts.store->bind(plan); !learned.ok()) {
+      give_back_store();
       return learned;
     }
-    impl.nvme_read_before = impl.parts.store->read_bytes();
-    impl.nvme_write_before = impl.parts.store->written_bytes();
+    nvme_read_before = parts.store->read_bytes();
+    nvme_write_before = parts.store->written_bytes();
   }
-  impl.find_queues(plan);
-  const bool has_queues =
-      std::any_of(impl.queues.begin(), impl.queues.end(), [](auto* queue) { return queue != nullptr; });
-  auto run =
-      std::make_shared<RunState>(plan, std::move(bound), *impl.parts.memory, impl.parts.communicator,
-                                 RunState::Options{impl.options.record_timeline, impl.options.delay_seed, has_queues});
+  find_queues(plan);
+  const bool has_queues = std::any_of(queues.begin(), queues.end(), [](auto* queue) { return queue != nullptr; });
+  auto fresh = std::make_shared<RunState>(plan, std::move(bound), *parts.memory, parts.communicator,
+                                          RunState::Options{options.record_timeline, options.delay_seed, has_queues});
   {
-    const std::lock_guard lock(impl.run_mutex);
-    impl.run = std::move(run);
+    const std::lock_guard lock(run_mutex);
+    run = std::move(fresh);
   }
-  impl.start_lanes();
+  start_lanes();
   return success();
 }
 

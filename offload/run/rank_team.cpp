@@ -27,8 +27,6 @@ Status RankTeam::begin(std::span<const StepPlan* const> plans) {
     return one;
   });
   if (begun.ok()) return begun;
-  // They may wait for the one that failed.
-  for (Executor* rank : bound) rank->stop(begun.error());
   for (Executor* rank : bound) static_cast<void>(rank->end());
   return begun;
 }

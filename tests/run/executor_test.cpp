@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "src/comm/in_process.h"
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 
@@ -26,6 +27,26 @@ TEST(Executor, RandomPlansOverRanks) {
       expect_same_as_reference(plans, {}, {.content_seed = seed}, 3);
       if (HasFailure()) return;
     }
+}
+
+TEST(Executor, ARankThatCanNotBeginWakesTheOthers) {
+  InProcessWorld world(2);
+  HostDevice host;
+  auto memory = Memory::create({}, host);
+  ASSERT_TRUE(memory.ok());
+  StepPlan plan;
+  plan.topology = Topology::of({{"dp", 2}}, 0);
+  plan.groups = {1};
+  plan.lanes = {{LaneKind::comm, false, -1}};
+  ASSERT_TRUE(world.communicator(1).prepare(plan.topology.at(1), plan.groups).ok());
+  Executor executor({.memory = &*memory, .communicator = &world.communicator(0), .units = {}}, {});
+  const Status begun = executor.begin(plan);
+  ASSERT_FALSE(begun.ok());
+  EXPECT_EQ(begun.error().code, ErrorCode::bad_request);
+  const Status other = world.communicator(1).still_waits(std::chrono::seconds(0));
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().code, ErrorCode::cancelled);
+  EXPECT_EQ(other.error().message, begun.error().message);
 }
 
 TEST(Executor, RandomDelaysChangeNothing) {

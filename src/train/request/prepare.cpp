@@ -548,9 +548,11 @@ Result<std::unique_ptr<Prepared>> arranged(const Prepared& other, const RunConfi
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress) {
   SLUICE_ASSIGN(auto run, prepare_to_search(config, purpose, progress, true));
   if (progress) progress("searching a schedule");
+  const bool durable = run->workload.durable;
   search(*run, run->wish, progress);
   if (!run->search.fits && may_stage(*run)) {
     run->workload.collects_on_device = false;
+    run->workload.durable = durable;
     search(*run, run->wish, progress);
   }
   if (run->search.fits) SLUICE_TRY(build_plans(*run));
