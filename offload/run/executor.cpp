@@ -113,7 +113,7 @@ Status Executor::begin(const StepPlan& plan) {
   });
   if (impl.parts.communicator != nullptr)
     SLUICE_TRY(impl.parts.communicator->prepare(plan.topology, plan.groups, sums_natively));
-  const Status bound = impl.bind(plan);
+  Status bound = impl.bind(plan);
   // Other ranks may be waiting for this one.
   if (!bound.ok() && impl.parts.communicator != nullptr) impl.parts.communicator->cancel(bound.error().message);
   return bound;
