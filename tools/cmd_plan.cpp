@@ -300,7 +300,9 @@ void print_ranks(const Prepared& run) {
 }
 
 void print_memory(const Prepared& run, const SmallestBudgets& smallest) {
-  Table table({"tier", "budget", "arena", "most alive", "arena / alive", "least, others as given", "least corner"});
+  const std::string about = smallest.is_estimated ? ", about" : "";
+  Table table({"tier", "budget", "arena", "most alive", "arena / alive", "least, others as given" + about,
+               "least corner" + about});
   const auto row = [&](Tier tier, const std::optional<std::uint64_t>& least, std::uint64_t corner) {
     const Arena a = run.arena_of_machine(tier);
     const double ratio =
@@ -396,6 +398,26 @@ void print_assumed(const std::vector<Excess>& assumed) {
   if (!text.empty()) std::printf("assumed: %s\n\n", text.c_str());
 }
 
+/// Of devices that are not here all is the file's, and nothing this machine's.
+Status take_cluster(const std::string& path, const std::set<std::string>& given, bool goes_on, RunConfig& config) {
+  SLUICE_ASSIGN(Cluster cluster, read_cluster(path));
+  config.ranks_of_node = cluster.ranks_of_machine;
+  config.cluster = std::make_shared<const Cluster>(std::move(cluster));
+  if (!has_other_devices(config)) return success();
+  if (goes_on)
+    return bad_request("--cluster " + path + " has a device that is not here, and --run " + config.run +
+                       " holds a run that is; leave one of them out");
+  for (const char* option : {"--device", "--nvme", "--profile", "--threads", "--optimizer-threads", "--io"})
+    if (given.contains(option))
+      return bad_request(std::string(option) + " is of this machine, and --cluster " + path +
+                         " describes another one; leave it out");
+  config.device = "cuda";  // whose kernels' workspaces are in the plan
+  config.assume = true;
+  for (int i = 0; config.cluster->drives && i < config.cluster->drives->count; ++i)
+    config.nvme.push_back("drive " + std::to_string(i) + " of a machine of " + path);
+  return success();
+}
+
 Status plan(RunOptions options, const std::set<std::string>& given) {
   SLUICE_TRY(check_named(options, false));
   // The run of the same arguments is kept, and may be durable.
@@ -405,9 +427,8 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
     SLUICE_ASSIGN(directory, RunDirectory::look(absolute_path(options.config.run)));
   }
   SLUICE_ASSIGN(RunConfig config, described_config(options, given, directory, false));
-  if (HardwareProfile links; !config.cluster.empty())
-    SLUICE_TRY(read_cluster(config.cluster, links, config.ranks_of_node));
   const bool goes_on = directory.run().has_value();
+  if (!options.cluster.empty()) SLUICE_TRY(take_cluster(options.cluster, given, goes_on, config));
   const Request request{.config = config, .from_scratch = options.from_scratch, .goes_on = goes_on, .on_paper = true};
   ProgressLine line(10, !config.json);
   const Tell tell = [&](const std::string& text) { line.note(text); };
@@ -439,6 +460,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   if (config.json) {
     Json j = to_json(*run, findings);
     if (!assumed.empty()) j["assumed"] = to_json(assumed);
+    if (has_other_devices(config)) j["assumed"]["cluster"] = assumed_text(*config.cluster);
     if (answer) j["layouts"] = layouts_told;
     std::printf("%s\n", j.dump().c_str());
   }
@@ -448,6 +470,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
               format_count(static_cast<double>(run->model.parameters)).c_str(),
               format_count(static_cast<double>(config.batch * config.sequence)).c_str(), checked.weights.c_str());
   print_assumed(assumed);
+  if (has_other_devices(config)) std::printf("assumed, not measured: %s\n\n", assumed_text(*config.cluster).c_str());
   if (answer) std::printf("%s\nThe first of them:\n\n", layouts.c_str());
   print_ranks(*run);
   print_memory(*run, findings.smallest);
@@ -477,10 +500,12 @@ void add_plan(CLI::App& app, Outcome& outcome) {
                  "said in the answer")
       ->group("Budgets");
   command
-      ->add_option("--cluster", options->config.cluster,
+      ->add_option("--cluster", options->cluster,
                    "file that says how many ranks a machine has and how messages go between ranks, for --ranks on "
                    "machines like this one: JSON with ranks_of_machine, and messages_inside and messages_between a "
-                   "machine, each with latency_seconds, gather_bytes_per_second and reduce_bytes_per_second")
+                   "machine, each with latency_seconds, gather_bytes_per_second and reduce_bytes_per_second. With a "
+                   "device (like {\"name\": \"H200\"}), its host and drives it is of machines unlike this one, and "
+                   "nothing is measured (bench/clusters has examples)")
       ->group("Batch");
   command->get_option("--data")->description("as of train; what it refuses is refused (default: plan without)");
   command->get_option("--run")->description("as of train: a run that is there is planned as it goes on");

@@ -16,6 +16,7 @@ LayoutWish wish_of(const RunOptions& o, const std::set<std::string>& given) {
   if (given.contains("--dp")) wish.data = o.data;
   if (given.contains("--cp")) wish.context = o.config.context;
   if (given.contains("--tp")) wish.tensor = o.config.tensor;
+  if (given.contains("--micro-batch")) wish.micro_batch = o.config.micro_batch;
   if (given.contains("--shard-group")) wish.shard_group = o.config.shard_group;
   return wish;
 }
@@ -61,6 +62,7 @@ Result<LayoutAnswer> find_layout(const RunOptions& options, const std::set<std::
   config.tensor = asked.tensor;
   config.pipeline = asked.pipeline;
   config.shard_group = asked.shard_group;
+  config.micro_batch = asked.micro_batch;
   SLUICE_ASSIGN(answer.layouts, find_layouts(config, wish, progress));
   if (answer.layouts.found.empty())
     return bad_request("--layout auto: none of the " + std::to_string(answer.layouts.without_room) +
@@ -75,6 +77,7 @@ std::string layout_text(const RunConfig& c) {
                      std::to_string(c.context) + " x tp " + std::to_string(c.tensor);
   if (c.stages > 1) text += std::string(", ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)];
   if (data_ranks(c) > 1 && !shares_states(c)) text += ", states " + states_of(c);
+  if (c.micro_batch > 1) text += ", micro-batch " + std::to_string(c.micro_batch);
   return text;
 }
 
@@ -97,6 +100,9 @@ std::string layouts_text(const Layouts& layouts) {
   if (estimated > 0)
     text += "estimated to be slower, and not searched: " + std::to_string(estimated) + ", the quickest of them " +
             layout_text(first->config) + ", at about " + format_seconds(first->seconds) + " by its FLOP\n";
+  if (layouts.bounded > 0)
+    text +=
+        "compute or send too much to be among them, whatever their schedule: " + std::to_string(layouts.bounded) + "\n";
   if (layouts.not_looked_at > 0)
     text += "promise less, and were not looked at for want of time: " + std::to_string(layouts.not_looked_at) + "\n";
   if (layouts.without_room > 0) text += "do not fit the budgets: " + std::to_string(layouts.without_room) + "\n";
@@ -114,6 +120,7 @@ nlohmann::ordered_json layouts_json(const Layouts& layouts) {
            {"dp", batch_ranks(c)},
            {"cp", c.context},
            {"tp", c.tensor},
+           {"micro_batch", c.micro_batch},
            {"pipeline", pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)]},
            {"shard_group", shares_states(c) ? data_ranks(c) : c.shard_group},
            {"keeps_bits", l.keeps_bits},
@@ -130,6 +137,7 @@ nlohmann::ordered_json layouts_json(const Layouts& layouts) {
     refused.push_back({{"count", r.count}, {"reason", r.error.message}});
   return {{"found", found},
           {"without_room", layouts.without_room},
+          {"bounded", layouts.bounded},
           {"not_looked_at", layouts.not_looked_at},
           {"refused", refused}};
 }

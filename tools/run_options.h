@@ -18,7 +18,7 @@ struct RunOptions {
               activations = "auto", states = "auto", residency = "auto", zero = "auto", reduction = "last",
               layout = "given", pipeline = "1f1b", reduce = "tree", gather = "exact", cp_attention = "ulysses",
               transport = "auto", optimizer = "auto", lr_schedule = "cosine", moments = "fp32", durable = "auto", nvme,
-              poison;
+              cluster, poison;
   int group = 0, prefetch = -1;
   int data = 0;  ///< ranks that share the batch; 0: those that --pp and --tp leave
   bool resume = false;

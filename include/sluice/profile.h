@@ -53,7 +53,7 @@ struct DeviceProfile {
 
 /// Collectives between ranks that share no memory.
 struct MessageRates {
-  double latency_seconds = 20e-6;  ///< of a collective of few bytes
+  double latency_seconds = 20e-6;        ///< of a collective of few bytes
   double gather_bytes_per_second = 2e9;  ///< that arrive at a rank; between machines, at all ranks of one together
   double reduce_bytes_per_second = 1e9;  ///< the same of sums, with the adding
 };
@@ -61,10 +61,11 @@ struct MessageRates {
 /// Rates of one machine. Bytes per second count bytes moved once (a copy of n bytes is n).
 struct HardwareProfile {
   std::uint32_t schema_version = profile_schema_version;
-  std::string machine;  ///< CPU model and kernel, to notice that a profile is another machine's
-  int ranks = 1;        ///< that share cores, memory, drive and the CPU's links: the run's, not the file's
-  int ranks_of_device = 1;  ///< that share a GPU and its links: the run's, not the file's
-  bool ranks_apart = false;  ///< they share no memory: the run's, not the file's
+  std::string machine;               ///< CPU model and kernel, to notice that a profile is another machine's
+  int ranks = 1;                     ///< that share cores, memory, drive and the CPU's links: the run's, not the file's
+  int ranks_of_device = 1;           ///< that share a GPU and its links: the run's, not the file's
+  bool ranks_apart = false;          ///< they share no memory: the run's, not the file's
+  bool messages_of_devices = false;  ///< they go from GPU to GPU and ask nothing of the host: the run's, not the file's
   /// Between ranks of this machine, and between machines. None: never measured, and guessed.
   std::optional<MessageRates> messages_inside, messages_between;
   int cores = 1;

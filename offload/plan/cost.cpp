@@ -68,8 +68,10 @@ double CostModel::compute_seconds(const Op& op) const {
     return measured_[static_cast<std::size_t>(op.cost)];
   const double overhead = hw_.device ? hw_.device->op_overhead_seconds : hw_.op_overhead_seconds;
   const double memory = hw_.device ? hw_.device->memory_bytes_per_second : hw_.memory_bytes_per_second;
-  if (is_streamed(op.kind)) return streamed_bytes(plan_, op) / memory + overhead;
-  return op.flop / flops(op) + overhead;
+  const double streamed = streamed_bytes(plan_, op) / memory;
+  if (is_streamed(op.kind)) return streamed + overhead;
+  // Of a GPU an op's operands come and go through its memory, however little it computes.
+  return (hw_.device ? std::max(op.flop / flops(op), streamed) : op.flop / flops(op)) + overhead;
 }
 
 /// Neighbouring ranks share a machine.
@@ -137,6 +139,7 @@ OpCost CostModel::cost(const Op& op) const {
   OpCost c;
   double bytes = static_cast<double>(op.bytes), memory = 0, busy = 1;
   const bool on_device = runs_on_device(plan_.lanes[op.lane], hw_);
+  bool is_message = false;
   const double overhead = on_device ? hw_.device->op_overhead_seconds : hw_.op_overhead_seconds;
   switch (op.kind) {
     case OpKind::load_tokens:
@@ -197,6 +200,7 @@ OpCost CostModel::cost(const Op& op) const {
       c.network_seconds = hw_.ranks_apart ? message_seconds(op, false) : 0;
       c.group = op.group;
       memory = bytes;
+      is_message = true;
       break;
     case OpKind::send:
     case OpKind::receive:
@@ -204,6 +208,7 @@ OpCost CostModel::cost(const Op& op) const {
       c.network_seconds = hw_.ranks_apart && op.kind == OpKind::receive ? message_to_peer_seconds(op, false) : 0;
       c.group = op.group;
       memory = bytes / 2;  // each end one way
+      is_message = true;
       break;
     case OpKind::barrier:
       c.seconds = (hw_.ranks_apart ? hw_.messages_inside.value_or(MessageRates()).latency_seconds : 0) + overhead;
@@ -231,6 +236,7 @@ OpCost CostModel::cost(const Op& op) const {
       c.best_seconds *= hw_.ranks_of_device;
     }
   }
+  if (is_message && hw_.messages_of_devices) memory = busy = 0;
   // Alone, an op is not held up by its own use of a resource.
   c.threads = std::min(c.threads, static_cast<double>(hw_.cores));
   c.core_seconds = c.seconds * c.threads * busy;

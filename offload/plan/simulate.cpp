@@ -4,7 +4,9 @@
 #include <array>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <map>
+#include <queue>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -34,6 +36,7 @@ class SharedResource {
   void demand(double users, double use) {
     if (use > 0) demands_.push_back({use, users});
   }
+  void clear() { demands_.clear(); }
   /// What each user can have at most.
   double level(double capacity) {
     std::sort(demands_.begin(), demands_.end());
@@ -55,28 +58,33 @@ class SharedResource {
 /// them, since its parts are equal and end together; work of one thread goes to the emptiest core.
 class Cores {
  public:
-  explicit Cores(int cores) : load_(static_cast<std::size_t>(std::max(1, cores))), level_(load_.size()) {}
+  explicit Cores(int cores) : load_(static_cast<std::size_t>(std::max(1, cores))), level_(load_.size(), 1) {}
 
   void clear() {
-    std::fill(load_.begin(), load_.end(), Core{});
+    for (const std::size_t i : in_use_) {
+      load_[i].shared.clear();
+      load_[i].asked = 0;
+      level_[i] = 1;
+    }
+    in_use_.clear();
     next_ = 0;
   }
   /// Threads that each ask for `use` of a core. Teams come first. Returns a place to ask `level` for.
   std::size_t add(std::size_t threads, double use) {
     if (threads > 1) {
       const std::size_t first = next_;
-      for (std::size_t i = 0; i < threads; ++i) load_[(first + i) % load_.size()].add(use);
+      for (std::size_t i = 0; i < threads; ++i) put((first + i) % load_.size(), use);
       next_ = (first + threads) % load_.size();
       return first;
     }
     std::size_t best = 0;
-    for (std::size_t i = 1; i < load_.size(); ++i)
+    for (std::size_t i = 1; i < load_.size() && load_[best].asked > 0; ++i)
       if (load_[i].asked < load_[best].asked) best = i;
-    load_[best].add(use);
+    put(best, use);
     return best;
   }
   void settle() {
-    for (std::size_t i = 0; i < load_.size(); ++i) level_[i] = load_[i].shared.level(1);
+    for (const std::size_t i : in_use_) level_[i] = load_[i].shared.level(1);
   }
   /// What each of the threads that were added at this place can have at most.
   double level(std::size_t place, std::size_t threads) const {
@@ -89,13 +97,15 @@ class Cores {
   struct Core {
     SharedResource shared;
     double asked = 0;
-    void add(double use) {
-      shared.demand(1, use);
-      asked += use;
-    }
   };
+  void put(std::size_t core, double use) {
+    if (load_[core].asked == 0) in_use_.push_back(core);
+    load_[core].shared.demand(1, use);
+    load_[core].asked += use;
+  }
   std::vector<Core> load_;
   std::vector<double> level_;
+  std::vector<std::size_t> in_use_;
   std::size_t next_ = 0;
 };
 
@@ -146,7 +156,8 @@ class Meetings {
 
 /// Lanes as servers of one op at a time; running ops progress as a fluid at rates that follow from who else runs. On a
 /// windowed lane an op that has been transferred lands a latency later, while the next one is transferred. Members are
-/// ranks side by side; the other ranks of a machine do as they do.
+/// ranks side by side; the other ranks of a machine do as they do. Members that share anything are a zone: what begins
+/// or ends there changes nothing elsewhere, so that a world of many machines costs what its ops cost.
 class Simulator {
  public:
   Simulator(std::span<const StepPlan* const> plans, const HardwareProfile& hw, std::uint32_t iterations)
@@ -154,16 +165,22 @@ class Simulator {
         mixed_(mixed_rates(hw)),
         meetings_(plans),
         arrived_(meetings_.size() * iterations),
+        left_(iterations),
         cores_(hw.cores),
         both_ways_slowdown_(both_ways_slowdown(hw)),
         handoff_seconds_(host_rates(hw).handoff_seconds),
         window_(drive_window_of(hw)) {
     members_.reserve(plans.size());
-    for (const StepPlan* plan : plans) members_.emplace_back(*plan, hw, iterations);
+    for (const StepPlan* plan : plans) {
+      members_.emplace_back(*plan, hw, iterations);
+      for (std::size_t& left : left_) left += plan->ops.size();
+    }
     place_members();
     for (std::size_t m = 0; m < members_.size(); ++m) {
       members_[m].first_lane = lanes_.size();
       for (LaneId l = 0; l < static_cast<LaneId>(members_[m].program.lanes()); ++l) {
+        ready_.push_back(lanes_.size());
+        zones_[members_[m].zone].lanes.push_back(lanes_.size());
         lanes_.emplace_back();
         lanes_.back().member = m;
         lanes_.back().lane = l;
@@ -173,7 +190,6 @@ class Simulator {
 
   struct Iteration {
     Timeline spans;  ///< by op
-    std::size_t left = 0;
     double end = 0;
     std::array<double, lane_names.size()> busy{};  ///< seconds per lane kind
   };
@@ -182,24 +198,11 @@ class Simulator {
     for (Member& m : members_)
       if (last > 0) m.iterations[last - 1].spans = {};
     start_ready();
-    while (left(last) > 0) {
-      SLUICE_CHECK(running_ > 0, "nothing runs at %g s, %zu ops of iteration %u are left", now_, left(last), last);
-      advance();
-      for (Server& s : lanes_) {
-        if (s.running && s.left <= 0) {
-          s.running = s.occupied = false;
-          s.flying.push_back({s.start, s.progress_start, now_ + s.cost->latency_seconds, s.cost->flying_requests});
-          s.flying_requests += s.cost->flying_requests;
-        }
-        while (!s.flying.empty() && s.flying.front().lands <= now_) {
-          const NodeId n = members_[s.member].program.at(s.lane, ++s.finished);
-          const Flight flight = s.flying.front();
-          s.flying.pop_front();
-          s.flying_requests = s.flying.empty() ? 0 : s.flying_requests - flight.requests;
-          --running_;
-          record(members_[s.member], n, flight);
-        }
-      }
+    while (left_[last] > 0) {
+      SLUICE_CHECK(running_ > 0, "nothing runs at %g s, %zu ops of iteration %u are left", now_, left_[last], last);
+      for (const std::size_t zone : changed_) share_zone(zones_[zone]);
+      changed_.clear();
+      to_next_event();
       start_ready();
     }
   }
@@ -223,7 +226,6 @@ class Simulator {
       for (const Lane& lane : p.lanes) on_device.push_back(runs_on_device(lane, hw));
       const CostModel model(p, hw);
       for (const Op& op : p.ops) costs.push_back(model.cost(op));
-      for (Iteration& i : iterations) i.left = p.ops.size();
     }
     const StepPlan& plan;
     Program program;
@@ -231,7 +233,7 @@ class Simulator {
     std::vector<OpCost> costs;
     std::vector<bool> on_device;  ///< by lane
     std::size_t first_lane = 0;
-    std::size_t machine = 0, link = 0;  ///< whom it shares with: a machine, a way to host memory
+    std::size_t machine = 0, link = 0, zone = 0;  ///< whom it shares with: a machine, a way to host memory; either
     int stands_for = 1, stands_for_on_link = 1;
   };
   /// An op whose work is done.
@@ -248,11 +250,26 @@ class Simulator {
     bool running = false;        ///< and makes progress
     bool woken = false;          ///< it slept until what it waited for had happened
     double start = 0, progress_start = 0;
-    double left = 0;  ///< seconds of work at full speed
-    double slowdown = 1;
+    double left = 0;  ///< seconds of work at full speed, at `seen`
+    double seen = 0;
+    double slowdown = 0;     ///< since then; 0: it has just begun
+    double asked = 1;        ///< what the slowdown is to be
+    std::uint32_t ends = 0;  ///< how often its end has been foretold: the last one counts
     NodeId blocked_on = no_node;
-    const OpCost* cost = nullptr;    ///< of the running op
-    std::vector<std::size_t> cores;  ///< where it runs, in every rank of the machine
+    std::vector<std::size_t> waiters;  ///< that are blocked on one of its ops
+    const OpCost* cost = nullptr;      ///< of the running op
+    std::vector<std::size_t> cores;    ///< where it runs, in every rank of the machine
+  };
+  struct Zone {
+    std::vector<std::size_t> machines, links, lanes;
+    bool changed = false;  ///< since its resources were shared out
+  };
+  /// An op ends its work, or one lands.
+  struct Event {
+    double at;
+    std::size_t server;
+    std::uint32_t ends;  ///< of the server; 0: a landing
+    bool operator>(const Event& o) const { return at > o.at; }
   };
 
   /// Neighbouring ranks are on one machine, and neighbours among those share a GPU.
@@ -267,18 +284,22 @@ class Simulator {
       ++machines[m.machine];
       ++links[m.link];
     }
-    for (Member& m : members_) {
-      m.stands_for = std::max(1, static_cast<int>(on_machine) / machines[m.machine]);
-      m.stands_for_on_link = std::max(1, static_cast<int>(on_link) / links[m.link]);
+    std::vector<Member*> by_rank;
+    for (Member& m : members_) by_rank.push_back(&m);
+    std::ranges::stable_sort(by_rank, {}, [](const Member* m) { return m->plan.topology.rank(); });
+    const Member* before = nullptr;
+    for (Member* m : by_rank) {
+      m->stands_for = std::max(1, static_cast<int>(on_machine) / machines[m->machine]);
+      m->stands_for_on_link = std::max(1, static_cast<int>(on_link) / links[m->link]);
+      if (before == nullptr || (m->machine != before->machine && m->link != before->link)) zones_.emplace_back();
+      m->zone = zones_.size() - 1;
+      add_new(zones_.back().machines, m->machine);
+      add_new(zones_.back().links, m->link);
+      before = m;
     }
-    for (const auto& [machine, count] : machines) machines_.push_back(machine);
-    for (const auto& [link, count] : links) links_.push_back(link);
   }
-
-  std::size_t left(std::uint32_t iteration) const {
-    std::size_t ops = 0;
-    for (const Member& m : members_) ops += m.iterations[iteration].left;
-    return ops;
+  static void add_new(std::vector<std::size_t>& list, std::size_t value) {
+    if (list.empty() || list.back() != value) list.push_back(value);
   }
 
   void record(Member& m, NodeId n, const Flight& flight) {
@@ -287,7 +308,7 @@ class Simulator {
     of.spans.resize(m.plan.ops.size());
     of.spans[op] = {op, m.program.iteration(n), flight.start, now_};
     of.end = now_;
-    --of.left;
+    --left_[m.program.iteration(n)];
     const Lane& lane = m.plan.lanes[m.plan.ops[op].lane];
     const double transferred = flight.lands - m.costs[op].latency_seconds;
     of.busy[static_cast<std::size_t>(lane.kind)] += transferred - flight.progress_start;
@@ -298,23 +319,34 @@ class Simulator {
   }
 
   void start_ready() {
-    for (Server& s : lanes_) {
-      const Member& m = members_[s.member];
-      const auto begun = s.finished + static_cast<std::uint32_t>(s.flying.size());
-      if (s.occupied || begun == m.program.lane_nodes(s.lane) || s.flying_requests >= window_) continue;
-      if (s.blocked_on != no_node && !finished(m, s.blocked_on)) continue;
-      const NodeId n = m.program.at(s.lane, begun + 1);
-      // A device waits for itself, and no thread wakes.
-      s.woken =
-          s.woken || (s.blocked_on != no_node && !(m.on_device[s.lane] && m.on_device[m.program.lane(s.blocked_on)]));
-      s.blocked_on = no_node;
-      for (const Wait& w : m.plan.ops[m.program.op(n)].waits)
-        if (const NodeId t = m.program.target(n, w); t != no_node && !finished(m, t)) s.blocked_on = t;
-      if (s.blocked_on != no_node) continue;
-      s.occupied = true;
-      s.start = now_;
-      arrive(s, n);
-    }
+    for (std::size_t i = 0; i < ready_.size(); ++i) start(ready_[i]);
+    ready_.clear();
+  }
+
+  void start(std::size_t server) {
+    Server& s = lanes_[server];
+    const Member& m = members_[s.member];
+    const auto begun = s.finished + static_cast<std::uint32_t>(s.flying.size());
+    if (s.occupied || begun == m.program.lane_nodes(s.lane) || s.flying_requests >= window_) return;
+    if (s.blocked_on != no_node && !finished(m, s.blocked_on)) return wait(server);
+    const NodeId n = m.program.at(s.lane, begun + 1);
+    // A device waits for itself, and no thread wakes.
+    s.woken =
+        s.woken || (s.blocked_on != no_node && !(m.on_device[s.lane] && m.on_device[m.program.lane(s.blocked_on)]));
+    s.blocked_on = no_node;
+    for (const Wait& w : m.plan.ops[m.program.op(n)].waits)
+      if (const NodeId t = m.program.target(n, w); t != no_node && !finished(m, t)) s.blocked_on = t;
+    if (s.blocked_on != no_node) return wait(server);
+    s.occupied = true;
+    s.start = now_;
+    arrive(s, n);
+  }
+
+  /// Until the lane of what it is blocked on lands an op.
+  void wait(std::size_t server) {
+    const Member& m = members_[lanes_[server].member];
+    std::vector<std::size_t>& waiters = lanes_[m.first_lane + m.program.lane(lanes_[server].blocked_on)].waiters;
+    if (std::ranges::find(waiters, server) == waiters.end()) waiters.push_back(server);
   }
 
   void arrive(Server& s, NodeId n) {
@@ -331,29 +363,73 @@ class Simulator {
 
   void begin(Server& s) {
     s.running = true;
-    s.progress_start = now_;
+    s.progress_start = s.seen = now_;
     s.left = s.cost->seconds + (s.woken ? handoff_seconds_ : 0);
+    s.slowdown = 0;
     s.woken = false;
     ++running_;
+    change(s);
   }
 
-  /// To the next time that an op ends.
-  void advance() {
-    for (const std::size_t machine : machines_) share_machine(machine);
-    for (const std::size_t link : links_) share_link(link);
-    double step = -1, landing = -1;
-    for (const Server& s : lanes_) {
-      if (s.running && (step < 0 || s.left * s.slowdown < step)) step = s.left * s.slowdown;
-      if (!s.flying.empty() && (landing < 0 || s.flying.front().lands < landing)) landing = s.flying.front().lands;
+  void change(const Server& s) {
+    const std::size_t zone = members_[s.member].zone;
+    if (!std::exchange(zones_[zone].changed, true)) changed_.push_back(zone);
+  }
+
+  /// What happens next, and all that happens at the same time but for rounding.
+  void to_next_event() {
+    const auto is_past = [&](const Event& e) { return e.ends != 0 && e.ends != lanes_[e.server].ends; };
+    while (is_past(events_.top())) events_.pop();
+    now_ = std::max(now_, events_.top().at);
+    const double at_once = now_ + 1e-12 * std::max(1.0, now_);
+    while (!events_.empty() && events_.top().at <= at_once) {
+      const Event e = events_.top();
+      events_.pop();
+      if (is_past(e)) continue;
+      if (e.ends != 0) end_work(e.server);
+      land(e.server, at_once);
     }
-    const bool lands = landing >= 0 && (step < 0 || landing <= now_ + step);
-    if (lands) step = std::max(0.0, landing - now_);
-    now_ = lands ? std::max(now_, landing) : now_ + step;
-    for (Server& s : lanes_) {
-      if (!s.running) continue;
-      const double rest = s.left - step / s.slowdown;
-      // What is within rounding of the end has ended.
-      s.left = rest * s.slowdown <= 1e-12 * std::max(1.0, now_) ? 0 : rest;
+  }
+
+  void end_work(std::size_t server) {
+    Server& s = lanes_[server];
+    s.running = s.occupied = false;
+    ++s.ends;
+    const double lands = now_ + s.cost->latency_seconds;
+    s.flying.push_back({s.start, s.progress_start, lands, s.cost->flying_requests});
+    s.flying_requests += s.cost->flying_requests;
+    if (s.cost->latency_seconds > 0) events_.push({lands, server, 0});
+    ready_.push_back(server);
+    change(s);
+  }
+
+  void land(std::size_t server, double until) {
+    Server& s = lanes_[server];
+    while (!s.flying.empty() && s.flying.front().lands <= until) {
+      const NodeId n = members_[s.member].program.at(s.lane, ++s.finished);
+      const Flight flight = s.flying.front();
+      s.flying.pop_front();
+      s.flying_requests = s.flying.empty() ? 0 : s.flying_requests - flight.requests;
+      --running_;
+      record(members_[s.member], n, flight);
+      ready_.push_back(server);
+      ready_.insert(ready_.end(), s.waiters.begin(), s.waiters.end());
+      s.waiters.clear();
+    }
+  }
+
+  /// Its members' slowdowns, and from them when their ops end.
+  void share_zone(Zone& zone) {
+    zone.changed = false;
+    for (const std::size_t machine : zone.machines) share_machine(zone, machine);
+    for (const std::size_t link : zone.links) share_link(zone, link);
+    for (const std::size_t i : zone.lanes) {
+      Server& s = lanes_[i];
+      if (!s.running || s.asked == s.slowdown) continue;
+      if (s.slowdown > 0) s.left = std::max(0.0, s.left - (now_ - s.seen) / s.slowdown);
+      s.seen = now_;
+      s.slowdown = s.asked;
+      events_.push({now_ + s.left * s.slowdown, i, ++s.ends});
     }
   }
 
@@ -368,47 +444,53 @@ class Simulator {
     return least;
   }
 
-  /// Cores, memory and drive. Sets the slowdowns.
-  void share_machine(std::size_t machine) {
-    SharedResource memory;
+  /// Cores, memory and drive. Sets what slowdowns are to be.
+  void share_machine(const Zone& zone, std::size_t machine) {
     int reads = 0, writes = 0;
     cores_.clear();
+    memory_.clear();
     const auto works_here = [&](const Server& s) { return s.running && members_[s.member].machine == machine; };
     for (const bool teams : {true, false})
-      for (Server& s : lanes_)
-        if (works_here(s) && s.cost->seconds > 0 && (s.cost->threads > 1) == teams) {
+      for (const std::size_t i : zone.lanes)
+        if (Server& s = lanes_[i]; works_here(s) && (s.cost->threads > 1) == teams) {
           s.cores.clear();
+          if (s.cost->core_seconds <= 0) continue;
           for (int rank = 0; rank < members_[s.member].stands_for; ++rank)
             s.cores.push_back(cores_.add(static_cast<std::size_t>(s.cost->threads), core_use(*s.cost)));
         }
     cores_.settle();
-    for (const Server& s : lanes_) {
+    for (const std::size_t i : zone.lanes) {
+      const Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
       const int ranks = members_[s.member].stands_for;
       reads += c.drive == DriveUse::read ? ranks : 0;
       writes += c.drive == DriveUse::write ? ranks : 0;
-      if (c.seconds > 0) memory.demand(ranks, c.memory_seconds / c.seconds);
+      if (c.seconds > 0) memory_.demand(ranks, c.memory_seconds / c.seconds);
     }
-    const double memory_level = memory.level(1);
+    const double memory_level = memory_.level(1);
     const double read_slow = reads * (writes > 0 ? hw_.drive.read_bytes_per_second / mixed_.read : 1);
     const double write_slow = writes * (reads > 0 ? hw_.drive.write_bytes_per_second / mixed_.write : 1);
-    for (Server& s : lanes_) {
+    for (const std::size_t i : zone.lanes) {
+      Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
       double slow = c.drive == DriveUse::read ? read_slow : c.drive == DriveUse::write ? write_slow : 1;
-      if (c.seconds > 0)
-        slow = std::max({slow, core_use(c) / core_level(s), c.memory_seconds / c.seconds / memory_level});
-      s.slowdown = std::max(1.0, slow);
+      if (c.core_seconds > 0) slow = std::max(slow, core_use(c) / core_level(s));
+      if (c.seconds > 0) slow = std::max(slow, c.memory_seconds / c.seconds / memory_level);
+      s.asked = std::max(1.0, slow);
     }
   }
 
   /// The way between host memory and a device. Adds to the slowdowns.
-  void share_link(std::size_t link) {
-    SharedResource down, up;
+  void share_link(const Zone& zone, std::size_t link) {
+    SharedResource &down = down_, &up = up_;
+    down.clear();
+    up.clear();
     bool downs = false, ups = false;
     const auto works_here = [&](const Server& s) { return s.running && members_[s.member].link == link; };
-    for (const Server& s : lanes_) {
+    for (const std::size_t i : zone.lanes) {
+      const Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
       downs = downs || c.link_down_seconds > 0;
@@ -417,17 +499,19 @@ class Simulator {
       down.demand(members_[s.member].stands_for_on_link, c.link_down_seconds / c.seconds);
       up.demand(members_[s.member].stands_for_on_link, c.link_up_seconds / c.seconds);
     }
+    if (!downs && !ups) return;
     const double down_level = down.level(1), up_level = up.level(1);
-    for (Server& s : lanes_) {
+    for (const std::size_t i : zone.lanes) {
+      Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
       if (c.seconds > 0)
-        s.slowdown = std::max(
-            {s.slowdown, c.link_down_seconds / c.seconds / down_level, c.link_up_seconds / c.seconds / up_level});
+        s.asked =
+            std::max({s.asked, c.link_down_seconds / c.seconds / down_level, c.link_up_seconds / c.seconds / up_level});
       if (downs && ups && c.link_down_seconds + c.link_up_seconds > 0)
-        s.slowdown = std::max({s.slowdown, both_ways_slowdown_,
-                               both_ways_slowdown_ * c.link_down_seconds / c.seconds / down_level,
-                               both_ways_slowdown_ * c.link_up_seconds / c.seconds / up_level});
+        s.asked =
+            std::max({s.asked, both_ways_slowdown_, both_ways_slowdown_ * c.link_down_seconds / c.seconds / down_level,
+                      both_ways_slowdown_ * c.link_up_seconds / c.seconds / up_level});
     }
   }
 
@@ -435,10 +519,15 @@ class Simulator {
   MixedRates mixed_;
   Meetings meetings_;
   std::vector<std::uint32_t> arrived_;  ///< [iteration][meeting]
+  std::vector<std::size_t> left_;       ///< ops, by iteration
   std::vector<Member> members_;
   std::vector<Server> lanes_;  ///< of all members
-  std::vector<std::size_t> machines_, links_;
+  std::vector<Zone> zones_;
+  std::vector<std::size_t> changed_;  ///< zones
+  std::vector<std::size_t> ready_;    ///< servers that may have something to start
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Cores cores_;
+  SharedResource memory_, down_, up_;
   double both_ways_slowdown_, handoff_seconds_, window_;
   double now_ = 0;
   int running_ = 0;  ///< begun and not landed

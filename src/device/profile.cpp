@@ -14,6 +14,7 @@
 #include "io/files/json_guard.h"
 #include "io/files/publish.h"
 #include "io/files/user_cache.h"
+#include "src/device/profile_json.h"
 
 namespace sluice {
 namespace {
@@ -87,6 +88,8 @@ constexpr Count counts[] = {{"cores", &HardwareProfile::cores},
                             {"compute_threads", &HardwareProfile::compute_threads},
                             {"optimizer_threads", &HardwareProfile::optimizer_threads}};
 
+}  // namespace
+
 Status read_number(const json& object, const std::string& name, bool may_be_zero, double& out) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_number()) return bad_request(fmt::format("has no number '{}'", name));
@@ -104,6 +107,19 @@ Status read_count(const json& object, const std::string& name, std::uint32_t lar
   out = static_cast<std::uint32_t>(value);
   return success();
 }
+
+Status read_messages(const json& object, const std::string& name, std::optional<MessageRates>& out) {
+  const auto found = object.find(name);
+  if (found == object.end()) return success();
+  if (!found->is_object()) return bad_request(fmt::format("has '{}', which is no object", name));
+  MessageRates messages;
+  for (const Rate<MessageRates>& r : message_rates)
+    SLUICE_TRY(read_number(*found, r.name, r.may_be_zero, messages.*r.field));
+  out = messages;
+  return success();
+}
+
+namespace {
 
 Status read_drive(const json& object, DriveProfile& d) {
   if (!object.is_object()) return bad_request("has a drive that is no object");
@@ -146,17 +162,6 @@ json drive_json(const DriveProfile& d) {
   return object;
 }
 
-Status read_messages(const json& object, const MessagesOf& of, HardwareProfile& p) {
-  const auto found = object.find(of.name);
-  if (found == object.end()) return success();
-  if (!found->is_object()) return bad_request(fmt::format("has '{}', which is no object", of.name));
-  MessageRates messages;
-  for (const Rate<MessageRates>& r : message_rates)
-    SLUICE_TRY(read_number(*found, r.name, r.may_be_zero, messages.*r.field));
-  p.*of.field = messages;
-  return success();
-}
-
 Status read_profile(const json& object, HardwareProfile& p) {
   if (!object.is_object() || !object.contains("schema_version") || !object["schema_version"].is_number_unsigned())
     return bad_request("is not a sluice profile");
@@ -171,7 +176,7 @@ Status read_profile(const json& object, HardwareProfile& p) {
     p.*c.field = static_cast<int>(value);
   }
   for (const Rate<HardwareProfile>& r : rates) SLUICE_TRY(read_number(object, r.name, r.may_be_zero, p.*r.field));
-  for (const MessagesOf& of : all_messages) SLUICE_TRY(read_messages(object, of, p));
+  for (const MessagesOf& of : all_messages) SLUICE_TRY(read_messages(object, of.name, p.*of.field));
   const auto drives = object.find("drives");
   if (drives == object.end() || !drives->is_object()) return bad_request("has no object 'drives'");
   for (const auto& [key, drive] : drives->items()) SLUICE_TRY(read_drive(drive, p.drives[key]));
@@ -275,29 +280,6 @@ json profile_json(const HardwareProfile& profile) {
 }
 
 }  // namespace
-
-Status read_cluster(const std::string& path, HardwareProfile& profile, int& ranks_of_machine) {
-  const auto refuse = [&path](const Error& why) {
-    return bad_request(fmt::format("--cluster {}: {}; see sluice plan --help", path, why.message));
-  };
-  const auto text = read_file(path, largest_profile_bytes);
-  if (!text.ok()) return refuse(text.error());
-  if (const Status json_ok = check_json(*text); !json_ok.ok()) return refuse(json_ok.error());
-  const json object = json::parse(*text, nullptr, false);
-  if (!object.is_object()) return refuse(bad_request("is no object"));
-  for (const auto& [key, value] : object.items())
-    if (key != "ranks_of_machine" && std::ranges::none_of(all_messages, [&](const MessagesOf& of) { return key == of.name; }))
-      return refuse(bad_request(fmt::format("has '{}', which means nothing", key)));
-  std::uint32_t ranks = 0;
-  Status read = read_count(object, "ranks_of_machine", 4096, ranks);
-  for (const MessagesOf& of : all_messages) {
-    if (read.ok() && !object.contains(of.name)) read = bad_request(fmt::format("has no '{}'", of.name));
-    if (read.ok()) read = read_messages(object, of, profile);
-  }
-  if (!read.ok()) return refuse(read.error());
-  ranks_of_machine = static_cast<int>(ranks);
-  return success();
-}
 
 std::string to_text(const HardwareProfile& profile) { return profile_json(profile).dump(); }
 

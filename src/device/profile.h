@@ -22,10 +22,6 @@ Result<HardwareProfile> load_profile(const std::string& path);
 /// The same from the text of a file, and what such a file has.
 Result<HardwareProfile> profile_from_text(const std::string& text);
 std::string to_text(const HardwareProfile& profile);
-/// A cluster file: {"ranks_of_machine": 8, "messages_inside": {"latency_seconds": 1e-5, "gather_bytes_per_second": 2e11,
-/// "reduce_bytes_per_second": 1e11}, "messages_between": {the same}}. Its rates replace the profile's. bad_request for
-/// what is missing, negative or means nothing.
-Status read_cluster(const std::string& path, HardwareProfile& profile, int& ranks_of_machine);
 /// Written atomically; folders on the way are made. Numbers read back exactly.
 Status save_profile(const std::string& path, const HardwareProfile& profile);
 

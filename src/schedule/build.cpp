@@ -444,18 +444,21 @@ StepPlan build_alike(const StepPlan& alike, const Workload& workload, const Sche
 std::vector<Violation> prove(std::span<const StepPlan* const> stages, const Workload& workload,
                              const Schedule& schedule) {
   if (workload.ranks() == 1) return check(*stages.front());
-  std::vector<Violation> found;
-  std::vector<StepPlan> world;
-  for (const Topology& member : small_world(workload.topology, pipeline_axes)) {
-    const StepPlan& alike = *stages[member.position(pipeline_axes)];
-    world.push_back(build_alike(alike, workload, schedule, member.rank()));
-    if (found.empty()) found = check(world.back());
-    if (plan_signature(world.back()) != plan_signature(alike) && found.empty())
-      found.push_back({Violation::Kind::collective_order, no_op, no_op, 0xffffffffu,
-                       "ranks " + std::to_string(alike.topology.rank()) + " and " + std::to_string(member.rank()) +
-                           " do not run alike"});
-  }
-  return found.empty() ? check_world(world) : found;
+  const std::vector<Topology> members = small_world(workload.topology, pipeline_axes);
+  std::vector<StepPlan> world(members.size());
+  std::vector<std::vector<Violation>> of_members(members.size());
+  parallel_for(members.size(), [&](std::size_t m) {
+    const StepPlan& alike = *stages[members[m].position(pipeline_axes)];
+    world[m] = build_alike(alike, workload, schedule, members[m].rank());
+    of_members[m] = check(world[m]);
+    if (of_members[m].empty() && plan_signature(world[m]) != plan_signature(alike))
+      of_members[m].push_back({Violation::Kind::collective_order, no_op, no_op, 0xffffffffu,
+                               "ranks " + std::to_string(alike.topology.rank()) + " and " +
+                                   std::to_string(members[m].rank()) + " do not run alike"});
+  });
+  for (const std::vector<Violation>& found : of_members)
+    if (!found.empty()) return found;
+  return check_world(world);
 }
 
 std::vector<Violation> prove(const StepPlan& plan, const Workload& workload, const Schedule& schedule) {

@@ -1,10 +1,8 @@
 // How long a schedule's step takes, found quickly enough to compare hundreds of schedules.
 #pragma once
 
-#include <optional>
-
 #include "sluice/profile.h"
-#include "src/schedule/schedule.h"
+#include "src/schedule/sample.h"
 
 namespace sluice {
 
@@ -13,29 +11,27 @@ struct StepEstimate {
   std::size_t ops = 0;  ///< that were simulated
 };
 
-/// Simulates a step. Layers of a transformer are alike: where a plan has very many ops, a model of fewer layers stands
-/// for the whole, each of its layers with the choices of the layer that lies as far from the first, and its time is
-/// taken in proportion to the parameters. Comparisons between schedules hold to about a percent then; `exact` predicts
-/// with all layers.
+/// Simulates a step. Where a plan has very many ops, a sample of its layers and micro-batches stands for the whole.
+/// Comparisons between schedules hold to about a percent then; `exact` predicts with all of them.
 class Estimator {
  public:
   /// Both outlive it.
-  Estimator(const Workload& workload, const HardwareProfile& hw);
+  Estimator(const Workload& workload, const HardwareProfile& hw, const PipelineChoice& pipeline = {})
+      : work_(workload), hw_(hw), sample_(workload, pipeline) {}
   /// On any number of threads.
   StepEstimate estimate(const Schedule& schedule) const;
   StepEstimate exact(const Schedule& schedule) const;
-  bool is_exact() const { return sample_.units.empty(); }
+  /// Of a schedule of the sample.
+  StepEstimate of_sample(const Schedule& sampled) const;
+  bool is_exact() const { return sample_.is_whole(); }
+  const Sample& sample() const { return sample_; }
 
  private:
-  Schedule sampled(const Schedule& schedule) const;
   StepEstimate simulated(const Workload& workload, const Schedule& schedule) const;
 
   const Workload& work_;
   const HardwareProfile& hw_;
-  ModelSpec sample_;  ///< empty: the model itself
-  std::optional<SplitModel> sample_split_;
-  Workload sample_work_;
-  double scale_ = 1;  ///< parameters of the model over those of the sample
+  Sample sample_;
 };
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include "src/schedule/needs.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "offload/parallel.h"
@@ -78,9 +79,12 @@ TierBytes run_needs(const Workload& workload, const Schedule& schedule) {
   return most;
 }
 
-TierBytes live_needs(const Workload& workload, const Schedule& schedule, Plans plans) {
+namespace {
+
+TierBytes live_needs_of(const Workload& workload, const Schedule& schedule, Plans plans,
+                        const std::vector<RankId>& stages) {
   TierBytes most;
-  for (RankId s = 0; s < workload.stages(); ++s) {
+  for (const RankId s : stages) {
     const Workload stage = at_stage(workload, s);
     for (const PlanKind kind : kinds_of_plan(workload, schedule)) {
       thread_local BufferLives lives;
@@ -90,6 +94,21 @@ TierBytes live_needs(const Workload& workload, const Schedule& schedule, Plans p
     }
   }
   return most;
+}
+
+}  // namespace
+
+TierBytes live_needs(const Workload& workload, const Schedule& schedule, Plans plans) {
+  std::vector<RankId> stages(workload.stages());
+  std::iota(stages.begin(), stages.end(), RankId{0});
+  return live_needs_of(workload, schedule, plans, stages);
+}
+
+TierBytes usual_needs(const Workload& workload, const Schedule& schedule, Plans plans) {
+  const RankId count = workload.stages();
+  if (count <= 6) return live_needs(workload, schedule, plans);
+  const auto at = [](int stage) { return static_cast<RankId>(stage); };
+  return live_needs_of(workload, schedule, plans, {at(0), at(1), at(count / 2), at(count - 2), at(count - 1)});
 }
 
 }  // namespace sluice

@@ -30,5 +30,8 @@ TierBytes run_needs(const Workload& workload, const Schedule& schedule);
 /// price. The main plan alone takes half the time to look at; the others are hardly ever larger.
 enum class Plans : std::uint8_t { main, all };
 TierBytes live_needs(const Workload& workload, const Schedule& schedule, Plans plans = Plans::all);
+/// The same of some stages alone: those at the ends of a long pipeline, and one between, of which one takes most as a
+/// rule. The first hold most micro-batches and the embedding, the last one the head.
+TierBytes usual_needs(const Workload& workload, const Schedule& schedule, Plans plans);
 
 }  // namespace sluice

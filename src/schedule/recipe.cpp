@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <tuple>
 
 #include "offload/parallel.h"
+#include "src/schedule/stages.h"
 
 namespace sluice {
 
@@ -46,7 +48,7 @@ std::optional<Schedule> Cook::follow(const Recipe& recipe) const {
 bool Cook::spill(Schedule& s, Saved place, double share) const {
   if (work_.inference || wish_.recompute) return false;
   std::vector<std::size_t> recomputed;
-  for (std::size_t u = 0; u < s.units.size(); ++u)
+  for (const std::size_t u : turning(s))
     if (s.units[u].saved == Saved::recompute) recomputed.push_back(u);
   const auto count = static_cast<std::size_t>(std::ceil(share * static_cast<double>(recomputed.size())));
   if (count == 0) return false;
@@ -65,7 +67,8 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   s.hold = true;
   s.prefetch = s.lag = 1;
   s.tiles_in_flight = 4;
-  s.tile_numel = tile_for(work_, 1u << 18, 2048);
+  // Transfers of GPUs in a pipeline are few and large: each stage has its own.
+  s.tile_numel = tile_for(work_, 1u << 18, !work_.device.empty() && work_.stages() > 1 ? 64 : 2048);
   const auto all = [&s](auto change) {
     for (UnitChoice& c : s.units) change(c);
   };
@@ -119,12 +122,13 @@ Schedule Cook::relieve_drive(Schedule s) const {
       [&](UnitChoice& c) { off_drive(c.parameter_home); },
   };
   if (space == 0) return s;
+  const std::vector<std::size_t> order = turning(s);
   std::uint64_t takes = needs(s).nvme;
   for (const Turn& move : moves) {
     if (takes <= space) break;
     const auto moved = [&](std::size_t count) {
       Schedule t = s;
-      for (std::size_t u = 0; u < count; ++u) move(t.units[u]);
+      for (std::size_t u = 0; u < count; ++u) move(t.units[order[u]]);
       return fixed(std::move(t), wish_);
     };
     std::size_t few = 0, enough = s.units.size();
@@ -159,12 +163,24 @@ double share_that_fits(const TierBytes& low, const TierBytes& high, const std::a
 
 }  // namespace
 
+std::vector<std::size_t> Cook::turning(const Schedule& s) const {
+  std::vector<std::size_t> order(s.units.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (work_.stages() == 1) return order;
+  const Stages stages(work_, s);
+  std::vector<std::size_t> seen(work_.stages()), place(s.units.size());
+  for (const std::size_t u : order) place[u] = seen[stages.stage_of(static_cast<UnitId>(u))]++;
+  std::ranges::stable_sort(order, {}, [&](std::size_t u) { return place[u]; });
+  return order;
+}
+
 /// Turn a knob for as many units as the budgets allow: a prefix. Units are nearly alike, so it is looked for where a
 /// straight line has it, and by halves every third time, for where it misses.
 void Cook::turn(Schedule& s, const Turn& change) const {
+  const std::vector<std::size_t> order = turning(s);
   const auto turned = [&](std::size_t count) {
     Schedule t = s;
-    for (std::size_t u = 0; u < count; ++u) change(t.units[u]);
+    for (std::size_t u = 0; u < count; ++u) change(t.units[order[u]]);
     return t;
   };
   std::size_t low = 0, high = s.units.size();

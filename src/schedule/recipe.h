@@ -42,11 +42,13 @@ class Cook {
 
  private:
   using Turn = std::function<void(UnitChoice&)>;
-  TierBytes needs(const Schedule& s) const { return live_needs(work_, s, margin_ > 1 ? Plans::all : Plans::main); }
+  TierBytes needs(const Schedule& s) const { return usual_needs(work_, s, margin_ > 1 ? Plans::all : Plans::main); }
   bool fits(const TierBytes& needs) const { return within(needs, work_.budget_bytes, margin_); }
   std::vector<Schedule> ladder(int group, bool update_ahead) const;
   Schedule relieve_drive(Schedule s) const;
   std::optional<Schedule> streamed(int group, bool update_ahead) const;
+  /// Units in the order in which they are turned: in each stage as many, since each has its own memory.
+  std::vector<std::size_t> turning(const Schedule& s) const;
   void turn(Schedule& s, const Turn& change) const;
   void fill_homes(Schedule& s) const;
   void fill_device(Schedule& s, bool activations_first) const;

@@ -47,7 +47,7 @@ struct Candidate {
 class Search {
  public:
   Search(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, const SearchWatch& watch)
-      : work_(w), wish_(wish), hw_(hw), watch_(watch), estimator_(w, hw), changes_(changes()) {}
+      : work_(w), wish_(wish), hw_(hw), watch_(watch), estimator_(w, hw, wish.pipeline), changes_(changes()) {}
 
   SearchResult run() {
     const FrugalFamily family(work_, wish_);

@@ -24,7 +24,7 @@ TEST_F(LayoutCommand, FindsTheQuickestAndSaysWhyOthersAreNot) {
   double before = 0;
   for (const json& found : all["found"]) {
     EXPECT_EQ(found["pp"].get<int>() * found["dp"].get<int>() * found["cp"].get<int>() * found["tp"].get<int>(), 4);
-    EXPECT_EQ(found["keeps_bits"], found["cp"] == 1 && found["tp"] == 1);
+    EXPECT_EQ(found["keeps_bits"], found["cp"] == 1 && found["tp"] == 1 && found["micro_batch"] == 1);
     if (!found["searched"]) continue;
     EXPECT_LE(before, found["step_seconds"]);
     before = found["step_seconds"];
@@ -43,7 +43,7 @@ TEST_F(LayoutCommand, FindsTheQuickestAndSaysWhyOthersAreNot) {
 
 /// Of budgets in which one rank's states have no room those arrangements are left that share them.
 TEST_F(LayoutCommand, KeepsTheBudgets) {
-  const std::string ranks = "--ranks 4 --cp 1 --tp 1 --device-memory 16MiB ";
+  const std::string ranks = "--ranks 4 --cp 1 --tp 1 --micro-batch 1 --device-memory 16MiB ";
   const json roomy = layouts(ranks + "--host-memory 1GiB"), tight = layouts(ranks + "--host-memory 20MiB");
   EXPECT_EQ(roomy["without_room"], 0);
   EXPECT_GT(tight["without_room"], 0);
@@ -58,7 +58,9 @@ TEST_F(LayoutCommand, KeepsTheBudgets) {
 TEST_F(LayoutCommand, ARunIsArrangedSoAndStaysSo) {
   const std::string command = options() + "--steps 40 --hash 40 ";
   ASSERT_EQ(sluice(command + run("one")).status, 0);
-  ASSERT_EQ(signalled(command + run("run") + "--ranks 4 --cp 1 --tp 1 --layout auto", "run", "TERM").status, 1);
+  ASSERT_EQ(
+      signalled(command + run("run") + "--ranks 4 --cp 1 --tp 1 --micro-batch 1 --layout auto", "run", "TERM").status,
+      1);
   EXPECT_NE(read(path(".err")).find("arrangement: pp "), std::string::npos) << read(path(".err"));
   expect_refused("train --resume --layout auto " + run("run"), "--layout auto is for new runs");
   const Finished f = sluice("train --resume " + run("run"));

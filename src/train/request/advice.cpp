@@ -5,8 +5,7 @@
 #include <set>
 
 #include "sluice/size.h"
-#include "src/schedule/estimate.h"
-#include "src/schedule/recipe.h"
+#include "src/schedule/quick.h"
 
 namespace sluice {
 namespace {
@@ -28,8 +27,12 @@ void take_knobs(Schedule& s, const Schedule& from) {
 
 /// The least estimated seconds of a step of the run's kind within the workload's budgets, at most `now`.
 double best_seconds(const Workload& w, const Prepared& run, double now) {
+  const Estimator estimator(w, run.profile, run.wish.pipeline);
+  if (!estimator.is_exact() && w.stages() > 1) {
+    const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile);
+    return quick ? std::min(now, quick->estimate.step_seconds) : now;
+  }
   const Cook cook(w, run.wish);
-  const Estimator estimator(w, run.profile);
   Recipe recipe = run.search.recipe;
   double best = now;
   for (const Saved spilled : std::set<Saved>{Saved::recompute, recipe.spilled}) {
@@ -106,10 +109,10 @@ Advice advise(const Prepared& run) {
   advice.limit = run.predicted().bottleneck;
   const std::size_t limit = static_cast<std::size_t>(advice.limit);
   if (run.step_seconds() > 0) advice.share = run.predicted().resource_seconds[limit] / run.predicted().step_seconds;
-  const Estimator estimator(run.workload, run.profile);
+  const Estimator estimator(run.workload, run.profile, run.wish.pipeline);
   const double now = estimator.estimate(run.search.schedule).step_seconds;
   const HardwareProfile faster = with_faster(run.profile, advice.limit);
-  const double then = Estimator(run.workload, faster).estimate(run.search.schedule).step_seconds;
+  const double then = Estimator(run.workload, faster, run.wish.pipeline).estimate(run.search.schedule).step_seconds;
   advice.faster_limit_gain = now / then;
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     Workload w = run.workload;

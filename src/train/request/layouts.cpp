@@ -2,22 +2,23 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "offload/parallel.h"
 #include "src/device/profile_measure.h"
-#include "src/schedule/estimate.h"
-#include "src/schedule/recipe.h"
-#include "src/schedule/search.h"
-#include "src/schedule/smallest.h"
-#include "src/schedule/wish.h"
+#include "src/schedule/quick.h"
 #include "src/train/request/arrangement.h"
 
 namespace sluice {
 namespace {
+
+constexpr std::size_t estimated_at_once = 4;
 
 std::vector<int> divisors(int n) {
   std::vector<int> list;
@@ -36,6 +37,12 @@ std::vector<PipelineChoice> pipelines(int stages, const LayoutWish& wish) {
           {PipelineOrder::zb_v, 2}};
 }
 
+/// The given one, or powers of two from there.
+std::vector<int> micro_batches(const RunConfig& given, const LayoutWish& wish) {
+  if (wish.micro_batch) return {*wish.micro_batch};
+  return {given.micro_batch, 2 * given.micro_batch, 4 * given.micro_batch};
+}
+
 /// All of them, whether they can be or not.
 std::vector<RunConfig> arrangements(const RunConfig& given, const LayoutWish& wish) {
   std::vector<RunConfig> list;
@@ -48,20 +55,23 @@ std::vector<RunConfig> arrangements(const RunConfig& given, const LayoutWish& wi
         const int data = given.ranks / stages / tensor / context;
         if (!open(wish.context, context) || !open(wish.data, data)) continue;
         for (const PipelineChoice& pipeline : pipelines(stages, wish)) {
-          RunConfig c = given;
-          c.stages = stages;
-          c.tensor = tensor;
-          c.context = context;
-          if (context == 1) c.context_attention = ContextAttention::ulysses;
-          c.pipeline = pipeline;
-          std::vector<int> groups{0};
-          if (wish.shard_group)
-            groups = {*wish.shard_group};
-          else if (data * context > 1 && c.gathers == RankGathers::exact && c.sums != RankSums::int4)
-            groups = {0, 1};
-          for (const int group : groups) {
-            c.shard_group = group;
-            list.push_back(c);
+          for (const int micro_batch : micro_batches(given, wish)) {
+            RunConfig c = given;
+            c.micro_batch = micro_batch;
+            c.stages = stages;
+            c.tensor = tensor;
+            c.context = context;
+            if (context == 1) c.context_attention = ContextAttention::ulysses;
+            c.pipeline = pipeline;
+            std::vector<int> groups{0};
+            if (wish.shard_group)
+              groups = {*wish.shard_group};
+            else if (data * context > 1 && c.gathers == RankGathers::exact && c.sums != RankSums::int4)
+              groups = {0, 1};
+            for (const int group : groups) {
+              c.shard_group = group;
+              list.push_back(c);
+            }
           }
         }
       }
@@ -78,22 +88,56 @@ std::string kind_of(const std::string& reason) {
   return kind;
 }
 
+/// What a rank has to do of one micro-batch, in all stages: alike in all arrangements with the same parts of sublayers,
+/// slices and micro-batches.
+struct UnitCosts {
+  double flop = 0, parameters = 0, units = 0;
+  double slice_numel = 0;  ///< of a rank's hidden states between sublayers
+};
+using UnitKey = std::tuple<int, int, int>;
+UnitKey unit_key(const RunConfig& c) { return {c.tensor, c.context, c.micro_batch}; }
+
+UnitCosts unit_costs(const Prepared& run) {
+  const Workload& w = run.workload;
+  UnitCosts costs;
+  for (std::size_t u = 0; u < w.model->units.size(); ++u) {
+    const SublayerCost cost = sublayer_cost(*w.model, w.model->units[u], w.shape, w.dtype, *w.kernels);
+    costs.flop += cost.forward_flop + cost.backward_flop;
+    costs.parameters += static_cast<double>(w.full_numel(static_cast<UnitId>(u)));
+  }
+  costs.units = static_cast<double>(w.model->config.layers) * 2;
+  costs.slice_numel = static_cast<double>(w.shape.tokens() * w.model->config.hidden) / w.tensor_ranks();
+  return costs;
+}
+
 struct Possible {
   std::vector<RunConfig> configs;
+  std::map<UnitKey, UnitCosts> costs;
   std::vector<Layouts::Refused> refused;
 };
 
 Possible possible(const RunConfig& given, const LayoutWish& wish) {
   Possible p;
+  std::vector<RunConfig> all = arrangements(given, wish);
+  std::vector<std::optional<Error>> errors(all.size());
+  std::mutex mutex;
+  parallel_for(all.size(), [&](std::size_t i) {
+    const auto described = describe_request(all[i], Purpose::train);
+    if (!described.ok()) {
+      errors[i] = described.error();
+      return;
+    }
+    const std::lock_guard lock(mutex);
+    if (const UnitKey key = unit_key(all[i]); !p.costs.contains(key)) p.costs[key] = unit_costs(**described);
+  });
   std::map<std::string, std::size_t> kinds;
-  for (RunConfig& c : arrangements(given, wish)) {
-    const auto described = describe_request(c, Purpose::train);
-    if (described.ok()) {
-      p.configs.push_back(std::move(c));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!errors[i]) {
+      p.configs.push_back(std::move(all[i]));
       continue;
     }
-    const auto [at, is_new] = kinds.try_emplace(kind_of(described.error().message), p.refused.size());
-    if (is_new) p.refused.push_back({described.error(), 0});
+    const auto [at, is_new] = kinds.try_emplace(kind_of(errors[i]->message), p.refused.size());
+    if (is_new) p.refused.push_back({*errors[i], 0});
     ++p.refused[at->second].count;
   }
   return p;
@@ -106,47 +150,44 @@ Error none_is_possible(const RunConfig& given, const Possible& p) {
                                        : ranks + "; of the first: " + p.refused.front().error.message);
 }
 
-constexpr double estimating_seconds = 40, searching_seconds = 60;
-/// Units times micro-batches of a pipeline whose plans are simulated in a second or two: a model of fewer layers does
-/// not stand for those. More are of few parts of a batch and small groups, which promise little.
-constexpr std::size_t passes_of_pipeline_max = 16384;
-
-bool is_quickly_estimated(const Prepared& run) {
-  const Workload& w = run.workload;
-  return w.stages() == 1 || w.model->units.size() * static_cast<std::size_t>(w.micro_batches) <= passes_of_pipeline_max;
+/// Of passes of one group each, forward, back to the input and back to the weights, which take as long: the part of
+/// them that each stage but one adds to a step.
+double idle_part(const PipelineChoice& p) {
+  switch (p.order) {
+    case PipelineOrder::zb_v: return 0;
+    case PipelineOrder::zb_h1: return 1.0 / 3;
+    default: return 1.0 / static_cast<double>(p.chunks);
+  }
 }
 
-/// What a step takes at least, roughly: its FLOP, a pipeline's bubble, and what a rank receives of parameters,
-/// gradients and parts of sums. Says which arrangements are looked at first.
-double promised_seconds(const Prepared& run) {
-  const Workload& w = run.workload;
-  const bool bf16 = w.dtype == Dtype::bf16;
-  const double rate = run.profile.device
-                          ? (bf16 ? run.profile.device->gemm_flops_bf16 : run.profile.device->gemm_flops_f32)
-                          : (bf16 ? run.profile.gemm_flops_bf16 : run.profile.gemm_flops_f32);
-  double flop = 0, parameters = 0;
-  for (std::size_t u = 0; u < w.model->units.size(); ++u) {
-    const SublayerCost cost = sublayer_cost(*w.model, w.model->units[u], w.shape, w.dtype, *w.kernels);
-    flop += cost.forward_flop + cost.backward_flop;
-    parameters += static_cast<double>(w.full_numel(static_cast<UnitId>(u)));
-  }
-  const double stages = w.stages(), passes = w.micro_batches, tensor = w.tensor_ranks(), data = w.data_ranks();
-  const PipelineChoice& p = run.config.pipeline;
-  const double idle = p.order == PipelineOrder::zb_v    ? 0
-                      : p.order == PipelineOrder::zb_h1 ? 0.5
-                                                        : 1.0 / static_cast<double>(p.chunks);
-  const double compute = flop * passes / stages / rate * (1 + idle * (stages - 1) / passes);
-  const auto link = [&](double members) {
-    const bool inside = members * tensor <= ranks_of_machine(run.config);
-    const MessageRates rates =
-        (inside ? run.profile.messages_inside : run.profile.messages_between).value_or(MessageRates());
-    return rates.gather_bytes_per_second / (inside ? 1.0 : static_cast<double>(ranks_of_machine(run.config)));
+double least_seconds(const RunConfig& c, const HardwareProfile& hw, const UnitCosts& costs,
+                     std::uint64_t device_bytes) {
+  const bool bf16 = c.dtype == Dtype::bf16;
+  const double rate = hw.device ? (bf16 ? hw.device->gemm_flops_bf16 : hw.device->gemm_flops_f32)
+                                : (bf16 ? hw.gemm_flops_bf16 : hw.gemm_flops_f32);
+  const double stages = c.stages, tensor = c.tensor, data = data_ranks(c), here = ranks_of_machine(c);
+  const double passes = c.batch / (c.micro_batch * batch_ranks(c));
+  const double compute = costs.flop * passes / stages / rate * (1 + idle_part(c.pipeline) * (stages - 1) / passes);
+  if (c.ranks_of_node == 0) return compute;  // ranks of one process share memory
+  // Each group has a lane, so that what one receives may pass beside what another does.
+  const auto seconds = [&](double bytes, double members, double stride) {
+    const double inside = std::clamp(here / stride, 1.0, members), outside = members - inside;
+    const auto rate_of = [](const std::optional<MessageRates>& measured) {
+      const MessageRates m = measured.value_or(MessageRates());
+      return std::max(m.gather_bytes_per_second, m.reduce_bytes_per_second);
+    };
+    const double part = bytes / members;
+    return std::max(part * (inside - 1) / rate_of(hw.messages_inside),
+                    part * outside * here / rate_of(hw.messages_between));
   };
-  const double sums = tensor == 1
-                          ? 0
-                          : 14.0 * static_cast<double>(w.shape.tokens() * w.model->config.hidden) * passes *
-                                static_cast<double>(w.model->units.size()) / stages * (tensor - 1) / tensor / link(1);
-  const double states = data == 1 ? 0 : 8 * parameters / stages * (data - 1) / data / link(data);
+  const double e = static_cast<double>(dtype_bytes(c.dtype)), sent = c.sums == RankSums::tree ? 4 : 0;
+  const double sums =
+      tensor == 1 ? 0 : seconds((3 * e + 8) * costs.slice_numel * tensor * passes * costs.units / stages, tensor, 1);
+  // Parameters that ranks share are gathered once a step, and those that the device has no room for once more.
+  const double of_stage = costs.parameters / stages, room = static_cast<double>(device_bytes) / e / of_stage;
+  const bool shares = c.gathers == RankGathers::exact && shard_group_of(c) == batch_ranks(c);
+  const double gathered = shares ? e * (2 - (device_bytes == 0 ? 1 : std::min(1.0, room))) : 0;
+  const double states = data == 1 ? 0 : seconds((sent + gathered) * of_stage, data, tensor);
   return std::max({compute, sums, states});
 }
 
@@ -154,25 +195,37 @@ double promised_seconds(const Prepared& run) {
 double estimated_seconds(Prepared& run) {
   Workload& w = run.workload;
   const auto estimate = [&]() -> double {
-    const Estimator estimator(w, run.profile);
-    const Cook cook(w, run.wish);
-    std::vector<int> groups = open_groups(w, run.wish);
-    if (groups.size() > 2) groups = {groups.front(), groups.back()};
-    double best = 0;
-    const auto look_at = [&](const std::optional<Schedule>& schedule) {
-      if (!schedule) return;
-      const double seconds = estimator.estimate(*schedule).step_seconds;
-      if (best == 0 || seconds < best) best = seconds;
-    };
-    for (const int group : groups)
-      look_at(cook.follow({group, open_updates(w, run.wish).front(), true, Saved::recompute}));
-    if (best == 0) look_at(FrugalFamily(w, run.wish).fit(budgets_of(w)));
-    return best;
+    const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile);
+    return quick ? quick->estimate.step_seconds : 0;
   };
   const double seconds = estimate();
   if (seconds > 0 || !w.durable || run.config.durable == Durable::on) return seconds;
+  // Where the drive has room for both slots of all states that is not the reason.
+  constexpr double slots_bytes_max = 2 * 14;
+  const double of_rank = static_cast<double>(run.model.parameters) / (w.stages() * w.tensor_ranks() * w.shards());
+  const std::uint64_t drive = w.budget_bytes[static_cast<std::size_t>(Tier::nvme)];
+  if (drive == 0 || static_cast<double>(drive) > 2 * slots_bytes_max * of_rank) return 0;
   w.durable = false;  // as a run would be
   return estimate();
+}
+
+/// Long pipelines take long to estimate, with as many stages and micro-batches as are on their way at once.
+bool is_soon_estimated(const RunConfig& c, const UnitCosts& costs) {
+  constexpr double passes_max = 16384;
+  const double stages = c.stages, units = std::min(costs.units, 4 * stages * c.pipeline.chunks);
+  const double micro_batches = c.batch / (c.micro_batch * batch_ranks(c));
+  return c.stages == 1 || units * std::min(micro_batches, 3 * stages) <= passes_max;
+}
+
+/// The least bounds first, but of each number of stages in turn: in which of them a bound is close shows only then.
+std::vector<std::pair<double, std::size_t>> round_robin(std::vector<std::pair<double, std::size_t>> bounds,
+                                                        const std::vector<RunConfig>& configs) {
+  std::ranges::sort(bounds);
+  std::map<int, std::size_t> seen;
+  std::vector<std::size_t> turn(configs.size());
+  for (const auto& [bound, i] : bounds) turn[i] = seen[configs[i].stages]++;
+  std::ranges::stable_sort(bounds, {}, [&](const auto& b) { return turn[b.second]; });
+  return bounds;
 }
 
 /// Whether an arrangement trains to the bits of the configuration as it was given.
@@ -180,6 +233,7 @@ bool keeps_bits(const RunConfig& given, const Prepared& run) {
   const RunConfig& c = run.config;
   const Workload& w = run.workload;
   if (c.tensor != given.tensor || c.context != given.context || c.sums != RankSums::tree) return false;
+  if (c.micro_batch != given.micro_batch) return false;
   if (w.lots * w.batch_ranks() != lots_of(given)) return false;
   const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
   return c.context == 1 || batch_ranks(c) == batch_ranks(given) ||
@@ -194,7 +248,12 @@ Result<RunConfig> any_layout(const RunConfig& config, const LayoutWish& wish) {
   return std::move(p.configs.front());
 }
 
-Result<Layouts> find_layouts(const RunConfig& config, const LayoutWish& wish, const Tell& progress) {
+double least_seconds(const Prepared& run) {
+  return least_seconds(run.config, run.profile, unit_costs(run), run.workload.budget_bytes[0]);
+}
+
+Result<Layouts> find_layouts(const RunConfig& config, const LayoutWish& wish, const Tell& progress,
+                             const LayoutEffort& effort) {
   Possible p = possible(config, wish);
   if (p.configs.empty()) return none_is_possible(config, p);
   Layouts layouts;
@@ -204,34 +263,59 @@ Result<Layouts> find_layouts(const RunConfig& config, const LayoutWish& wish, co
              " ranks");
   SLUICE_ASSIGN(const auto first, prepare_to_estimate(p.configs.front(), Purpose::train, progress));
   const double began = now_seconds();
-  std::vector<std::unique_ptr<Prepared>> requests;
-  for (const RunConfig& c : p.configs) {
-    SLUICE_ASSIGN(auto request, arranged(*first, c));
-    requests.push_back(std::move(request));
-  }
   std::vector<std::pair<double, std::size_t>> order;
-  for (std::size_t i = 0; i < requests.size(); ++i) order.emplace_back(promised_seconds(*requests[i]), i);
-  std::ranges::sort(order);
-  constexpr double not_estimated = -1;
-  std::vector<double> seconds(requests.size(), not_estimated);
-  // The first two whatever that takes.
-  parallel_for(order.size(), [&](std::size_t i) {
-    Prepared& request = *requests[order[i].second];
-    if (i < 2 || (now_seconds() - began < estimating_seconds && is_quickly_estimated(request)))
-      seconds[order[i].second] = estimated_seconds(request);
+  for (std::size_t i = 0; i < p.configs.size(); ++i)
+    order.emplace_back(least_seconds(p.configs[i], first->profile, p.costs.at(unit_key(p.configs[i])),
+                                     first->workload.budget_bytes[0]),
+                       i);
+  const auto slow = std::stable_partition(order.begin(), order.end(), [&](const auto& o) {
+    return is_soon_estimated(p.configs[o.second], p.costs.at(unit_key(p.configs[o.second])));
   });
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (seconds[i] < 0) ++layouts.not_looked_at;
-    if (seconds[i] < 0) continue;
-    if (seconds[i] == 0) {
-      ++layouts.without_room;
-      continue;
+  if (slow != order.begin()) {
+    layouts.not_looked_at = static_cast<int>(order.end() - slow);
+    order.erase(slow, order.end());
+  }
+  order = round_robin(std::move(order), p.configs);
+  std::vector<double> quickest;  // so far, in order
+  for (std::size_t begin = 0; begin < order.size(); begin += estimated_at_once) {
+    if (effort.prunes && quickest.size() >= searched_max) {
+      const auto is_slower = [&](const auto& o) { return o.first > quickest[searched_max - 1]; };
+      const auto kept = std::stable_partition(order.begin() + static_cast<std::ptrdiff_t>(begin), order.end(),
+                                              std::not_fn(is_slower));
+      layouts.bounded += static_cast<int>(order.end() - kept);
+      order.erase(kept, order.end());
     }
-    Layout& found = layouts.found.emplace_back();
-    found.config = p.configs[i];
-    found.seconds = seconds[i];
-    found.keeps_bits = keeps_bits(config, *requests[i]);
-    requests[i].reset();
+    if (begin >= order.size()) break;
+    const std::size_t end = std::min(begin + estimated_at_once, order.size()), rest = order.size() - begin;
+    if (begin > 0 && now_seconds() - began > effort.estimating_seconds) {
+      layouts.not_looked_at += static_cast<int>(rest);
+      break;
+    }
+    std::vector<std::optional<Layout>> found(end - begin);
+    std::vector<Status> described(end - begin);
+    parallel_for(end - begin, [&](std::size_t i) {
+      const RunConfig& c = p.configs[order[begin + i].second];
+      Result<std::unique_ptr<Prepared>> request = arranged(*first, c);
+      if (!request.ok()) {
+        described[i] = request.error();
+        return;
+      }
+      const double seconds = estimated_seconds(**request);
+      if (seconds == 0) return;
+      found[i].emplace();
+      found[i]->config = c;
+      found[i]->seconds = seconds;
+      found[i]->keeps_bits = keeps_bits(config, **request);
+    });
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      SLUICE_TRY(described[i]);
+      if (!found[i]) {
+        ++layouts.without_room;
+        continue;
+      }
+      quickest.insert(std::ranges::upper_bound(quickest, found[i]->seconds), found[i]->seconds);
+      layouts.found.push_back(*std::move(found[i]));
+    }
   }
   const auto quicker = [](const Layout& a, const Layout& b) { return a.seconds < b.seconds; };
   std::ranges::stable_sort(layouts.found, quicker);
@@ -240,7 +324,7 @@ Result<Layouts> find_layouts(const RunConfig& config, const LayoutWish& wish, co
   const double start = now_seconds();
   for (Layout& found : layouts.found) {
     const std::size_t done = searched.size();
-    const bool enough = done == most || (done > 0 && now_seconds() - start > searching_seconds);
+    const bool enough = done == most || (done > 0 && now_seconds() - start > effort.searching_seconds);
     if (enough) {
       others.push_back(std::move(found));
       continue;
@@ -248,7 +332,7 @@ Result<Layouts> find_layouts(const RunConfig& config, const LayoutWish& wish, co
     if (progress)
       progress("searching arrangement " + std::to_string(done + 1) + " of " + std::to_string(most) +
                " of the quickest");
-    Result<std::unique_ptr<Prepared>> run = prepare(found.config, Purpose::train, {});
+    Result<std::unique_ptr<Prepared>> run = prepare(found.config, Purpose::train, {}, Effort::quick);
     if (!run.ok()) {
       layouts.refused.push_back({run.error(), 1});
       continue;

@@ -170,6 +170,7 @@ std::uint64_t machine_memory_bytes() {
 
 Result<std::vector<Excess>> beyond_machine(const RunConfig& config) {
   std::vector<Excess> excess;
+  if (has_other_devices(config)) return excess;  // prepare holds budgets against what is described
   if (config.device == "cpu")
     add_shared_memory(config, excess);
   else
@@ -196,7 +197,7 @@ Result<std::uint64_t> bytes_for_ranks(const RunConfig& c, std::uint64_t free_byt
 }
 
 Result<int> ranks_of_device(const RunConfig& c) {
-  if (c.device == "cpu" || !c.cluster.empty() || c.devices_apart) return 1;
+  if (c.device == "cpu" || c.cluster || c.devices_apart) return 1;
   SLUICE_ASSIGN(const int devices, count_devices(c.device));
   return (ranks_of_machine(c) + devices - 1) / devices;
 }

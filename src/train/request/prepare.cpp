@@ -18,13 +18,13 @@
 #include "src/device/profile_measure.h"
 #include "src/device/profile_rates.h"
 #include "src/schedule/build.h"
+#include "src/schedule/quick.h"
 #include "src/schedule/stages.h"
 #include "src/train/request/arrangement.h"
 #include "src/train/request/assumed_drive.h"
 #include "src/train/request/drive_space.h"
 #include "src/train/request/machine_limits.h"
 #include "src/train/request/profile_doubts.h"
-
 namespace sluice {
 namespace {
 
@@ -120,6 +120,27 @@ Status set_budgets(const RunConfig& c, const Device& what_computes, Workload& w)
     nvme = std::max<std::uint64_t>(1, space / 10 * 9 / ranks);
   }
   w.budget_bytes = {device, host, nvme};
+  return success();
+}
+
+/// The same of a machine that is not here.
+Status set_budgets_there(const RunConfig& c, Workload& w) {
+  const Cluster& there = *c.cluster;
+  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(c));
+  const auto refuse = [&](const char* option, std::uint64_t asked, const std::string& what, std::uint64_t bytes) {
+    return bad_request(std::string(option) + " " + format_bytes(asked) + ": " + what + " of --cluster " + there.path +
+                       " has " + format_bytes(bytes) + "; give less");
+  };
+  if (c.device_memory > there.device->memory_bytes)
+    return refuse("--device-memory", c.device_memory, there.device->name, there.device->memory_bytes);
+  if (c.host_memory > there.host.memory_bytes)
+    return refuse("--host-memory", c.host_memory, "a host", there.host.memory_bytes);
+  const std::uint64_t drives = there.drives ? static_cast<std::uint64_t>(there.drives->count) * there.drives->bytes : 0;
+  if (c.nvme_space > drives) return refuse("--nvme-space", c.nvme_space, "a machine", drives);
+  const std::uint64_t nvme = c.nvme_space ? c.nvme_space : drives / 10 * 9;
+  w.budget_bytes = {c.device_memory ? c.device_memory : there.device->memory_bytes / 10 * 9,
+                    (c.host_memory ? c.host_memory : there.host.memory_bytes / 2) / ranks,
+                    std::max<std::uint64_t>(1, nvme / ranks)};
   return success();
 }
 
@@ -236,7 +257,11 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.gathers = config.gathers;
   w.exchanges = config.ranks_of_node > 0 && config.ranks > 1;
   w.meets_in_host = config.device != "cpu" && config.ranks > 1;
-  SLUICE_ASSIGN(w.collects_on_device, collects_on_device(config));
+  if (has_other_devices(config)) {
+    w.meets_in_host = w.meets_in_host && config.cluster->device->meets_in_host;
+  } else {
+    SLUICE_ASSIGN(w.collects_on_device, collects_on_device(config));
+  }
   if (purpose == Purpose::train) w.lots = lots_of(config) / batch_ranks(config);
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * batch_ranks(config))
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
@@ -277,13 +302,23 @@ namespace {
 Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Tell& progress,
                                                 bool measures = true) {
   SLUICE_ASSIGN(auto run, describe_request(config, purpose));
-  SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(config.device));
-  run->workload.device = device->kind();
-  SLUICE_TRY(set_budgets(config, *device, run->workload));
-  SLUICE_TRY(get_profile(*run, *device, measures, progress));
+  if (has_other_devices(config)) {
+    run->workload.device = config.cluster->device->name;
+    SLUICE_TRY(set_budgets_there(config, run->workload));
+    run->profile = profile_of(*config.cluster);
+    run->workload.block_bytes = run->profile.drive.block_bytes;
+    if (config.queue_depth > 0) run->profile.drive.depth = static_cast<std::uint32_t>(config.queue_depth);
+  } else {
+    SLUICE_ASSIGN(const std::unique_ptr<Device> device, Device::open(config.device));
+    run->workload.device = device->kind();
+    SLUICE_TRY(set_budgets(config, *device, run->workload));
+    SLUICE_TRY(get_profile(*run, *device, measures, progress));
+  }
   SLUICE_TRY(set_sharing(*run));
-  int ranks_there = 0;
-  if (!config.cluster.empty()) SLUICE_TRY(read_cluster(config.cluster, run->profile, ranks_there));
+  if (config.cluster) {
+    run->profile.messages_inside = config.cluster->messages_inside;
+    run->profile.messages_between = config.cluster->messages_between;
+  }
   run->model_flop_per_token = flop_per_token(run->model, config.sequence);
   return run;
 }
@@ -325,12 +360,9 @@ void build_plans_alone(Prepared& run) {
   const Workload& w = run.workload;
   const Schedule& schedule = run.search.schedule;
   run.stages.resize(w.stages());
-  const std::vector<TierBytes> needs =
-      run.stages.size() > 1 ? stage_needs(w, schedule) : std::vector<TierBytes>{run.search.needs};
   parallel_for(run.stages.size(), [&](std::size_t s) {
     StagePlans& stage = run.stages[s];
     const Workload own = at_stage(w, static_cast<RankId>(s));
-    stage.needs = needs[s];
     parallel_invoke(
         [&] {
           stage.main = build_plan(w.main_kind(), own, schedule);
@@ -340,6 +372,9 @@ void build_plans_alone(Prepared& run) {
           if (!w.inference) stage.evaluate = build_plan(PlanKind::evaluate, own, schedule);
           if (run.needs_flush()) stage.flush = build_plan(PlanKind::flush, own, schedule);
         });
+    stage.needs = {};
+    for (const StepPlan* plan : {&stage.main, &stage.evaluate, &stage.flush})
+      for (const Arena& a : plan->arenas) stage.needs.of(a.tier) = std::max(stage.needs.of(a.tier), a.arena_bytes);
   });
   if (run.stages.size() > 1) predict_stages(run);
   run.kernels.clear();
@@ -356,6 +391,25 @@ Status build_plans(Prepared& run) {
 
 }  // namespace
 
+namespace {
+
+/// Of a large workload, whose members of FrugalFamily take minutes to pack: what the most frugal of them has alive,
+/// with as many micro-batches as are on their way at once.
+TierBytes about_least(Workload w, const ScheduleWish& wish, bool has_drive) {
+  Schedule s = frugal_schedule(w, wish.pipeline);
+  s.group = open_groups(w, wish).front();
+  s.update_ahead = open_updates(w, wish).front();
+  s.tile_numel = tile_for(w, 1u << 18, 64);
+  if (!has_drive)
+    for (UnitChoice& c : s.units)
+      c.parameter_home = c.state_home = c.gradient = c.accumulator = c.boundary = Place::host;
+  s = fixed(std::move(s), wish);
+  w.micro_batches = Sample(w, wish.pipeline).lengths(s).few;
+  return usual_needs(w, s, Plans::main);
+}
+
+}  // namespace
+
 SmallestBudgets smallest_budgets(const Prepared& run) {
   const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
   const auto of_all = [&](TierBytes b) { return TierBytes{b.device, b.host * ranks, b.nvme * ranks}; };
@@ -366,9 +420,13 @@ SmallestBudgets smallest_budgets(const Prepared& run) {
   Workload w = run.workload;
   w.durable = !w.inference && run.config.durable == Durable::on;
   const bool has_drive = !run.config.nvme.empty();
+  SmallestBudgets smallest;
+  if ((w.stages() > 1 || has_other_devices(run.config)) && !Sample(w, run.wish.pipeline).is_whole()) {
+    const TierBytes least = about_least(w, run.wish, has_drive);
+    return {{std::nullopt, std::nullopt, std::nullopt}, of_all(least), true};
+  }
   TierBytes budgets = budgets_of(w);
   if (!has_drive) budgets.nvme = 0;
-  SmallestBudgets smallest;
   parallel_invoke([&] { smallest.least = FrugalFamily(w, run.wish).least(budgets); },
                   [&] {
                     const std::uint64_t limit = has_drive ? FrugalFamily::unlimited : 0;
@@ -387,7 +445,8 @@ Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest) {
   };
   const TierBytes& s = smallest.corner;
   std::string text = run.config.model + " does not fit: the smallest budgets are " +
-                     option("--device-memory", s.device) + ", " + option("--host-memory", s.host);
+                     (smallest.is_estimated ? "about " : "") + option("--device-memory", s.device) + ", " +
+                     option("--host-memory", s.host);
   if (has_drive)
     text += ", " + option("--nvme-space", s.nvme);
   else
@@ -478,11 +537,15 @@ SearchWatch told(const Tell& progress) {
 }
 
 /// Durable where it can be: with a run directory, a drive, and room on it for both slots.
-void search(Prepared& run, const ScheduleWish& wish, const Tell& progress) {
+void search(Prepared& run, const ScheduleWish& wish, const Tell& progress, Effort effort) {
   const RunConfig& c = run.config;
   Workload& w = run.workload;
   const bool wanted = !w.inference && c.durable != Durable::off;
-  run.search = search_schedule(w, wish, run.profile, told(progress));
+  const auto find = [&] {
+    return effort == Effort::quick ? search_quickly(w, wish, run.profile, told(progress))
+                                   : search_schedule(w, wish, run.profile, told(progress));
+  };
+  run.search = find();
   run.durability = !wanted          ? "off, as asked"
                    : c.run.empty()  ? "off: nothing of a run is kept with --run none"
                    : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
@@ -490,7 +553,7 @@ void search(Prepared& run, const ScheduleWish& wish, const Tell& progress) {
   if (run.search.fits || !w.durable || c.durable == Durable::on) return;
   const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;
-  run.search = search_schedule(w, wish, run.profile, told(progress));
+  run.search = find();
   run.durability = "off: two slots of every state would need " +
                    format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +
                    " on the drive; give that as --nvme-space";
@@ -545,15 +608,17 @@ Result<std::unique_ptr<Prepared>> arranged(const Prepared& other, const RunConfi
   return run;
 }
 
-Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress) {
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress,
+                                          Effort effort) {
   SLUICE_ASSIGN(auto run, prepare_to_search(config, purpose, progress, true));
   if (progress) progress("searching a schedule");
+  const Effort aim = has_other_devices(config) ? Effort::quick : effort;
   const bool durable = run->workload.durable;
-  search(*run, run->wish, progress);
+  search(*run, run->wish, progress, aim);
   if (!run->search.fits && may_stage(*run)) {
     run->workload.collects_on_device = false;
     run->workload.durable = durable;
-    search(*run, run->wish, progress);
+    search(*run, run->wish, progress, aim);
   }
   if (run->search.fits) SLUICE_TRY(build_plans(*run));
   return run;

@@ -64,7 +64,11 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
 
 /// Reads the model's config and the profile (measuring what is missing), searches a schedule and builds its plans.
 /// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
-Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress);
+/// Of machines that are not here, and where it is asked to be quick, schedules of large workloads are found on samples
+/// (src/schedule/quick.h).
+enum class Effort : std::uint8_t { quick, thorough };
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress,
+                                          Effort effort = Effort::thorough);
 
 /// The same up to the search: with budgets, profile and wishes, and no schedule. No op of the workload is measured, and
 /// none is in the profile: of other workloads some would be and some not.
@@ -112,6 +116,7 @@ std::uint64_t durable_slot_bytes(const Prepared& run);
 struct SmallestBudgets {
   LeastBytes least;  ///< of each tier, with the others as they are
   TierBytes corner;  ///< that fits: the least device memory, then the least host memory, then the least of the drive
+  bool is_estimated = false;  ///< of a large workload: not to the page
 };
 /// For a schedule that is given: what that takes. Takes seconds for a large model.
 SmallestBudgets smallest_budgets(const Prepared& run);

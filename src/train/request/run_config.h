@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "io/drives/fault.h"
 #include "sluice/dtype.h"
 #include "sluice/moments.h"
+#include "src/device/cluster.h"
 #include "src/schedule/search.h"
 
 namespace sluice {
@@ -101,7 +103,7 @@ struct RunConfig {
   int ranks_of_node = 0;
   bool devices_apart = false;  ///< of those, each is shown GPUs of its own
   bool json = false;
-  std::string cluster;  ///< file with the links of machines to plan for; empty: this one's
+  std::shared_ptr<const Cluster> cluster;  ///< of machines to plan for; none: this one
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
 
@@ -135,6 +137,8 @@ inline bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
          a.reduction == b.reduction && numbered_axes(a) == numbered_axes(b);
 }
 
+/// Whether it is planned for devices that are not here.
+inline bool has_other_devices(const RunConfig& c) { return c.cluster != nullptr && c.cluster->device.has_value(); }
 /// That share a machine's memory, cores and drives.
 inline int ranks_of_machine(const RunConfig& c) { return c.ranks_of_node > 0 ? c.ranks_of_node : c.ranks; }
 

@@ -1,0 +1,28 @@
+// A schedule for a large workload, found soon: a few recipes are followed and compared on a sample of it.
+#pragma once
+
+#include <optional>
+
+#include "src/schedule/estimate.h"
+#include "src/schedule/recipe.h"
+#include "src/schedule/search.h"
+
+namespace sluice {
+
+struct QuickSchedule {
+  Schedule schedule;
+  Recipe recipe;
+  StepEstimate estimate;
+};
+
+/// The quickest of a few recipes; none where nothing was found that fits. Live bytes of the sample times `margin` keep
+/// its budgets: of the whole that is nearly so.
+std::optional<QuickSchedule> quick_schedule(const Workload& workload, const ScheduleWish& wish,
+                                            const HardwareProfile& hw, double margin = 1);
+
+/// The first of those that keeps the whole's budgets as it is packed; where that is none, `fits` is false. Of a
+/// workload that no sample stands for this is search_schedule.
+SearchResult search_quickly(const Workload& workload, const ScheduleWish& wish, const HardwareProfile& hw,
+                            const SearchWatch& watch = {});
+
+}  // namespace sluice
