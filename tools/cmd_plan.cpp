@@ -407,7 +407,7 @@ Status take_cluster(const std::string& path, const std::set<std::string>& given,
   if (goes_on)
     return bad_request("--cluster " + path + " has a device that is not here, and --run " + config.run +
                        " holds a run that is; leave one of them out");
-  for (const char* option : {"--device", "--nvme", "--profile", "--threads", "--optimizer-threads", "--io"})
+  for (const char* option : {"--device", "--transport", "--nvme", "--profile", "--threads", "--optimizer-threads", "--io"})
     if (given.contains(option))
       return bad_request(std::string(option) + " is of this machine, and --cluster " + path +
                          " describes another one; leave it out");

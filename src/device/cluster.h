@@ -20,7 +20,7 @@ struct ClusterDevice {
   double link_bytes_per_second = 0;    ///< to the host and back, each way
   double efficiency = 0;               ///< of large multiplies
   double memory_efficiency = 0.9, link_efficiency = 0.8;
-  /// Whether messages are staged in host memory, as today's transports have it; else they go from device to device.
+  /// Whether messages are staged in host memory, as with --transport staged; else they go from device to device.
   bool meets_in_host = false;
 };
 struct ClusterHost {

@@ -186,6 +186,7 @@ TEST_F(OtherDevices, AreRefusedInALine) {
   write("cluster.json", devices().dump());
   expect_refused(plan_there("--nvme " + path("")), "--nvme is of this machine");
   expect_refused(plan_there("--device cpu"), "--device is of this machine");
+  expect_refused(plan_there("--transport nccl"), "--transport is of this machine");
   expect_refused(plan_there("--device-memory 2GiB"), "fake of --cluster");
   expect_refused(plan_there("--host-memory 9GiB"), "a host of --cluster");
   expect_refused(plan_there("--nvme-space 1GiB"), "--nvme-space is of the drive, and there is none");

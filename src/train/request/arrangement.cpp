@@ -154,10 +154,11 @@ Status check_mesh(const RunConfig& c) {
   if (c.sequence % c.context != 0)
     return bad_request("--cp " + std::to_string(c.context) + ": ranks have equal slices of --seq " +
                        std::to_string(c.sequence) + "; give a --seq that it divides");
-  if (const bool ring = c.context_attention == ContextAttention::ring; ring && c.context == 1)
+  const bool is_ring = c.context_attention == ContextAttention::ring;
+  if (is_ring && c.context == 1)
     return bad_request(
         "--cp-attention ring is of sequences that are cut over ranks, and --cp is 1; give --cp, or leave it out");
-  else if (ring && c.sequence % (2 * c.context) != 0)
+  if (is_ring && c.sequence % (2 * c.context) != 0)
     return bad_request("--cp-attention ring: each of " + std::to_string(c.context) +
                        " ranks has two equal pieces of --seq " + std::to_string(c.sequence) + "; give a multiple of " +
                        std::to_string(2 * c.context));
