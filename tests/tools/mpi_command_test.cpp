@@ -64,7 +64,12 @@ class MpiCommand : public RunCommandTest {
 
 TEST_F(MpiCommand, ProcessesHaveTheBitsOfOneProcess) {
   int number = 0;
-  for (const std::string& where : {drive(), drive() + "--durable off --update backward --clip 0 ",
+  // The first has a plan that is given whole. The others' are found, by what was measured on the way: what moves in the
+  // two runs may differ there, and the bits may not.
+  const std::string given =
+      "--group 2 --update ahead --recompute full --activations nvme --residency none --zero 3 "
+      "--optimizer cpu --prefetch 1 --lots 2 ";
+  for (const std::string& where : {drive() + given, drive(), drive() + "--durable off --update backward --clip 0 ",
                                    std::string("--states host --residency all ")}) {
     SCOPED_TRACE(where);
     const std::string command = options() + where + "--steps 9 --hash 3 --eval-every 4 ";
@@ -82,12 +87,13 @@ TEST_F(MpiCommand, ProcessesHaveTheBitsOfOneProcess) {
 }
 
 TEST_F(MpiCommand, WhatRanksShareChangesNoBit) {
-  const std::string command = options() + "--device-memory 8MiB --host-memory 8MiB --states nvme --nvme " + path("nvme") + " --lots 4 --steps 5 --hash 5 ";
+  const std::string command = options() + "--device-memory 8MiB --host-memory 8MiB --states nvme --nvme " +
+                              path("nvme") + " --lots 4 --steps 5 --hash 5 ";
   ASSERT_EQ(sluice(command + run("one")).status, 0);
   int number = 0;
-  for (const std::string share : {"--zero 0", "--zero 1", "--zero 3", "--shard-group 2", "--shard-group 2 --residency all",
-                                   "--second-copy 2",
-                                   "--reduction pass --group 1 --residency step"}) {
+  for (const std::string share :
+       {"--zero 0", "--zero 1", "--zero 3", "--shard-group 2", "--shard-group 2 --residency all", "--second-copy 2",
+        "--reduction pass --group 1 --residency step"}) {
     SCOPED_TRACE(share);
     const bool two = share.find("pass") != std::string::npos;
     const std::string name = "many" + std::to_string(number++);
@@ -98,8 +104,8 @@ TEST_F(MpiCommand, WhatRanksShareChangesNoBit) {
 }
 
 TEST_F(MpiCommand, OtherSums) {
-  const std::string command = options() + "--device-memory 8MiB --host-memory 8MiB --states nvme --nvme " + path("nvme") +
-                              " --lots 4 --steps 5 --hash 5 ";
+  const std::string command = options() + "--device-memory 8MiB --host-memory 8MiB --states nvme --nvme " +
+                              path("nvme") + " --lots 4 --steps 5 --hash 5 ";
   ASSERT_EQ(sluice(command + run("one") + "--ranks 4 --reduce bf16").status, 0);
   const Finished rounded = launched(4, command + run("many") + "--reduce bf16");
   ASSERT_EQ(rounded.status, 0) << rounded.err;
