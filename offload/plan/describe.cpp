@@ -92,7 +92,7 @@ std::uint64_t plan_signature(const StepPlan& plan) {
   for (const Buffer& b : plan.buffers) add_all(h, b.tier, b.bytes, b.slots, b.offset);
   for (const Op& op : plan.ops) {
     add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.chunk, op.step, op.tile, op.collective, op.group, op.peer,
-            op.accumulate, op.sums, op.element, op.numel, op.bytes);
+            op.pieces, op.accumulate, op.sums, op.element, op.numel, op.bytes);
     add_size(h, op.waits);
     for (const Wait& w : op.waits) add_all(h, w.op, w.previous_iteration);
   }

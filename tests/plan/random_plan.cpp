@@ -189,9 +189,9 @@ class Generator {
 }  // namespace
 
 Topology grid(const std::vector<RankId>& sizes) {
-  constexpr const char* names[] = {"dp", "tp", "pp"};
+  constexpr const char* names[] = {"dp", "tp", "pp", "a", "b", "c", "d", "e"};
   std::vector<Axis> axes;
-  for (const RankId size : sizes) axes.push_back({names[axes.size()], size});
+  for (const RankId size : sizes) axes.push_back({names[axes.size() % std::size(names)], size});
   return Topology::of(std::move(axes), 0);
 }
 

@@ -368,6 +368,7 @@ TEST(World, LegalPlansOfEveryShapePass) {
       const auto violations = check_world(world);
       ASSERT_TRUE(violations.empty()) << text(violations);
       ASSERT_TRUE(check_world(random_world(seed, options, small_world(topology))).empty());
+      ASSERT_TRUE(check_world({&world.back(), 1}).empty());
       for (const Op& op : world[0].ops) {
         durable_writes += options.cyclic && writes_durably(world[0], op);
         collectives += op.collective >= 0;
@@ -408,6 +409,7 @@ TEST(World, ASignatureSeesWhatRanksHaveInCommon) {
   EXPECT_TRUE(differs([](StepPlan& p) { p.lanes[2].windowed = false; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.ops[4].lane = 5; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.ops[4].bytes += 1; }));
+  EXPECT_TRUE(differs([](StepPlan& p) { p.ops[4].pieces += 1; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.ops[4].waits.push_back({0, true}); }));
   const auto first_wait = [](StepPlan& p) -> Wait& {
     return std::ranges::find_if(p.ops, [](const Op& op) { return !op.waits.empty(); })->waits[0];
@@ -421,7 +423,7 @@ TEST(World, ASignatureSeesWhatRanksHaveInCommon) {
   EXPECT_FALSE(differs([](StepPlan& p) { p.ops[4].accesses.push_back({0, 0, 1}); }));
 }
 
-TEST(World, TheSmallProofAgreesWithTheFullOne) {
+TEST(World, SmallProofsAgreeWithTheFullOne) {
   std::map<std::string, Tally> tallies;
   Tally all;
   for (const Breakage& breakage : breakages)
@@ -443,6 +445,8 @@ TEST(World, TheSmallProofAgreesWithTheFullOne) {
         if (!std::ranges::all_of(full, alike)) continue;  // own parts that others wait for
         const auto in_full = check_world(full, 1000), in_small = check_world(small, 1000);
         ASSERT_EQ(kinds(in_full), kinds(in_small)) << text(in_full) << "and\n" << text(in_small);
+        const auto by_one = check_world({&small[0], 1}, 1000);
+        ASSERT_EQ(kinds(in_full), kinds(by_one)) << text(in_full) << "and\n" << text(by_one);
         ASSERT_EQ(in_full.empty(), Reachability(full).sound()) << text(in_full);
         ++tallies[breakage.name].tried;
         ++all.tried;
@@ -531,7 +535,7 @@ World two_ranks() {
 
 TEST(World, TwoRanksMeet) {
   EXPECT_TRUE(check_world(two_ranks()).empty()) << text(check_world(two_ranks()));
-  EXPECT_TRUE(check_world({}).empty());
+  EXPECT_TRUE(check_world(World{}).empty());
 }
 
 TEST(World, AnotherOrderOfCollectivesNamesBothOps) {
@@ -702,7 +706,10 @@ TEST(World, ADurableWriteWaitsForEveryRanksCommit) {
 TEST(World, MeetingsAlongAllAxesTogetherKnowEveryCommit) {
   for (const std::vector<RankId>& sizes : std::vector<std::vector<RankId>>{{2, 2}, {2, 4}, {3, 3}}) {
     const auto holds = [&](const std::vector<AxisSet>& votes) {
-      return check_world(durable_world(grid(sizes), votes)).empty();
+      const World world = durable_world(grid(sizes), votes);
+      const bool by_all = check_world(world).empty();
+      for (const StepPlan& one : world) EXPECT_EQ(check_world({&one, 1}).empty(), by_all);
+      return by_all;
     };
     EXPECT_TRUE(holds({3}));
     EXPECT_TRUE(holds({1, 2}));
@@ -730,6 +737,27 @@ TEST(World, AWindowedLaneGivesTheOrderOfStartsAndOfEnds) {
     plan.lanes[0].windowed = false;
   }
   EXPECT_TRUE(check_world(world).empty());
+}
+
+TEST(World, OneRankNamesTheOtherThatItHasNotHeardOf) {
+  const World world = durable_world(grid({3, 2}), {1});
+  const auto violations = check_world({&world[3], 1});
+  ASSERT_EQ(violations.size(), 1u) << text(violations);
+  EXPECT_NE(violations[0].message.find("rank 3 nvme_write"), std::string::npos) << text(violations);
+  EXPECT_NE(violations[0].message.find("commit of rank 2"), std::string::npos) << "the other one along the second axis";
+}
+
+/// More twins than the bits of a word.
+TEST(World, ManyAxesAreProvenByOneRank) {
+  const Topology topology = grid({2, 2, 2, 2, 2, 2, 2, 2});
+  World one = durable_world(topology.at(0), {0xff});
+  EXPECT_TRUE(check_world({&one[0], 1}).empty());
+  for (int axis = 0; axis < 8; ++axis) {
+    one = durable_world(topology, {AxisSet{0xff} & ~(AxisSet{1} << axis)});
+    EXPECT_FALSE(check_world({&one[0], 1}).empty()) << axis;
+    one = durable_world(topology, {AxisSet{0xff} & ~(AxisSet{1} << axis), AxisSet{1} << axis});
+    EXPECT_TRUE(check_world({&one[0], 1}).empty()) << axis;
+  }
 }
 
 /// One that votes before it has committed is a danger to the others, which do all that they should.
