@@ -51,6 +51,7 @@ Result<LayoutAnswer> find_layout(const RunOptions& options, const std::set<std::
                                  const Tell& progress) {
   LayoutWish wish = wish_of(options, given);
   if (given.contains("--pipeline") || given.contains("--chunks")) wish.pipeline = request.config.pipeline;
+  if (given.contains("--cp-attention")) wish.context_attention = request.config.context_attention;
   const RunConfig asked = request.config;
   SLUICE_ASSIGN(request.config, any_layout(asked, wish));
   LayoutAnswer answer;
@@ -76,30 +77,31 @@ std::string layout_text(const RunConfig& c) {
   std::string text = "pp " + std::to_string(c.stages) + " x dp " + std::to_string(batch_ranks(c)) + " x cp " +
                      std::to_string(c.context) + " x tp " + std::to_string(c.tensor);
   if (c.stages > 1) text += std::string(", ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)];
+  if (c.context > 1) text += std::string(", ") + context_attention_names[static_cast<std::size_t>(c.context_attention)];
   if (data_ranks(c) > 1 && !shares_states(c)) text += ", states " + states_of(c);
   if (c.micro_batch > 1) text += ", micro-batch " + std::to_string(c.micro_batch);
   return text;
 }
 
 std::string layouts_text(const Layouts& layouts) {
-  Table table({"arrangement", "step", "tokens/s", "device", "host", "nvme", "limit", "bits"});
+  Table table({"arrangement", "step", "tokens/s", "device", "host", "nvme", "limit", "bits", "proven"});
   std::size_t estimated = 0;
   for (const Layout& l : layouts.found) {
-    if (!l.is_searched) {
+    if (!l.is_proven) {
       ++estimated;
       continue;
     }
     const TierBytes& needs = l.needs;
-    table.add({layout_text(l.config), format_seconds(l.seconds),
+    table.add({layout_text(l.config), (l.is_searched ? "" : "about ") + format_seconds(l.seconds),
                format_count(static_cast<double>(l.config.batch) * static_cast<double>(l.config.sequence) / l.seconds),
                format_bytes(needs.device), format_bytes(needs.host), format_bytes(needs.nvme), limit_of(l),
-               l.keeps_bits ? "kept" : "others"});
+               l.keeps_bits ? "kept" : "others", l.is_searched ? "whole" : "sample"});
   }
   std::string text = table.text();
-  const auto first = std::ranges::find_if(layouts.found, [](const Layout& l) { return !l.is_searched; });
+  const auto first = std::ranges::find_if(layouts.found, [](const Layout& l) { return !l.is_proven; });
   if (estimated > 0)
     text += "estimated to be slower, and not searched: " + std::to_string(estimated) + ", the quickest of them " +
-            layout_text(first->config) + ", at about " + format_seconds(first->seconds) + " by its FLOP\n";
+            layout_text(first->config) + ", at about " + format_seconds(first->seconds) + "\n";
   if (layouts.bounded > 0)
     text +=
         "compute or send too much to be among them, whatever their schedule: " + std::to_string(layouts.bounded) + "\n";
@@ -116,17 +118,20 @@ nlohmann::ordered_json layouts_json(const Layouts& layouts) {
   Json found = Json::array(), refused = Json::array();
   for (const Layout& l : layouts.found) {
     const RunConfig& c = l.config;
-    Json j{{"pp", c.stages},
-           {"dp", batch_ranks(c)},
-           {"cp", c.context},
-           {"tp", c.tensor},
-           {"micro_batch", c.micro_batch},
-           {"pipeline", pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)]},
-           {"shard_group", shares_states(c) ? data_ranks(c) : c.shard_group},
-           {"keeps_bits", l.keeps_bits},
-           {"step_seconds", l.seconds},
-           {"searched", l.is_searched}};
-    if (l.is_searched) {
+    Json j{
+        {"pp", c.stages},
+        {"dp", batch_ranks(c)},
+        {"cp", c.context},
+        {"tp", c.tensor},
+        {"cp_attention", c.context > 1 ? context_attention_names[static_cast<std::size_t>(c.context_attention)] : "-"},
+        {"micro_batch", c.micro_batch},
+        {"pipeline", pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)]},
+        {"shard_group", shares_states(c) ? data_ranks(c) : c.shard_group},
+        {"keeps_bits", l.keeps_bits},
+        {"step_seconds", l.seconds},
+        {"searched", l.is_searched},
+        {"proven_on_sample", l.is_proven && !l.is_searched}};
+    if (l.is_proven) {
       const TierBytes& needs = l.needs;
       j["limit"] = limit_of(l);
       j["bytes_per_rank"] = {{"device", needs.device}, {"host", needs.host}, {"nvme", needs.nvme}};

@@ -200,8 +200,8 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option(
          "--layout", o->layout,
          "'given' by --pp, --dp, --cp and --tp, or 'auto': of all that --ranks can be arranged in, the one whose "
-         "steps are predicted to be quickest within the budgets; those of --pp, --dp, --cp, --tp, --pipeline and "
-         "--shard-group that are given stay")
+         "steps are predicted to be quickest within the budgets; those of --pp, --dp, --cp, --cp-attention, --tp, "
+         "--pipeline, --micro-batch and --shard-group that are given stay")
       ->check(one_of({"given", "auto"}))
       ->capture_default_str()
       ->group("Batch");

@@ -1,6 +1,9 @@
 // How long a schedule's step takes, found quickly enough to compare hundreds of schedules.
 #pragma once
 
+#include <algorithm>
+
+#include "offload/plan/simulate.h"
 #include "sluice/profile.h"
 #include "src/schedule/sample.h"
 
@@ -8,7 +11,12 @@ namespace sluice {
 
 struct StepEstimate {
   double step_seconds = 0, bound_seconds = 0;
-  std::size_t ops = 0;  ///< that were simulated
+  std::size_t ops = 0;                 ///< that were simulated
+  ResourceSeconds resource_seconds{};  ///< work / rate of each, of the rank that has most of it
+
+  Resource bottleneck() const {
+    return static_cast<Resource>(std::ranges::max_element(resource_seconds) - resource_seconds.begin());
+  }
 };
 
 /// Simulates a step. Where a plan has very many ops, a sample of its layers and micro-batches stands for the whole.

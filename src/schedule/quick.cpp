@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -15,8 +15,49 @@ namespace {
 
 constexpr double margin_at_first = 1.01;
 constexpr int tries_max = 4;
+/// Of a sample: it is simulated in a second.
+constexpr double transfers_max = 100'000;
 
-/// How many times the budget is taken where that is most.
+/// Of many, two: one by one and all together. Those of a pipeline, whose bubble grows with them, stay small, unless the
+/// device has no room for parameters and sums of gradients, which then come and go with every group.
+std::vector<int> few_groups(const Workload& w, const ScheduleWish& wish, bool is_exact) {
+  std::vector<int> groups = open_groups(w, wish);
+  if (groups.size() <= 2) return groups;
+  if (w.stages() == 1 || is_exact) return {groups.front(), groups.back()};
+  double parameters = 0;
+  for (std::size_t u = 0; u < w.model->units.size(); ++u)
+    parameters += static_cast<double>(w.full_numel(static_cast<UnitId>(u)));
+  constexpr double sum_bytes = 4, room_beside = 1.2;
+  const double of_stage = parameters / w.stages() * (static_cast<double>(dtype_bytes(w.dtype)) + sum_bytes);
+  const auto device = static_cast<double>(w.budget_bytes[static_cast<std::size_t>(Tier::device)]);
+  if (room_beside * of_stage < device) return {groups.front(), groups[1]};
+  /// The largest of which there are so many.
+  const auto largest = [&](int count) {
+    const auto too_large = std::ranges::find_if(groups, [&](int g) { return count * g > w.micro_batches; });
+    return *(too_large == groups.begin() ? too_large : too_large - 1);
+  };
+  const int few = largest(4 * w.stages()), more = largest(8 * w.stages());
+  return few == more ? std::vector{few} : std::vector{more, few};
+}
+
+/// On the sample.
+std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, const Recipe& recipe, Sample::Kind kind,
+                               double margin, std::atomic<bool>& leaves_out) {
+  Schedule like;
+  like.group = recipe.group;
+  like.pipeline = wish.pipeline;
+  ScheduleWish own = wish;
+  own.group = recipe.group;
+  const Workload w = sample.with_room(like, kind);
+  const Cook cook(w, own, margin, sample.is_whole() ? Cook::no_limit : transfers_max);
+  std::optional<Schedule> s = cook.follow(recipe);
+  if (!s && cook.leaves_out(recipe)) leaves_out = true;
+  if (!s && sample.is_whole()) s = FrugalFamily(w, own).fit(budgets_of(w));
+  return s;
+}
+
+}  // namespace
+
 double excess(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_bytes) {
   double most = 1;
   for (const Tier t : {Tier::device, Tier::host, Tier::nvme})
@@ -25,54 +66,19 @@ double excess(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget
   return most;
 }
 
-/// Of many, two: one by one and all together, or, of a long pipeline, whose bubble grows with them, the smallest.
-std::vector<int> few_groups(const Workload& w, const ScheduleWish& wish, bool is_exact) {
-  std::vector<int> groups = open_groups(w, wish);
-  if (groups.size() <= 2) return groups;
-  return {groups.front(), w.stages() > 1 && !is_exact ? groups[1] : groups.back()};
-}
-
-/// Whether it can be simulated in a few seconds. Transfers of many small tiles are of budgets that leave no room.
-bool is_soon_simulated(const Workload& w, const Schedule& s) {
-  constexpr double ops_max = 400'000;
-  const double groups = std::ceil(w.micro_batches / static_cast<double>(s.group));
-  double ops = 0;
-  for (std::size_t u = 0; u < w.model->units.size(); ++u) {
-    const UnitChoice& c = s.units[u];
-    const double tiles = static_cast<double>(w.shard_numel(static_cast<UnitId>(u))) / static_cast<double>(s.tile_numel);
-    ops += std::ceil(tiles) * (20 + (c.resident || c.held ? 0 : 2 * groups));
-  }
-  return ops < ops_max;
-}
-
-/// On the sample.
-std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, const Recipe& recipe, Sample::Kind kind,
-                               double margin) {
-  Schedule like;
-  like.group = recipe.group;
-  like.pipeline = wish.pipeline;
-  ScheduleWish own = wish;
-  own.group = recipe.group;
-  const Workload w = sample.with_room(like, kind);
-  std::optional<Schedule> s = Cook(w, own, margin).follow(recipe);
-  if (!s && sample.is_whole()) s = FrugalFamily(w, own).fit(budgets_of(w));
-  return s && (sample.is_whole() || is_soon_simulated(w, *s)) ? s : std::nullopt;
-}
-
-}  // namespace
-
 std::optional<QuickSchedule> quick_schedule(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw,
-                                            double margin) {
+                                            double margin, bool* leaves_out) {
   const Estimator estimator(w, hw, wish.pipeline);
   const bool ahead = open_updates(w, wish).front();
   const std::vector<int> groups = few_groups(w, wish, estimator.is_exact());
   std::vector<std::optional<QuickSchedule>> found(groups.size());
+  std::atomic<bool> too_long = false;
   parallel_for(groups.size(), [&](std::size_t i) {
     for (const Sample::Kind kind : {Sample::Kind::keeping, Sample::Kind::streaming}) {
       if (found[i] || (estimator.is_exact() && kind == Sample::Kind::streaming)) return;
       for (const bool activations_first : {true, false}) {
         const Recipe recipe{groups[i], ahead, activations_first, Saved::recompute};
-        const std::optional<Schedule> s = follow(estimator.sample(), wish, recipe, kind, margin);
+        const std::optional<Schedule> s = follow(estimator.sample(), wish, recipe, kind, margin, too_long);
         if (!s) break;
         const StepEstimate e = estimator.of_sample(*s);
         if (!found[i] || e.step_seconds < found[i]->estimate.step_seconds) found[i] = QuickSchedule{*s, recipe, e};
@@ -80,6 +86,7 @@ std::optional<QuickSchedule> quick_schedule(const Workload& w, const ScheduleWis
       }
     }
   });
+  if (leaves_out != nullptr) *leaves_out = too_long;
   std::optional<QuickSchedule> best;
   for (std::optional<QuickSchedule>& f : found)
     if (f && (!best || f->estimate.step_seconds < best->estimate.step_seconds)) best = std::move(f);

@@ -16,9 +16,12 @@ struct QuickSchedule {
 };
 
 /// The quickest of a few recipes; none where nothing was found that fits. Live bytes of the sample times `margin` keep
-/// its budgets: of the whole that is nearly so.
+/// its budgets: of the whole that is nearly so. `leaves_out` is set where some were too long to look at.
 std::optional<QuickSchedule> quick_schedule(const Workload& workload, const ScheduleWish& wish,
-                                            const HardwareProfile& hw, double margin = 1);
+                                            const HardwareProfile& hw, double margin = 1, bool* leaves_out = nullptr);
+
+/// How many times the budget is taken where that is most; at least 1.
+double excess(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_bytes);
 
 /// The first of those that keeps the whole's budgets as it is packed; where that is none, `fits` is false. Of a
 /// workload that no sample stands for this is search_schedule.

@@ -105,8 +105,27 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
 
 std::optional<Schedule> Cook::streamed(int group, bool update_ahead) const {
   for (const Schedule& rung : ladder(group, update_ahead))
-    if (Schedule base = relieve_drive(rung); fits(base)) return base;
+    if (is_soon_built(rung))
+      if (Schedule base = relieve_drive(rung); fits(base)) return base;
   return std::nullopt;
+}
+
+bool Cook::leaves_out(const Recipe& recipe) const {
+  const std::vector<Schedule> rungs = ladder(recipe.group, recipe.update_ahead);
+  return !std::ranges::all_of(rungs, [&](const Schedule& rung) { return is_soon_built(rung); });
+}
+
+/// Transfers of many small tiles are of budgets that leave no room.
+bool Cook::is_soon_built(const Schedule& s) const {
+  if (transfers_max_ == no_limit) return true;
+  const double groups = std::ceil(work_.micro_batches / static_cast<double>(s.group));
+  double ops = 0;
+  for (std::size_t u = 0; u < work_.model->units.size(); ++u) {
+    const double tiles =
+        std::ceil(static_cast<double>(work_.shard_numel(static_cast<UnitId>(u))) / static_cast<double>(s.tile_numel));
+    ops += tiles * (20 + (s.units[u].resident || s.units[u].held ? 0 : 2 * groups));
+  }
+  return ops < transfers_max_;
 }
 
 /// Move things from the drive to host memory, least first and of as few units as it takes, until the drive has room

@@ -23,9 +23,10 @@ struct Recipe {
 class Cook {
  public:
   /// Both outlive it. Live bytes times `margin` are to keep the budgets, since arenas are a little larger; with one the
-  /// plans beside the main one are looked at too.
-  Cook(const Workload& workload, const ScheduleWish& wish, double margin = 1)
-      : work_(workload), wish_(wish), margin_(margin) {}
+  /// plans beside the main one are looked at too. Rungs that move more than `transfers_max` tiles are not looked at.
+  Cook(const Workload& workload, const ScheduleWish& wish, double margin = 1, double transfers_max = no_limit)
+      : work_(workload), wish_(wish), margin_(margin), transfers_max_(transfers_max) {}
+  static constexpr double no_limit = 1e300;
 
   /// The schedules of all recipes with this group and order of updates: none where nothing fits. On any thread.
   struct Dish {
@@ -34,6 +35,8 @@ class Cook {
   };
   std::vector<Dish> dishes(int group, bool update_ahead) const;
   std::optional<Schedule> follow(const Recipe& recipe) const;
+  /// Whether a rung is not looked at because it moves too many tiles.
+  bool leaves_out(const Recipe& recipe) const;
 
   bool fits(const Schedule& s) const { return fits(needs(s)); }
   /// The saved activations of a share of the sublayers that recompute go to `place` instead. False, and nothing
@@ -43,6 +46,7 @@ class Cook {
  private:
   using Turn = std::function<void(UnitChoice&)>;
   TierBytes needs(const Schedule& s) const { return usual_needs(work_, s, margin_ > 1 ? Plans::all : Plans::main); }
+  bool is_soon_built(const Schedule& s) const;
   bool fits(const TierBytes& needs) const { return within(needs, work_.budget_bytes, margin_); }
   std::vector<Schedule> ladder(int group, bool update_ahead) const;
   Schedule relieve_drive(Schedule s) const;
@@ -55,7 +59,7 @@ class Cook {
 
   const Workload& work_;
   const ScheduleWish& wish_;
-  double margin_;
+  double margin_, transfers_max_;
 };
 
 }  // namespace sluice

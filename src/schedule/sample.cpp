@@ -167,7 +167,7 @@ Schedule Sample::whole(const Schedule& sampled) const {
   Schedule s = mapped(sampled, few_, whole_);
   // Tiles are as many.
   const auto usual = [](const Workload& w) { return tile_for(w, 1u << 18, 2048); };
-  s.tile_numel = std::min<std::uint64_t>(s.tile_numel * (usual(whole_) / usual(few_)), 1u << 24);
+  s.tile_numel = std::min<std::uint64_t>(s.tile_numel * (usual(whole_) / usual(few_)), tile_limit(whole_));
   return s;
 }
 

@@ -20,12 +20,20 @@ std::vector<MicroBatchGroup> micro_batch_groups(const Workload& workload, const 
   return groups;
 }
 
+std::uint64_t tile_limit(const Workload& workload) {
+  const std::uint64_t device = workload.budget_bytes[static_cast<std::size_t>(Tier::device)];
+  std::uint64_t limit = 1u << 24;
+  while (limit < (1u << 26) && 4 * 2 * limit <= device / 400) limit *= 2;
+  return limit;
+}
+
 std::uint64_t tile_for(const Workload& workload, std::uint64_t tile_min, std::uint64_t tiles_max) {
   std::uint64_t total = 0;
   for (std::size_t u = 0; u < workload.model->units.size(); ++u) total += workload.shard_numel(static_cast<UnitId>(u));
   std::uint64_t tile = tile_min;
+  const std::uint64_t limit = tile_limit(workload);
   total /= workload.stages();
-  while (tile < (1u << 24) && total / tile > tiles_max) tile *= 2;
+  while (tile < limit && total / tile > tiles_max) tile *= 2;
   return tile;
 }
 

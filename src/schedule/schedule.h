@@ -221,6 +221,8 @@ std::vector<MicroBatchGroup> micro_batch_groups(const Workload& workload, const 
 
 /// A power of two from tile_min to 2^24 that cuts the model into about tiles_max tiles or fewer.
 std::uint64_t tile_for(const Workload& workload, std::uint64_t tile_min, std::uint64_t tiles_max);
+/// The largest that is used: a few in flight take no more than some percent of a large device's memory.
+std::uint64_t tile_limit(const Workload& workload);
 
 /// Where a pipeline's model is cut: places with about as many FLOP each. As many units as places are needed at least.
 std::vector<UnitId> cut_evenly(const Workload& workload, int places);

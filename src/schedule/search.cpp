@@ -205,7 +205,7 @@ class Search {
         const std::uint64_t least = tile_for(work_, 1u << 12, 16384);
         const std::uint64_t numel =
             by > 0 ? s.tile_numel << static_cast<unsigned>(by) : s.tile_numel >> static_cast<unsigned>(-by);
-        if (numel < least || numel > (1u << 24)) return false;
+        if (numel < least || numel > tile_limit(work_)) return false;
         s.tile_numel = numel;
         return true;
       });
