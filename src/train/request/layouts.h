@@ -52,7 +52,7 @@ struct Layouts {
 /// How long is looked for, and whether those are left out whose bound is above the last of the quickest.
 struct LayoutEffort {
   bool prunes = true;
-  double estimating_seconds = 40, searching_seconds = 30;
+  double estimating_seconds = 40, searching_seconds = 15;
 };
 
 /// Of config.ranks ranks: every product of stages, parts of the batch, slices of sequences and parts of sublayers, each
