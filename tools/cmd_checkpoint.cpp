@@ -38,7 +38,7 @@ const char* place_name(StoredWeights::Place place) {
   switch (place) {
     case StoredWeights::Place::model: return "model";
     case StoredWeights::Place::slots: return "slots";
-    case StoredWeights::Place::snapshot: return "snapshot";
+    case StoredWeights::Place::saved: return "saved";
   }
   return "?";
 }

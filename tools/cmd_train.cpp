@@ -165,7 +165,7 @@ Status report_complete(const RunConfig& config, const RunDirectory& directory, c
 std::string durability(const Prepared& run, const RunDirectory& directory) {
   if (!run.workload.durable) {
     std::string text = "durable: " + run.durability + "; a crash would " +
-                       (directory.has_snapshot() ? "go on from what was last saved" : "start over");
+                       (directory.has_saved() ? "go on from what was last saved" : "start over");
     if (run.config.run.empty()) return text;
     text += ", a signal saves the run";
     // Two steps may be under way, their updates and the file come after; drives write about a gigabyte a second.
@@ -184,7 +184,7 @@ Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const Run
   const RunDescription& run = *directory.run();
   if (!kernels_anew && run.device == prepared->workload.device) prepared->kernels = run.kernels;
   // For other ranks there are going to be others.
-  const bool is_kept = !directory.has_snapshot() && is_laid_out_alike(prepared->config, run.config);
+  const bool is_kept = !directory.has_saved() && is_laid_out_alike(prepared->config, run.config);
   const RankRange here = world == nullptr ? RankRange{0, prepared->workload.ranks()} : world->here();
   if (prepared->workload.durable && directory.has_commits() && is_kept)
     SLUICE_TRY(Engine::check_swap(*prepared, run.id, here));

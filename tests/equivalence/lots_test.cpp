@@ -1,12 +1,21 @@
 // For one set of lots the bits of a run do not depend on the number of ranks, and it may change that while it goes on.
 #include <filesystem>
+#include <fstream>
 
 #include "resume.h"
-#include "src/train/run/other_ranks.h"
+#include "src/train/run/saved_states.h"
 #include "src/train/states/stored_weights.h"
 
 namespace sluice::test {
 namespace {
+
+void flip_bit(const std::string& path, std::uint64_t at) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(at));
+  const int byte = file.get();
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(byte ^ 1));
+}
 
 class Lots : public Resume {
  protected:
@@ -95,7 +104,7 @@ TEST_F(Lots, ALayoutThatWasCutShortIsMadeAgain) {
     std::ifstream in(file, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(in), {});
   };
-  // The snapshot is there, and run.json is still of two ranks: who goes on may have any number.
+  // The checkpoint is there, and run.json is still of two ranks: who goes on may have any number.
   for (const int ranks : {2, 1, 4}) {
     SCOPED_TRACE(ranks);
     const std::string path = stopped(), other = path + ".other";
@@ -104,10 +113,10 @@ TEST_F(Lots, ALayoutThatWasCutShortIsMadeAgain) {
       auto directory = RunDirectory::open(path);
       ASSERT_TRUE(directory.ok());
       const RestoreListener quiet{[](const std::string&) {}, [](const std::string&) { return States::Watch{}; }};
-      const auto saved = save_for_other_ranks(*directory, directory->run()->config, quiet);
+      const auto saved = save_for_other_layout(*directory, directory->run()->config, quiet);
       ASSERT_TRUE(saved.ok()) << saved.error().message;
       EXPECT_EQ(*saved, 3u);
-      EXPECT_TRUE(directory->has_snapshot() && directory->has_commits());
+      EXPECT_TRUE(directory->has_saved() && directory->has_commits());
     }
     EXPECT_EQ(copy_of(path + "/run.json"), before);
     const Attempt last = attempt(config(ranks, 4, true), path, schedule(2));
@@ -116,7 +125,7 @@ TEST_F(Lots, ALayoutThatWasCutShortIsMadeAgain) {
   }
 }
 
-/// What is refused changes nothing, and neither does a snapshot that came back damaged.
+/// What is refused changes nothing, and neither do states that came back damaged.
 TEST_F(Lots, NothingIsTakenAwayBeforeTheStatesAreWholeElsewhere) {
   const Finished expected = whole(config(2, 4, true), schedule(2));
   const std::string path = fresh_directory();
@@ -127,7 +136,7 @@ TEST_F(Lots, NothingIsTakenAwayBeforeTheStatesAreWholeElsewhere) {
   const Attempt refused = attempt(fewer, path, schedule(2));
   ASSERT_TRUE(refused.error);
   EXPECT_NE(refused.error->message.find("stands at step 4, beyond --steps 3"), std::string::npos);
-  EXPECT_FALSE(std::filesystem::exists(path + "/state.snapshot"));
+  EXPECT_FALSE(std::filesystem::exists(path + "/saved/step-4"));
   // Records that are missing are not made up for.
   std::filesystem::rename(path + "/commit.0", path + "/elsewhere");
   const Attempt half = attempt(config(1, 4, true), path, schedule(2));
@@ -138,24 +147,22 @@ TEST_F(Lots, NothingIsTakenAwayBeforeTheStatesAreWholeElsewhere) {
     auto directory = RunDirectory::open(path);
     ASSERT_TRUE(directory.ok());
     const RestoreListener quiet{[](const std::string&) {}, [](const std::string&) { return States::Watch{}; }};
-    ASSERT_TRUE(save_for_other_ranks(*directory, directory->run()->config, quiet).ok());
+    ASSERT_TRUE(save_for_other_layout(*directory, directory->run()->config, quiet).ok());
     EXPECT_TRUE(StoredWeights::open(*directory, quiet).ok());
   }
-  // Of who was killed while it was laid out: the snapshot may be all that there is.
+  // Of who was killed while it was laid out: the checkpoint may be all that there is.
   ASSERT_TRUE(attempt(fewer, path, schedule(2)).error);
-  EXPECT_TRUE(std::filesystem::exists(path + "/state.snapshot"));
-  std::fstream file(path + "/state.snapshot", std::ios::binary | std::ios::in | std::ios::out);
-  file.seekp(5000);
-  file.put(static_cast<char>(file.peek() ^ 1));
-  file.close();
+  const std::string states = path + "/saved/step-4/rank-00001.h5";
+  ASSERT_TRUE(std::filesystem::exists(states));
+  flip_bit(states, std::filesystem::file_size(states) / 2);
   for (const int ranks : {1, 2}) {
     const Attempt damaged = attempt(config(ranks, 4, true), path, schedule(2));
     ASSERT_TRUE(damaged.error);
     EXPECT_NE(damaged.error->message.find("is damaged"), std::string::npos) << damaged.error->message;
   }
-  std::filesystem::rename(path + "/state.snapshot", path + "/state.snapshot.tmp-a1B2c3");
+  std::filesystem::rename(path + "/saved/step-4", path + "/saved/step-4.tmp-a1B2c3");
   expect_same(finished(path, attempt(config(2, 4, true), path, schedule(2))), expected);
-  EXPECT_FALSE(std::filesystem::exists(path + "/state.snapshot.tmp-a1B2c3")) << "of who was killed";
+  EXPECT_FALSE(std::filesystem::exists(path + "/saved")) << "of who was killed";
 }
 
 TEST_F(Lots, ThatDoNotFitAreRefused) {

@@ -341,9 +341,13 @@ TEST_F(CheckpointCommand, RunsThatAreNotWholeAreRefused) {
   EXPECT_EQ(sluice(to("model")).status, 0);
 
   ASSERT_EQ(signalled(options() + run("saved") + "--steps 1000", "saved", "TERM").status, 1);
-  std::string snapshot = read(path("saved/state.snapshot"));
-  snapshot[snapshot.size() / 2] ^= 1;
-  write("saved/state.snapshot", snapshot);
+  const std::filesystem::directory_iterator steps(path("saved/saved"));
+  const auto step = std::find_if(begin(steps), end(steps), [](const auto& e) { return e.is_directory(); });
+  ASSERT_NE(step, end(steps));
+  const std::string states = "saved/saved/" + step->path().filename().string() + "/rank-00000.h5";
+  std::string saved = read(path(states));
+  saved[saved.size() / 2] ^= 1;
+  write(states, saved);
   const Finished damaged = sluice(to("other", "saved"));
   EXPECT_EQ(damaged.status, 2) << damaged.err;
   EXPECT_NE(damaged.err.find("damaged"), std::string::npos) << damaged.err;

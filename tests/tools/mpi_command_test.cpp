@@ -196,7 +196,7 @@ TEST_F(MpiCommand, WhatIsNotDurableIsSavedByAllAndGoesOn) {
   const std::string command = options() + "--states host --lots 2 --steps 120 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   signalled(command + run("run"), "run", process("TERM", 2), 3, mpirun(2));
-  EXPECT_TRUE(std::filesystem::exists(path("run/state.snapshot")));
+  EXPECT_TRUE(std::filesystem::exists(path("run/saved/LATEST")));
   const Finished f = launched(2, "train --resume " + run("run"));
   EXPECT_EQ(f.status, 0) << f.err;
   expect_same_run("whole", "run");

@@ -202,7 +202,7 @@ TEST_F(ResumeChanges, RanksMayChangeWhereTheLotsOfTheRunAreTheirs) {
       " --nvme " + path("nvme") + " --device-memory 32MiB --host-memory 64MiB --steps 40 ";
   for (const char* kind : {"--durable on ", "--durable off "}) {
     SCOPED_TRACE(kind);
-    const std::string name = kind[11] == 'n' ? "durable" : "snapshot", whole = name + ".whole";
+    const std::string name = kind[11] == 'n' ? "durable" : "saved", whole = name + ".whole";
     ASSERT_EQ(sluice(command + kind + run(whole) + "--ranks 2").status, 0);
     ASSERT_EQ(signalled(command + kind + run(name) + "--ranks 4", name, "TERM").status, 1);
     expect_refused_untouched("train --resume --ranks 3 " + run(name), "it can go on with 1, 2 or 4;");

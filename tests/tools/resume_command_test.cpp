@@ -34,7 +34,7 @@ TEST_F(ResumeCommand, AfterSigtermAndCtrlCTheSameCommandGoesOn) {
     EXPECT_EQ(result("run"), result("whole"));
     EXPECT_EQ(read(path("run/model.safetensors")), read(path("whole/model.safetensors")));
     EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
-    EXPECT_FALSE(std::filesystem::exists(path("run/commit.0")) || std::filesystem::exists(path("run/state.snapshot")));
+    EXPECT_FALSE(std::filesystem::exists(path("run/commit.0")) || std::filesystem::exists(path("run/saved")));
     const Finished again = sluice(command + run("run") + "--json");
     EXPECT_EQ(again.status, 0) << again.err;
     EXPECT_EQ(json::parse(again.out)["steps"], 40);
@@ -197,7 +197,7 @@ TEST_F(ResumeCommand, RunsFromBeforePlacesWereRememberedGoOn) {
   EXPECT_EQ(sluice("train --resume " + run("run")).status, 0);
 }
 
-// A snapshot lies in the directory, and so copies of it share nothing.
+// Its states lie in the directory, and so copies of it share nothing.
 TEST_F(ResumeCommand, CopiesOfARunThatIsNotDurableGoOnApart) {
   const std::string command = options() + drive() + "--durable off --steps 40 ";
   ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);

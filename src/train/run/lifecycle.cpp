@@ -13,8 +13,8 @@
 #include "src/train/run/alike.h"
 #include "src/train/run/companions.h"
 #include "src/train/run/metrics_file.h"
+#include "src/train/run/saved_states.h"
 #include "src/train/states/model_writer.h"
-#include "src/train/states/snapshot.h"
 
 namespace sluice {
 namespace {
@@ -100,16 +100,14 @@ Status Lifecycle::check_room() const {
   struct statvfs space {};
   if (directory_ == nullptr || statvfs(directory_->path().c_str(), &space) != 0) return success();
   SLUICE_ASSIGN(const ModelWriter model, ModelWriter::create(run_.model, directory_->path(), run_.workload.dtype));
-  const std::uint64_t states = run_.workload.durable ? 0 : engine_->states().state_stream_bytes();
-  // A snapshot lies beside the one before, and beside the model, until the other is whole.
-  const std::uint64_t lasting =
-      directory_->has_snapshot() ? std::max(model.data_bytes(), states) : model.data_bytes() + states;
+  const std::uint64_t states = run_.workload.durable ? 0 : engine_->states().checkpoint_bytes();
+  // What is saved lies beside what was saved before, and beside the model, until the other is whole.
+  const bool has_saved = directory_->has_saved();
+  const std::uint64_t lasting = has_saved ? std::max(model.data_bytes(), states) : model.data_bytes() + states;
   const std::uint64_t needed = lasting + companion_bytes(directory_->companions()) + small_files_bytes;
   std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   // It goes before the first step.
-  std::error_code ignored;
-  if (run_.workload.durable && directory_->has_snapshot())
-    free += std::filesystem::file_size(directory_->snapshot_path(), ignored);
+  if (run_.workload.durable && has_saved) free += directory_->saved_bytes();
   if (needed <= free) return success();
   return bad_request("--run " + directory_->path() + ": " +
                      (states > 0 ? "the states of a run that is stopped, and the model, take "
@@ -132,7 +130,7 @@ Status Lifecycle::pass_on(const std::string& what, double fraction) {
   observer_.progress(what, fraction);
   if (stop_ == nullptr || !stop_->load()) return success();
   const bool goes_on =
-      directory_ != nullptr && directory_->run() && (directory_->has_commits() || directory_->has_snapshot());
+      directory_ != nullptr && directory_->run() && (directory_->has_commits() || directory_->has_saved());
   return Error{ErrorCode::cancelled, "stopped by a signal while " + what +
                                          (goes_on ? "; the run is as it was: the same command goes on"
                                                   : "; nothing has been trained yet: the same command starts over")};
@@ -239,21 +237,23 @@ std::optional<StepResult> Lifecycle::find_result(std::int64_t step) const {
 /// What the next process goes on from, where steps are not durable.
 Status Lifecycle::save_state(std::int64_t done) {
   if (journal_ || directory_ == nullptr || saved_ == done) return success();
-  const std::string what = "saving the states to " + directory_->snapshot_path();
+  const std::string what = "saving the states to " + directory_->saved_path();
   observer_.note(what);
-  std::vector<StepResult> results;
+  SavedRun saved{*directory_->run(), {}};
   for (std::int64_t step = std::max<std::int64_t>(1, done - static_cast<std::int64_t>(recent_.size()) + 1);
        step <= done; ++step)
-    if (const std::optional<StepResult> known = find_result(step)) results.push_back(*known);
-  SLUICE_TRY(engine_->states().lead_visits([&] {
-    return save_snapshot(directory_->snapshot_path(), directory_->run()->id, static_cast<std::uint64_t>(done), *engine_,
-                         results, [&](double fraction) {
-                           observer_.progress(what, fraction);
-                           return success();
-                         });
-  }));
+    if (const std::optional<StepResult> known = find_result(step)) saved.results.push_back(*known);
+  const auto tell = [&](double fraction) {
+    observer_.progress(what, fraction);
+    return success();
+  };
+  SLUICE_TRY(save_run(engine_->states(), &world_, run_, saved, directory_->saved_path(),
+                      static_cast<std::uint64_t>(done), tell));
   saved_ = done;
-  return success();
+  return together_.lead([&]() -> Status {
+    const auto pruned = prune_checkpoints(directory_->saved_path(), 1);
+    return pruned.ok() ? success() : Status(pruned.error());
+  });
 }
 
 }  // namespace sluice

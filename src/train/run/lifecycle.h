@@ -75,9 +75,9 @@ class Lifecycle final : public CommitSink {
   Error in_order_of_drives(const Error& error) const;
   Status continue_run();
   Status continue_durable();
-  Status continue_snapshot();
+  Status continue_saved();
   Status lay_out_anew();
-  Result<std::uint64_t> check_snapshot();
+  Result<std::uint64_t> check_saved();
   void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);
 
   const Prepared& run_;
@@ -93,7 +93,7 @@ class Lifecycle final : public CommitSink {
   std::unique_ptr<StepJournal> journal_;                     ///< of durable runs
   std::array<StepResult, CommitLog::results_max> recent_{};  ///< of others: ring by step; step 0 is none
   std::int64_t done_ = 0;
-  std::int64_t saved_ = -1;  ///< the step of the snapshot that there is
+  std::int64_t saved_ = -1;  ///< the step of the checkpoint of its own
   std::set<std::int64_t> skipped_;
 };
 

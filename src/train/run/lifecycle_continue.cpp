@@ -7,22 +7,22 @@
 #include "src/device/profile.h"
 #include "src/train/run/lifecycle.h"
 #include "src/train/run/new_files.h"
-#include "src/train/run/other_ranks.h"
-#include "src/train/states/snapshot.h"
+#include "src/train/run/saved_states.h"
 
 namespace sluice {
 
 /// From what it has left; nothing of that is touched yet.
 Status Lifecycle::continue_run() {
   const bool durable = run_.workload.durable;
-  SLUICE_ASSIGN(const bool is_kept,
-                together_.leader_says([&] { return directory_->has_snapshot() || (durable && directory_->has_commits()); }));
+  SLUICE_ASSIGN(const bool is_kept, together_.leader_says([&] {
+    return directory_->has_saved() || (durable && directory_->has_commits());
+  }));
   if (is_kept) {
     SLUICE_ASSIGN(const bool is_laid_out_anew, together_.leader_says([&] { return has_other_ranks(); }));
     if (is_laid_out_anew) SLUICE_TRY(together_.lead([&] { return lay_out_anew(); }));
-    // A durable run has a snapshot while it is laid out for another number of ranks.
-    SLUICE_ASSIGN(const bool has_snapshot, together_.leader_says([&] { return directory_->has_snapshot(); }));
-    return has_snapshot ? continue_snapshot() : continue_durable();
+    // A durable run has a checkpoint of its own while it is laid out otherwise.
+    SLUICE_ASSIGN(const bool has_saved, together_.leader_says([&] { return directory_->has_saved(); }));
+    return has_saved ? continue_saved() : continue_durable();
   }
   const auto start_over = [&]() -> Status {
     // A step's line is written after the first commit: where there is one, there were records.
@@ -42,8 +42,8 @@ Status Lifecycle::continue_run() {
 }
 
 Status Lifecycle::continue_durable() {
-  // For other ranks, by who was killed.
-  if (world_.leads()) remove_abandoned_files(directory_->snapshot_path());
+  // For another layout, by who was killed.
+  SLUICE_TRY(together_.lead([&] { return directory_->remove_saved(); }));
   SLUICE_TRY(open_engine(true));
   const auto open_records = [&]() -> Status {
     SLUICE_ASSIGN(journal_, open_journal(*directory_, run_, *engine_, false, listener()));
@@ -65,21 +65,28 @@ Status Lifecycle::continue_durable() {
   return success();
 }
 
-Status Lifecycle::continue_snapshot() {
+Status Lifecycle::continue_saved() {
   // The swap file that is going to be made takes the place of one whose states may be whole too.
   SLUICE_TRY(together_.lead([&]() -> Status {
     if (!run_.workload.durable) return success();
-    const auto whole = check_snapshot();
+    const auto whole = check_saved();
     return whole.ok() ? success() : Status(whole.error());
   }));
   SLUICE_TRY(open_engine(false));
-  const auto loaded = load_snapshot(directory_->snapshot_path(), directory_->run()->id, *engine_,
-                                    watch("reading the states that were saved"));
-  SLUICE_TRY(agree(world_, loaded.ok() ? check_not_done(*loaded) : Status(loaded.error())));
+  std::uint64_t step = 0;
+  std::vector<StepResult> results;
+  const auto load = [&]() -> Status {
+    SLUICE_ASSIGN(Checkpoint saved, open_saved(*directory_));
+    step = saved.manifest().step;
+    SLUICE_TRY(check_not_done(step));
+    SLUICE_ASSIGN(const SavedRun run, saved_run_from_json(saved.manifest().run));
+    results = run.results;
+    SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(run_));
+    return engine_->states().load_checkpoint(saved, queue, watch("reading the states that were saved"));
+  };
+  SLUICE_TRY(agree(world_, load()));
   SLUICE_TRY(agree(world_, engine_->states().share_residents()));
-  const std::uint64_t step = *loaded;
   done_ = saved_ = static_cast<std::int64_t>(step);
-  const std::vector<StepResult> results = snapshot_results(directory_->snapshot_path(), engine_->states().state_stream_bytes());
   for (const StepResult& result : results) recent_[result.step % recent_.size()] = result;
   if (run_.workload.durable) {
     remember_skipped(step, results);
@@ -87,7 +94,7 @@ Status Lifecycle::continue_snapshot() {
     const auto remove_old = [&]() -> Status {
       SLUICE_TRY(directory_->remove_commits(run_.workload.ranks()));
       SLUICE_TRY(remove_swap_files(directory_->run()->id, run_.config.nvme, run_.workload.ranks()));
-      return directory_->remove_snapshot();
+      return directory_->remove_saved();
     };
     SLUICE_TRY(together_.lead(remove_old));
   }
@@ -96,19 +103,19 @@ Status Lifecycle::continue_snapshot() {
   return success();
 }
 
-/// For this number of ranks, from what the run has left with another. Nothing is changed before its states are whole in
-/// the snapshot.
+/// For this layout, from what the run has left in another. Nothing is changed before its states are whole in a
+/// checkpoint.
 Status Lifecycle::lay_out_anew() {
   std::uint64_t step = 0;
-  const bool was_there = directory_->has_snapshot();
+  const bool was_there = directory_->has_saved();
   if (was_there) {
-    SLUICE_ASSIGN(step, check_snapshot());
+    SLUICE_ASSIGN(step, check_saved());
   } else {
-    SLUICE_ASSIGN(step, save_for_other_ranks(*directory_, run_.config, listener()));
+    SLUICE_ASSIGN(step, save_for_other_layout(*directory_, run_.config, listener()));
   }
   if (const Status sound = check_not_done(step); !sound.ok()) {
     // One that was there may be all that there is of the run.
-    if (!was_there) SLUICE_TRY(directory_->remove_snapshot());
+    if (!was_there) SLUICE_TRY(directory_->remove_saved());
     return sound;
   }
   done_ = static_cast<std::int64_t>(step);
@@ -117,10 +124,8 @@ Status Lifecycle::lay_out_anew() {
 }
 
 /// Reads it, ahead of anything that takes away what else there is.
-Result<std::uint64_t> Lifecycle::check_snapshot() {
-  SLUICE_ASSIGN(const auto on_paper, Engine::open_states(run_, std::nullopt));
-  return verify_snapshot(directory_->snapshot_path(), directory_->run()->id, on_paper->states().state_stream_bytes(),
-                         watch("verifying the states that were saved"));
+Result<std::uint64_t> Lifecycle::check_saved() {
+  return verify_saved(*directory_, run_, watch("verifying the states that were saved"));
 }
 
 /// How many in a row have been skipped up to this step, of the last results.

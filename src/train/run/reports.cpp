@@ -72,7 +72,7 @@ Status StepReports::go_on(std::int64_t done, const std::function<std::optional<S
   written_ = done;
   SLUICE_TRY(together_.lead([&]() -> Status {
     if (path_.empty() || metrics_.is_open()) return success();
-    // Records and snapshots know the last steps.
+    // Records and checkpoints know the last steps.
     const auto rebuilt = [&](std::int64_t step) -> std::optional<std::string> {
       const std::optional<StepResult> result = known(step);
       return result ? std::optional(to_json_line(restored(*result))) : std::nullopt;

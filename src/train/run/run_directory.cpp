@@ -6,11 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "io/checkpoint/checkpoint.h"
 #include "io/checksum.h"
 #include "io/drives/swap_file.h"
 #include "io/files/json_guard.h"
@@ -47,7 +49,9 @@ std::string seal_of(Json j) {
   return hex(checksum(std::as_bytes(std::span(text))));
 }
 
-Json to_json(const RunDescription& run) {
+}  // namespace
+
+Json run_to_json(const RunDescription& run) {
   Json j;
   j["format"] = run_format;
   j["version"] = run.version;
@@ -68,6 +72,8 @@ Json to_json(const RunDescription& run) {
   return j;
 }
 
+namespace {
+
 bool read_place(const Json& j, std::optional<RunPlace>& place) {
   if (!j.contains("place")) return true;
   const Json& from = j["place"];
@@ -78,7 +84,9 @@ bool read_place(const Json& j, std::optional<RunPlace>& place) {
   return true;
 }
 
-Result<RunDescription> description_from_json(const Json& j) {
+}  // namespace
+
+Result<RunDescription> run_from_json(const Json& j) {
   if (!j.is_object() || !j.contains("format") || j["format"] != run_format)
     return bad_request("is not the description of a run");
   if (!j.contains("version") || !j["version"].is_number_integer() || j["version"] < 1 || j["version"] > run_version)
@@ -120,6 +128,8 @@ Result<RunDescription> description_from_json(const Json& j) {
   }
   return run;
 }
+
+namespace {
 
 bool exists(const std::string& path) {
   std::error_code ignored;
@@ -211,7 +221,7 @@ Result<RunDirectory> RunDirectory::look(const std::string& path) {
 Status RunDirectory::read_run() {
   const std::string file = path_ + "/run.json";
   if (!exists(file)) {
-    for (const std::string& part : {commit_path(0), snapshot_path(), path_ + "/result.json"}) {
+    for (const std::string& part : {commit_path(0), saved_path(), path_ + "/result.json"}) {
       if (!exists(part)) continue;
       return bad_request(
           fmt::format("{} holds half a run: {} without run.json; put it back, or give another directory", path_, part));
@@ -223,9 +233,13 @@ Status RunDirectory::read_run() {
     return success();
   }
   SLUICE_ASSIGN(const Json json, read_json(file));
-  Result<RunDescription> run = description_from_json(json);
+  Result<RunDescription> run = run_from_json(json);
   if (!run.ok()) return run.error().in(file);
   run_ = *std::move(run);
+  if (exists(path_ + "/state.snapshot"))
+    return bad_request(path_ +
+                       "/state.snapshot was saved by an earlier version of sluice; go on with that one, or remove it"
+                       " and start over");
   return success();
 }
 
@@ -243,7 +257,7 @@ Status RunDirectory::begin(const RunDescription& run) {
   SLUICE_TRY(make());
   run_ = run;
   run_->place = here();
-  return publish_file(path_ + "/run.json", to_json(*run_).dump(1) + "\n");
+  return publish_file(path_ + "/run.json", run_to_json(*run_).dump(1) + "\n");
 }
 
 /// None where copies share nothing, and where JSON can not have the name.
@@ -300,16 +314,16 @@ std::string RunDirectory::moved() const {
 
 Status RunDirectory::update(const RunConfig& config, std::int64_t done, const std::string& device,
                             const KernelChoices& kernels) {
-  const Json before = to_json(*run_);
+  const Json before = run_to_json(*run_);
   RunDescription run = *run_;
   run.changes = with_change(run.changes, run.config, config, done);
   run.config = config;
   run.device = device;
   run.kernels = kernels;
   run.place = here();
-  if (to_json(run) == before) return success();
+  if (run_to_json(run) == before) return success();
   run_ = run;
-  return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
+  return publish_file(path_ + "/run.json", run_to_json(run).dump(1) + "\n");
 }
 
 Status RunDirectory::lay_out(const RunDescription& laid_out, std::int64_t done) {
@@ -321,12 +335,16 @@ Status RunDirectory::lay_out(const RunDescription& laid_out, std::int64_t done) 
   run.stripe_weights = laid_out.stripe_weights;
   run.layout = laid_out.layout;
   run_ = run;
-  return publish_file(path_ + "/run.json", to_json(run).dump(1) + "\n");
+  return publish_file(path_ + "/run.json", run_to_json(run).dump(1) + "\n");
 }
 
-/// For good: it would be taken for newer than what is committed from here on.
-Status RunDirectory::remove_snapshot() const {
-  SLUICE_TRY(remove_file(snapshot_path()));
+/// For good: they would be taken for newer than what is committed from here on.
+Status RunDirectory::remove_saved() const {
+  if (!exists(saved_path())) return success();
+  SLUICE_TRY(prune_checkpoints(saved_path(), 0));
+  std::error_code error;
+  std::filesystem::remove_all(saved_path(), error);
+  if (error) return fault(saved_path() + ": can not be removed: " + error.message());
   return sync_directory(path_);
 }
 
@@ -349,7 +367,7 @@ Status RunDirectory::remove_commits(RankId from) const {
 }
 
 Status RunDirectory::check_swap_files(const std::vector<std::string>& directories, int ranks_here) const {
-  if (!run_ || run_->config.durable != Durable::on || !has_commits() || has_snapshot()) return success();
+  if (!run_ || run_->config.durable != Durable::on || !has_commits() || has_saved()) return success();
   for (int rank = 0; rank < std::min(run_->config.ranks, ranks_here); ++rank)
     for (const std::string& directory : directories)
       if (const std::string name = swap_name(run_->id, static_cast<RankId>(rank)); !exists(directory + "/" + name))
@@ -387,11 +405,22 @@ Status RunDirectory::publish_result(const Json& result) const {
 }
 
 bool RunDirectory::has_commits() const { return exists(commit_path(0)); }
-bool RunDirectory::has_snapshot() const { return exists(snapshot_path()); }
+bool RunDirectory::has_saved() const {
+  const auto all = list_checkpoints(saved_path());
+  return all.ok() && std::ranges::any_of(*all, [](const ListedCheckpoint& c) { return c.is_whole; });
+}
+
+std::uint64_t RunDirectory::saved_bytes() const {
+  std::uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator file(saved_path(), error), end; !error && file != end;
+       file.increment(error))
+    if (file->is_regular_file(error)) bytes += file->file_size(error);
+  return bytes;
+}
 
 Status RunDirectory::remove_state() const {
-  remove_abandoned_files(snapshot_path());
-  SLUICE_TRY(remove_file(snapshot_path()));
+  SLUICE_TRY(remove_saved());
   return remove_commits(0);
 }
 

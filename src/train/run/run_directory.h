@@ -3,8 +3,9 @@
 //     run.json          configuration, identity of model and data, schedule: written before the first step, and again
 //                       when the run goes on otherwise
 //     commit.R          the commit records of rank R (offload/state/commit_log.h), where the run is durable
-//     state.snapshot    all states of a run that is not durable, written when it was asked to stop; of a durable one
-//                       while it is laid out for another number of ranks
+//     saved/step-N/     all states, as a checkpoint, of a run that is not durable, written when it was asked to stop;
+//     of
+//                       a durable one while it is laid out otherwise
 //     metrics.jsonl     a line per step
 //     result.json       written when the run is complete
 //     began_from/       tokenizer and settings of the model that it began from, which may be gone at the end
@@ -82,7 +83,7 @@ class RunDirectory {
   std::string moved() const;
   /// What may change while a run goes on has changed behind step `done`; and it is remembered where it does.
   Status update(const RunConfig& config, std::int64_t done, const std::string& device, const KernelChoices& kernels);
-  /// The run goes on with another number of ranks: its schedule, and where its states lie, are those of `laid_out` from
+  /// The run goes on in another layout: its schedule, and where its states lie, are those of `laid_out` from
   /// now on.
   Status lay_out(const RunDescription& laid_out, std::int64_t done);
   /// Whether the swap files of the first `ranks_here` ranks of a run that is to go on, those of this machine, lie in
@@ -97,13 +98,14 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   std::string commit_path(RankId rank) const { return path_ + "/commit." + std::to_string(rank); }
-  std::string snapshot_path() const { return path_ + "/state.snapshot"; }
+  std::string saved_path() const { return path_ + "/saved"; }  ///< directory of checkpoints
   std::string companions() const { return path_ + "/" + began_from; }
   bool has_commits() const;
-  bool has_snapshot() const;
-  Status remove_state() const;               ///< commit records and snapshot
+  bool has_saved() const;  ///< a checkpoint of its own
+  std::uint64_t saved_bytes() const;
+  Status remove_state() const;               ///< commit records and checkpoints of its own
   Status remove_commits(RankId from) const;  ///< of this rank and those behind it
-  Status remove_snapshot() const;
+  Status remove_saved() const;
 
  private:
   Status open_fd();
@@ -115,6 +117,10 @@ class RunDirectory {
   int fd_ = -1;
   std::optional<RunDescription> run_;
 };
+
+/// What run.json has, and back: bad_request for anything else.
+nlohmann::ordered_json run_to_json(const RunDescription& run);
+Result<RunDescription> run_from_json(const nlohmann::ordered_json& json);
 
 /// What the lines of its metrics and its result have as "run".
 std::string run_name(std::uint64_t run_id);

@@ -89,7 +89,7 @@ class Engine {
   std::vector<std::unique_ptr<Device>> devices_;
   Rank& at(RankId rank) { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
   const Rank& at(RankId rank) const { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
-  std::vector<Rank> ranks_;  ///< of here
+  std::vector<Rank> ranks_;                             ///< of here
   std::vector<std::unique_ptr<StepPlan>> other_plans_;  ///< of ranks but the first, whose are run_'s
   std::array<std::vector<const StepPlan*>, plan_kind_names.size()> plans_;  ///< [kind][rank of here]
   std::unique_ptr<States> states_;

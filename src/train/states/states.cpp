@@ -213,25 +213,6 @@ Status States::scan_states(std::span<const StateKind> kinds, const VisitPiece& v
       next, [&](const SwapWindow::Part&, std::span<const std::byte> data) { return visit(*behind.next(), data); });
 }
 
-Status States::save_states(const Sink& sink) {
-  return visit_states(saved_kinds, [&](UnitId, std::uint64_t, std::span<const std::byte> data) { return sink(data); });
-}
-
-std::uint64_t States::shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const {
-  const ShardMap map = run_.workload.shard_map();
-  return stream_bytes(kind, map.content_numel(unit, map.shard_of(rank)));
-}
-
-std::uint64_t States::state_stream_bytes() {
-  std::uint64_t bytes = 0;
-  const Status counted = each_shard([&](UnitId u, StateKind kind, RankId r) {
-    bytes += shard_stream_bytes(u, kind, r);
-    return success();
-  });
-  SLUICE_CHECK(counted.ok(), "(%s)", counted.error().message.c_str());
-  return bytes;
-}
-
 Result<std::uint64_t> States::state_hash() {
   SwapWindow window(piece_numel_ * 4);
   const ShardMap map = run_.workload.shard_map();

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/state_writer.h"
 #include "offload/plan/state_table.h"
 #include "offload/run/memory.h"
 #include "offload/run/store.h"
@@ -33,7 +35,7 @@ class States {
     SwapStore* store = nullptr;
   };
   /// All of these outlive it. `world` is null, and `only_reads` true, where what a run has left is only read: then
-  /// restore, take_slots, scan_states, save_states and what tells sizes serve, for all ranks, and nothing is written.
+  /// restore, take_slots, scan_states, files and copy_out serve, for all ranks, and nothing is written.
   States(const Prepared& run, RankRange here, World* world, std::vector<RankPlace> ranks, bool only_reads);
 
   /// Random weights, or those of a Hugging Face directory, into every state's home; moments zero. Once, before anything
@@ -57,18 +59,19 @@ class States {
   /// slots.
   Status roll_back();
 
-  /// All states as one stream of bytes in logical order, for snapshots: out, as visit_states does, and back into their
-  /// homes, where every process has a source of the whole stream.
-  using Sink = std::function<Status(std::span<const std::byte> data)>;
-  using Source = std::function<Status(std::span<std::byte> data)>;
-  Status save_states(const Sink& sink);
-  Status load_states(const Source& source);
-  std::uint64_t state_stream_bytes();
+  /// As checkpoints have them: what the states are, the whole model's tensors, and of all ranks what each of them
+  /// writes, with pieces and sizes and no places yet. Files of ranks that write nothing have no units.
+  StoredFormats formats() const;
+  std::vector<StoredTensor> tensors() const;
+  std::vector<StoredFile> files() const;
+  std::uint64_t checkpoint_bytes() const;  ///< of the states in those
+  /// Copies what the writer's file has of a rank of here, verified as it is read. `watch` hears of bytes.
+  Status copy_out(RankId rank, StateWriter& writer, const std::function<Status(std::uint64_t bytes)>& watch);
+  /// Fills the states of the ranks of here, whatever layout and formats the checkpoint has. Every block is verified
+  /// before it is used. bad_request, naming tensor or block, when it is another model's, or damaged.
+  Status load_checkpoint(Checkpoint& checkpoint, const QueueOptions& queue, const Watch& watch);
+  RankRange here() const { return here_; }
 
-  /// Every shard of a state that the run has, here or elsewhere, in logical order, with the first rank that has it: of
-  /// the stream too, where it has so many bytes.
-  Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
-  std::uint64_t shard_stream_bytes(UnitId unit, StateKind kind, RankId rank) const;
   /// The weights of the ranks of this process in pieces of whole blocks of every state.
   WeightPieces pieces() const;
   /// Calls `visit` with these states of each piece from the slots that were taken, one kind after the other, verified,
@@ -106,6 +109,8 @@ class States {
   bool grouped(StateKind kind) const;                                     ///< 8-bit moments: not element after element
   std::uint64_t state_bytes(StateKind kind, std::uint64_t numel) const;   ///< of the first elements of a shard
   std::uint64_t stream_bytes(StateKind kind, std::uint64_t numel) const;  ///< of the same as `visit` gets them
+  /// Every shard of a state that the run has, here or elsewhere, in logical order, with the first rank that has it.
+  Status each_shard(const std::function<Status(UnitId, StateKind, RankId)>& visit);
   Status visit_shard(UnitId unit, StateKind kind, RankId rank, const Visit& visit, SwapWindow& window);
   Result<Status> send_shard(UnitId unit, StateKind kind, RankId rank, SwapWindow& window);
   Status receive_shard(UnitId unit, RankId rank, const Visit& visit);
@@ -115,6 +120,8 @@ class States {
   Status store_weights(UnitId unit, RankId rank, std::uint64_t first, const WeightValues& weights, SwapWindow& window);
   Status clear_states(bool gradients_only);
   Status load_slots(RankId rank, bool verify_all, const Watch& watch);
+  RankId saver_of(UnitId unit, RankId shard) const;
+  UnitId unit_of(const std::string& stored) const;
   Status copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;

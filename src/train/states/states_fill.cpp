@@ -248,36 +248,4 @@ Status States::roll_back() {
   return agree(*world_, share_residents());
 }
 
-Status States::load_states(const Source& source) {
-  SLUICE_TRY(clear_states(false));
-  SwapWindow window(piece_numel_ * 4);
-  std::vector<std::byte> stream;
-  const ShardMap map = run_.workload.shard_map();
-  const auto fill = [&](UnitId u, StateKind kind, RankId first_rank) -> Status {
-    const RankId part = map.shard_of(first_rank);
-    const std::uint64_t shard = map.shard_numel(u), content = map.content_numel(u, part);
-    for (std::uint64_t at = 0; at < shard; at += piece_numel_) {
-      const std::uint64_t n = std::min(piece_numel_, shard - at);
-      const std::uint64_t meant = at < content ? std::min(n, content - at) : 0;
-      stream.resize(stream_bytes(kind, meant));
-      SLUICE_TRY(source(stream));
-      for (RankId r = here_.first; r < here_.end(); ++r) {
-        if (map.shard_of(r) != part || !stages_.has(r, u)) continue;
-        SLUICE_ASSIGN(SwapWindow::Piece * piece, window.take());
-        std::memset(piece->data(), 0, state_bytes(kind, n));
-        if (grouped(kind))
-          moments_.from_stream(stream.data(), meant, piece->data(), n);
-        else
-          std::copy(stream.begin(), stream.end(), piece->data());
-        if (kind == StateKind::parameter)
-          SLUICE_TRY(copy_to_residents(u, map.begin(u, part) + at, {piece->data(), state_bytes(kind, n)}));
-        SLUICE_TRY(write_state(u, kind, r, at, n, *piece, window));
-      }
-    }
-    return success();
-  };
-  SLUICE_TRY(each_shard(fill));
-  return window.finish();
-}
-
 }  // namespace sluice

@@ -1,24 +1,20 @@
 #include "src/train/states/stored_weights.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
-#include "io/weights/read_ahead.h"
 #include "sluice/adamw.h"
 #include "src/model/hf_weights.h"
+#include "src/train/run/saved_states.h"
 #include "src/train/states/hugging_face.h"
 #include "src/train/states/joined_parts.h"
-#include "src/train/states/snapshot.h"
+#include "src/train/states/state_pieces.h"
+#include "src/train/states/state_source.h"
 
 namespace sluice {
 namespace {
@@ -52,7 +48,7 @@ class ModelWeights final : public StoredWeights {
   HuggingFaceWeights weights_;
 };
 
-/// States of a run that can go on, as their plan lays them out.
+/// States of a run that can go on.
 class StateWeights : public StoredWeights {
  public:
   explicit StateWeights(const RunDirectory& directory) : StoredWeights(directory) {}
@@ -67,10 +63,28 @@ class StateWeights : public StoredWeights {
     model_ = prepared_->model;
     return check_same_states(directory_, *prepared_);
   }
-  Status open_engine(std::optional<std::uint64_t> swap_run_id) {
-    SLUICE_ASSIGN(engine_, Engine::open_states(*prepared_, swap_run_id));
+
+  std::unique_ptr<Prepared> prepared_;
+};
+
+/// The committed slots of a durable run.
+class SlotWeights final : public StateWeights {
+ public:
+  explicit SlotWeights(const RunDirectory& directory) : StateWeights(directory) {}
+  Status open(const RestoreListener& listener) {
+    SLUICE_TRY(prepare_states());
+    SLUICE_ASSIGN(engine_, Engine::open_states(*prepared_, run().id));
+    SLUICE_ASSIGN(journal_, open_journal(directory_, *prepared_, *engine_, false, listener));
+    SLUICE_ASSIGN(step_, take_newest(directory_, *engine_, *journal_));
     return success();
   }
+  Place place() const override { return Place::slots; }
+  Status verify(const RestoreListener& listener) override {
+    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal_, listener));
+    verified_ = true;
+    return success();
+  }
+
   Status visit(bool masters, const Visit& visit_weights) override {
     const SplitModel* const split = prepared_->workload.split;
     if (split == nullptr)
@@ -89,6 +103,7 @@ class StateWeights : public StoredWeights {
     });
   }
 
+ private:
   using VisitPart = std::function<Status(const WeightPiece& piece, const WeightValues& values)>;
   Status visit_parts(bool masters, const VisitPart& visit_piece) {
     const bool joined = masters && dtype() == Dtype::bf16;
@@ -113,33 +128,8 @@ class StateWeights : public StoredWeights {
     return scan(std::span(kinds).first(joined ? 2 : 1), convert);
   }
 
-  /// These states of each piece, one after the other; padding may be left out.
-  virtual Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) = 0;
-
-  std::unique_ptr<Prepared> prepared_;
-  std::unique_ptr<Engine> engine_;
-};
-
-/// The committed slots of a durable run.
-class SlotWeights final : public StateWeights {
- public:
-  explicit SlotWeights(const RunDirectory& directory) : StateWeights(directory) {}
-  Status open(const RestoreListener& listener) {
-    SLUICE_TRY(prepare_states());
-    SLUICE_TRY(open_engine(run().id));
-    SLUICE_ASSIGN(journal_, open_journal(directory_, *prepared_, *engine_, false, listener));
-    SLUICE_ASSIGN(step_, take_newest(directory_, *engine_, *journal_));
-    return success();
-  }
-  Place place() const override { return Place::slots; }
-  Status verify(const RestoreListener& listener) override {
-    SLUICE_ASSIGN(step_, restore_newest(directory_, *engine_, *journal_, listener));
-    verified_ = true;
-    return success();
-  }
-
- protected:
-  Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) override {
+  /// These states of each piece, one after the other.
+  Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) {
     bool visit_failed = false;
     const Status scanned =
         engine_->states().scan_states(kinds, [&](const StatePiece& piece, std::span<const std::byte> data) {
@@ -151,60 +141,53 @@ class SlotWeights final : public StateWeights {
     return Error{ErrorCode::damaged, fmt::format("step {} can not be used: {}", step_, scanned.error().message)};
   }
 
- private:
+  std::unique_ptr<Engine> engine_;
   std::unique_ptr<StepJournal> journal_;
   bool verified_ = false;
 };
 
-/// The snapshot of a run.
-class SnapshotWeights final : public StateWeights {
+/// The checkpoint that a run keeps in its directory.
+class SavedWeights final : public StateWeights {
  public:
-  explicit SnapshotWeights(const RunDirectory& directory) : StateWeights(directory) {}
-  ~SnapshotWeights() override {
-    if (fd_ >= 0) close(fd_);
-  }
+  explicit SavedWeights(const RunDirectory& directory) : StateWeights(directory) {}
   Status open(const RestoreListener& listener) {
     SLUICE_TRY(prepare_states());
-    SLUICE_TRY(open_engine(std::nullopt));
-    const std::string path = directory_.snapshot_path();
-    std::uint64_t end = snapshot_head_bytes;
-    SLUICE_TRY(engine_->states().each_shard([&](UnitId unit, StateKind kind, RankId rank) {
-      offsets_[{unit, kind, rank}] = end;
-      end += engine_->states().shard_stream_bytes(unit, kind, rank);
-      return success();
-    }));
-    SLUICE_ASSIGN(step_, verify_snapshot(path, run().id, end - snapshot_head_bytes,
-                                         listener.watch("verifying the states that were saved")));
-    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    return fd_ >= 0 ? success() : Status(fault(path + ": can not be opened: " + std::strerror(errno)));
-  }
-  Place place() const override { return Place::snapshot; }
-
- protected:
-  Status scan(std::span<const StateKind> kinds, const States::VisitPiece& visit) override {
-    StatePieces ahead(engine_->states().pieces(), kinds), behind(engine_->states().pieces(), kinds);
-    const auto next = [&]() -> std::optional<ReadAhead::Range> {
-      const std::optional<StatePiece> piece = ahead.next();
-      if (!piece) return std::nullopt;
-      const auto& [weights, kind] = *piece;
-      const std::uint64_t size = kind == StateKind::remainder ? 2 : dtype_bytes(dtype());
-      return ReadAhead::Range{0, offsets_.at({weights.unit, kind, weights.rank}) + weights.at * size,
-                              weights.content_numel * size};
-    };
-    ReadAhead::Options options;
-    options.range_bytes_max = engine_->states().pieces().piece_numel() * dtype_bytes(dtype());
-    const std::array files{ReadAhead::File{fd_, directory_.snapshot_path()}};
-    SLUICE_ASSIGN(const auto reader, ReadAhead::create(files, next, options));
-    while (const std::optional<StatePiece> piece = behind.next()) {
-      SLUICE_ASSIGN(const std::span<const std::byte> data, reader->take());
-      SLUICE_TRY(visit(*piece, data));
-    }
+    SLUICE_ASSIGN(step_, verify_saved(directory_, *prepared_, listener.watch("verifying the states that were saved")));
+    SLUICE_ASSIGN(checkpoint_, open_saved(directory_));
     return success();
+  }
+  Place place() const override { return Place::saved; }
+
+  Status visit(bool masters, const Visit& visit_weights) override {
+    StoredFormats formats = checkpoint_.manifest().formats;
+    if (masters) formats.parameters = Dtype::f32;
+    SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(*prepared_));
+    StateSource source(checkpoint_, formats, queue);
+    SLUICE_ASSIGN(const std::vector<std::uint32_t> numbers, source.tensors(stored_tensors(model_)));
+    const ShardMap map(model_, 1);
+    std::vector<std::vector<TensorPiece>> units;
+    for (UnitId u = 0; u < static_cast<UnitId>(model_.units.size()); ++u) {
+      units.push_back(shard_pieces(model_, nullptr, map, u, 0));
+      for (TensorPiece& piece : units.back()) piece.tensor = numbers[piece.tensor];
+    }
+    WeightPieces pieces(model_, map, {0, 1}, model_piece_numel);
+    const auto next = [&]() -> std::optional<StateWindow> {
+      const std::optional<WeightPiece> piece = pieces.next();
+      if (!piece) return std::nullopt;
+      const auto unit = static_cast<std::size_t>(piece->unit);
+      return StateWindow{&units[unit], StateKind::parameter, piece->at, piece->numel, unit};
+    };
+    return source.scan(next, [&](const StateWindow& window, std::span<const std::byte> data) -> Status {
+      const auto unit = static_cast<UnitId>(window.target);
+      const std::uint64_t content = map.unit_numel(unit) - window.first, n = std::min(window.numel, content);
+      if (formats.parameters == Dtype::f32)
+        return visit_weights(unit, window.first, std::span(reinterpret_cast<const float*>(data.data()), n));
+      return visit_weights(unit, window.first, std::span(reinterpret_cast<const bf16*>(data.data()), n));
+    });
   }
 
  private:
-  int fd_ = -1;
-  std::map<std::tuple<UnitId, StateKind, RankId>, std::uint64_t> offsets_;
+  Checkpoint checkpoint_;
 };
 
 template <class Weights, class Argument>
@@ -224,8 +207,8 @@ Result<std::unique_ptr<StoredWeights>> StoredWeights::open(const RunDirectory& d
   if (!directory.run()) return bad_request(directory.path() + " holds no run: there is no run.json in it");
   SLUICE_ASSIGN(const auto result, directory.result());
   if (result) return opened<ModelWeights>(directory, (*result)["steps"].get<std::uint64_t>());
-  // Of a durable run too, while it is laid out for another number of ranks.
-  if (directory.has_snapshot()) return opened<SnapshotWeights>(directory, listener);
+  // Of a durable run too, while it is laid out otherwise.
+  if (directory.has_saved()) return opened<SavedWeights>(directory, listener);
   if (directory.run()->config.durable == Durable::on && directory.has_commits())
     return opened<SlotWeights>(directory, listener);
   return bad_request(directory.path() +

@@ -1,5 +1,6 @@
 // The weights of a run that stands still, wherever it left them: in its model, in the committed slots of its swap file,
-// or in its snapshot. Read without arenas or lanes, and with nothing of the run changed.
+// or in the
+// checkpoint in its directory. Read without arenas or lanes, and with nothing of the run changed.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,10 @@ namespace sluice {
 
 class StoredWeights {
  public:
-  enum class Place : std::uint8_t { model, slots, snapshot };
+  enum class Place : std::uint8_t { model, slots, saved };
 
-  /// The state that the run would go on from, or the model that it ended with. A snapshot is verified; of slots, which
-  /// have checksums of their own, only what is read is, as it is read. `directory`, which keeps the run locked,
+  /// The state that the run would go on from, or the model that it ended with. Such a checkpoint is verified; of slots,
+  /// which have checksums of their own, only what is read is, as it is read. `directory`, which keeps the run locked,
   /// outlives it. bad_request when it holds no run, when nothing of the run was kept, or when what was kept is not
   /// whole.
   static Result<std::unique_ptr<StoredWeights>> open(const RunDirectory& directory, const RestoreListener& listener);

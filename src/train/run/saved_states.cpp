@@ -1,0 +1,115 @@
+#include "src/train/run/saved_states.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "io/checkpoint/verify.h"
+#include "src/train/states/export.h"
+#include "src/train/states/save_checkpoint.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool read_number(const Json& j, const char* key, double& value) {
+  if (!j.contains(key) || !(j[key].is_number() || j[key].is_null())) return false;
+  value = j[key].is_null() ? std::nan("") : j[key].get<double>();  // JSON has no word for it
+  return true;
+}
+
+bool read_result(const Json& j, StepResult& result) {
+  if (!j.is_object() || !j.contains("step") || !j["step"].is_number_unsigned()) return false;
+  result.step = j["step"].get<std::uint64_t>();
+  result.skipped = j.contains("skipped") ? 1 : 0;
+  return read_number(j, "loss", result.loss) && read_number(j, "grad_norm", result.grad_norm) &&
+         read_number(j, "seconds", result.seconds);
+}
+
+}  // namespace
+
+std::string to_json_text(const SavedRun& saved) {
+  Json results = Json::array();
+  for (const StepResult& r : saved.results) {
+    Json j{{"step", r.step}, {"loss", r.loss}, {"grad_norm", r.grad_norm}, {"seconds", r.seconds}};
+    if (r.skipped != 0) j["skipped"] = true;
+    results.push_back(std::move(j));
+  }
+  return Json{{"writer", "sluice"}, {"description", run_to_json(saved.run)}, {"results", results}}.dump();
+}
+
+Result<SavedRun> saved_run_from_json(const std::string& text) {
+  const Json j = Json::parse(text, nullptr, false);
+  if (!j.is_object() || !j.contains("description"))
+    return bad_request("says nothing of the run that wrote it, which is needed to go on");
+  SavedRun saved;
+  SLUICE_ASSIGN(saved.run, run_from_json(j["description"]));
+  const bool listed = j.contains("results") && j["results"].is_array();
+  for (std::size_t i = 0; listed && i < j["results"].size(); ++i)
+    if (!read_result(j["results"][i], saved.results.emplace_back())) return bad_request("has results that are none");
+  return saved;
+}
+
+Result<QueueOptions> checkpoint_queue(const Prepared& run) {
+  QueueOptions queue;
+  const std::string& backend = run.config.io_backend.empty() ? run.profile.drive.backend : run.config.io_backend;
+  SLUICE_ASSIGN(queue.backend, parse_io_backend(backend.empty() ? "auto" : backend));
+  return queue;
+}
+
+Result<std::string> save_run(States& states, World* world, const Prepared& run, const SavedRun& saved,
+                             const std::string& parent, std::uint64_t step, const States::Watch& watch) {
+  CheckpointRequest request;
+  request.parent = parent;
+  request.step = step;
+  request.model = hf_config_json(run.model.config, run.workload.dtype);
+  request.run = to_json_text(saved);
+  SLUICE_ASSIGN(request.queue, checkpoint_queue(run));
+  return save_checkpoint(states, world, request, watch);
+}
+
+Result<Checkpoint> open_saved(const RunDirectory& directory) {
+  Result<Checkpoint> opened = Checkpoint::open(directory.saved_path());
+  if (!opened.ok()) return opened;
+  const Result<SavedRun> saved = saved_run_from_json(opened->manifest().run);
+  if (!saved.ok()) return saved.error().in(opened->path());
+  if (saved->run.id != directory.run()->id) return bad_request(opened->path() + " belongs to another run");
+  return opened;
+}
+
+Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared& run, const States::Watch& watch) {
+  SLUICE_ASSIGN(Checkpoint checkpoint, open_saved(directory));
+  SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(run));
+  const auto all = static_cast<double>(checkpoint.manifest().state_bytes());
+  std::uint64_t done = 0;
+  SLUICE_TRY(verify_checkpoint(checkpoint, queue, [&](std::uint64_t bytes) {
+    return watch ? watch(static_cast<double>(done += bytes) / all) : success();
+  }));
+  return checkpoint.manifest().step;
+}
+
+Result<std::uint64_t> save_for_other_layout(const RunDirectory& directory, const RunConfig& now,
+                                            const RestoreListener& listener) {
+  const RunDescription& run = *directory.run();
+  RunConfig config = run.config;
+  config.run = directory.path();  // wherever it was when it began
+  config.nvme = now.nvme;
+  config.io_backend = now.io_backend;
+  config.queue_depth = now.queue_depth;
+  config.faults = now.faults;
+  SLUICE_ASSIGN(const auto prepared, prepare_stored(config, run.schedule, {run.block_bytes, run.stripe_weights}));
+  SLUICE_TRY(check_same_states(directory, *prepared));
+  SLUICE_ASSIGN(const auto engine, Engine::open_states(*prepared, run.id));
+  SLUICE_ASSIGN(const auto journal, open_journal(directory, *prepared, *engine, false, listener));
+  SLUICE_TRY(check_checkpoint_room(directory.saved_path(), engine->states().checkpoint_bytes()));
+  SLUICE_ASSIGN(const std::uint64_t step, restore_newest(directory, *engine, *journal, listener));
+  SavedRun saved{run, {}};
+  for (std::uint64_t s = step > CommitLog::results_max ? step - CommitLog::results_max + 1 : 1; s <= step; ++s)
+    if (const auto known = journal->find(s)) saved.results.push_back(*known);
+  SLUICE_TRY(save_run(engine->states(), nullptr, *prepared, saved, directory.saved_path(), step,
+                      listener.watch("writing the states of step " + std::to_string(step) + " for another layout")));
+  return step;
+}
+
+}  // namespace sluice

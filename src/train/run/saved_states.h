@@ -1,0 +1,44 @@
+// States that a run keeps in its own directory, as a checkpoint: how a run that is not durable goes on after it was
+// asked to stop, or had to, and how any run goes on in another layout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/checkpoint.h"
+#include "src/train/run/run_directory.h"
+#include "src/train/states/engine.h"
+#include "src/train/states/restore.h"
+
+namespace sluice {
+
+/// What a checkpoint says of the run that wrote it (Manifest::run).
+struct SavedRun {
+  RunDescription run;
+  std::vector<StepResult> results;  ///< of the last steps, oldest first, which metrics may lack
+};
+std::string to_json_text(const SavedRun& saved);
+/// bad_request for anything else.
+Result<SavedRun> saved_run_from_json(const std::string& text);
+
+/// How checkpoints are written and read, where nothing else is said.
+Result<QueueOptions> checkpoint_queue(const Prepared& run);
+
+/// Publishes the states, as they are, as step-`step` in `parent`: its path. All processes of `world`, which is null
+/// where there is one, call it.
+Result<std::string> save_run(States& states, World* world, const Prepared& run, const SavedRun& saved,
+                             const std::string& parent, std::uint64_t step, const States::Watch& watch);
+
+/// The checkpoint in the run's directory. bad_request when it is damaged, or another run's.
+Result<Checkpoint> open_saved(const RunDirectory& directory);
+/// Reads all of it. Returns the step. Errors as open_saved's.
+Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared& run, const States::Watch& watch);
+
+/// Of a durable run: the newest step whose states are whole, every block verified, as a checkpoint in its directory.
+/// Returns the step. Nothing else is written. `now` says where the drives are, and how they are asked. Errors:
+/// bad_request, ahead of all work, where the directory has no room.
+Result<std::uint64_t> save_for_other_layout(const RunDirectory& directory, const RunConfig& now,
+                                            const RestoreListener& listener);
+
+}  // namespace sluice

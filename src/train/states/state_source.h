@@ -1,0 +1,70 @@
+// States out of a checkpoint, in the layout and the formats of whoever asks: what is asked for is cut into windows, and
+// while one is put together the blocks of the next ones are read.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "io/checkpoint/block_reader.h"
+#include "io/checkpoint/pieces.h"
+#include "offload/state/moment_layout.h"
+
+namespace sluice {
+
+/// Of a target's flat buffer in a state.
+struct StateWindow {
+  const std::vector<TensorPiece>* pieces = nullptr;  ///< of the target's buffer; outlive the window
+  StateKind kind = StateKind::parameter;
+  std::uint64_t first = 0, numel = 0;  ///< multiples of 4096, and with 8-bit moments whole groups, or up to the end
+  std::size_t target = 0;              ///< the caller's
+};
+
+class StateSource {
+ public:
+  /// Of the checkpoint, which outlives it, in these formats. Of `queue` files and buffers are filled in here.
+  StateSource(Checkpoint& checkpoint, const StoredFormats& formats, QueueOptions queue);
+  ~StateSource();
+
+  /// The number of each of these tensors in the checkpoint. bad_request, naming the tensor, where the checkpoint has
+  /// another shape, lacks it, or has one that is not among them.
+  Result<std::vector<std::uint32_t>> tensors(const std::vector<StoredTensor>& wanted) const;
+  /// What is not there is zero: moments of a checkpoint of parameters alone, and remainders of bf16 without them.
+  bool has_moments() const { return index_.has(StateKind::exp_avg); }
+  /// Of 8-bit moments: blocks that were encoded anew, since other elements are in them than when they were saved.
+  std::uint64_t encoded_blocks() const { return encoded_blocks_; }
+  std::uint64_t read_bytes() const { return reader_ == nullptr ? 0 : reader_->read_bytes(); }
+
+  /// Calls `visit` with the bytes of the windows that `next` names, in order; what no piece has is zero. `next` is some
+  /// windows ahead, and empty after the last. Pieces have the tensors' numbers in the checkpoint. Errors as
+  /// BlockReader's.
+  using Next = std::function<std::optional<StateWindow>()>;
+  using Visit = std::function<Status(const StateWindow& window, std::span<const std::byte> data)>;
+  Status scan(const Next& next, const Visit& visit);
+
+ private:
+  /// A window with where its elements come from.
+  struct Planned;
+  struct Fetched;
+  Status open_reader();
+  Status want(const StateWindow& window, Planned& planned);
+  Status make(Planned& planned);
+  void make_parameters(const Planned& planned, const Fetched& fetched);
+  void make_moments(const Planned& planned, const Fetched& fetched);
+  void make_codes(const Planned& planned, const Fetched& fetched);
+  void read_values(const StateCopy& copy, const Fetched& fetched, float* values) const;
+
+  Checkpoint& checkpoint_;
+  StoredFormats formats_;
+  QueueOptions queue_;
+  PieceIndex index_;
+  std::unique_ptr<BlockReader> reader_;
+  AlignedMemory memory_;       ///< of a window
+  std::span<std::byte> data_;  ///< the part of it that the window has
+  std::vector<float> values_;
+  std::uint64_t encoded_blocks_ = 0;
+};
+
+}  // namespace sluice
