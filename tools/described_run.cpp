@@ -58,7 +58,8 @@ Status check_goes_on(const RunConfig& config, const RunDirectory& directory, int
   // Where states are laid out anew replicas are not asked.
   const int needed = is_laid_out_alike(config, run) ? run.ranks : ranks_with_all_states(run);
   const int ranks_here = ranks_of_node > 0 ? std::min(ranks_of_node, needed) : needed;
-  SLUICE_TRY(directory.check_swap_files(config.nvme, ranks_here));
+  // As many are those that it has, wherever they are now; others are not its own yet.
+  SLUICE_TRY(directory.check_swap_files(config.nvme.size() == run.nvme.size() ? config.nvme : run.nvme, ranks_here));
   const bool keeps_plan = is_laid_out_alike(config, directory.run()->config);
   if (config.optimizer.clip_norm == 0 || !keeps_plan || directory.run()->schedule.update_ahead) return success();
   return bad_request(
@@ -144,7 +145,6 @@ Result<std::unique_ptr<Prepared>> prepare_described(const RunConfig& config, con
                                                     const Tell& progress) {
   if (!directory.run()) return prepare(config, Purpose::train, progress);
   const RunDescription& run = *directory.run();
-  // Shards of another size have another plan.
   if (!is_laid_out_alike(config, run.config)) {
     SLUICE_ASSIGN(auto anew, prepare(config, Purpose::train, progress));
     SLUICE_TRY(check_arenas(*anew));

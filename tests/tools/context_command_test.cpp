@@ -101,9 +101,9 @@ TEST_F(ContextCommand, RefusesWhatCanNotBeCut) {
                  "equal slices of --seq 33");
   EXPECT_FALSE(std::filesystem::exists(path("run")));
   ASSERT_EQ(sluice(options() + run("run") + "--cp 2 --steps 2").status, 0);
-  expect_refused("train --resume --steps 4 --cp 1 " + run("run"), "--cp 1 contradicts the run, which has 2");
-  expect_refused("train --resume --steps 4 --cp-attention ring " + run("run"),
-                 "--cp-attention ring contradicts the run, which has ulysses");
+  expect_refused("train --cp 1 --ranks 2 " + run("run"), "--cp 1 contradicts the run, which has 2; add --resume");
+  expect_refused("train --cp-attention ring " + run("run"),
+                 "--cp-attention ring contradicts the run, which has ulysses; add --resume");
   expect_refused("train --resume --steps 4 --reduction pass " + run("run"), "--cp 2 ranks have slices of sequences");
 }
 

@@ -79,7 +79,8 @@ TEST_F(ResumeChanges, ASwapFileThatWasMovedIsFoundWhereItIsSaidToBe) {
   for (const std::string& what : {name + ", which is not in " + path("nvme"), std::string("--nvme DIR")})
     expect_refused_untouched(go_on(), what);
   expect_refused_untouched(go_on() + "--nvme " + path("run"), name + ", which is not in " + path("run"));
-  expect_refused_untouched(go_on() + "--nvme " + path("nvme") + "," + path("drive2"), "is striped over 1");
+  expect_refused_untouched("train " + run("run") + "--nvme " + path("nvme") + "," + path("drive2"),
+                           "is striped over 1");
   const Finished f = signalled(go_on() + "--nvme " + path("drive2"), "run", "TERM", static_cast<int>(done()) + 2);
   ASSERT_EQ(f.status, 1) << f.err;
   EXPECT_EQ(sluice(go_on()).status, 0) << "it is remembered";
@@ -219,27 +220,74 @@ TEST_F(ResumeChanges, RanksMayChangeWhereTheLotsOfTheRunAreTheirs) {
   EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
 }
 
+TEST_F(ResumeChanges, BudgetsDrivesAndThePlanMayChangeToTheSameBits) {
+  const std::string command = options() + drive() + "--steps 120 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+  std::filesystem::create_directory(path("drive2"));
+  expect_refused_untouched("train --host-memory 16MiB " + run("run"), "add --resume to go on with it from here on");
+  expect_refused_untouched(go_on() + "--host-memory 64KiB", "--host-memory");
+  for (const std::string& change :
+       {std::string("--host-memory 16MiB"), std::string("--device-memory 16MiB --group 1 --recompute full"),
+        "--nvme " + path("nvme") + "," + path("drive2"), std::string("--durable off"),
+        "--durable on --nvme " + path("drive2"), std::string("--states host --prefetch 1")}) {
+    SCOPED_TRACE(change);
+    const std::int64_t stood = done();
+    const Finished f = signalled(go_on() + change, "run", "TERM", static_cast<int>(stood) + 3);
+    ASSERT_EQ(f.status, 1) << f.err;
+    EXPECT_NE(f.err.find("continuing after step " + std::to_string(stood)), std::string::npos) << f.err;
+    const bool off = change == "--durable off", one = change.starts_with("--nvme");
+    EXPECT_EQ(std::filesystem::exists(path("run/saved")), off);
+    EXPECT_EQ(std::filesystem::exists(path("run/commit.0")), !off);
+    EXPECT_EQ(std::filesystem::is_empty(path("drive2")), off || change.find("memory") != std::string::npos);
+    EXPECT_EQ(std::filesystem::is_empty(path("nvme")), off || (!one && change.find("memory") == std::string::npos));
+  }
+  ASSERT_EQ(sluice(go_on()).status, 0);
+  EXPECT_EQ(lines("run"), lines("whole"));
+  EXPECT_EQ(result("run"), result("whole"));
+  EXPECT_FALSE(run_json("run").contains("changes")) << "no bit of a step depends on any of it";
+}
+
+/// What cuts or keeps states otherwise: the states are the same ones, and the run says that it goes on to other bits.
+TEST_F(ResumeChanges, StatesMayBeCutAndKeptOtherwise) {
+  const std::string room = "--device-memory 32MiB --host-memory 64MiB ";
+  const std::string command =
+      options() + room + "--states nvme --nvme " + path("nvme") + " --durable off --steps 120 --ranks 2 ";
+  ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+  std::map<std::string, std::string> models;
+  const std::string now = std::to_string(done());
+  for (const std::string& change : {std::string(), std::string("--tp 2 --ranks 2"),
+                                    std::string("--tp 2 --pp 2 --ranks 4 --lots 1"), std::string("--cp 2 --ranks 2"),
+                                    std::string("--moments int8"), std::string("--moments bf16 --micro-batch 2")}) {
+    SCOPED_TRACE(change);
+    std::filesystem::remove_all(path("copy"));
+    copy("run", "copy");
+    const Finished f = sluice("train --resume " + change + " --steps " + now + " " + run("copy"));
+    ASSERT_EQ(f.status, 0) << f.err;
+    models[change] = read(path("copy/model.safetensors"));
+    EXPECT_EQ(models[change], models[""]);
+    EXPECT_EQ(f.err.find("its bits are not those of a run that goes on as before") == std::string::npos, change.empty())
+        << f.err;
+    // And a few steps of it.
+    std::filesystem::remove_all(path("copy"));
+    copy("run", "copy");
+    const Finished on =
+        sluice("train --resume " + change + " --steps " + std::to_string(done() + 3) + " " + run("copy"));
+    ASSERT_EQ(on.status, 0) << on.err;
+    EXPECT_NEAR(lines("copy").back()["loss"].get<double>(), 4.5, 2.0);
+  }
+}
+
 TEST_F(ResumeChanges, WhatMayNotIsRefusedWithTheReason) {
   stop_a_run();
-  const std::string data = "which tokens a step takes", states = "its states are kept so",
-                    plan = "it keeps the plan that it began with";
+  const std::string data = "which tokens a step takes";
   for (const auto& [option, why] : std::vector<std::pair<std::string, std::string>>{
            {"--batch 8", data},
-           {"--micro-batch 2", data},
            {"--seq 64", data},
            {"--ranks 2", "add up in --lots 1: it can go on with 1;"},
-           {"--lots 2", data},
            {"--seed 2", data},
-           {"--dtype fp32", states},
-           {"--moments int8", states},
-           {"--durable off", states},
            {"--model llama-25m", "its states are that model's"},
            {"--init " + path("nvme"), "it began from those weights"},
-           {"--device-memory 16MiB", plan},
-           {"--host-memory 16MiB", plan},
-           {"--nvme-space 1GiB", plan},
-           {"--group 1", plan},
-           {"--recompute full", plan},
            {"--metrics " + path("m.jsonl"), "the lines of its steps are there"}})
     expect_refused_untouched(go_on() + option, why);
 }

@@ -75,7 +75,8 @@ TEST_F(TensorCommand, RefusesWhatCanNotBeCut) {
                  "a micro-batch has 33 tokens");
   EXPECT_FALSE(std::filesystem::exists(path("run")));
   ASSERT_EQ(sluice(options() + run("run") + "--tp 2 --steps 2").status, 0);
-  expect_refused("train --resume --steps 4 --tp 1 " + run("run"), "--tp 1 contradicts the run, which has 2");
+  expect_refused("train --tp 1 --ranks 2 " + run("run"), "--tp 1 contradicts the run, which has 2; add --resume");
+  expect_refused("train --resume --steps 4 --tp 1 " + run("run"), "--tp 1 (2 before): the run in");
 }
 
 }  // namespace

@@ -54,44 +54,28 @@ bool left_open(const std::string& option, const Json& value) {
 /// Why an option can not have another value.
 std::string reason(const std::string& option) {
   constexpr const char* data = "which tokens a step takes, and how they are added up, follows from it";
-  constexpr const char* states = "its states are kept so";
-  constexpr const char* plan = "it keeps the plan that it began with, and its states lie where that has them";
   static const std::map<std::string, const char*> reasons{
       {"--model", "its states are that model's"},
       {"--init", "it began from those weights"},
       {"--document-mask", data},
       {"--seq", data},
-      {"--micro-batch", data},
       {"--batch", data},
-      {"--lots", data},
       {"--seed", data},
       {"--eval-split", data},
-      {"--dtype", states},
-      {"--moments", states},
-      {"--durable", states},
       {"--metrics", "the lines of its steps are there"},
-      {"--device-memory", plan},
-      {"--host-memory", plan},
-      {"--nvme-space", plan},
-      {"--group", plan},
-      {"--update", plan},
-      {"--recompute", plan},
-      {"--activations", plan},
-      {"--prefetch", plan},
-      {"--states", plan},
-      {"--residency", plan},
-      {"--second-copy", plan},
-      {"--optimizer", plan},
   };
   const auto found = reasons.find(option);
   return found == reasons.end() ? "it began so" : found->second;
 }
 
-/// Of the options that change steps: those that differ.
-std::vector<ConfigField> changed_fields(const Json& before, const Json& now) {
+bool changes_bits(const ConfigField& f) { return f.change == Change::recorded || f.change == Change::recast; }
+
+/// Of the options that change bits of steps, or also the plan, those that differ.
+std::vector<ConfigField> changed_fields(const Json& before, const Json& now, bool of_plans_too = false) {
   std::vector<ConfigField> changed;
   for (const ConfigField& f : config_fields())
-    if (f.change == Change::recorded && before[f.key] != now[f.key]) changed.push_back(f);
+    if ((changes_bits(f) || (of_plans_too && f.change == Change::planned)) && before[f.key] != now[f.key])
+      changed.push_back(f);
   return changed;
 }
 
@@ -120,7 +104,7 @@ Status check_ranks(const RunConfig& run, const RunConfig& given) {
 /// Slices of sequences add up behind the lots of a rank, which is a node of the tree where ranks have powers of two of
 /// them, and the same one for any number of ranks only where they add up once.
 Status check_slices(const RunConfig& run, const RunConfig& now) {
-  if (run.context == 1) return success();
+  if (run.context == 1 || !has_same_bits(run, now)) return success();
   const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };
   const int before = batch_ranks(run), after = batch_ranks(now);
   const bool adds_alike = run.reduction == Reduction::last && is_power(before) && is_power(after);
@@ -148,10 +132,15 @@ bool follows_from_zero(const std::string& option) {
   return option == "--shard-group" || option == "--residency" || option == "--group";
 }
 
-/// That a plan which is made anew may have otherwise.
-bool is_of_plan(const std::string& option) {
-  return option == "--group" || option == "--residency" || option == "--second-copy";
+}  // namespace
+
+bool has_same_bits(const RunConfig& a, const RunConfig& b) {
+  const Json one = to_json(a), other = to_json(b);
+  return std::ranges::none_of(
+      config_fields(), [&](const ConfigField& f) { return f.change == Change::recast && one[f.key] != other[f.key]; });
 }
+
+namespace {
 
 bool same_steps(const RunConfig& a, const RunConfig& b) { return changed_fields(to_json(a), to_json(b)).empty(); }
 
@@ -159,22 +148,14 @@ bool same_steps(const RunConfig& a, const RunConfig& b) { return changed_fields(
 
 Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options,
                             bool resume) {
-  if (options.contains("--ranks")) SLUICE_TRY(check_ranks(stored, given));
+  if (options.contains("--ranks") && !options.contains("--lots") && !options.contains("--micro-batch"))
+    SLUICE_TRY(check_ranks(stored, given));
   const Json before = to_json(stored), now = to_json(given);
   Json merged = before;
   // With a constant rate a longer run begins as the shorter one did.
   const bool may_grow = stored.optimizer.schedule == LrSchedule::constant && given.steps > stored.steps;
   // Left open, it is a tenth of the rate.
   const bool end_follows = options.contains("--lr") && stored.optimizer.lr_end == stored.optimizer.lr / 10;
-  RunConfig laid_out = stored;
-  if (options.contains("--ranks")) laid_out.ranks = given.ranks;
-  if (options.contains("--pp")) laid_out.stages = given.stages;
-  if (options.contains("--pipeline")) laid_out.pipeline.order = given.pipeline.order;
-  if (options.contains("--chunks")) laid_out.pipeline.chunks = given.pipeline.chunks;
-  if (options.contains("--shard-group") || options.contains("--zero")) laid_out.shard_group = given.shard_group;
-  if (options.contains("--reduction")) laid_out.reduction = given.reduction;
-  if (options.contains("--mesh-order")) laid_out.mesh_order = given.mesh_order;
-  const bool anew = resume && !is_laid_out_alike(stored, laid_out);
   for (const ConfigField& f : config_fields()) {
     const std::string name = f.option;
     const bool said = options.contains(name) || (name == "--group" && options.contains("--schedule")) ||
@@ -188,18 +169,19 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
     };
     const std::string contradiction =
         name + " " + text(now[f.key]) + " contradicts the run, which has " + text(before[f.key]);
-    if (f.change == Change::never && !(anew && is_of_plan(name)))
+    if (f.change == Change::never)
       return bad_request(contradiction + ": " + reason(name) +
                          "; leave the option out to go on, or give another --run DIR");
-    if (f.change == Change::recorded && !resume && !(name == "--steps" && may_grow))
+    if (f.change != Change::free && !resume && !(name == "--steps" && may_grow))
       return bad_request(contradiction +
                          "; add --resume to go on with it from here on, leave the option out to go on "
                          "as before, or give another --run DIR");
   }
-  if (options.contains("--nvme") && given.nvme.size() != stored.nvme.size())
+  if (!resume && options.contains("--nvme") && given.nvme.size() != stored.nvme.size())
     return bad_request("--nvme names " + std::to_string(given.nvme.size()) +
                        " directories, and the swap file of the run is striped over " +
-                       std::to_string(stored.nvme.size()) + "; name where each of them is now, in their order");
+                       std::to_string(stored.nvme.size()) +
+                       "; name where each of them is now, in their order, or add --resume to go on with others");
   SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
   SLUICE_TRY(check_slices(stored, config));
   // More ranks have fewer micro-batches each, and their plan is made anew.
@@ -246,7 +228,7 @@ const RunConfig& config_of_step(const std::vector<RunChange>& changes, const Run
 std::string change_text(const RunConfig& before, const RunConfig& now) {
   const Json was = to_json(before), is = to_json(now);
   std::string text;
-  for (const ConfigField& f : changed_fields(was, is))
+  for (const ConfigField& f : changed_fields(was, is, true))
     text += (text.empty() ? "" : ", ") + std::string(f.option) + " " + shown(f.option, is[f.key]) + " (" +
             shown(f.option, was[f.key]) + " before)";
   return text;

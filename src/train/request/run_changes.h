@@ -17,6 +17,10 @@ namespace sluice {
 Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, const std::set<std::string>& options,
                             bool resume);
 
+/// Whether steps of both add up the same numbers in the same order, as far as that follows from how the batch, the
+/// sublayers and the sequences are cut, and from what states are kept in.
+bool has_same_bits(const RunConfig& a, const RunConfig& b);
+
 /// Up to the step before `from` the run was as `before` says, from there on as the next change, or the run, does.
 struct RunChange {
   std::int64_t from = 0;
@@ -31,7 +35,7 @@ std::vector<RunChange> with_change(std::vector<RunChange> changes, const RunConf
 /// As the step was run, or will be.
 const RunConfig& config_of_step(const std::vector<RunChange>& changes, const RunConfig& now, std::int64_t step);
 
-/// "--lr 0.001 (0.0003 before), --steps 60 (40 before)": of what changes steps; empty where nothing does.
+/// "--lr 0.001 (0.0003 before), --steps 60 (40 before)": of what changes steps or the plan; empty where nothing does.
 std::string change_text(const RunConfig& before, const RunConfig& now);
 
 /// A list of {"from": 41, "was": {"lr": 0.0003}, "is": {"lr": 0.001}}.

@@ -129,13 +129,9 @@ inline std::string numbered_axes(const RunConfig& c) {
   return axes;
 }
 
-/// Whether a run of one has its states, and adds up its gradients, where one of the other has: else they are laid out
-/// anew before it goes on.
-inline bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
-  return a.ranks == b.ranks && a.stages == b.stages && a.tensor == b.tensor && a.context == b.context &&
-         a.pipeline == b.pipeline && shares_states(a) == shares_states(b) && shard_group_of(a) == shard_group_of(b) &&
-         a.reduction == b.reduction && numbered_axes(a) == numbered_axes(b);
-}
+/// Whether a run of one has its plan and its states where one of the other has: else they are laid out anew before it
+/// goes on.
+bool is_laid_out_alike(const RunConfig& a, const RunConfig& b);
 
 /// Whether it is planned for devices that are not here.
 inline bool has_other_devices(const RunConfig& c) { return c.cluster != nullptr && c.cluster->device.has_value(); }

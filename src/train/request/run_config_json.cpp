@@ -27,26 +27,26 @@ void each_field(Config& c, F f) {
   f("", "document_length", c.document_length, Change::free);
   f("--steps", "steps", c.steps, Change::recorded);
   f("--seq", "sequence", c.sequence, Change::never);
-  f("--micro-batch", "micro_batch", c.micro_batch, Change::never);
+  f("--micro-batch", "micro_batch", c.micro_batch, Change::recast);
   f("--batch", "batch", c.batch, Change::never);
   f("--ranks", "ranks", c.ranks, Change::recorded);
   f("--pp", "pp", c.stages, Change::recorded);
-  f("--tp", "tp", c.tensor, Change::never);
-  f("--cp", "cp", c.context, Change::never);
+  f("--tp", "tp", c.tensor, Change::recast);
+  f("--cp", "cp", c.context, Change::recast);
   f("--mesh-order", "mesh_order", c.mesh_order, Change::recorded);
-  f("--cp-attention", "cp_attention", c.context_attention, Change::never);
+  f("--cp-attention", "cp_attention", c.context_attention, Change::recast);
   f("--pipeline", "pipeline", c.pipeline.order, Change::recorded);
   f("--chunks", "chunks", c.pipeline.chunks, Change::recorded);
-  f("--lots", "lots", c.lots, Change::never);
+  f("--lots", "lots", c.lots, Change::recast);
   f("--shard-group", "shard_group", c.shard_group, Change::recorded);
-  f("--second-copy", "second_copy", c.second_copy, Change::never);
+  f("--second-copy", "second_copy", c.second_copy, Change::planned);
   f("--reduction", "reduction", c.reduction, Change::recorded);
   f("--reduce", "reduce", c.sums, Change::recorded);
   f("", "close_ranks", c.close_ranks, Change::free);
   f("--gather", "gather", c.gathers, Change::recorded);
   f("--transport", "transport", c.transport, Change::free);
-  f("--dtype", "dtype", c.dtype, Change::never);
-  f("--moments", "moments", c.moments, Change::never);
+  f("--dtype", "dtype", c.dtype, Change::recast);
+  f("--moments", "moments", c.moments, Change::recast);
   f("--lr", "lr", a.lr, Change::recorded);
   f("--lr-end", "lr_end", a.lr_end, Change::recorded);
   f("--lr-schedule", "lr_schedule", a.schedule, Change::recorded);
@@ -66,25 +66,25 @@ void each_field(Config& c, F f) {
   f("--metrics", "metrics", c.metrics, Change::never);
   f("--trace", "trace", c.trace, Change::free);
   f("--device", "device", c.device, Change::free);
-  f("--device-memory", "device_memory", c.device_memory, Change::never);
-  f("--host-memory", "host_memory", c.host_memory, Change::never);
-  f("--nvme-space", "nvme_space", c.nvme_space, Change::never);
+  f("--device-memory", "device_memory", c.device_memory, Change::planned);
+  f("--host-memory", "host_memory", c.host_memory, Change::planned);
+  f("--nvme-space", "nvme_space", c.nvme_space, Change::planned);
   f("--nvme", "nvme", c.nvme, Change::free);
   f("--drive-tbw", "drive_tbw", c.drive_tbw, Change::free);
   f("--io", "io_backend", c.io_backend, Change::free);
   f("--queue-depth", "queue_depth", c.queue_depth, Change::free);
   f("--threads", "threads", c.threads, Change::recorded);
   f("--optimizer-threads", "optimizer_threads", c.optimizer_threads, Change::free);
-  f("--group", "group", w.group, Change::never);
-  f("--update", "update_ahead", w.update_ahead, Change::never);
-  f("--recompute", "recompute", w.recompute, Change::never);
-  f("--activations", "activations", w.activations, Change::never);
-  f("--prefetch", "prefetch", w.prefetch, Change::never);
-  f("--states", "states", w.states, Change::never);
-  f("--residency", "resident", w.resident, Change::never);
-  f("--residency", "held", w.held, Change::never);
-  f("--optimizer", "update_on_device", w.update_on_device, Change::never);
-  f("--durable", "durable", c.durable, Change::never);
+  f("--group", "group", w.group, Change::planned);
+  f("--update", "update_ahead", w.update_ahead, Change::planned);
+  f("--recompute", "recompute", w.recompute, Change::planned);
+  f("--activations", "activations", w.activations, Change::planned);
+  f("--prefetch", "prefetch", w.prefetch, Change::planned);
+  f("--states", "states", w.states, Change::planned);
+  f("--residency", "resident", w.resident, Change::planned);
+  f("--residency", "held", w.held, Change::planned);
+  f("--optimizer", "update_on_device", w.update_on_device, Change::planned);
+  f("--durable", "durable", c.durable, Change::planned);
   f("--profile", "profile", c.profile, Change::free);
   f("--deadline", "deadline_seconds", c.deadline_seconds, Change::free);
   f("--delay-seed", "delay_seed", c.delay_seed, Change::free);
@@ -219,6 +219,17 @@ const std::vector<ConfigField>& config_fields() {
     return all;
   }();
   return fields;
+}
+
+bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
+  if (a.ranks != b.ranks || a.stages != b.stages || a.pipeline != b.pipeline || shares_states(a) != shares_states(b) ||
+      shard_group_of(a) != shard_group_of(b) || a.reduction != b.reduction || numbered_axes(a) != numbered_axes(b) ||
+      a.nvme.size() != b.nvme.size())
+    return false;
+  const Json one = to_json(a), other = to_json(b);
+  return std::ranges::all_of(config_fields(), [&](const ConfigField& f) {
+    return (f.change != Change::planned && f.change != Change::recast) || one[f.key] == other[f.key];
+  });
 }
 
 Result<RunConfig> run_config_from_json(const Json& json) {

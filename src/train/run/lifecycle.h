@@ -68,7 +68,7 @@ class Lifecycle final : public CommitSink {
   RunDescription describe() const;
 
   // lifecycle_continue.cpp
-  bool has_other_ranks() const { return !is_laid_out_alike(directory_->run()->config, run_.config); }
+  bool has_other_layout() const { return !is_laid_out_alike(directory_->run()->config, run_.config); }
   Status check_same(const RunDescription& run) const;
   Status check_not_done(std::uint64_t step) const;
   void tell_changes() const;
@@ -76,6 +76,7 @@ class Lifecycle final : public CommitSink {
   Status continue_run();
   Status continue_durable();
   Status continue_saved();
+  Status remove_old(const RunConfig& before);
   Status lay_out_anew();
   Result<std::uint64_t> check_saved();
   void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);

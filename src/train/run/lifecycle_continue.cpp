@@ -1,6 +1,7 @@
 // Where a run goes on: at the last committed step, at the one that was saved, or for other ranks, and how otherwise.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "kernels/cpu/gemm.h"
@@ -13,12 +14,12 @@ namespace sluice {
 
 /// From what it has left; nothing of that is touched yet.
 Status Lifecycle::continue_run() {
-  const bool durable = run_.workload.durable;
+  const bool durable = directory_->run()->config.durable == Durable::on;  // up to now
   SLUICE_ASSIGN(const bool is_kept, together_.leader_says([&] {
     return directory_->has_saved() || (durable && directory_->has_commits());
   }));
   if (is_kept) {
-    SLUICE_ASSIGN(const bool is_laid_out_anew, together_.leader_says([&] { return has_other_ranks(); }));
+    SLUICE_ASSIGN(const bool is_laid_out_anew, together_.leader_says([&] { return has_other_layout(); }));
     if (is_laid_out_anew) SLUICE_TRY(together_.lead([&] { return lay_out_anew(); }));
     // A durable run has a checkpoint of its own while it is laid out otherwise.
     SLUICE_ASSIGN(const bool has_saved, together_.leader_says([&] { return directory_->has_saved(); }));
@@ -35,7 +36,7 @@ Status Lifecycle::continue_run() {
     observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
     SLUICE_TRY(directory_->remove_state());
     if (durable) SLUICE_TRY(remove_swap_files(directory_->run()->id, run_.config.nvme, run_.workload.ranks()));
-    return has_other_ranks() ? directory_->lay_out(describe(), 0) : success();
+    return has_other_layout() ? directory_->lay_out(describe(), 0) : success();
   };
   SLUICE_TRY(together_.lead(start_over));
   return begin_run();
@@ -75,12 +76,14 @@ Status Lifecycle::continue_saved() {
   SLUICE_TRY(open_engine(false));
   std::uint64_t step = 0;
   std::vector<StepResult> results;
+  RunConfig before;
   const auto load = [&]() -> Status {
     SLUICE_ASSIGN(Checkpoint saved, open_saved(*directory_));
     step = saved.manifest().step;
     SLUICE_TRY(check_not_done(step));
     SLUICE_ASSIGN(const SavedRun run, saved_run_from_json(saved.manifest().run));
     results = run.results;
+    before = run.run.config;
     SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(run_));
     return engine_->states().load_checkpoint(saved, queue, watch("reading the states that were saved"));
   };
@@ -91,16 +94,25 @@ Status Lifecycle::continue_saved() {
   if (run_.workload.durable) {
     remember_skipped(step, results);
     SLUICE_TRY(commit_initial(step, results));
-    const auto remove_old = [&]() -> Status {
-      SLUICE_TRY(directory_->remove_commits(run_.workload.ranks()));
-      SLUICE_TRY(remove_swap_files(directory_->run()->id, run_.config.nvme, run_.workload.ranks()));
-      return directory_->remove_saved();
-    };
-    SLUICE_TRY(together_.lead(remove_old));
   }
+  SLUICE_TRY(together_.lead([&] { return remove_old(before); }));
   observer_.note(directory_->path() + ": continuing after step " + std::to_string(step) + " of " +
                  std::to_string(run_.config.steps));
   return success();
+}
+
+/// What the layout before has left, which was as `before` says, where this one has all states.
+Status Lifecycle::remove_old(const RunConfig& before) {
+  const bool durable = run_.workload.durable;
+  const std::uint64_t id = directory_->run()->id;
+  const std::vector<std::string>& now = run_.config.nvme;
+  SLUICE_TRY(directory_->remove_commits(durable ? run_.workload.ranks() : 0));
+  SLUICE_TRY(remove_swap_files(id, now, durable ? run_.workload.ranks() : 0));
+  std::vector<std::string> left;  // drives that are not used any more
+  for (const std::string& drive : before.nvme)
+    if (std::ranges::find(now, drive) == now.end()) left.push_back(drive);
+  SLUICE_TRY(remove_swap_files(id, left, 0));
+  return durable ? directory_->remove_saved() : success();
 }
 
 /// For this layout, from what the run has left in another. Nothing is changed before its states are whole in a
@@ -137,7 +149,7 @@ void Lifecycle::remember_skipped(std::uint64_t step, const std::vector<StepResul
 
 Status Lifecycle::check_same(const RunDescription& run) const {
   const std::string where = directory_->path();
-  SLUICE_TRY(has_other_ranks() ? check_same_model(*directory_, run_) : check_same_states(*directory_, run_));
+  SLUICE_TRY(has_other_layout() ? check_same_model(*directory_, run_) : check_same_states(*directory_, run_));
   if (run.data_tokens != data_.tokens || run.data_hash != data_.hash)
     return bad_request(where + ": " + run_.config.data + " is not the data that the run began with; " +
                        (run_.config.data == run.config.data ? "put it back"
@@ -186,6 +198,7 @@ void Lifecycle::tell_changes() const {
   if (before.ranks != now.ranks && before.threads == now.threads)
     text += fmt::format("{}; each rank has {} compute thread{}, as before", same_sums ? "; no bit depends on that" : "",
                         now.threads, now.threads == 1 ? "" : "s");
+  if (!has_same_bits(before, now)) text += "; from there on its bits are not those of a run that goes on as before";
   if (before.threads != now.threads)
     text += split ? "; where this CPU multiplies bf16 bits depend on the number of threads"
                   : "; no bit depends on the number of threads";

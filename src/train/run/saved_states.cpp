@@ -93,8 +93,8 @@ Result<std::uint64_t> save_for_other_layout(const RunDirectory& directory, const
                                             const RestoreListener& listener) {
   const RunDescription& run = *directory.run();
   RunConfig config = run.config;
-  config.run = directory.path();  // wherever it was when it began
-  config.nvme = now.nvme;
+  config.run = directory.path();                                      // wherever it was when it began
+  if (config.nvme.size() == now.nvme.size()) config.nvme = now.nvme;  // they were moved; else they are others
   config.io_backend = now.io_backend;
   config.queue_depth = now.queue_depth;
   config.faults = now.faults;
