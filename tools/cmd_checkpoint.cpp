@@ -6,6 +6,7 @@
 
 #include "sluice/size.h"
 #include "src/train/states/export_run.h"
+#include "tools/checkpoint_commands.h"
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
@@ -19,20 +20,8 @@ constexpr std::uint64_t shard_bytes_min = 1u << 20;  // else a slip of the unit 
 struct Options {
   std::string run, dtype;
   ExportOptions to;
-  bool json = false;
+  bool json = false, tensors = false;
 };
-
-/// Progress and notes on standard error; nothing there where JSON is asked for.
-RestoreListener on_line(ProgressLine& line, const std::atomic<bool>& stop) {
-  return {[&line](const std::string& text) { line.note(text); },
-          [&line, &stop](const std::string& what) -> States::Watch {
-            return [&line, &stop, what](double fraction) -> Status {
-              line.task(what, fraction);
-              if (!stop.load()) return success();
-              return Error{ErrorCode::cancelled, "stopped by a signal while " + what};
-            };
-          }};
-}
 
 const char* place_name(StoredWeights::Place place) {
   switch (place) {
@@ -85,6 +74,9 @@ Status export_checkpoint(Options options) {
 }
 
 Status inspect(const Options& options) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(options.run + "/run.json", ignored))
+    return inspect_checkpoint(absolute_path(options.run), options.tensors, options.json);
   SLUICE_ASSIGN(const RunDirectory directory, RunDirectory::open(absolute_path(options.run)));
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !options.json);
@@ -143,11 +135,16 @@ void add_export(CLI::App& checkpoint, Outcome& outcome) {
 }
 
 void add_inspect(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(checkpoint, "inspect", "verify what a run has left, and say where it stands",
-                                  "  sluice checkpoint inspect out\n"
-                                  "Reads every state once, as 'train --resume' does before it goes on.");
+  CLI::App* command =
+      add_command(checkpoint, "inspect", "what a run has left, or what a checkpoint holds",
+                  "  sluice checkpoint inspect out\n"
+                  "  sluice checkpoint inspect ./checkpoints/step-120 --tensors\n"
+                  "Of a run every state is read once, as 'train --resume' does before it goes on. Of a\n"
+                  "checkpoint the manifest is: 'checkpoint verify' reads the rest.");
   auto options = std::make_shared<Options>();
-  command->add_option("RUN", options->run, "directory of the run")->required();
+  command->add_option("RUN", options->run, "directory of a run, a checkpoint, or a directory of checkpoints")
+      ->required();
+  command->add_flag("--tensors", options->tensors, "of a checkpoint: list its tensors and their shapes");
   command->add_flag("--json", options->json, "print JSON to standard output and nothing else");
   command->callback([options, &outcome] { outcome.finish("checkpoint inspect", inspect(*options)); });
 }
@@ -155,10 +152,14 @@ void add_inspect(CLI::App& checkpoint, Outcome& outcome) {
 }  // namespace
 
 void add_checkpoint(CLI::App& app, Outcome& outcome) {
-  CLI::App* checkpoint = add_command(app, "checkpoint", "look at what a run has left, and export its model", "");
+  CLI::App* checkpoint = add_command(app, "checkpoint", "save, verify and look at checkpoints, and export models", "");
   checkpoint->require_subcommand(1);
-  add_export(*checkpoint, outcome);
+  add_checkpoint_save(*checkpoint, outcome);
+  add_checkpoint_list(*checkpoint, outcome);
   add_inspect(*checkpoint, outcome);
+  add_checkpoint_verify(*checkpoint, outcome);
+  add_export(*checkpoint, outcome);
+  add_checkpoint_prune(*checkpoint, outcome);
 }
 
 }  // namespace sluice::tools

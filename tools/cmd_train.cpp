@@ -165,7 +165,9 @@ Status report_complete(const RunConfig& config, const RunDirectory& directory, c
 std::string durability(const Prepared& run, const RunDirectory& directory) {
   if (!run.workload.durable) {
     std::string text = "durable: " + run.durability + "; a crash would " +
-                       (directory.has_saved() ? "go on from what was last saved" : "start over");
+                       (directory.has_saved()       ? "go on from what was last saved"
+                        : run.config.save_every > 0 ? "go on from the last checkpoint"
+                                                    : "start over");
     if (run.config.run.empty()) return text;
     text += ", a signal saves the run";
     // Two steps may be under way, their updates and the file come after; drives write about a gigabyte a second.

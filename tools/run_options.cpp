@@ -498,7 +498,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
     for (std::string* path : {&c.init, &c.data, &c.profile}) *path = absolute_path(*path);
     if (c.tokenizer != bytes_are_tokens) c.tokenizer = absolute_path(c.tokenizer);
     for (std::string& directory : c.nvme) directory = absolute_path(directory);
-    for (std::string* path : {&c.run, &c.metrics, &c.trace}) *path = absolute_path(*path);
+    for (std::string* path : {&c.run, &c.metrics, &c.trace, &c.checkpoints}) *path = absolute_path(*path);
   }
   SLUICE_ASSIGN(c.wish.activations, parse_place(o.activations));
   SLUICE_ASSIGN(c.wish.states, parse_place(o.states));

@@ -25,6 +25,15 @@ void add_train_options(CLI::App* app, RunOptions* o) {
                   "the directory of the run)");
   app->add_option("--trace", c.trace, "file for the predicted and measured timeline of the last step");
   app->add_option("--hash", c.hash_every, "hash all parameters and states every N steps")->check(at_least(0));
+  app->add_option("--save-every", c.save_every,
+                  "save a checkpoint every N steps: all states, to go on from in any layout (--restore)")
+      ->check(at_least(0))
+      ->group("Checkpoints");
+  app->add_option("--keep", c.keep, "keep the last K checkpoints; 0 keeps all")
+      ->check(at_least(0))
+      ->group("Checkpoints");
+  app->add_option("--checkpoints", c.checkpoints, "directory of checkpoints (default: checkpoints in that of the run)")
+      ->group("Checkpoints");
   add_evaluation_options(app, o);
   add_batch_options(app, o);
   add_training_options(app, o);

@@ -96,7 +96,7 @@ std::optional<std::uint64_t> step_of_name(const std::string& name) {
   return step;
 }
 
-Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint64_t step) {
+Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint64_t step, bool replace) {
   std::error_code error;
   fs::create_directories(parent, error);
   if (error) return os_error("can not create " + parent, error.value());
@@ -104,7 +104,9 @@ Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint
   made.parent_ = parent;
   made.step_ = step;
   made.path_ = parent + "/" + checkpoint_name(step);
-  if (is_there(made.path_)) return bad_request(made.path_ + " is there already; remove it, or give another directory");
+  made.replaces_ = is_there(made.path_);
+  if (made.replaces_ && !replace)
+    return bad_request(made.path_ + " is there already; remove it, or give another directory");
   SLUICE_ASSIGN(made.staged_, StagedDirectory::create(made.path_, is_ours));
   return made;
 }
@@ -112,7 +114,7 @@ Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint
 Status NewCheckpoint::publish(const Manifest& manifest) {
   SLUICE_TRY(create_master(directory(), manifest));
   SLUICE_TRY(publish_file(directory() + "/" + manifest_name, manifest_text(manifest)));
-  SLUICE_TRY(staged_.publish(false));
+  SLUICE_TRY(staged_.publish(replaces_));
   return publish_file(parent_ + "/" + latest_name, checkpoint_name(step_) + "\n");
 }
 

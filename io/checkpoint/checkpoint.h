@@ -21,9 +21,9 @@ std::optional<std::uint64_t> step_of_name(const std::string& name);
 /// is removed. What a killed process has left is removed by the next one of that name. Move-only.
 class NewCheckpoint {
  public:
-  /// Of this step in the directory `parent`, which is made if it is missing. bad_request where it is there already, or
-  /// the directory can not be written to.
-  static Result<NewCheckpoint> create(const std::string& parent, std::uint64_t step);
+  /// Of this step in the directory `parent`, which is made if it is missing. bad_request where it is there already,
+  /// unless it may take that one's place, and where the directory can not be written to.
+  static Result<NewCheckpoint> create(const std::string& parent, std::uint64_t step, bool replace = false);
   const std::string& directory() const { return staged_.staging(); }
   const std::string& path() const { return path_; }  ///< that it will have
   /// Every file is on the drive. Writes model.h5 and the manifest, syncs the directory, renames it, syncs `parent`, and
@@ -33,6 +33,7 @@ class NewCheckpoint {
  private:
   std::string parent_, path_;
   std::uint64_t step_ = 0;
+  bool replaces_ = false;
   StagedDirectory staged_;
 };
 

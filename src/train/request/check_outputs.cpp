@@ -37,6 +37,12 @@ Status check_outputs(const RunConfig& c) {
     SLUICE_TRY(check_stream_path(c.metrics));
     SLUICE_TRY(check_apart("--metrics", c.metrics, c));
   }
+  const bool names_checkpoints = c.keep > 0 || !c.checkpoints.empty();
+  if (c.save_every == 0 && names_checkpoints)
+    return bad_request("--keep and --checkpoints are of checkpoints that --save-every N makes; add it");
+  if (c.save_every > 0 && c.run.empty())
+    return bad_request("--save-every " + std::to_string(c.save_every) +
+                       ": nothing of the run is kept (--run none); give --run DIR");
   if (c.trace.empty()) return success();
   SLUICE_TRY(check_stream_path(c.trace));
   SLUICE_TRY(check_apart("--trace", c.trace, c));

@@ -84,6 +84,9 @@ struct RunConfig {
   int eval_batches = 4;                ///< batches of each set per evaluation; 0: all of it
   std::int64_t hash_every = 0;
   std::string metrics, trace;
+  std::int64_t save_every = 0;  ///< steps between checkpoints; 0: none
+  int keep = 0;                 ///< the last so many of them; 0: all
+  std::string checkpoints;      ///< directory of them; empty: the run's own (checkpoints_path)
 
   std::string device = "cpu";                                        ///< what computes, as Device::open takes it
   std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
@@ -106,6 +109,11 @@ struct RunConfig {
   std::shared_ptr<const Cluster> cluster;  ///< of machines to plan for; none: this one
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
+
+/// Where a run saves its checkpoints; empty where it keeps nothing.
+inline std::string checkpoints_path(const RunConfig& c) {
+  return !c.checkpoints.empty() || c.run.empty() ? c.checkpoints : c.run + "/checkpoints";
+}
 
 /// Of a stage: the parts of a batch.
 inline int batch_ranks(const RunConfig& c) {

@@ -63,6 +63,9 @@ void each_field(Config& c, F f) {
   f("--eval-every", "eval_every", c.eval_every, Change::free);
   f("--eval-batches", "eval_batches", c.eval_batches, Change::free);
   f("--hash", "hash_every", c.hash_every, Change::free);
+  f("--save-every", "save_every", c.save_every, Change::free);
+  f("--keep", "keep", c.keep, Change::free);
+  f("--checkpoints", "checkpoints", c.checkpoints, Change::free);
   f("--metrics", "metrics", c.metrics, Change::never);
   f("--trace", "trace", c.trace, Change::free);
   f("--device", "device", c.device, Change::free);
@@ -173,12 +176,34 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 25> later_keys{
-    "close_ranks", "mesh_order",    "cp_attention",    "transport", "cp",
-    "gather",      "document_mask", "document_length", "device",    "update_on_device",
-    "eval_split",  "eval_data",     "tokenizer",       "lots",      "deadline_seconds",
-    "shard_group", "reduction",     "reduce",          "held",      "second_copy",
-    "pp",          "pipeline",      "chunks",          "cut",       "tp"};
+constexpr std::array<std::string_view, 28> later_keys{"save_every",
+                                                      "keep",
+                                                      "checkpoints",
+                                                      "close_ranks",
+                                                      "mesh_order",
+                                                      "cp_attention",
+                                                      "transport",
+                                                      "cp",
+                                                      "gather",
+                                                      "document_mask",
+                                                      "document_length",
+                                                      "device",
+                                                      "update_on_device",
+                                                      "eval_split",
+                                                      "eval_data",
+                                                      "tokenizer",
+                                                      "lots",
+                                                      "deadline_seconds",
+                                                      "shard_group",
+                                                      "reduction",
+                                                      "reduce",
+                                                      "held",
+                                                      "second_copy",
+                                                      "pp",
+                                                      "pipeline",
+                                                      "chunks",
+                                                      "cut",
+                                                      "tp"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -15,6 +15,7 @@
 #include "src/train/run/metrics_file.h"
 #include "src/train/run/saved_states.h"
 #include "src/train/states/model_writer.h"
+#include "src/train/states/save_checkpoint.h"
 
 namespace sluice {
 namespace {
@@ -108,12 +109,25 @@ Status Lifecycle::check_room() const {
   std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   // It goes before the first step.
   if (run_.workload.durable && has_saved) free += directory_->saved_bytes();
+  if (run_.config.save_every > 0) SLUICE_TRY(check_room_for_checkpoints());
   if (needed <= free) return success();
   return bad_request("--run " + directory_->path() + ": " +
                      (states > 0 ? "the states of a run that is stopped, and the model, take "
                                  : "the model at the end of the run takes ") +
                      format_bytes(needed) + ", and " + format_bytes(free) +
                      " are free there; make room, or choose another directory for a new run");
+}
+
+/// A checkpoint lies beside the ones that are kept until it is whole.
+Status Lifecycle::check_room_for_checkpoints() const {
+  const RunConfig& c = run_.config;
+  const std::string parent = checkpoints_path(c);
+  SLUICE_TRY(check_checkpoints_of(*directory_->run(), parent));
+  const std::uint64_t each = engine_->states().checkpoint_bytes();
+  const auto there = list_checkpoints(parent);
+  const std::uint64_t has = there.ok() ? there->size() : 0;
+  const std::uint64_t most = c.keep > 0 ? static_cast<std::uint64_t>(c.keep) + 1 : has + 1;
+  return check_checkpoint_room(parent, most > has ? each * (most - has) : each);
 }
 
 RestoreListener Lifecycle::listener() {
@@ -234,26 +248,39 @@ std::optional<StepResult> Lifecycle::find_result(std::int64_t step) const {
   return step > 0 && result.step == number ? std::optional(result) : std::nullopt;
 }
 
+/// The states of step `done` as a checkpoint in `parent`, which then has the last `keep`.
+Status Lifecycle::save_to(const std::string& parent, std::int64_t done, std::size_t keep, const States::Watch& watch) {
+  SavedRun saved{*directory_->run(), {}};
+  const auto ring = static_cast<std::int64_t>(recent_.size());
+  for (std::int64_t step = std::max<std::int64_t>(1, done - ring + 1); step <= done; ++step)
+    if (const std::optional<StepResult> known = find_result(step)) saved.results.push_back(*known);
+  SLUICE_TRY(save_run(engine_->states(), &world_, run_, saved, parent, static_cast<std::uint64_t>(done), watch));
+  // Older ones go when this one is on the drive.
+  return together_.lead([&]() -> Status {
+    const auto pruned = keep > 0 ? prune_checkpoints(parent, keep) : std::vector<std::string>();
+    return pruned.ok() ? success() : Status(pruned.error());
+  });
+}
+
 /// What the next process goes on from, where steps are not durable.
 Status Lifecycle::save_state(std::int64_t done) {
   if (journal_ || directory_ == nullptr || saved_ == done) return success();
   const std::string what = "saving the states to " + directory_->saved_path();
   observer_.note(what);
-  SavedRun saved{*directory_->run(), {}};
-  for (std::int64_t step = std::max<std::int64_t>(1, done - static_cast<std::int64_t>(recent_.size()) + 1);
-       step <= done; ++step)
-    if (const std::optional<StepResult> known = find_result(step)) saved.results.push_back(*known);
-  const auto tell = [&](double fraction) {
+  SLUICE_TRY(save_to(directory_->saved_path(), done, 1, [&](double fraction) {
     observer_.progress(what, fraction);
     return success();
-  };
-  SLUICE_TRY(save_run(engine_->states(), &world_, run_, saved, directory_->saved_path(),
-                      static_cast<std::uint64_t>(done), tell));
+  }));
   saved_ = done;
-  return together_.lead([&]() -> Status {
-    const auto pruned = prune_checkpoints(directory_->saved_path(), 1);
-    return pruned.ok() ? success() : Status(pruned.error());
-  });
+  return success();
+}
+
+Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, int keep) {
+  SLUICE_TRY(together_.lead([&] { return check_checkpoints_of(*directory_->run(), parent); }));
+  SLUICE_TRY(save_to(parent, step, static_cast<std::size_t>(keep),
+                     watch("saving step " + std::to_string(step) + " to " + parent)));
+  if (!journal_ && parent == checkpoints_path(run_.config)) saved_ = step;
+  return success();
 }
 
 }  // namespace sluice

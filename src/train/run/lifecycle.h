@@ -50,6 +50,10 @@ class Lifecycle final : public CommitSink {
   /// What the next process goes on from, where steps are not durable: the states of step `done`, once.
   Status save_state(std::int64_t done);
 
+  /// The states of this step, which has just ended, as a checkpoint in this directory, which then has the last `keep`
+  /// (0: all). bad_request where those in it are another run's.
+  Status save_checkpoint(std::int64_t step, const std::string& parent, int keep);
+
   Status commit(RankId rank, const StepParams& params, std::uint8_t parity) override;
 
   /// To the observer; cancelled once `stop` is true.
@@ -59,6 +63,8 @@ class Lifecycle final : public CommitSink {
   // lifecycle.cpp
   Status open_engine(bool swap_exists);
   Status check_room() const;
+  Status check_room_for_checkpoints() const;
+  Status save_to(const std::string& parent, std::int64_t done, std::size_t keep, const States::Watch& watch);
   RestoreListener listener();
   States::Watch watch(const std::string& what);
   Status begin_run();

@@ -405,9 +405,18 @@ Status RunDirectory::publish_result(const Json& result) const {
 }
 
 bool RunDirectory::has_commits() const { return exists(commit_path(0)); }
-bool RunDirectory::has_saved() const {
-  const auto all = list_checkpoints(saved_path());
-  return all.ok() && std::ranges::any_of(*all, [](const ListedCheckpoint& c) { return c.is_whole; });
+std::string RunDirectory::newest_saved() const {
+  std::vector<std::string> parents{saved_path()};
+  // Commits of a durable run are newer.
+  if (run_ && run_->config.durable != Durable::on)
+    parents.push_back(run_->config.checkpoints.empty() ? path_ + "/checkpoints" : run_->config.checkpoints);
+  std::optional<ListedCheckpoint> newest;
+  for (const std::string& parent : parents) {
+    const auto all = list_checkpoints(parent);
+    for (std::size_t i = 0; all.ok() && i < all->size(); ++i)
+      if ((*all)[i].is_whole && (!newest || (*all)[i].step > newest->step)) newest = (*all)[i];
+  }
+  return newest ? newest->path : "";
 }
 
 std::uint64_t RunDirectory::saved_bytes() const {

@@ -101,7 +101,10 @@ class RunDirectory {
   std::string saved_path() const { return path_ + "/saved"; }  ///< directory of checkpoints
   std::string companions() const { return path_ + "/" + began_from; }
   bool has_commits() const;
-  bool has_saved() const;  ///< a checkpoint of its own
+  /// The newest checkpoint that the run goes on from, be it saved when it stopped, or one of those that it saves every
+  /// few steps. Of a durable run: one that is there while it is laid out otherwise. Empty: none.
+  std::string newest_saved() const;
+  bool has_saved() const { return !newest_saved().empty(); }
   std::uint64_t saved_bytes() const;
   Status remove_state() const;               ///< commit records and checkpoints of its own
   Status remove_commits(RankId from) const;  ///< of this rank and those behind it

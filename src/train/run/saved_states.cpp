@@ -1,9 +1,11 @@
 #include "src/train/run/saved_states.h"
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "io/checkpoint/copy.h"
 #include "io/checkpoint/verify.h"
 #include "src/train/states/export.h"
 #include "src/train/states/save_checkpoint.h"
@@ -65,12 +67,29 @@ Result<std::string> save_run(States& states, World* world, const Prepared& run, 
   request.step = step;
   request.model = hf_config_json(run.model.config, run.workload.dtype);
   request.run = to_json_text(saved);
+  request.replace = true;
   SLUICE_ASSIGN(request.queue, checkpoint_queue(run));
   return save_checkpoint(states, world, request, watch);
 }
 
+Status check_checkpoints_of(const RunDescription& run, const std::string& parent) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(parent, ignored)) return success();
+  SLUICE_ASSIGN(const std::vector<ListedCheckpoint> all, list_checkpoints(parent));
+  for (const ListedCheckpoint& listed : all) {
+    if (!listed.is_whole) continue;
+    const Result<Checkpoint> opened = Checkpoint::open(listed.path);
+    if (!opened.ok()) continue;  // it may be replaced
+    const Result<SavedRun> saved = saved_run_from_json(opened->manifest().run);
+    if (!saved.ok() || saved->run.id != run.id)
+      return bad_request("--checkpoints " + parent + " holds " + listed.path +
+                         " of another run; give a directory of this run's own");
+  }
+  return success();
+}
+
 Result<Checkpoint> open_saved(const RunDirectory& directory) {
-  Result<Checkpoint> opened = Checkpoint::open(directory.saved_path());
+  Result<Checkpoint> opened = Checkpoint::open(directory.newest_saved());
   if (!opened.ok()) return opened;
   const Result<SavedRun> saved = saved_run_from_json(opened->manifest().run);
   if (!saved.ok()) return saved.error().in(opened->path());
@@ -89,8 +108,11 @@ Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared
   return checkpoint.manifest().step;
 }
 
-Result<std::uint64_t> save_for_other_layout(const RunDirectory& directory, const RunConfig& now,
-                                            const RestoreListener& listener) {
+namespace {
+
+/// The newest step of a durable run whose states are whole, in `parent`.
+Result<std::string> save_slots(const RunDirectory& directory, const RunConfig& now, const std::string& parent,
+                               bool replace, const RestoreListener& listener) {
   const RunDescription& run = *directory.run();
   RunConfig config = run.config;
   config.run = directory.path();                                      // wherever it was when it began
@@ -102,14 +124,49 @@ Result<std::uint64_t> save_for_other_layout(const RunDirectory& directory, const
   SLUICE_TRY(check_same_states(directory, *prepared));
   SLUICE_ASSIGN(const auto engine, Engine::open_states(*prepared, run.id));
   SLUICE_ASSIGN(const auto journal, open_journal(directory, *prepared, *engine, false, listener));
-  SLUICE_TRY(check_checkpoint_room(directory.saved_path(), engine->states().checkpoint_bytes()));
+  SLUICE_TRY(check_checkpoint_room(parent, engine->states().checkpoint_bytes()));
   SLUICE_ASSIGN(const std::uint64_t step, restore_newest(directory, *engine, *journal, listener));
   SavedRun saved{run, {}};
   for (std::uint64_t s = step > CommitLog::results_max ? step - CommitLog::results_max + 1 : 1; s <= step; ++s)
     if (const auto known = journal->find(s)) saved.results.push_back(*known);
-  SLUICE_TRY(save_run(engine->states(), nullptr, *prepared, saved, directory.saved_path(), step,
-                      listener.watch("writing the states of step " + std::to_string(step) + " for another layout")));
-  return step;
+  const std::string path = parent + "/" + checkpoint_name(step);
+  std::error_code ignored;
+  if (!replace && std::filesystem::exists(path, ignored)) return bad_request(path + " is there already");
+  return save_run(engine->states(), nullptr, *prepared, saved, parent, step,
+                  listener.watch("writing the states of step " + std::to_string(step) + " to " + parent));
+}
+
+}  // namespace
+
+Result<std::uint64_t> save_for_other_layout(const RunDirectory& directory, const RunConfig& now,
+                                            const RestoreListener& listener) {
+  SLUICE_ASSIGN(const std::string path, save_slots(directory, now, directory.saved_path(), true, listener));
+  return *step_of_name(std::filesystem::path(path).filename());
+}
+
+Result<std::string> save_stopped(const RunDirectory& directory, const std::string& parent,
+                                 const RestoreListener& listener) {
+  if (!directory.run()) return bad_request(directory.path() + " holds no run: there is no run.json in it");
+  SLUICE_ASSIGN(const auto result, directory.result());
+  if (result)
+    return bad_request(directory.path() +
+                       ": the run is complete, and has its model alone; 'sluice checkpoint import' "
+                       "makes a checkpoint of that, without moments");
+  if (!directory.has_saved() && directory.run()->config.durable == Durable::on && directory.has_commits())
+    return save_slots(directory, directory.run()->config, parent, false, listener);
+  if (!directory.has_saved())
+    return bad_request(directory.path() +
+                       ": the run was cut short before anything of it was kept; go on with it "
+                       "(sluice train --run " +
+                       directory.path() + " --resume)");
+  SLUICE_ASSIGN(Checkpoint saved, open_saved(directory));
+  const auto watch = listener.watch("copying " + saved.path() + " to " + parent);
+  const auto all = 2 * static_cast<double>(saved.manifest().state_bytes());
+  std::uint64_t done = 0;
+  SLUICE_ASSIGN(const CheckpointCopy copy, copy_checkpoint(saved, parent, {}, [&](std::uint64_t bytes) {
+                  return watch ? watch(static_cast<double>(done += bytes) / all) : success();
+                }));
+  return copy.path;
 }
 
 }  // namespace sluice

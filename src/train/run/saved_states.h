@@ -25,12 +25,14 @@ Result<SavedRun> saved_run_from_json(const std::string& text);
 /// How checkpoints are written and read, where nothing else is said.
 Result<QueueOptions> checkpoint_queue(const Prepared& run);
 
-/// Publishes the states, as they are, as step-`step` in `parent`: its path. All processes of `world`, which is null
-/// where there is one, call it.
+/// Publishes the states, as they are, as step-`step` in `parent`, in the place of one that is there: its path. All
+/// processes of `world`, which is null where there is one, call it.
 Result<std::string> save_run(States& states, World* world, const Prepared& run, const SavedRun& saved,
                              const std::string& parent, std::uint64_t step, const States::Watch& watch);
+/// bad_request where the directory holds checkpoints of another run, which this one would replace and prune.
+Status check_checkpoints_of(const RunDescription& run, const std::string& parent);
 
-/// The checkpoint in the run's directory. bad_request when it is damaged, or another run's.
+/// The newest checkpoint that the run itself goes on from. bad_request when it is damaged, or another run's.
 Result<Checkpoint> open_saved(const RunDirectory& directory);
 /// Reads all of it. Returns the step. Errors as open_saved's.
 Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared& run, const States::Watch& watch);
@@ -40,5 +42,10 @@ Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared
 /// bad_request, ahead of all work, where the directory has no room.
 Result<std::uint64_t> save_for_other_layout(const RunDirectory& directory, const RunConfig& now,
                                             const RestoreListener& listener);
+
+/// What a run that stands still has left, as a checkpoint in `parent`: its path. bad_request when there is none, since
+/// it is complete, or was never saved, and where there is one of the same step in `parent`.
+Result<std::string> save_stopped(const RunDirectory& directory, const std::string& parent,
+                                 const RestoreListener& listener);
 
 }  // namespace sluice

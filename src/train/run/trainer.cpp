@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "src/train/data/rank_planes.h"
+#include "src/train/run/save_request.h"
 
 namespace sluice {
 
@@ -173,14 +174,43 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   return r;
 }
 
+/// Steps after which a checkpoint is saved.
+bool Trainer::saves(std::int64_t step) const {
+  return step == asked_step_ || (run_.config.save_every > 0 && step % run_.config.save_every == 0);
+}
+
+/// Somebody else asks for a checkpoint (sluice checkpoint save): it is of the next step that nothing overlaps.
+Status Trainer::look_for_request() {
+  if (directory_ == nullptr || asked_step_ > done_) return success();
+  SLUICE_ASSIGN(const bool asked, together_.leader_says([&] { return SaveRequest(directory_->path()).is_open(); }));
+  if (asked) asked_step_ = std::min(std::max(released_, done_) + 1, run_.config.steps);
+  return success();
+}
+
+/// The checkpoints that are due after this step.
+Status Trainer::save(std::int64_t step) {
+  const RunConfig& c = run_.config;
+  if (c.save_every > 0 && step % c.save_every == 0)
+    SLUICE_TRY(life_.save_checkpoint(step, checkpoints_path(c), c.keep));
+  if (step != asked_step_) return success();
+  const SaveRequest request(directory_->path());
+  SLUICE_ASSIGN(const std::string parent, from_leader(world_, request.asked().value_or("")));
+  if (parent.empty()) return success();  // taken back
+  const Status saved = life_.save_checkpoint(step, parent, 0);
+  if (world_.leads()) request.done(saved);
+  // What somebody else wants does not end the run, unless ranks do not know of each other any more.
+  if (!saved.ok()) observer_.note("the checkpoint that was asked for is not there: " + saved.error().message);
+  return world_.has_lost_a_process() ? saved : success();
+}
+
 /// Steps after which the plan is drained: nothing of the next one overlaps them.
 bool Trainer::ends_alone(std::int64_t step) const {
   const RunConfig& c = run_.config;
   return step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0) ||
-         (c.hash_every > 0 && step % c.hash_every == 0) || skip_.contains(step + 1);
+         (c.hash_every > 0 && step % c.hash_every == 0) || saves(step) || skip_.contains(step + 1);
 }
 
-/// What happens between steps: evaluation and hashes, on flushed state.
+/// What happens between steps, on flushed state: hashes, evaluation, checkpoints.
 Status Trainer::interlude(std::int64_t step, StepRecord& record) {
   const RunConfig& c = run_.config;
   if (!ends_alone(step)) return success();
@@ -194,6 +224,7 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
     if (step == c.steps) eval_ = record.eval;
     for (const SetLoss& loss : record.eval) observer_.evaluated(step, loss);
   }
+  if (saves(step) && directory_ != nullptr) SLUICE_TRY(save(step));
   return success();
 }
 
@@ -259,6 +290,7 @@ Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {
   while (done_ < run_.config.steps) {
     const std::int64_t step = done_ + 1;
     SLUICE_ASSIGN(const bool stops, together_.any_says(stop.load()));
+    SLUICE_TRY(look_for_request());
     // What was released is finished.
     if (stops && !(training_ && released_ >= step)) return end_training();
     Result<StepRecord> record = skip_.contains(step) ? pass_over(step) : train_step(step, stops, result);

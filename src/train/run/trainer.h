@@ -96,6 +96,9 @@ class Trainer final : public StepSource {
   Status begin_training(std::int64_t first);
   Status end_training();  ///< drains and applies what is pending
   Status drain();
+  bool saves(std::int64_t step) const;
+  Status look_for_request();
+  Status save(std::int64_t step);
   bool ends_alone(std::int64_t step) const;
   Status interlude(std::int64_t step, StepRecord& record);
   Result<StepRecord> train_step(std::int64_t step, bool stops, TrainResult& result);
@@ -136,6 +139,7 @@ class Trainer final : public StepSource {
   std::atomic<std::int64_t> failed_step_{0};
   std::set<std::int64_t> skip_;               ///< steps that were not finite
   std::optional<std::vector<SetLoss>> eval_;  ///< after the last step
+  std::int64_t asked_step_ = 0;               ///< after which somebody wants a checkpoint; 0: nobody does
   Timeline timeline_;
 };
 

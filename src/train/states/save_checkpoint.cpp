@@ -83,7 +83,7 @@ Result<std::string> save_checkpoint(States& states, World* world, const Checkpoi
   const auto make = [&]() -> Status {
     if (!leads) return success();
     SLUICE_TRY(check_checkpoint_room(request.parent, states.checkpoint_bytes()));
-    SLUICE_ASSIGN(made, NewCheckpoint::create(request.parent, request.step));
+    SLUICE_ASSIGN(made, NewCheckpoint::create(request.parent, request.step, request.replace));
     return success();
   };
   SLUICE_TRY(agreed(world, make()));

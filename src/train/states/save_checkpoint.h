@@ -15,6 +15,7 @@ struct CheckpointRequest {
   std::string model;   ///< JSON: the Hugging Face configuration
   std::string run;     ///< JSON: see Manifest::run; the leader's counts
   QueueOptions queue;  ///< of what is written
+  bool replace = false;  ///< a checkpoint of that step that is there
 };
 
 /// bad_request where there is no room for so many bytes, in a directory that need not be there.
