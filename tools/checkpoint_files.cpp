@@ -27,13 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// A directory of checkpoints: the one that is named, or that of a run.
-std::string parent_of(const std::string& path) {
-  const std::string whole = absolute_path(path);
-  std::error_code ignored;
-  return fs::exists(whole + "/run.json", ignored) ? whole + "/checkpoints" : whole;
-}
-
 Result<QueueOptions> queue_of(const std::string& backend, int depth) {
   QueueOptions queue;
   SLUICE_ASSIGN(queue.backend, parse_io_backend(backend));
@@ -126,7 +119,7 @@ Status verify(const VerifyOptions& o) {
   const RestoreListener listener = on_line(line, stop);
   Json all = Json::array();
   for (const std::string& path : o.paths) {
-    SLUICE_ASSIGN(Checkpoint checkpoint, Checkpoint::open(parent_of(path)));
+    SLUICE_ASSIGN(Checkpoint checkpoint, Checkpoint::open(checkpoints_of(path)));
     const States::Watch watch = listener.watch("verifying " + checkpoint.path());
     const auto bytes = checkpoint.manifest().state_bytes();
     std::uint64_t done = 0;
@@ -159,7 +152,7 @@ struct ListOptions {
 };
 
 Status list(const ListOptions& o) {
-  const std::string parent = parent_of(o.directory);
+  const std::string parent = checkpoints_of(o.directory);
   SLUICE_ASSIGN(const std::vector<ListedCheckpoint> all, list_checkpoints(parent));
   Json rows = Json::array();
   if (all.empty() && !o.json) std::printf("%s holds no checkpoints\n", parent.c_str());
@@ -195,7 +188,7 @@ struct PruneOptions {
 };
 
 Status prune(const PruneOptions& o) {
-  const std::string parent = parent_of(o.directory);
+  const std::string parent = checkpoints_of(o.directory);
   SLUICE_ASSIGN(const std::vector<std::string> gone, prune_checkpoints(parent, static_cast<std::size_t>(o.keep)));
   if (o.json) {
     std::printf("%s\n", Json{{"removed", gone}}.dump().c_str());

@@ -12,6 +12,7 @@
 #include "src/train/request/decided.h"
 #include "src/train/run/metrics_file.h"
 #include "src/train/run/new_run_files.h"
+#include "src/train/run/saved_states.h"
 #include "src/train/run/trainer.h"
 #include "tools/commands.h"
 #include "tools/described_run.h"
@@ -235,6 +236,8 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   }
   config = std::move(checked.config);
   SLUICE_TRY(check_metrics(config, &run.directory));
+  if (config.save_every > 0)
+    SLUICE_TRY(check_checkpoints_of(run.goes_on ? &*run.directory.run() : nullptr, checkpoints_path(config)));
   screen.set_steps(config.steps);
   screen.hold();
   screen.note(told_at_start(config.run));

@@ -1,10 +1,12 @@
 #include "tools/described_run.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "src/train/request/arrangement.h"
 #include "src/train/request/machine_limits.h"
+#include "src/train/run/saved_states.h"
 #include "tools/run_home.h"
 
 namespace sluice::tools {
@@ -82,7 +84,8 @@ Status check_named(const RunOptions& options, bool data_needed) {
     return bad_request("--resume needs the directory of the run: add --run " +
                        (newest.empty() ? "DIR" : newest + ", the newest run here, or another one"));
   }
-  return run.empty() ? check_parts(options.config, data_needed) : success();
+  // A checkpoint says what is not given.
+  return run.empty() && options.config.restore.empty() ? check_parts(options.config, data_needed) : success();
 }
 
 namespace {
@@ -98,30 +101,20 @@ Status check_product(const RunOptions& o) {
                      "; leave one of them out");
 }
 
-}  // namespace
-
-Result<RunConfig> described_config(const RunOptions& options, const std::set<std::string>& given,
-                                   const RunDirectory& directory, bool data_needed) {
-  const bool has_run = directory.run().has_value();
-  if (options.resume && !has_run)
-    return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
+/// Whether the mesh says how many ranks there are.
+bool ranks_follow(const RunOptions& options, const std::set<std::string>& given) {
   const bool says_mesh =
       given.contains("--pp") || given.contains("--dp") || given.contains("--cp") || given.contains("--tp");
-  const bool follows = says_mesh && !given.contains("--ranks") && options.config.stages > 0 &&
-                       options.config.context > 0 && options.config.tensor > 0;
-  if (!has_run) {
-    SLUICE_TRY(check_parts(options.config, data_needed));
-    RunOptions all = options;
-    if (follows)
-      all.config.ranks = all.config.stages * std::max(1, options.data) * all.config.context * all.config.tensor;
-    SLUICE_TRY(check_product(all));
-    return resolve(all);
-  }
-  SLUICE_TRY(check_version(directory));
-  const RunConfig& stored = directory.run()->config;
+  return says_mesh && !given.contains("--ranks") && options.config.stages > 0 && options.config.context > 0 &&
+         options.config.tensor > 0;
+}
+
+/// What is given, over what a run had.
+Result<RunConfig> laid_over(const RunConfig& stored, const RunOptions& options, const std::set<std::string>& given,
+                            bool resume) {
   RunOptions all = with_batch_of(stored, options, given);
   std::set<std::string> said = given;
-  if (follows) {  // as many ranks a stage as there were
+  if (ranks_follow(options, given)) {  // as many ranks a stage as there were
     all.config.ranks = (options.data > 0 ? options.data : batch_ranks(stored)) * all.config.stages *
                        all.config.context * all.config.tensor;
     said.insert("--ranks");
@@ -136,7 +129,78 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   }
   SLUICE_ASSIGN(const RunConfig config, resolve(all));
   if (options.zero == "auto") said.erase("--zero");
-  SLUICE_ASSIGN(const RunConfig merged, continued(stored, config, said, options.resume));
+  return continued(stored, config, said, resume);
+}
+
+/// As the run was that wrote the checkpoint, wherever that was: places, budgets and the plan are this machine's.
+Result<RunConfig> restored_config(const RunOptions& options, const std::set<std::string>& given) {
+  if (given.contains("--init"))
+    return bad_request("--restore has the weights of " + options.config.restore + "; leave out --init");
+  SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(checkpoints_of(options.config.restore)));
+  const Result<SavedRun> saved = saved_run_from_json(checkpoint.manifest().run);
+  RunOptions all = options;
+  all.config.restore = absolute_path(checkpoint.path());
+  std::error_code ignored;
+  const auto is_there = [&](const std::string& path) { return std::filesystem::exists(path, ignored); };
+  if (!saved.ok()) {  // nobody's that a run of sluice was
+    if (!given.contains("--model")) all.config.model = checkpoint.path();
+    SLUICE_TRY(check_parts(all.config, true));
+    if (ranks_follow(options, given))
+      all.config.ranks = all.config.stages * std::max(1, all.data) * all.config.context * all.config.tensor;
+    return resolve(all);
+  }
+  if (saved->run.version != run_version)
+    return bad_request(checkpoint.path() + " is of a run that another version of sluice began; use that one");
+  RunConfig stored = saved->run.config;
+  const RunConfig fresh;
+  stored.run = options.config.run;
+  stored.restore = all.config.restore;
+  stored.reset_optimizer = options.config.reset_optimizer;
+  stored.init.clear();
+  stored.metrics = stored.trace = stored.checkpoints = stored.profile = "";
+  stored.nvme.clear();
+  stored.device_memory = stored.host_memory = stored.nvme_space = 0;
+  stored.threads = stored.optimizer_threads = stored.queue_depth = stored.keep = 0;
+  stored.save_every = 0;
+  stored.io_backend.clear();
+  stored.durable = Durable::automatic;
+  stored.wish = {};
+  stored.device = fresh.device;
+  stored.poison_steps.clear();
+  const auto preset = preset_names();
+  if (given.contains("--model"))
+    stored.model = options.config.model;
+  else if (std::find(preset.begin(), preset.end(), stored.model) == preset.end() && !is_there(stored.model))
+    stored.model = checkpoint.path();
+  if (given.contains("--tokenizer")) stored.tokenizer = options.config.tokenizer;
+  if (given.contains("--metrics")) stored.metrics = options.config.metrics;
+  all.config.model = stored.model;
+  std::set<std::string> said = given;
+  for (const char* own : {"--restore", "--reset-optimizer", "--model", "--tokenizer", "--metrics"}) said.erase(own);
+  return laid_over(stored, all, said, true);
+}
+
+}  // namespace
+
+Result<RunConfig> described_config(const RunOptions& options, const std::set<std::string>& given,
+                                   const RunDirectory& directory, bool data_needed) {
+  const bool has_run = directory.run().has_value();
+  if (options.resume && !has_run)
+    return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
+  if (has_run && given.contains("--restore"))
+    return bad_request("--run " + directory.path() +
+                       " holds a run already, and --restore begins one; give another --run DIR");
+  if (!has_run && given.contains("--restore")) return restored_config(options, given);
+  if (!has_run) {
+    SLUICE_TRY(check_parts(options.config, data_needed));
+    RunOptions all = options;
+    if (ranks_follow(options, given))
+      all.config.ranks = all.config.stages * std::max(1, options.data) * all.config.context * all.config.tensor;
+    SLUICE_TRY(check_product(all));
+    return resolve(all);
+  }
+  SLUICE_TRY(check_version(directory));
+  SLUICE_ASSIGN(const RunConfig merged, laid_over(directory.run()->config, options, given, options.resume));
   SLUICE_TRY(check_goes_on(merged, directory, options.config.ranks_of_node));
   return merged;
 }

@@ -385,6 +385,12 @@ std::string absolute_path(const std::string& path) {
   return text;
 }
 
+std::string checkpoints_of(const std::string& path) {
+  const std::string whole = absolute_path(path);
+  std::error_code ignored;
+  return std::filesystem::exists(whole + "/run.json", ignored) ? whole + "/checkpoints" : whole;
+}
+
 std::set<std::string> given_options(const CLI::App& app) {
   std::set<std::string> names;
   for (const CLI::Option* option : app.get_options())
@@ -498,7 +504,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
     for (std::string* path : {&c.init, &c.data, &c.profile}) *path = absolute_path(*path);
     if (c.tokenizer != bytes_are_tokens) c.tokenizer = absolute_path(c.tokenizer);
     for (std::string& directory : c.nvme) directory = absolute_path(directory);
-    for (std::string* path : {&c.run, &c.metrics, &c.trace, &c.checkpoints}) *path = absolute_path(*path);
+    for (std::string* path : {&c.run, &c.metrics, &c.trace, &c.checkpoints, &c.restore}) *path = absolute_path(*path);
   }
   SLUICE_ASSIGN(c.wish.activations, parse_place(o.activations));
   SLUICE_ASSIGN(c.wish.states, parse_place(o.states));

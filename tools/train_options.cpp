@@ -25,6 +25,13 @@ void add_train_options(CLI::App* app, RunOptions* o) {
                   "the directory of the run)");
   app->add_option("--trace", c.trace, "file for the predicted and measured timeline of the last step");
   app->add_option("--hash", c.hash_every, "hash all parameters and states every N steps")->check(at_least(0));
+  app->add_option(
+         "--restore", c.restore,
+         "begin a new run from a checkpoint, or from the latest in a directory of them: with its settings, data "
+         "and layout where nothing else is said, in any other layout where it is")
+      ->group("Checkpoints");
+  app->add_flag("--reset-optimizer", c.reset_optimizer, "restore without moments: they begin at zero")
+      ->group("Checkpoints");
   app->add_option("--save-every", c.save_every,
                   "save a checkpoint every N steps: all states, to go on from in any layout (--restore)")
       ->check(at_least(0))

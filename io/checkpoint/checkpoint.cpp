@@ -223,6 +223,11 @@ std::string Checkpoint::block_name(std::uint32_t file, std::uint32_t unit, std::
                      tensors.empty() ? "padding" : tensors);
 }
 
+Result<std::string> checkpoint_model(const std::string& path) {
+  SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(path));
+  return checkpoint.manifest().model;
+}
+
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& parent) {
   std::vector<ListedCheckpoint> all;
   std::string latest;

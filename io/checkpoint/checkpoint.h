@@ -71,6 +71,9 @@ class Checkpoint {
   std::vector<std::unique_ptr<OpenFile>> files_;
 };
 
+/// Manifest::model of a checkpoint. Errors as Checkpoint::open's.
+Result<std::string> checkpoint_model(const std::string& path);
+
 struct ListedCheckpoint {
   std::string path;
   std::uint64_t step = 0;

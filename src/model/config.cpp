@@ -1,12 +1,14 @@
 // Hugging Face config.json, checked: what sluice does not compute is refused, never ignored.
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "io/checkpoint/checkpoint.h"
 #include "io/files/json_guard.h"
 #include "io/files/publish.h"
 #include "sluice/size.h"
@@ -266,6 +268,12 @@ Result<ModelConfig> load_config(const std::string& model) {
     return bad_request(model + ": no such file; name a preset, a config.json or a directory that holds one");
   }
   const std::string path = S_ISDIR(s.st_mode) ? model + "/config.json" : model;
+  // A checkpoint says in its manifest of which model it is.
+  if (S_ISDIR(s.st_mode) && ::access(path.c_str(), F_OK) != 0 &&
+      ::access((model + "/" + manifest_name).c_str(), F_OK) == 0) {
+    SLUICE_ASSIGN(const std::string text, checkpoint_model(model));
+    return parse_hf_config(text, model + "/" + manifest_name);
+  }
   if (S_ISDIR(s.st_mode) && ::stat(path.c_str(), &s) != 0 && errno == ENOENT)
     return bad_request(model + " holds no config.json; name a preset, a config.json or a directory that holds one");
   if (const auto weights = weights_instead_of_config(path)) return bad_request(path + " " + *weights);

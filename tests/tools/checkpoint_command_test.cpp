@@ -316,7 +316,7 @@ TEST_F(CheckpointCommand, WrongRequestsAreOneLine) {
   expect_nothing(to("model") + "--max-shard-size 5", "1MiB");
   expect_nothing(to("model", "nowhere"), "there is no " + path("nowhere"));
   expect_nothing(to("model", "nvme"), "holds no run");
-  expect_nothing("checkpoint inspect " + path("nowhere"), "give the directory of a run");
+  expect_nothing("checkpoint inspect " + path("nowhere"), "there is no directory");
   std::filesystem::remove(path("run/model.safetensors"));
   expect_nothing(to("model"), "model.safetensors");
 }

@@ -37,6 +37,8 @@ Status check_outputs(const RunConfig& c) {
     SLUICE_TRY(check_stream_path(c.metrics));
     SLUICE_TRY(check_apart("--metrics", c.metrics, c));
   }
+  if (c.reset_optimizer && c.restore.empty())
+    return bad_request("--reset-optimizer leaves out the moments of a checkpoint; add --restore DIR");
   const bool names_checkpoints = c.keep > 0 || !c.checkpoints.empty();
   if (c.save_every == 0 && names_checkpoints)
     return bad_request("--keep and --checkpoints are of checkpoints that --save-every N makes; add it");

@@ -7,6 +7,7 @@
 #include "src/train/request/check_data.h"
 #include "src/train/request/check_outputs.h"
 #include "src/train/request/check_places.h"
+#include "src/train/request/check_restore.h"
 #include "src/train/request/choose_weights.h"
 #include "src/train/request/machine_limits.h"
 
@@ -21,6 +22,10 @@ Status decide_weights(const Request& request, const ModelSpec& model, CheckedReq
   if (request.goes_on) return success();
   if (request.purpose != Purpose::train) {
     SLUICE_ASSIGN(checked.config, with_weights(checked.config));
+    return success();
+  }
+  if (!checked.config.restore.empty()) {
+    SLUICE_ASSIGN(checked.weights, check_restore(checked.config, request.from_scratch, model));
     return success();
   }
   SLUICE_ASSIGN(WeightsChoice choice, choose_weights(checked.config, request.from_scratch, model));

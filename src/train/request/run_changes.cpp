@@ -57,6 +57,8 @@ std::string reason(const std::string& option) {
   static const std::map<std::string, const char*> reasons{
       {"--model", "its states are that model's"},
       {"--init", "it began from those weights"},
+      {"--restore", "it began from those states"},
+      {"--reset-optimizer", "it began so"},
       {"--document-mask", data},
       {"--seq", data},
       {"--batch", data},

@@ -84,6 +84,8 @@ struct RunConfig {
   int eval_batches = 4;                ///< batches of each set per evaluation; 0: all of it
   std::int64_t hash_every = 0;
   std::string metrics, trace;
+  std::string restore;           ///< checkpoint that a new run begins from; empty: weights alone, or nothing
+  bool reset_optimizer = false;  ///< and not from its moments
   std::int64_t save_every = 0;  ///< steps between checkpoints; 0: none
   int keep = 0;                 ///< the last so many of them; 0: all
   std::string checkpoints;      ///< directory of them; empty: the run's own (checkpoints_path)

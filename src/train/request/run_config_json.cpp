@@ -21,6 +21,8 @@ void each_field(Config& c, F f) {
   auto& w = c.wish;
   f("--model", "model", c.model, Change::never);
   f("--init", "init", c.init, Change::never);
+  f("--restore", "restore", c.restore, Change::never);
+  f("--reset-optimizer", "reset_optimizer", c.reset_optimizer, Change::never);
   f("--data", "data", c.data, Change::free);
   f("--tokenizer", "tokenizer", c.tokenizer, Change::never);
   f("--document-mask", "document_mask", c.document_mask, Change::never);
@@ -176,34 +178,13 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 28> later_keys{"save_every",
-                                                      "keep",
-                                                      "checkpoints",
-                                                      "close_ranks",
-                                                      "mesh_order",
-                                                      "cp_attention",
-                                                      "transport",
-                                                      "cp",
-                                                      "gather",
-                                                      "document_mask",
-                                                      "document_length",
-                                                      "device",
-                                                      "update_on_device",
-                                                      "eval_split",
-                                                      "eval_data",
-                                                      "tokenizer",
-                                                      "lots",
-                                                      "deadline_seconds",
-                                                      "shard_group",
-                                                      "reduction",
-                                                      "reduce",
-                                                      "held",
-                                                      "second_copy",
-                                                      "pp",
-                                                      "pipeline",
-                                                      "chunks",
-                                                      "cut",
-                                                      "tp"};
+constexpr std::array<std::string_view, 30> later_keys{
+    "restore",     "reset_optimizer", "save_every",      "keep",      "checkpoints",
+    "close_ranks", "mesh_order",      "cp_attention",    "transport", "cp",
+    "gather",      "document_mask",   "document_length", "device",    "update_on_device",
+    "eval_split",  "eval_data",       "tokenizer",       "lots",      "deadline_seconds",
+    "shard_group", "reduction",       "reduce",          "held",      "second_copy",
+    "pp",          "pipeline",        "chunks",          "cut",       "tp"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

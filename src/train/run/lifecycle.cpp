@@ -122,7 +122,7 @@ Status Lifecycle::check_room() const {
 Status Lifecycle::check_room_for_checkpoints() const {
   const RunConfig& c = run_.config;
   const std::string parent = checkpoints_path(c);
-  SLUICE_TRY(check_checkpoints_of(*directory_->run(), parent));
+  SLUICE_TRY(check_checkpoints_of(&*directory_->run(), parent));
   const std::uint64_t each = engine_->states().checkpoint_bytes();
   const auto there = list_checkpoints(parent);
   const std::uint64_t has = there.ok() ? there->size() : 0;
@@ -186,6 +186,7 @@ Status Lifecycle::keep_beside() {
 
 Status Lifecycle::fill_new() {
   const RunConfig& c = run_.config;
+  if (!c.restore.empty()) return fill_restored();
   SLUICE_TRY(open_engine(false));
   SLUICE_TRY(together_.lead([&] { return reports_.begin(); }));
   const std::string what = c.init.empty() ? "initialising random weights" : "reading weights from " + c.init;
@@ -195,6 +196,45 @@ Status Lifecycle::fill_new() {
   observer_.note("the weights are in place after " +
                  format_seconds(std::chrono::duration<double>(Clock::now() - began).count()));
   return run_.workload.durable ? commit_initial(0, {}) : success();
+}
+
+/// A checkpoint says how far its data has been read: as a number of steps, of the same data.
+Status Lifecycle::check_restored(const SavedRun& saved) const {
+  if (saved.run.data_hash == data_.hash && saved.run.data_tokens == data_.tokens) return success();
+  return bad_request("--data " + run_.config.data + " is not the data that " + run_.config.restore +
+                     " was trained on, which was " + saved.run.config.data +
+                     "; give that, wherever it is, or begin anew from its weights (checkpoint export, --init)");
+}
+
+/// The states of a checkpoint, with the results of its last steps.
+Status Lifecycle::fill_restored() {
+  const RunConfig& c = run_.config;
+  SLUICE_TRY(open_engine(false));
+  SLUICE_TRY(together_.lead([&] { return reports_.begin(); }));
+  std::uint64_t step = 0;
+  std::vector<StepResult> results;
+  const auto load = [&]() -> Status {
+    SLUICE_ASSIGN(Checkpoint checkpoint, Checkpoint::open(c.restore));
+    step = checkpoint.manifest().step;
+    // Who else writes checkpoints says nothing of data.
+    if (const auto saved = saved_run_from_json(checkpoint.manifest().run); saved.ok()) {
+      if (data_.hash != 0) SLUICE_TRY(check_restored(*saved));
+      results = saved->results;
+    }
+    SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(run_));
+    return engine_->states().load_checkpoint(checkpoint, queue, !c.reset_optimizer,
+                                             watch("reading the states of " + checkpoint.path()));
+  };
+  SLUICE_TRY(agree(world_, load()));
+  SLUICE_TRY(agree(world_, engine_->states().share_residents()));
+  done_ = static_cast<std::int64_t>(step);
+  for (const StepResult& result : results) recent_[result.step % recent_.size()] = result;
+  if (run_.workload.durable) {
+    remember_skipped(step, results);
+    SLUICE_TRY(commit_initial(step, results));
+  }
+  observer_.note("going on after step " + std::to_string(step) + " of " + std::to_string(c.steps));
+  return success();
 }
 
 /// The states as they are become the first commit of a layout. The leader's records take their names last: where they
@@ -276,7 +316,7 @@ Status Lifecycle::save_state(std::int64_t done) {
 }
 
 Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, int keep) {
-  SLUICE_TRY(together_.lead([&] { return check_checkpoints_of(*directory_->run(), parent); }));
+  SLUICE_TRY(together_.lead([&] { return check_checkpoints_of(&*directory_->run(), parent); }));
   SLUICE_TRY(save_to(parent, step, static_cast<std::size_t>(keep),
                      watch("saving step " + std::to_string(step) + " to " + parent)));
   if (!journal_ && parent == checkpoints_path(run_.config)) saved_ = step;

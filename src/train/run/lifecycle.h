@@ -14,6 +14,7 @@
 #include "src/train/run/observer.h"
 #include "src/train/run/reports.h"
 #include "src/train/run/run_directory.h"
+#include "src/train/run/saved_states.h"
 #include "src/train/run/step_journal.h"
 #include "src/train/run/together.h"
 #include "src/train/states/engine.h"
@@ -70,6 +71,8 @@ class Lifecycle final : public CommitSink {
   Status begin_run();
   Status keep_beside();
   Status fill_new();
+  Status fill_restored();
+  Status check_restored(const SavedRun& saved) const;
   Status commit_initial(std::uint64_t step, const std::vector<StepResult>& results);
   RunDescription describe() const;
 

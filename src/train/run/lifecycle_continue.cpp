@@ -85,7 +85,7 @@ Status Lifecycle::continue_saved() {
     results = run.results;
     before = run.run.config;
     SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(run_));
-    return engine_->states().load_checkpoint(saved, queue, watch("reading the states that were saved"));
+    return engine_->states().load_checkpoint(saved, queue, true, watch("reading the states that were saved"));
   };
   SLUICE_TRY(agree(world_, load()));
   SLUICE_TRY(agree(world_, engine_->states().share_residents()));

@@ -72,7 +72,7 @@ Result<std::string> save_run(States& states, World* world, const Prepared& run, 
   return save_checkpoint(states, world, request, watch);
 }
 
-Status check_checkpoints_of(const RunDescription& run, const std::string& parent) {
+Status check_checkpoints_of(const RunDescription* run, const std::string& parent) {
   std::error_code ignored;
   if (!std::filesystem::exists(parent, ignored)) return success();
   SLUICE_ASSIGN(const std::vector<ListedCheckpoint> all, list_checkpoints(parent));
@@ -81,7 +81,7 @@ Status check_checkpoints_of(const RunDescription& run, const std::string& parent
     const Result<Checkpoint> opened = Checkpoint::open(listed.path);
     if (!opened.ok()) continue;  // it may be replaced
     const Result<SavedRun> saved = saved_run_from_json(opened->manifest().run);
-    if (!saved.ok() || saved->run.id != run.id)
+    if (!saved.ok() || run == nullptr || saved->run.id != run->id)
       return bad_request("--checkpoints " + parent + " holds " + listed.path +
                          " of another run; give a directory of this run's own");
   }
@@ -125,13 +125,18 @@ Result<std::string> save_slots(const RunDirectory& directory, const RunConfig& n
   SLUICE_ASSIGN(const auto engine, Engine::open_states(*prepared, run.id));
   SLUICE_ASSIGN(const auto journal, open_journal(directory, *prepared, *engine, false, listener));
   SLUICE_TRY(check_checkpoint_room(parent, engine->states().checkpoint_bytes()));
+  const auto check_free = [&](std::uint64_t step) -> Status {
+    const std::string path = parent + "/" + checkpoint_name(step);
+    std::error_code ignored;
+    return replace || !std::filesystem::exists(path, ignored) ? success()
+                                                              : Status(bad_request(path + " is there already"));
+  };
+  if (!journal->steps().empty()) SLUICE_TRY(check_free(journal->steps().front()));
   SLUICE_ASSIGN(const std::uint64_t step, restore_newest(directory, *engine, *journal, listener));
   SavedRun saved{run, {}};
   for (std::uint64_t s = step > CommitLog::results_max ? step - CommitLog::results_max + 1 : 1; s <= step; ++s)
     if (const auto known = journal->find(s)) saved.results.push_back(*known);
-  const std::string path = parent + "/" + checkpoint_name(step);
-  std::error_code ignored;
-  if (!replace && std::filesystem::exists(path, ignored)) return bad_request(path + " is there already");
+  SLUICE_TRY(check_free(step));
   return save_run(engine->states(), nullptr, *prepared, saved, parent, step,
                   listener.watch("writing the states of step " + std::to_string(step) + " to " + parent));
 }

@@ -29,8 +29,9 @@ Result<QueueOptions> checkpoint_queue(const Prepared& run);
 /// processes of `world`, which is null where there is one, call it.
 Result<std::string> save_run(States& states, World* world, const Prepared& run, const SavedRun& saved,
                              const std::string& parent, std::uint64_t step, const States::Watch& watch);
-/// bad_request where the directory holds checkpoints of another run, which this one would replace and prune.
-Status check_checkpoints_of(const RunDescription& run, const std::string& parent);
+/// bad_request where the directory holds checkpoints of another run, which this one would replace and prune. `run` is
+/// null where the run has not begun: then any are another's.
+Status check_checkpoints_of(const RunDescription* run, const std::string& parent);
 
 /// The newest checkpoint that the run itself goes on from. bad_request when it is damaged, or another run's.
 Result<Checkpoint> open_saved(const RunDirectory& directory);

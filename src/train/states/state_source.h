@@ -32,7 +32,9 @@ class StateSource {
   /// another shape, lacks it, or has one that is not among them.
   Result<std::vector<std::uint32_t>> tensors(const std::vector<StoredTensor>& wanted) const;
   /// What is not there is zero: moments of a checkpoint of parameters alone, and remainders of bf16 without them.
-  bool has_moments() const { return index_.has(StateKind::exp_avg); }
+  bool has_moments() const { return with_moments_ && index_.has(StateKind::exp_avg); }
+  /// Those that there are count for nothing.
+  void leave_out_moments() { with_moments_ = false; }
   /// Of 8-bit moments: blocks that were encoded anew, since other elements are in them than when they were saved.
   std::uint64_t encoded_blocks() const { return encoded_blocks_; }
   std::uint64_t read_bytes() const { return reader_ == nullptr ? 0 : reader_->read_bytes(); }
@@ -60,6 +62,7 @@ class StateSource {
   StoredFormats formats_;
   QueueOptions queue_;
   PieceIndex index_;
+  bool with_moments_ = true;
   std::unique_ptr<BlockReader> reader_;
   AlignedMemory memory_;       ///< of a window
   std::span<std::byte> data_;  ///< the part of it that the window has

@@ -69,7 +69,7 @@ class States {
   Status copy_out(RankId rank, StateWriter& writer, const std::function<Status(std::uint64_t bytes)>& watch);
   /// Fills the states of the ranks of here, whatever layout and formats the checkpoint has. Every block is verified
   /// before it is used. bad_request, naming tensor or block, when it is another model's, or damaged.
-  Status load_checkpoint(Checkpoint& checkpoint, const QueueOptions& queue, const Watch& watch);
+  Status load_checkpoint(Checkpoint& checkpoint, const QueueOptions& queue, bool with_moments, const Watch& watch);
   RankRange here() const { return here_; }
 
   /// The weights of the ranks of this process in pieces of whole blocks of every state.

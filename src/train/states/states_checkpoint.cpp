@@ -154,8 +154,10 @@ UnitId States::unit_of(const std::string& stored) const {
   return static_cast<UnitId>(found - units.begin());
 }
 
-Status States::load_checkpoint(Checkpoint& checkpoint, const QueueOptions& queue, const Watch& watch) {
+Status States::load_checkpoint(Checkpoint& checkpoint, const QueueOptions& queue, bool with_moments,
+                               const Watch& watch) {
   StateSource source(checkpoint, formats(), queue);
+  if (!with_moments) source.leave_out_moments();
   SLUICE_ASSIGN(const std::vector<std::uint32_t> numbers, source.tensors(tensors()));
   SLUICE_TRY(clear_states(false));
   const ShardMap map = run_.workload.shard_map();

@@ -1,0 +1,209 @@
+// Checkpoints as their users meet them: saved while a run goes on and when it does not, looked at, and begun from.
+#include <algorithm>
+#include <thread>
+
+#include "run_command.h"
+
+namespace sluice {
+namespace {
+
+class CheckpointFilesCommand : public RunCommandTest {
+ protected:
+  std::string room() const { return "--device-memory 32MiB --host-memory 64MiB "; }
+  std::vector<std::string> steps(const std::string& directory) const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path(directory)))
+      if (entry.is_directory()) names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  /// What shows only when data and states are read: then everything is as it was.
+  void expect_refused_at_last(const std::string& arguments, const std::string& what) const {
+    SCOPED_TRACE(arguments);
+    const auto before = everything();
+    const Finished f = sluice(arguments);
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_NE(f.err.find(what), std::string::npos) << f.err;
+    EXPECT_TRUE(before == everything()) << "something was touched";
+  }
+  void expect_same_model(const std::string& a, const std::string& b) const {
+    EXPECT_EQ(read(path(a + "/model.safetensors")), read(path(b + "/model.safetensors"))) << a << ", " << b;
+    EXPECT_FALSE(read(path(a + "/model.safetensors")).empty());
+  }
+};
+
+TEST_F(CheckpointFilesCommand, AreSavedEveryFewStepsAndKeptAsAsked) {
+  const std::string command = options() + room() + "--steps 12 ";
+  ASSERT_EQ(sluice(command + run("plain")).status, 0);
+  ASSERT_EQ(sluice(command + run("run") + "--save-every 5").status, 0);
+  EXPECT_EQ(steps("run/checkpoints"), (std::vector<std::string>{"step-10", "step-5"}));
+  expect_same_model("run", "plain");
+  ASSERT_EQ(sluice(command + run("kept") + "--save-every 2 --keep 2 --checkpoints " + path("there")).status, 0);
+  EXPECT_EQ(steps("there"), (std::vector<std::string>{"step-10", "step-12"}));
+  EXPECT_FALSE(std::filesystem::exists(path("kept/checkpoints")));
+  expect_refused_untouched(command + run("other") + "--save-every 2 --checkpoints " + path("there"), "of another run");
+  expect_refused_untouched(command + "--run none --save-every 2", "nothing of the run is kept");
+  expect_refused_untouched(command + run("other") + "--keep 2", "--save-every N");
+  EXPECT_FALSE(std::filesystem::exists(path("other")));
+}
+
+/// Without a drive a crash would start over.
+TEST_F(CheckpointFilesCommand, AKilledRunGoesOnFromTheLastOne) {
+  const std::string command = options() + room() + "--save-every 7 --keep 1 --steps 200 ";
+  const Finished whole = sluice(command + run("whole"));
+  ASSERT_EQ(whole.status, 0);
+  EXPECT_NE(whole.err.find("a crash would go on from the last checkpoint"), std::string::npos) << whole.err;
+  int killed = 0;
+  for (int turn = 1; turn <= 3; ++turn) {
+    const Finished f = signalled(command + run("run") + (turn > 1 ? "--resume" : ""), "run", "KILL", 20 * turn);
+    killed += f.status == 0 ? 0 : 1;
+  }
+  EXPECT_EQ(killed, 3);
+  const Finished last = sluice("train --resume " + run("run"));
+  ASSERT_EQ(last.status, 0) << last.err;
+  EXPECT_NE(last.err.find("continuing after step "), std::string::npos) << last.err;
+  EXPECT_EQ(lines("run"), lines("whole"));
+  EXPECT_EQ(result("run"), result("whole"));
+}
+
+TEST_F(CheckpointFilesCommand, BeginARunInAnyLayout) {
+  const std::string batches = "train --model llama-tiny --seq 32 --batch 8 --warmup 3 --eval-batches 1 --data " +
+                              path("text") + " --lots 4 --steps 12 " + room();
+  ASSERT_EQ(sluice(batches + run("whole") + "--ranks 2 --save-every 6").status, 0);
+  const std::string restore = "train --restore " + path("whole/checkpoints/step-6") + " " + room();
+  int made = 0;
+  for (const std::string& layout :
+       {std::string(), "--ranks 4 --nvme " + path("nvme"), "--pp 2 --ranks 2 --states nvme --nvme " + path("nvme"),
+        std::string("--ranks 1 --zero 0")}) {
+    SCOPED_TRACE(layout);
+    const std::string name = "run" + std::to_string(made++);
+    const Finished f = sluice(restore + run(name) + layout);
+    ASSERT_EQ(f.status, 0) << f.err;
+    expect_same_model(name, "whole");
+    const std::vector<json> all = lines("whole");
+    EXPECT_EQ(lines(name), std::vector<json>(all.begin() + 6, all.end()));
+  }
+  // Other cuts and formats have other bits.
+  const double loss = json::parse(read(path("whole/result.json")))["eval_loss"];
+  for (const std::string& layout :
+       {std::string("--tp 2 --ranks 4"), std::string("--cp 2 --ranks 2"), std::string("--dtype fp32"),
+        std::string("--moments int8"), std::string("--moments bf16 --micro-batch 2 --lots 1 --ranks 1")}) {
+    SCOPED_TRACE(layout);
+    const std::string name = "run" + std::to_string(made++);
+    const Finished f = sluice(restore + run(name) + layout);
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_NEAR(result(name)["eval_loss"].get<double>(), loss, 5e-3);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+}
+
+TEST_F(CheckpointFilesCommand, ARunThatWasRestoredGoesOnAndIsKilledAsAnyOther) {
+  const std::string command = options() + drive() + "--steps 60 ";
+  ASSERT_EQ(sluice(command + run("whole") + "--save-every 10 --keep 0").status, 0);
+  const std::string restore = "train --restore " + path("whole/checkpoints/step-10") + " " + drive() + run("run");
+  for (int turn = 1; turn <= 2; ++turn)
+    static_cast<void>(signalled(turn == 1 ? restore : "train --resume " + run("run"), "run", "KILL", 10 * turn));
+  expect_refused_untouched(restore, "holds a run already");
+  ASSERT_EQ(sluice("train --resume " + run("run")).status, 0);
+  expect_same_model("run", "whole");
+  std::vector<json> all = lines("whole");
+  EXPECT_EQ(lines("run"), std::vector<json>(all.begin() + 10, all.end()));
+}
+
+TEST_F(CheckpointFilesCommand, WhatCanNotBeRestoredIsRefused) {
+  ASSERT_EQ(sluice(options() + room() + run("whole") + "--steps 6 --save-every 3").status, 0);
+  const std::string restore = "train --restore " + path("whole") + " " + room() + run("run");
+  for (const auto& [option, why] :
+       std::vector<std::pair<std::string, std::string>>{{"--model llama-25m", "is of another model"},
+                                                        {"--seq 64", "which tokens a step takes"},
+                                                        {"--seed 4", "which tokens a step takes"},
+                                                        {"--steps 5", "is of step 6, beyond --steps 5"},
+                                                        {"--init " + path("whole"), "leave out --init"},
+                                                        {"--from-scratch", "leave out --from-scratch"}})
+    expect_refused_untouched(restore + option, why);
+  write("other", read(path("text")) + "more");
+  expect_refused_at_last(restore + "--steps 8 --data " + path("other"), "is not the data that");
+  expect_refused_untouched("train --restore " + path("text") + " " + run("run"), "there is no directory");
+  expect_refused_untouched("train --restore " + path("nvme") + " " + run("run"), "holds no checkpoint");
+  expect_refused_untouched(options() + run("run") + "--reset-optimizer", "add --restore");
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+  // Whatever is damaged, nothing is left of the run that would have begun.
+  const std::string file = "whole/checkpoints/step-6/rank-00000.h5";
+  std::string states = read(path(file));
+  states[states.size() / 2] ^= 1;
+  write(file, states);
+  expect_refused_at_last(restore + "--steps 8", "rank-00000.h5: block ");
+  const Finished f = sluice("checkpoint verify " + path("whole"));
+  EXPECT_EQ(f.status, 2);
+  EXPECT_NE(f.err.find("rank-00000.h5: block "), std::string::npos) << f.err;
+  EXPECT_EQ(sluice("checkpoint verify " + path("whole/checkpoints/step-3")).status, 0);
+  const Finished reset =
+      sluice("train --restore " + path("whole/checkpoints/step-3") + " --reset-optimizer " + room() + run("run"));
+  EXPECT_EQ(reset.status, 0) << reset.err;
+  EXPECT_NE(read(path("run/model.safetensors")), read(path("whole/model.safetensors")));
+}
+
+TEST_F(CheckpointFilesCommand, AreSavedOfARunThatStandsStillAndOfOneThatGoesOn) {
+  const std::string command = options() + drive() + "--steps 80 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  std::string saved;
+  {
+    std::thread other([&] {
+      using namespace std::chrono_literals;
+      while (read(path("run/metrics.jsonl")).find("\"step\":5,") == std::string::npos) std::this_thread::sleep_for(1ms);
+      const std::string line = "export XDG_CACHE_HOME=" + path("cache") + "; " SLUICE_BINARY " checkpoint save " +
+                               path("run") + " " + path("on") + " --json >" + path(".saved");
+      if (std::system(line.c_str()) == 0) saved = read(path(".saved"));
+    });
+    const Finished f = sluice(command + run("run"));
+    EXPECT_EQ(f.status, 0) << f.err;
+    other.join();
+  }
+  expect_same_model("run", "whole");
+  ASSERT_FALSE(saved.empty());
+  const std::int64_t step = json::parse(saved)["step"];
+  EXPECT_GT(step, 4);
+  EXPECT_FALSE(std::filesystem::exists(path("run/save.request")));
+  ASSERT_EQ(sluice("train --restore " + path("on") + " " + drive() + run("restored")).status, 0);
+  expect_same_model("restored", "whole");
+
+  ASSERT_EQ(signalled(command + run("stopped"), "stopped", "TERM").status, 1);
+  const Finished still = sluice("checkpoint save " + path("stopped") + " " + path("still"));
+  ASSERT_EQ(still.status, 0) << still.err;
+  expect_refused_untouched("checkpoint save " + path("stopped") + " " + path("still"), "is there already");
+  expect_refused_untouched("checkpoint save " + path("whole") + " " + path("still"), "the run is complete");
+  expect_refused_untouched("checkpoint save " + path("none") + " " + path("still"), "there is no");
+  ASSERT_EQ(sluice("train --restore " + path("still") + " " + drive() + run("begun")).status, 0);
+  expect_same_model("begun", "whole");
+  ASSERT_EQ(sluice("train --resume " + run("stopped")).status, 0) << "it is as it was";
+  expect_same_model("stopped", "whole");
+  // Of a run that keeps its states in its directory it is a copy.
+  ASSERT_EQ(signalled(options() + room() + "--steps 400 " + run("host"), "host", "TERM").status, 1);
+  ASSERT_EQ(sluice("checkpoint save " + path("host") + " " + path("copied")).status, 0);
+  EXPECT_EQ(sluice("checkpoint verify " + path("copied")).status, 0);
+}
+
+TEST_F(CheckpointFilesCommand, AreListedInspectedAndPruned) {
+  ASSERT_EQ(sluice(options() + room() + run("run") + "--steps 9 --save-every 3 --ranks 2").status, 0);
+  const json listed = json::parse(sluice("checkpoint list --json " + path("run")).out);
+  ASSERT_EQ(listed.size(), 3u);
+  EXPECT_EQ(listed[2]["step"], 9);
+  EXPECT_EQ(listed[2]["latest"], true);
+  EXPECT_GT(listed[0]["bytes"].get<std::uint64_t>(), 1u << 20);
+  const json seen = json::parse(sluice("checkpoint inspect --json " + path("run/checkpoints/step-3")).out);
+  EXPECT_EQ(seen["step"], 3);
+  EXPECT_EQ(seen["files"].size(), 2u);
+  EXPECT_EQ(seen["tensors"].size(), 39u);
+  EXPECT_EQ(seen["run"]["config"]["ranks"], 2);
+  const Finished text = sluice("checkpoint inspect --tensors " + path("run/checkpoints"));
+  EXPECT_NE(text.out.find("tensor   model.embed_tokens.weight [256, 128]"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("layout   2 ranks: pp 1 x dp 2 x cp 1 x tp 1"), std::string::npos) << text.out;
+  EXPECT_EQ(sluice("checkpoint prune --keep 2 " + path("run")).status, 0);
+  EXPECT_EQ(steps("run/checkpoints"), (std::vector<std::string>{"step-6", "step-9"}));
+  expect_refused_untouched("checkpoint prune --keep 0 " + path("run"), "--keep");
+  expect_refused_untouched("checkpoint list " + path("none"), "No such file");
+  expect_refused_untouched("checkpoint verify " + path("none"), "there is no directory");
+}
+
+}  // namespace
+}  // namespace sluice
