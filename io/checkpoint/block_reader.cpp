@@ -24,6 +24,20 @@ Result<std::unique_ptr<BlockReader>> BlockReader::create(Checkpoint& checkpoint,
 
 BlockReader::~BlockReader() = default;
 
+/// One that is free, or else a new one, whose memory free ones of other sizes make room for.
+std::unique_ptr<BlockReader::Block> BlockReader::block_of(std::uint64_t bytes) {
+  const auto fits = std::find_if(free_.begin(), free_.end(), [&](const auto& b) { return b->memory.bytes() == bytes; });
+  if (fits != free_.end()) {
+    std::unique_ptr<Block> block = std::move(*fits);
+    free_.erase(fits);
+    return block;
+  }
+  for (std::uint64_t room = 0; room < bytes && !free_.empty(); free_.pop_back()) room += free_.back()->memory.bytes();
+  auto block = std::make_unique<Block>();
+  block->memory = AlignedMemory(bytes);
+  return block;
+}
+
 Status BlockReader::want(const BlockId& id) {
   std::unique_ptr<Block>& place = blocks_[id];
   if (place != nullptr) {
@@ -33,14 +47,8 @@ Status BlockReader::want(const BlockId& id) {
   const StoredState& s = stored(id);
   const std::uint64_t offset = id.block * s.block_bytes,
                       bytes = std::min<std::uint64_t>(s.block_bytes, s.bytes - offset);
-  const auto fits = std::find_if(free_.begin(), free_.end(), [&](const auto& b) { return b->memory.bytes() >= bytes; });
-  if (fits != free_.end()) {
-    place = std::move(*fits);
-    free_.erase(fits);
-  } else {
-    place = std::make_unique<Block>();
-    place->memory = AlignedMemory(s.block_bytes);
-  }
+  place = block_of(s.block_bytes);
+  held_bytes_ += s.block_bytes;
   Block& block = *place;
   block.id = id;
   block.wanted = 1;
@@ -83,6 +91,7 @@ Result<std::span<const std::byte>> BlockReader::get(const BlockId& id) {
 void BlockReader::release(const BlockId& id) {
   const auto found = blocks_.find(id);
   if (--found->second->wanted > 0) return;
+  held_bytes_ -= found->second->memory.bytes();
   // What is in flight keeps its memory until it is over.
   (found->second->done ? free_ : given_up_).push_back(std::move(found->second));
   blocks_.erase(found);

@@ -20,7 +20,7 @@ struct BlockId {
   auto operator<=>(const BlockId&) const = default;
 };
 
-/// One thread. Memory is taken block by block and kept for the next ones.
+/// One thread. Memory is taken block by block and kept for the next ones; it is never more than what was held at once.
 class BlockReader {
  public:
   /// Of these files of the checkpoint, which outlives it; they are opened here. Of `queue` files and buffers are filled
@@ -39,7 +39,8 @@ class BlockReader {
   /// As often as it was wanted.
   void release(const BlockId& id);
 
-  std::size_t held() const { return blocks_.size(); }
+  /// Of the blocks that are wanted, each as long as the longest of its state.
+  std::uint64_t held_bytes() const { return held_bytes_; }
   std::uint64_t read_bytes() const { return queue_->counters().read_bytes; }
 
  private:
@@ -55,11 +56,13 @@ class BlockReader {
     return checkpoint_.manifest().files[id.file].units[id.unit].states[id.state];
   }
   Status reap();
+  std::unique_ptr<Block> block_of(std::uint64_t bytes);
 
   Checkpoint& checkpoint_;
   std::vector<std::uint32_t> queue_file_;  ///< by file of the checkpoint
   std::map<BlockId, std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Block>> free_, given_up_;
+  std::uint64_t held_bytes_ = 0;
   std::unique_ptr<IoQueue> queue_;  ///< goes first: nothing is in flight when what it reads into does
 };
 

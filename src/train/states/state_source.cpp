@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <deque>
 #include <map>
 
 #include "sluice/adamw.h"
@@ -13,10 +12,6 @@
 
 namespace sluice {
 namespace {
-
-/// Blocks that are held, or on their way, before another window is planned: what memory does, and no more than keeps a
-/// drive at work.
-constexpr std::uint64_t ahead_bytes_max = 64u << 20;
 
 bool is_moment(StateKind kind) { return kind == StateKind::exp_avg || kind == StateKind::exp_avg_sq; }
 
@@ -31,7 +26,6 @@ struct StateSource::Planned {
   std::vector<StateCopy> copies;      ///< of the state, or of what it is made from
   std::vector<StateCopy> remainders;  ///< in the order of copies, where fp32 is made from bf16
   std::vector<BlockId> blocks;        ///< each once
-  std::uint64_t bytes = 0;            ///< of the blocks
 };
 
 /// Blocks of a window that are there.
@@ -57,8 +51,13 @@ struct StateSource::Fetched {
   }
 };
 
-StateSource::StateSource(Checkpoint& checkpoint, const StoredFormats& formats, QueueOptions queue)
-    : checkpoint_(checkpoint), formats_(formats), queue_(std::move(queue)), index_(checkpoint.manifest()) {}
+StateSource::StateSource(Checkpoint& checkpoint, const StoredFormats& formats, QueueOptions queue,
+                         std::uint64_t ahead_bytes)
+    : checkpoint_(checkpoint),
+      formats_(formats),
+      queue_(std::move(queue)),
+      index_(checkpoint.manifest()),
+      ahead_bytes_(ahead_bytes) {}
 
 StateSource::~StateSource() = default;
 
@@ -91,12 +90,40 @@ Status StateSource::open_reader() {
   return success();
 }
 
-Status StateSource::want(const StateWindow& window, Planned& planned) {
+/// Appends the blocks that the copy is made from, each once where `blocks` has none.
+void StateSource::add_blocks(const StateCopy& copy, std::vector<BlockId>& blocks) const {
+  const StoredUnit& unit = checkpoint_.manifest().files[copy.file].units[copy.unit];
+  const StoredState& state = unit.states[copy.state];
+  const MomentLayout moments = layout_of(checkpoint_.manifest().formats);
+  const auto add = [&](std::uint64_t begin, std::uint64_t end) {
+    for (std::uint64_t b = begin / state.block_bytes; b * state.block_bytes < end; ++b)
+      blocks.push_back({copy.file, copy.unit, copy.state, b});
+  };
+  for (std::uint64_t row = 0; row < copy.rows; ++row) {
+    const std::uint64_t first = copy.from + row * copy.from_stride, last = first + copy.columns - 1;
+    if (is_moment(state.kind) && moments.format == MomentFormat::int8) {
+      // Codes with all scales of their groups.
+      const std::uint64_t group = moments.group_numel;
+      const std::uint64_t end = std::min(unit.numel, (last / group + 1) * group);
+      add(moments.bytes(first / group * group), moments.bytes(end));
+    } else {
+      const std::uint64_t size = state.bytes / unit.numel;
+      add(first * size, (last + 1) * size);
+    }
+    // Rows of a block are many.
+    if (row % 64 == 63 || row + 1 == copy.rows) {
+      std::sort(blocks.begin(), blocks.end());
+      blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+    }
+  }
+}
+
+StateSource::Planned StateSource::plan(const StateWindow& window) const {
+  Planned planned;
   planned.window = window;
   std::vector<TensorPiece> pieces;
   for (const TensorPiece& piece : *window.pieces) clip_piece(piece, window.first, window.numel, pieces);
   const Dtype from = checkpoint_.manifest().formats.parameters;
-  const bool split = index_.has(StateKind::remainder);
   const auto find = [&](StateKind kind, std::vector<StateCopy>& copies) {
     for (const TensorPiece& piece : pieces) index_.find(kind, piece, copies);
   };
@@ -104,43 +131,21 @@ Status StateSource::want(const StateWindow& window, Planned& planned) {
     if (has_moments()) find(window.kind, planned.copies);
   } else if (window.kind == StateKind::parameter || from == Dtype::f32) {
     find(StateKind::parameter, planned.copies);
-    if (from == Dtype::bf16 && formats_.parameters == Dtype::f32 && split)
+    if (from == Dtype::bf16 && formats_.parameters == Dtype::f32 && has_remainders())
       find(StateKind::remainder, planned.remainders);
-  } else if (split) {
+  } else if (has_remainders()) {
     find(StateKind::remainder, planned.copies);
   }
-  const MomentLayout moments = layout_of(checkpoint_.manifest().formats);
   for (const std::vector<StateCopy>* const copies : {&planned.copies, &planned.remainders})
-    for (const StateCopy& copy : *copies) {
-      const StoredUnit& unit = checkpoint_.manifest().files[copy.file].units[copy.unit];
-      const StoredState& state = unit.states[copy.state];
-      const auto add = [&](std::uint64_t begin, std::uint64_t end) {
-        for (std::uint64_t b = begin / state.block_bytes; b * state.block_bytes < end; ++b)
-          planned.blocks.push_back({copy.file, copy.unit, copy.state, b});
-      };
-      for (std::uint64_t row = 0; row < copy.rows; ++row) {
-        const std::uint64_t first = copy.from + row * copy.from_stride, last = first + copy.columns - 1;
-        if (is_moment(state.kind) && moments.format == MomentFormat::int8) {
-          // Codes with all scales of their groups.
-          const std::uint64_t group = moments.group_numel;
-          const std::uint64_t end = std::min(unit.numel, (last / group + 1) * group);
-          add(moments.bytes(first / group * group), moments.bytes(end));
-        } else {
-          const std::uint64_t size = state.bytes / unit.numel;
-          add(first * size, (last + 1) * size);
-        }
-        // Rows of a block are many.
-        if (row % 64 == 63 || row + 1 == copy.rows) {
-          std::sort(planned.blocks.begin(), planned.blocks.end());
-          planned.blocks.erase(std::unique(planned.blocks.begin(), planned.blocks.end()), planned.blocks.end());
-        }
-      }
-    }
-  for (const BlockId& id : planned.blocks) {
-    planned.bytes += checkpoint_.manifest().files[id.file].units[id.unit].states[id.state].block_bytes;
-    SLUICE_TRY(reader_->want(id));
-  }
-  return success();
+    for (const StateCopy& copy : *copies) add_blocks(copy, planned.blocks);
+  return planned;
+}
+
+std::uint64_t StateSource::block_bytes(const StateWindow& window) const {
+  std::uint64_t bytes = 0;
+  for (const BlockId& id : plan(window).blocks)
+    bytes += checkpoint_.manifest().files[id.file].units[id.unit].states[id.state].block_bytes;
+  return bytes;
 }
 
 /// fp32 values of a state of the checkpoint.
@@ -306,25 +311,46 @@ Status StateSource::make(Planned& planned) {
   return success();
 }
 
-Status StateSource::scan(const Next& next, const Visit& visit) {
+Status StateSource::begin(Next next) {
   if (reader_ == nullptr) SLUICE_TRY(open_reader());
-  std::deque<Planned> ahead;
-  std::uint64_t bytes = 0;
-  for (bool more = true;;) {
-    while (more && (ahead.empty() || bytes < ahead_bytes_max)) {
-      const std::optional<StateWindow> window = next();
-      more = window.has_value();
-      if (!more) break;
-      SLUICE_TRY(want(*window, ahead.emplace_back()));
-      bytes += ahead.back().bytes;
+  for (const auto& planned : ahead_)
+    for (const BlockId& id : planned->blocks) reader_->release(id);
+  ahead_.clear();
+  next_ = std::move(next);
+  return success();
+}
+
+/// One window at least, and as many as memory does for.
+Status StateSource::plan_ahead() {
+  while (next_ && (ahead_.empty() || reader_->held_bytes() < ahead_bytes_)) {
+    const std::optional<StateWindow> window = next_();
+    if (!window) {
+      next_ = nullptr;
+      return success();
     }
-    if (ahead.empty()) return success();
-    Planned& first = ahead.front();
-    SLUICE_TRY(make(first));
-    SLUICE_TRY(visit(first.window, data_));
-    for (const BlockId& id : first.blocks) reader_->release(id);
-    bytes -= first.bytes;
-    ahead.pop_front();
+    const Planned& planned = *ahead_.emplace_back(std::make_unique<Planned>(plan(*window)));
+    for (const BlockId& id : planned.blocks) SLUICE_TRY(reader_->want(id));
+  }
+  return success();
+}
+
+Result<std::optional<StateSource::Taken>> StateSource::take() {
+  SLUICE_TRY(plan_ahead());
+  if (ahead_.empty()) return std::optional<Taken>();
+  Planned& first = *ahead_.front();
+  SLUICE_TRY(make(first));
+  const Taken taken{first.window, data_};
+  for (const BlockId& id : first.blocks) reader_->release(id);
+  ahead_.pop_front();
+  return std::optional<Taken>(taken);
+}
+
+Status StateSource::scan(Next next, const Visit& visit) {
+  SLUICE_TRY(begin(std::move(next)));
+  for (;;) {
+    SLUICE_ASSIGN(const std::optional<Taken> taken, take());
+    if (!taken) return success();
+    SLUICE_TRY(visit(taken->window, taken->data));
   }
 }
 

@@ -2,6 +2,7 @@
 // while one is put together the blocks of the next ones are read.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,8 +25,14 @@ struct StateWindow {
 
 class StateSource {
  public:
-  /// Of the checkpoint, which outlives it, in these formats. Of `queue` files and buffers are filled in here.
-  StateSource(Checkpoint& checkpoint, const StoredFormats& formats, QueueOptions queue);
+  /// Blocks that are held, or on their way, before another window is planned: what memory does, and no more than keeps
+  /// a drive at work.
+  static constexpr std::uint64_t ahead_bytes_default = 64u << 20;
+
+  /// Of the checkpoint, which outlives it, in these formats. Of `queue` files and buffers are filled in here. Blocks
+  /// take at most `ahead_bytes` and those of one window.
+  StateSource(Checkpoint& checkpoint, const StoredFormats& formats, QueueOptions queue,
+              std::uint64_t ahead_bytes = ahead_bytes_default);
   ~StateSource();
 
   /// The number of each of these tensors in the checkpoint. bad_request, naming the tensor, where the checkpoint has
@@ -35,23 +42,37 @@ class StateSource {
   bool has_moments() const { return with_moments_ && index_.has(StateKind::exp_avg); }
   /// Those that there are count for nothing.
   void leave_out_moments() { with_moments_ = false; }
+  bool has_remainders() const { return index_.has(StateKind::remainder); }
   /// Of 8-bit moments: blocks that were encoded anew, since other elements are in them than when they were saved.
   std::uint64_t encoded_blocks() const { return encoded_blocks_; }
   std::uint64_t read_bytes() const { return reader_ == nullptr ? 0 : reader_->read_bytes(); }
 
-  /// Calls `visit` with the bytes of the windows that `next` names, in order; what no piece has is zero. `next` is some
-  /// windows ahead, and empty after the last. Pieces have the tensors' numbers in the checkpoint. Errors as
-  /// BlockReader's.
+  /// Names windows in order, and is empty after the last. It is some windows ahead of what is taken. Pieces have the
+  /// tensors' numbers in the checkpoint.
   using Next = std::function<std::optional<StateWindow>()>;
+  /// What take() gives from now on. What was begun before is over.
+  Status begin(Next next);
+  struct Taken {
+    StateWindow window;
+    std::span<const std::byte> data;  ///< until the next call; what no piece has is zero
+  };
+  /// Empty after the last. Errors as BlockReader's.
+  Result<std::optional<Taken>> take();
+  /// All of them.
   using Visit = std::function<Status(const StateWindow& window, std::span<const std::byte> data)>;
-  Status scan(const Next& next, const Visit& visit);
+  Status scan(Next next, const Visit& visit);
+
+  /// Of the blocks that the window is made of: nothing is read.
+  std::uint64_t block_bytes(const StateWindow& window) const;
 
  private:
   /// A window with where its elements come from.
   struct Planned;
   struct Fetched;
   Status open_reader();
-  Status want(const StateWindow& window, Planned& planned);
+  Planned plan(const StateWindow& window) const;
+  void add_blocks(const StateCopy& copy, std::vector<BlockId>& blocks) const;
+  Status plan_ahead();
   Status make(Planned& planned);
   void make_parameters(const Planned& planned, const Fetched& fetched);
   void make_moments(const Planned& planned, const Fetched& fetched);
@@ -63,9 +84,12 @@ class StateSource {
   QueueOptions queue_;
   PieceIndex index_;
   bool with_moments_ = true;
+  std::uint64_t ahead_bytes_;
   std::unique_ptr<BlockReader> reader_;
-  AlignedMemory memory_;       ///< of a window
-  std::span<std::byte> data_;  ///< the part of it that the window has
+  Next next_;                                   ///< none when there are no more
+  std::deque<std::unique_ptr<Planned>> ahead_;  ///< their blocks are wanted
+  AlignedMemory memory_;                        ///< of a window
+  std::span<std::byte> data_;                   ///< the part of it that the window has
   std::vector<float> values_;
   std::uint64_t encoded_blocks_ = 0;
 };
