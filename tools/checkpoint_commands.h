@@ -21,5 +21,9 @@ void add_checkpoint_list(CLI::App& checkpoint, Outcome& outcome);
 void add_checkpoint_prune(CLI::App& checkpoint, Outcome& outcome);
 /// What a checkpoint holds, as `sluice checkpoint inspect` prints it.
 Status inspect_checkpoint(const std::string& path, bool tensors, bool json);
+void add_checkpoint_export(CLI::App& checkpoint, Outcome& outcome);
+void add_checkpoint_import(CLI::App& checkpoint, Outcome& outcome);
+void add_checkpoint_reshape(CLI::App& checkpoint, Outcome& outcome);
+void add_checkpoint_diff(CLI::App& checkpoint, Outcome& outcome);
 
 }  // namespace sluice::tools

@@ -7,9 +7,7 @@
 #include "sluice/size.h"
 #include "src/train/states/export_run.h"
 #include "tools/checkpoint_commands.h"
-#include "tools/commands.h"
 #include "tools/run_options.h"
-#include "tools/terminal.h"
 #include "tools/values.h"
 
 namespace sluice::tools {
@@ -160,6 +158,8 @@ void add_checkpoint(CLI::App& app, Outcome& outcome) {
   add_checkpoint_verify(*checkpoint, outcome);
   add_export(*checkpoint, outcome);
   add_checkpoint_prune(*checkpoint, outcome);
+  add_checkpoint_reshape(*checkpoint, outcome);
+  add_checkpoint_diff(*checkpoint, outcome);
 }
 
 }  // namespace sluice::tools

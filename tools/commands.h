@@ -19,6 +19,8 @@ class Outcome {
   void finish(const std::string& command, const Status& result);
   /// The same of a process whose end is not that of the others: it says so itself.
   void finish_alone(const std::string& command, const Error& error);
+  /// Of a comparison that was done, and has said what differs.
+  void differs() { status_ = 1; }
 
  private:
   int status_ = 0;

@@ -1,0 +1,225 @@
+#include "src/train/states/reshape_checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
+
+#include "sluice/size.h"
+#include "src/train/states/save_checkpoint.h"
+#include "src/train/states/state_pieces.h"
+#include "src/train/states/state_source.h"
+#include "src/train/states/write_ring.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t window_bytes = state_window_numel * 4;  ///< of the widest format
+constexpr std::uint64_t program_bytes = 48u << 20;              ///< with a manifest and what HDF5 keeps
+constexpr std::uint64_t converting_bytes = 4 * window_bytes;    ///< StateSource's window, and what it is made from
+constexpr std::size_t buffers_min = 6;
+
+/// Files that are written side by side: the parts of one shard, which all have the same units.
+using Group = std::span<StoredFile>;
+
+/// The windows of a group's states: all parts of one, then the next state, then the next elements.
+class GroupWindows {
+ public:
+  struct Place {
+    std::size_t unit = 0, state = 0, part = 0;
+    std::uint64_t first = 0, numel = 0;
+  };
+  explicit GroupWindows(Group group) : group_(group) {}
+  /// Empty after the last.
+  std::optional<Place> next() {
+    if (at_.unit == group_.front().units.size()) return std::nullopt;
+    const StoredUnit& unit = group_.front().units[at_.unit];
+    at_.numel = std::min(state_window_numel, unit.numel - at_.first);
+    const Place place = at_;
+    if (++at_.part < group_.size()) return place;
+    at_.part = 0;
+    if (++at_.state < unit.states.size()) return place;
+    at_.state = 0;
+    if ((at_.first += at_.numel) < unit.numel) return place;
+    at_.first = 0;
+    ++at_.unit;
+    return place;
+  }
+
+ private:
+  Group group_;
+  Place at_;
+};
+
+class Reshaping {
+ public:
+  Reshaping(Checkpoint& from, const ReshapeRequest& request, const std::function<Status(double)>& watch)
+      : from_(from), request_(request), watch_(watch) {}
+
+  Result<ReshapeResult> run();
+
+ private:
+  Status plan();
+  Status check_memory();
+  Result<std::string> described_model() const;
+  Status write_group(const std::string& directory, StateSource& source, Group group);
+  std::vector<Group> groups();
+  /// The pieces of a group's units, by part and unit, with the tensors' numbers in the source.
+  using Pieces = std::vector<std::vector<std::vector<TensorPiece>>>;
+  Pieces pieces_of(Group group) const;
+  std::size_t buffers() const { return request_.degrees.tensor + buffers_min; }
+  std::uint64_t fixed_bytes() const { return program_bytes + converting_bytes + buffers() * window_bytes; }
+
+  Checkpoint& from_;
+  const ReshapeRequest& request_;
+  const std::function<Status(double)>& watch_;
+  Manifest to_;
+  std::vector<std::uint32_t> numbers_;  ///< of the tensors, in the source
+  std::uint64_t ahead_bytes_ = 0, done_bytes_ = 0, all_bytes_ = 0;
+};
+
+std::vector<Group> Reshaping::groups() {
+  std::vector<Group> groups;
+  const std::size_t parts = request_.degrees.tensor;
+  for (std::size_t f = 0; f < to_.files.size(); f += parts)
+    if (!to_.files[f].units.empty()) groups.emplace_back(to_.files.data() + f, parts);
+  return groups;
+}
+
+Reshaping::Pieces Reshaping::pieces_of(Group group) const {
+  Pieces all;
+  for (const StoredFile& file : group) {
+    auto& units = all.emplace_back();
+    for (const StoredUnit& unit : file.units) {
+      units.push_back(unit.pieces);
+      for (TensorPiece& piece : units.back()) piece.tensor = numbers_[piece.tensor];
+    }
+  }
+  return all;
+}
+
+/// The configuration with the dtype that its weights now have.
+Result<std::string> Reshaping::described_model() const {
+  const std::string& text = from_.manifest().model;
+  if (to_.formats.parameters == from_.manifest().formats.parameters) return text;
+  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (!json.is_object()) return bad_request(from_.path() + ": its model is not a JSON object");
+  json["torch_dtype"] = to_.formats.parameters == Dtype::bf16 ? "bfloat16" : "float32";
+  return json.dump();
+}
+
+/// What is to be written, and whether that can be done.
+Status Reshaping::plan() {
+  const Manifest& from = from_.manifest();
+  SLUICE_ASSIGN(const ModelSpec model, model_of(from_));
+  SLUICE_TRY(check_degrees(model, request_.degrees));
+  to_.step = from.step;
+  to_.run = from.run;
+  to_.formats = from.formats;
+  to_.formats.parameters = request_.parameters.value_or(from.formats.parameters);
+  to_.formats.moments = request_.moments.value_or(from.formats.moments);
+  if (to_.formats.moments != from.formats.moments)
+    to_.formats.moment_group_numel = MomentLayout::of(to_.formats.moments, state_window_numel).group_numel;
+  SLUICE_ASSIGN(to_.model, described_model());
+  to_.tensors = stored_tensors(model);
+  const StateSource source(from_, to_.formats, {});
+  SLUICE_ASSIGN(numbers_, source.tensors(to_.tensors));
+  const bool with_remainders = from.formats.parameters == Dtype::f32 || source.has_remainders();
+  to_.files = files_of_layout(model, request_.degrees, to_.formats,
+                              state_kinds(to_.formats, with_remainders, source.has_moments()));
+  all_bytes_ = to_.state_bytes();
+  SLUICE_TRY(check_memory());
+  return check_checkpoint_room(request_.parent, all_bytes_);
+}
+
+/// What is left for blocks of the source must have those of any one window: beyond that it is read ahead.
+Status Reshaping::check_memory() {
+  const StateSource source(from_, to_.formats, {});
+  std::uint64_t most = 0;
+  for (const Group group : groups()) {
+    const Pieces pieces = pieces_of(group);
+    GroupWindows windows(group);
+    while (const auto w = windows.next()) {
+      const StateKind kind = group[w->part].units[w->unit].states[w->state].kind;
+      most = std::max(most, source.block_bytes({&pieces[w->part][w->unit], kind, w->first, w->numel, 0}));
+    }
+  }
+  const std::uint64_t needed = fixed_bytes() + most;
+  if (request_.memory_bytes < needed)
+    return bad_request("--host-memory " + format_bytes(request_.memory_bytes) + " is too little for this: it takes " +
+                       format_bytes(needed) + "; give at least that");
+  ahead_bytes_ = request_.memory_bytes - needed;
+  return success();
+}
+
+Status Reshaping::write_group(const std::string& directory, StateSource& source, Group group) {
+  WriteRing ring(buffers(), window_bytes);
+  std::vector<std::unique_ptr<StateWriter>> writers;
+  Manifest described = to_;  // of no files yet
+  described.files.clear();
+  for (const StoredFile& file : group) {
+    SLUICE_ASSIGN(auto writer, StateWriter::create(directory, described, file, request_.writes));
+    writers.push_back(std::move(writer));
+  }
+  const Pieces pieces = pieces_of(group);
+  GroupWindows ahead(group), windows(group);
+  const auto next = [&]() -> std::optional<StateWindow> {
+    const auto w = ahead.next();
+    if (!w) return std::nullopt;
+    return StateWindow{&pieces[w->part][w->unit], group[w->part].units[w->unit].states[w->state].kind, w->first,
+                       w->numel, 0};
+  };
+  const auto write = [&](const StateWindow& window, std::span<const std::byte> data) -> Status {
+    const auto w = windows.next();
+    SLUICE_ASSIGN(std::byte* const memory, ring.take());
+    std::memcpy(memory, data.data(), data.size());
+    SLUICE_TRY(ring.write(*writers[w->part], w->unit, w->state, stored_bytes(to_.formats, window.kind, window.first),
+                          data.size()));
+    done_bytes_ += data.size();
+    return watch_ ? watch_(static_cast<double>(done_bytes_) / static_cast<double>(all_bytes_)) : success();
+  };
+  SLUICE_TRY(source.scan(next, write));
+  SLUICE_TRY(ring.finish());
+  for (std::size_t part = 0; part < group.size(); ++part) {
+    SLUICE_ASSIGN(group[part], writers[part]->close());
+  }
+  return success();
+}
+
+Result<ReshapeResult> Reshaping::run() {
+  SLUICE_TRY(plan());
+  SLUICE_ASSIGN(NewCheckpoint made, NewCheckpoint::create(request_.parent, to_.step));
+  StateSource source(from_, to_.formats, request_.reads, ahead_bytes_);
+  for (const Group group : groups()) SLUICE_TRY(write_group(made.directory(), source, group));
+  std::erase_if(to_.files, [](const StoredFile& file) { return file.units.empty(); });
+  SLUICE_TRY(made.publish(to_));
+  ReshapeResult result;
+  result.path = made.path();
+  result.step = to_.step;
+  result.files = to_.files.size();
+  result.state_bytes = all_bytes_;
+  result.read_bytes = source.read_bytes();
+  result.formats = to_.formats;
+  result.has_moments = source.has_moments();
+  result.encoded_blocks = source.encoded_blocks();
+  const MomentFormat before = from_.manifest().formats.moments, now = to_.formats.moments;
+  const bool widened = now == MomentFormat::f32;  // has every value that the others have
+  result.exact = !result.has_moments || widened || (before == now && result.encoded_blocks == 0);
+  return result;
+}
+
+}  // namespace
+
+Result<ModelSpec> model_of(const Checkpoint& checkpoint) {
+  SLUICE_ASSIGN(const ModelConfig config, parse_hf_config(checkpoint.manifest().model, checkpoint.path()));
+  return build_model(config);
+}
+
+Result<ReshapeResult> reshape_checkpoint(Checkpoint& from, const ReshapeRequest& request,
+                                         const std::function<Status(double)>& watch) {
+  return Reshaping(from, request, watch).run();
+}
+
+}  // namespace sluice
