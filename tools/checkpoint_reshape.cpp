@@ -59,13 +59,12 @@ Status reshape(Options options) {
     print_json(options, *result);
     return success();
   }
-  std::printf("%s: step %llu for %u ranks, %s in %llu files, %s parameters%s; %s\n", result->path.c_str(),
-              static_cast<unsigned long long>(result->step), options.to.degrees.ranks(),
-              format_bytes(result->state_bytes).c_str(), static_cast<unsigned long long>(result->files),
-              dtype_name(result->formats.parameters),
-              result->has_moments
-                  ? (std::string(" and ") + moment_format_name(result->formats.moments) + " moments").c_str()
-                  : " alone",
+  const unsigned ranks = options.to.degrees.ranks();
+  const std::string moments =
+      result->has_moments ? std::string(" and ") + moment_format_name(result->formats.moments) + " moments" : " alone";
+  std::printf("%s: step %llu for %u %s, %s, %s parameters%s; %s\n", result->path.c_str(),
+              static_cast<unsigned long long>(result->step), ranks, ranks == 1 ? "rank" : "ranks",
+              format_bytes(result->state_bytes).c_str(), dtype_name(result->formats.parameters), moments.c_str(),
               exactness(*result).c_str());
   return success();
 }

@@ -96,6 +96,12 @@ std::optional<std::uint64_t> step_of_name(const std::string& name) {
   return step;
 }
 
+bool is_checkpoint(const std::string& path) {
+  if (is_there(path + "/" + manifest_name) || is_there(path + "/" + latest_name)) return true;
+  const auto all = list_checkpoints(path);
+  return all.ok() && !all->empty();
+}
+
 Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint64_t step, bool replace) {
   std::error_code error;
   fs::create_directories(parent, error);

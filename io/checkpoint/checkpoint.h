@@ -73,6 +73,8 @@ class Checkpoint {
 
 /// Manifest::model of a checkpoint. Errors as Checkpoint::open's.
 Result<std::string> checkpoint_model(const std::string& path);
+/// Whether Checkpoint::open would find one there, whole or not: a manifest, LATEST, or a directory step-N.
+bool is_checkpoint(const std::string& path);
 
 struct ListedCheckpoint {
   std::string path;

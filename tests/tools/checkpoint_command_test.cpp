@@ -15,7 +15,8 @@
 #include "sluice/half.h"
 #include "src/model/model.h"
 #include "src/train/states/export.h"
-#include "src/train/states/export_run.h"
+#include "src/train/states/export_weights.h"
+#include "src/train/states/stored_weights.h"
 
 namespace sluice {
 namespace {
@@ -433,7 +434,7 @@ TEST_F(CheckpointCommand, AnExportThatIsStoppedLeavesNothing) {
     ASSERT_TRUE(weights.ok()) << weights.error().message;
     ExportOptions options;
     options.directory = path("model");
-    const auto stopped = export_run(**weights, options, listener);
+    const auto stopped = export_weights(**weights, options, listener);
     ASSERT_FALSE(stopped.ok());
     EXPECT_EQ(stopped.error().code, ErrorCode::cancelled);
     EXPECT_TRUE(before == everything());

@@ -163,12 +163,18 @@ Result<std::string> config_with_companions(const ModelConfig& model, Dtype dtype
   for (const char* field : token_fields) config[field] = nullptr;
   if (!source.empty() && is_there(source + "/" + config_file)) {
     SLUICE_ASSIGN(const Json began, read_object(source + "/" + config_file, config_bytes_max));
-    for (const char* field : token_fields)
-      if (began.contains(field)) config[field] = began[field];
-    if (began.contains(tokenizer_field)) config[tokenizer_field] = began[tokenizer_field];
+    config.update(special_tokens_of(began));
   }
   config.update(marks);
   return config.dump(2) + "\n";
+}
+
+Json special_tokens_of(const Json& config) {
+  Json tokens = Json::object();
+  for (const char* field : token_fields)
+    if (config.contains(field)) tokens[field] = config[field];
+  if (config.contains(tokenizer_field)) tokens[tokenizer_field] = config[tokenizer_field];
+  return tokens;
 }
 
 Result<std::vector<std::string>> write_companions(const std::string& source, const std::string& directory,

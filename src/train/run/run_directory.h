@@ -57,6 +57,9 @@ struct RunDescription {
   std::vector<RunChange> changes;  ///< from which steps on it was as `config`, and how before
 };
 
+/// Where a run in that directory keeps copies of what lay beside the model that it began from.
+inline std::string companions_of_run(const std::string& directory) { return directory + "/" + began_from; }
+
 /// Move-only. Locked against other processes from open or begin until destroyed, but where it was only looked at.
 class RunDirectory {
  public:
@@ -99,7 +102,7 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string commit_path(RankId rank) const { return path_ + "/commit." + std::to_string(rank); }
   std::string saved_path() const { return path_ + "/saved"; }  ///< directory of checkpoints
-  std::string companions() const { return path_ + "/" + began_from; }
+  std::string companions() const { return companions_of_run(path_); }
   bool has_commits() const;
   /// The newest checkpoint that the run goes on from, be it saved when it stopped, or one of those that it saves every
   /// few steps. Of a durable run: one that is there while it is laid out otherwise. Empty: none.

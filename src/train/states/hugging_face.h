@@ -15,11 +15,12 @@ namespace sluice {
 
 class HuggingFaceWeights {
  public:
-  /// `directory`: model.safetensors or its sharded index. The tensors must be those of the model, with their shapes:
+  /// `directory`: model.safetensors or its sharded index; or one of such files. The tensors must be those of the model, with their shapes:
   /// bad_request otherwise, before anything is written. Only headers are read; of a tied model that stores its head too
   /// also both matrices, which must be equal. `model` outlives it.
   static Result<HuggingFaceWeights> open(const std::string& directory, const ModelSpec& model);
   std::size_t file_count() const { return file_.files().size(); }
+  bool all_stored_as(Dtype dtype) const;
 
  private:
   friend class WeightStream;
@@ -30,7 +31,6 @@ class HuggingFaceWeights {
     Dtype dtype = Dtype::f32;
   };
   std::uint64_t element_bytes_max() const;
-  bool all_stored_as(Dtype dtype) const;
 
   SafeTensors file_;
   std::vector<std::vector<Source>> units_;  ///< in the order of the model's

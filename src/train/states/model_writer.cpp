@@ -1,29 +1,25 @@
 #include "src/train/states/model_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "io/files/publish.h"
 
 namespace sluice {
-namespace {
 
-constexpr const char* index_name = "model.safetensors.index.json";
-
-std::string shard_name(std::size_t number, std::size_t count) {
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number, count);
-  return count == 1 ? "model.safetensors" : name;
+std::string ModelWriter::shard_name(std::size_t number) const {
+  if (shards_.size() == 1) return base_ + ".safetensors";
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", base_, number, shards_.size());
 }
 
-}  // namespace
-
 Result<ModelWriter> ModelWriter::create(const ModelSpec& model, const std::string& directory, Dtype dtype,
-                                        std::uint64_t shard_bytes_max) {
+                                        std::uint64_t shard_bytes_max, const std::string& base) {
   ModelWriter writer;
   writer.model_ = &model;
   writer.directory_ = directory;
+  writer.base_ = base;
   writer.dtype_ = dtype;
   writer.divide(shard_bytes_max);
   return writer;
@@ -41,7 +37,7 @@ void ModelWriter::divide(std::uint64_t shard_bytes_max) {
       shard.data_bytes += bytes;
       data_bytes_ += bytes;
     }
-  for (std::size_t i = 0; i < shards_.size(); ++i) shards_[i].name = shard_name(i + 1, shards_.size());
+  for (std::size_t i = 0; i < shards_.size(); ++i) shards_[i].name = shard_name(i + 1);
 }
 
 Status ModelWriter::write(UnitId unit, std::uint64_t first, std::span<const std::byte> data) {
@@ -74,7 +70,7 @@ Status ModelWriter::write_tensor(const TensorSpec& tensor, std::uint64_t first, 
 std::vector<std::string> ModelWriter::files() const {
   std::vector<std::string> names;
   for (const Shard& shard : shards_) names.push_back(shard.name);
-  if (shards_.size() > 1) names.push_back(index_name);
+  if (shards_.size() > 1) names.push_back(index_name());
   return names;
 }
 
@@ -88,7 +84,7 @@ Status ModelWriter::publish_index() const {
   index["metadata"] = {{"total_size", data_bytes_}};
   for (const Shard& shard : shards_)
     for (const auto& tensor : shard.tensors) index["weight_map"][tensor.name] = shard.name;
-  return publish_file(directory_ + "/" + index_name, index.dump(2) + "\n");
+  return publish_file(directory_ + "/" + index_name(), index.dump(2) + "\n");
 }
 
 }  // namespace sluice

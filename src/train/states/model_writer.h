@@ -17,9 +17,10 @@ namespace sluice {
 class ModelWriter {
  public:
   /// model.safetensors in the directory, which exists; or where the data is more than `shard_bytes_max`,
-  /// model-00001-of-0000N.safetensors and so on, none with more data than that unless a single tensor has.
+  /// model-00001-of-0000N.safetensors and so on, none with more data than that unless a single tensor has. Names begin
+  /// with `base`.
   static Result<ModelWriter> create(const ModelSpec& model, const std::string& directory, Dtype dtype,
-                                    std::uint64_t shard_bytes_max = ~0ull);
+                                    std::uint64_t shard_bytes_max = ~0ull, const std::string& base = "model");
 
   /// Elements from `first` of the unit's flat buffer, in the file's dtype; padding between tensors is left out. `model`
   /// still lives.
@@ -37,11 +38,13 @@ class ModelWriter {
     std::uint64_t data_bytes = 0, written = 0;
   };
   void divide(std::uint64_t shard_bytes_max);
+  std::string shard_name(std::size_t number) const;
+  std::string index_name() const { return base_ + ".safetensors.index.json"; }
   Status write_tensor(const TensorSpec& tensor, std::uint64_t first, std::span<const std::byte> data);
   Status publish_index() const;
 
   const ModelSpec* model_ = nullptr;
-  std::string directory_;
+  std::string directory_, base_;
   Dtype dtype_ = Dtype::f32;
   std::uint64_t data_bytes_ = 0;
   std::vector<Shard> shards_;

@@ -10,11 +10,11 @@
 
 #include "sluice/adamw.h"
 #include "src/model/hf_weights.h"
+#include "src/train/run/companions.h"
 #include "src/train/run/saved_states.h"
+#include "src/train/states/checkpoint_weights.h"
 #include "src/train/states/hugging_face.h"
 #include "src/train/states/joined_parts.h"
-#include "src/train/states/state_pieces.h"
-#include "src/train/states/state_source.h"
 
 namespace sluice {
 namespace {
@@ -162,28 +162,12 @@ class SavedWeights final : public StateWeights {
     StoredFormats formats = checkpoint_.manifest().formats;
     if (masters) formats.parameters = Dtype::f32;
     SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(*prepared_));
-    StateSource source(checkpoint_, formats, queue);
-    SLUICE_ASSIGN(const std::vector<std::uint32_t> numbers, source.tensors(stored_tensors(model_)));
-    const ShardMap map(model_, 1);
-    std::vector<std::vector<TensorPiece>> units;
-    for (UnitId u = 0; u < static_cast<UnitId>(model_.units.size()); ++u) {
-      units.push_back(shard_pieces(model_, nullptr, map, u, 0));
-      for (TensorPiece& piece : units.back()) piece.tensor = numbers[piece.tensor];
-    }
-    WeightPieces pieces(model_, map, {0, 1}, model_piece_numel);
-    const auto next = [&]() -> std::optional<StateWindow> {
-      const std::optional<WeightPiece> piece = pieces.next();
-      if (!piece) return std::nullopt;
-      const auto unit = static_cast<std::size_t>(piece->unit);
-      return StateWindow{&units[unit], StateKind::parameter, piece->at, piece->numel, unit};
-    };
-    return source.scan(next, [&](const StateWindow& window, std::span<const std::byte> data) -> Status {
-      const auto unit = static_cast<UnitId>(window.target);
-      const std::uint64_t content = map.unit_numel(unit) - window.first, n = std::min(window.numel, content);
-      if (formats.parameters == Dtype::f32)
-        return visit_weights(unit, window.first, std::span(reinterpret_cast<const float*>(data.data()), n));
-      return visit_weights(unit, window.first, std::span(reinterpret_cast<const bf16*>(data.data()), n));
-    });
+    return visit_checkpoint(checkpoint_, model_, formats, StateKind::parameter, queue, visit_weights);
+  }
+  bool has_moments() const override { return true; }
+  Status visit_moments(StateKind kind, const Visit& visit_values) override {
+    SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(*prepared_));
+    return visit_checkpoint(checkpoint_, model_, {}, kind, queue, visit_values);
   }
 
  private:
@@ -198,6 +182,17 @@ Result<std::unique_ptr<StoredWeights>> opened(const RunDirectory& directory, con
 }
 
 }  // namespace
+
+/// Runs that began before there were copies have what is still there.
+std::string StoredWeights::companions() const {
+  std::error_code ignored;
+  const bool kept = std::filesystem::exists(directory_.companions(), ignored);
+  return kept ? directory_.companions() : source_directory(run().config);
+}
+
+nlohmann::ordered_json StoredWeights::marks() const {
+  return {{export_mark, {{"run", fmt::format("{:016x}", run().id)}, {"step", step_}}}};
+}
 
 Result<std::unique_ptr<StoredWeights>> StoredWeights::open(const RunDirectory& directory,
                                                            const RestoreListener& listener) {

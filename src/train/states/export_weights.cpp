@@ -1,4 +1,4 @@
-#include "src/train/states/export_run.h"
+#include "src/train/states/export_weights.h"
 
 #include <fmt/format.h>
 #include <sys/statvfs.h>
@@ -17,14 +17,13 @@
 #include "sluice/size.h"
 #include "src/train/run/companions.h"
 #include "src/train/states/model_writer.h"
+#include "src/train/states/moment_files.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-constexpr const char* mark = "sluice_export";  // in config.json
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;
@@ -33,7 +32,8 @@ bool is_there(const fs::path& path) {
 
 /// Whether an export can have written a file of that name.
 bool is_export_name(const std::string& name) {
-  const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".index.json"));
+  const bool weights = (name.starts_with("model") || name.starts_with(moment_files)) &&
+                       (name.ends_with(".safetensors") || name.ends_with(".index.json"));
   return weights || is_companion(name);
 }
 
@@ -92,7 +92,7 @@ class Rounding {
   std::vector<std::uint16_t> bits_;
 };
 
-Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, const States::Watch& watch) {
+Status write_weights(WholeWeights& weights, Dtype dtype, ModelWriter& writer, const States::Watch& watch) {
   Rounding rounding(dtype, weights.model());
   std::uint64_t done = 0, total = 0;
   for (const UnitSpec& unit : weights.model().units) total += unit.numel;
@@ -106,7 +106,32 @@ Status write_weights(StoredWeights& weights, Dtype dtype, ModelWriter& writer, c
   return writer.finish();
 }
 
-Result<Dtype> chosen_dtype(const StoredWeights& weights, const ExportOptions& options) {
+/// Beside the weights in `directory`; adds them to the result.
+Status write_moments(WholeWeights& weights, const std::string& directory, const ExportOptions& options,
+                     const RestoreListener& listener, ExportResult& result) {
+  const ModelSpec model = moments_as_model(weights.model());
+  SLUICE_ASSIGN(ModelWriter writer,
+                ModelWriter::create(model, directory, Dtype::f32, options.shard_bytes_max, moment_files));
+  const States::Watch watch = listener.watch("writing moments to " + options.directory);
+  std::uint64_t done = 0, total = 0;
+  for (const UnitSpec& unit : model.units) total += unit.numel;
+  UnitId first_unit = 0;
+  for (const StateKind kind : {StateKind::exp_avg, StateKind::exp_avg_sq}) {
+    const auto write = [&](UnitId unit, std::uint64_t first, const WeightValues& values) -> Status {
+      SLUICE_TRY(writer.write(first_unit + unit, first, values.bytes()));
+      return watch(static_cast<double>(done += values.size()) / static_cast<double>(total));
+    };
+    SLUICE_TRY(weights.visit_moments(kind, write));
+    first_unit += static_cast<UnitId>(weights.model().units.size());
+  }
+  SLUICE_TRY(writer.finish());
+  result.data_bytes += writer.data_bytes();
+  const std::vector<std::string> files = writer.files();
+  result.files.insert(result.files.end(), files.begin(), files.end());
+  return success();
+}
+
+Result<Dtype> chosen_dtype(const WholeWeights& weights, const ExportOptions& options) {
   const Dtype dtype = options.dtype.value_or(weights.dtype());
   if (dtype != Dtype::f32 || weights.has_masters()) return dtype;
   return bad_request(
@@ -115,8 +140,7 @@ Result<Dtype> chosen_dtype(const StoredWeights& weights, const ExportOptions& op
 }
 
 /// As `weights` are now. damaged when those of their step can not be read as they were kept.
-Result<ExportResult> export_step(StoredWeights& weights, const ExportOptions& options,
-                                 const RestoreListener& listener) {
+Result<ExportResult> export_step(WholeWeights& weights, const ExportOptions& options, const RestoreListener& listener) {
   const std::string& directory = options.directory;
   ExportResult result;
   SLUICE_ASSIGN(result.dtype, chosen_dtype(weights, options));
@@ -124,21 +148,21 @@ Result<ExportResult> export_step(StoredWeights& weights, const ExportOptions& op
   result.parameters = weights.model().parameters;
   std::error_code ignored;
   const bool replaces = is_there(directory) && !fs::is_empty(directory, ignored);
-  // Runs that began before there were copies have what is still there.
-  const bool kept = is_there(weights.companions());
-  const std::string source = kept ? weights.companions() : source_directory(weights.run().config);
+  const std::string source = weights.companions();
   if (!source.empty() && !is_there(source))
     listener.note(source + ", which the run began from, is gone: tokenizer files are not copied");
-  const Json marks{{mark, {{"run", fmt::format("{:016x}", weights.run().id)}, {"step", weights.step()}}}};
-  SLUICE_ASSIGN(const std::string config, config_with_companions(weights.model().config, result.dtype, source, marks));
+  SLUICE_ASSIGN(const std::string config,
+                config_with_companions(weights.model().config, result.dtype, source, weights.marks()));
   // Before the room is counted: what killed exports left goes now.
   SLUICE_ASSIGN(StagedDirectory staged, StagedDirectory::create(directory, is_export_name));
-  SLUICE_TRY(check_space(directory, result.parameters * dtype_bytes(result.dtype)));
+  const std::uint64_t moment_bytes = options.optimizer ? 2 * sizeof(float) : 0;
+  SLUICE_TRY(check_space(directory, result.parameters * (dtype_bytes(result.dtype) + moment_bytes)));
   SLUICE_ASSIGN(ModelWriter writer,
                 ModelWriter::create(weights.model(), staged.staging(), result.dtype, options.shard_bytes_max));
   SLUICE_TRY(write_weights(weights, result.dtype, writer, listener.watch("writing " + directory)));
   result.data_bytes = writer.data_bytes();
   result.files = writer.files();
+  if (options.optimizer) SLUICE_TRY(write_moments(weights, staged.staging(), options, listener, result));
   SLUICE_ASSIGN(const std::vector<std::string> copied, write_companions(source, staged.staging(), config));
   result.files.insert(result.files.end(), copied.begin(), copied.end());
   SLUICE_TRY(staged.publish(replaces));
@@ -161,13 +185,18 @@ Status check_export_target(const std::string& directory, bool force) {
   if (foreign != names.end())
     return bad_request(directory + " holds " + *foreign + ", which is not of an export; give another directory");
   const Result<Json> config = read_object(directory + "/config.json");
-  if (!config.ok() || !config->contains(mark))
+  if (!config.ok() || !config->contains(export_mark))
     return bad_request(directory + " is not empty, and holds no earlier export; give another directory");
   if (force) return success();
   return bad_request(directory + " holds an earlier export; add --force to replace it, or give another directory");
 }
 
-Result<ExportResult> export_run(StoredWeights& weights, const ExportOptions& options, const RestoreListener& listener) {
+Result<ExportResult> export_weights(WholeWeights& weights, const ExportOptions& options,
+                                    const RestoreListener& listener) {
+  if (options.optimizer && !weights.has_moments())
+    return bad_request(
+        "--optimizer: no moments are kept there that could be exported; of a run that can go on save a "
+        "checkpoint (sluice checkpoint save), and export that");
   SLUICE_TRY(check_export_target(options.directory, options.force));
   Result<ExportResult> result = export_step(weights, options, listener);
   if (result.ok() || result.error().code != ErrorCode::damaged) return result;
