@@ -39,6 +39,7 @@ class BlockReader {
   /// As often as it was wanted.
   void release(const BlockId& id);
 
+  bool holds(const BlockId& id) const { return blocks_.contains(id); }
   /// Of the blocks that are wanted, each as long as the longest of its state.
   std::uint64_t held_bytes() const { return held_bytes_; }
   std::uint64_t read_bytes() const { return queue_->counters().read_bytes; }

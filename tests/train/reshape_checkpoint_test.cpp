@@ -244,6 +244,28 @@ TEST_F(Reshape, LittleMemoryMakesTheSameFiles) {
   EXPECT_TRUE(manifest_of(in("little")) == manifest_of(in("much")));
 }
 
+/// All parts have some of every row of a matrix whose columns are cut: still each block is read once.
+TEST_F(Reshape, WhatPartsHaveInCommonIsReadOnce) {
+  ModelConfig config;
+  config.hidden = 1024;
+  config.ffn = 4096;
+  config.layers = 1;
+  config.heads = config.kv_heads = 16;
+  config.head_dim = 64;
+  ASSERT_TRUE(make_checkpoint(in("from"), build_model(config), {1, 1, 1, 1}, f32, false, false).ok());
+  auto opened = Checkpoint::open(in("from"));
+  ASSERT_TRUE(opened.ok());
+  ReshapeRequest r = request(in("to"), {1, 1, 8, 1});
+  r.memory_bytes = 0;
+  const auto refused = reshape_checkpoint(*opened, r, {});
+  ASSERT_FALSE(refused.ok());
+  const std::string text = refused.error().message, takes = "it takes ";
+  r.memory_bytes = std::stoull(text.substr(text.find(takes) + takes.size())) << 20;
+  const auto result = reshape_checkpoint(*opened, r, {});
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  EXPECT_LE(result->read_bytes, opened->manifest().state_bytes());
+}
+
 TEST_F(Reshape, DamageIsNamedAndLeavesNothing) {
   const ModelSpec model = small_models().at("llama");
   const auto made = make_checkpoint(in("from"), model, {1, 2, 1, 1}, f32);

@@ -1,5 +1,7 @@
 #include "src/train/states/reshape_checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -134,23 +136,27 @@ Status Reshaping::plan() {
   return check_checkpoint_room(request_.parent, all_bytes_);
 }
 
-/// What is left for blocks of the source must have those of any one window: beyond that it is read ahead.
+/// What is left for blocks of the source must have those of all parts of any window: then each is read once.
 Status Reshaping::check_memory() {
   const StateSource source(from_, to_.formats, {});
   std::uint64_t most = 0;
   for (const Group group : groups()) {
     const Pieces pieces = pieces_of(group);
     GroupWindows windows(group);
+    std::vector<StateWindow> together;
     while (const auto w = windows.next()) {
       const StateKind kind = group[w->part].units[w->unit].states[w->state].kind;
-      most = std::max(most, source.block_bytes({&pieces[w->part][w->unit], kind, w->first, w->numel, 0}));
+      together.push_back({&pieces[w->part][w->unit], kind, w->first, w->numel, 0});
+      if (together.size() < group.size()) continue;
+      most = std::max(most, source.block_bytes(together));
+      together.clear();
     }
   }
-  const std::uint64_t needed = fixed_bytes() + most;
-  if (request_.memory_bytes < needed)
-    return bad_request("--host-memory " + format_bytes(request_.memory_bytes) + " is too little for this: it takes " +
-                       format_bytes(needed) + "; give at least that");
-  ahead_bytes_ = request_.memory_bytes - needed;
+  const std::uint64_t needed_mib = ((fixed_bytes() + most) >> 20) + 1;
+  if (request_.memory_bytes < needed_mib << 20)
+    return bad_request(fmt::format("--host-memory {} is too little for this: it takes {}MiB; give at least that",
+                                   format_bytes(request_.memory_bytes), needed_mib));
+  ahead_bytes_ = request_.memory_bytes - fixed_bytes();
   return success();
 }
 

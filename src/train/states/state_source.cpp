@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "sluice/adamw.h"
 #include "src/train/states/moment_values.h"
@@ -141,10 +142,14 @@ StateSource::Planned StateSource::plan(const StateWindow& window) const {
   return planned;
 }
 
-std::uint64_t StateSource::block_bytes(const StateWindow& window) const {
+std::uint64_t StateSource::block_bytes(std::span<const StateWindow> windows) const {
+  std::set<BlockId> blocks;
+  for (const StateWindow& window : windows) {
+    const Planned planned = plan(window);
+    blocks.insert(planned.blocks.begin(), planned.blocks.end());
+  }
   std::uint64_t bytes = 0;
-  for (const BlockId& id : plan(window).blocks)
-    bytes += checkpoint_.manifest().files[id.file].units[id.unit].states[id.state].block_bytes;
+  for (const BlockId& id : blocks) bytes += longest_block(id);
   return bytes;
 }
 
@@ -316,22 +321,28 @@ Status StateSource::begin(Next next) {
   for (const auto& planned : ahead_)
     for (const BlockId& id : planned->blocks) reader_->release(id);
   ahead_.clear();
+  planned_.reset();
   next_ = std::move(next);
   return success();
 }
 
 /// One window at least, and as many as memory does for.
 Status StateSource::plan_ahead() {
-  while (next_ && (ahead_.empty() || reader_->held_bytes() < ahead_bytes_)) {
-    const std::optional<StateWindow> window = next_();
-    if (!window) {
-      next_ = nullptr;
-      return success();
+  for (;;) {
+    if (planned_ == nullptr && next_) {
+      const std::optional<StateWindow> window = next_();
+      if (window)
+        planned_ = std::make_unique<Planned>(plan(*window));
+      else
+        next_ = nullptr;
     }
-    const Planned& planned = *ahead_.emplace_back(std::make_unique<Planned>(plan(*window)));
-    for (const BlockId& id : planned.blocks) SLUICE_TRY(reader_->want(id));
+    if (planned_ == nullptr) return success();
+    std::uint64_t more = 0;
+    for (const BlockId& id : planned_->blocks) more += reader_->holds(id) ? 0 : longest_block(id);
+    if (!ahead_.empty() && reader_->held_bytes() + more > ahead_bytes_) return success();
+    for (const BlockId& id : planned_->blocks) SLUICE_TRY(reader_->want(id));
+    ahead_.push_back(std::move(planned_));
   }
-  return success();
 }
 
 Result<std::optional<StateSource::Taken>> StateSource::take() {

@@ -25,12 +25,11 @@ struct StateWindow {
 
 class StateSource {
  public:
-  /// Blocks that are held, or on their way, before another window is planned: what memory does, and no more than keeps
-  /// a drive at work.
+  /// Blocks that are held, or on their way, at once: what memory does, and no more than keeps a drive at work.
   static constexpr std::uint64_t ahead_bytes_default = 64u << 20;
 
   /// Of the checkpoint, which outlives it, in these formats. Of `queue` files and buffers are filled in here. Blocks
-  /// take at most `ahead_bytes` and those of one window.
+  /// take at most `ahead_bytes`, or what one window is made of.
   StateSource(Checkpoint& checkpoint, const StoredFormats& formats, QueueOptions queue,
               std::uint64_t ahead_bytes = ahead_bytes_default);
   ~StateSource();
@@ -62,8 +61,8 @@ class StateSource {
   using Visit = std::function<Status(const StateWindow& window, std::span<const std::byte> data)>;
   Status scan(Next next, const Visit& visit);
 
-  /// Of the blocks that the window is made of: nothing is read.
-  std::uint64_t block_bytes(const StateWindow& window) const;
+  /// Of the blocks that the windows are made of, each once: nothing is read.
+  std::uint64_t block_bytes(std::span<const StateWindow> windows) const;
 
  private:
   /// A window with where its elements come from.
@@ -72,6 +71,9 @@ class StateSource {
   Status open_reader();
   Planned plan(const StateWindow& window) const;
   void add_blocks(const StateCopy& copy, std::vector<BlockId>& blocks) const;
+  std::uint64_t longest_block(const BlockId& id) const {
+    return checkpoint_.manifest().files[id.file].units[id.unit].states[id.state].block_bytes;
+  }
   Status plan_ahead();
   Status make(Planned& planned);
   void make_parameters(const Planned& planned, const Fetched& fetched);
@@ -87,6 +89,7 @@ class StateSource {
   std::uint64_t ahead_bytes_;
   std::unique_ptr<BlockReader> reader_;
   Next next_;                                   ///< none when there are no more
+  std::unique_ptr<Planned> planned_;            ///< the next one, which there was no room for
   std::deque<std::unique_ptr<Planned>> ahead_;  ///< their blocks are wanted
   AlignedMemory memory_;                        ///< of a window
   std::span<std::byte> data_;                   ///< the part of it that the window has
