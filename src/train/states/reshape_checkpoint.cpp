@@ -77,7 +77,8 @@ class Reshaping {
   Checkpoint& from_;
   const ReshapeRequest& request_;
   const std::function<Status(double)>& watch_;
-  Manifest to_;
+  Manifest to_;                         ///< without its files until all are written
+  std::vector<StoredFile> files_;       ///< of all ranks
   std::vector<std::uint32_t> numbers_;  ///< of the tensors, in the source
   std::uint64_t ahead_bytes_ = 0, done_bytes_ = 0, all_bytes_ = 0;
 };
@@ -85,8 +86,8 @@ class Reshaping {
 std::vector<Group> Reshaping::groups() {
   std::vector<Group> groups;
   const std::size_t parts = request_.degrees.tensor;
-  for (std::size_t f = 0; f < to_.files.size(); f += parts)
-    if (!to_.files[f].units.empty()) groups.emplace_back(to_.files.data() + f, parts);
+  for (std::size_t f = 0; f < files_.size(); f += parts)
+    if (!files_[f].units.empty()) groups.emplace_back(files_.data() + f, parts);
   return groups;
 }
 
@@ -129,9 +130,11 @@ Status Reshaping::plan() {
   const StateSource source(from_, to_.formats, {});
   SLUICE_ASSIGN(numbers_, source.tensors(to_.tensors));
   const bool with_remainders = from.formats.parameters == Dtype::f32 || source.has_remainders();
-  to_.files = files_of_layout(model, request_.degrees, to_.formats,
-                              state_kinds(to_.formats, with_remainders, source.has_moments()));
-  all_bytes_ = to_.state_bytes();
+  files_ = files_of_layout(model, request_.degrees, to_.formats,
+                           state_kinds(to_.formats, with_remainders, source.has_moments()));
+  for (const StoredFile& file : files_)
+    for (const StoredUnit& unit : file.units)
+      for (const StoredState& state : unit.states) all_bytes_ += state.bytes;
   SLUICE_TRY(check_memory());
   return check_checkpoint_room(request_.parent, all_bytes_);
 }
@@ -163,10 +166,8 @@ Status Reshaping::check_memory() {
 Status Reshaping::write_group(const std::string& directory, StateSource& source, Group group) {
   WriteRing ring(buffers(), window_bytes);
   std::vector<std::unique_ptr<StateWriter>> writers;
-  Manifest described = to_;  // of no files yet
-  described.files.clear();
   for (const StoredFile& file : group) {
-    SLUICE_ASSIGN(auto writer, StateWriter::create(directory, described, file, request_.writes));
+    SLUICE_ASSIGN(auto writer, StateWriter::create(directory, to_, file, request_.writes));
     writers.push_back(std::move(writer));
   }
   const Pieces pieces = pieces_of(group);
@@ -199,7 +200,8 @@ Result<ReshapeResult> Reshaping::run() {
   SLUICE_ASSIGN(NewCheckpoint made, NewCheckpoint::create(request_.parent, to_.step));
   StateSource source(from_, to_.formats, request_.reads, ahead_bytes_);
   for (const Group group : groups()) SLUICE_TRY(write_group(made.directory(), source, group));
-  std::erase_if(to_.files, [](const StoredFile& file) { return file.units.empty(); });
+  std::erase_if(files_, [](const StoredFile& file) { return file.units.empty(); });
+  to_.files = std::move(files_);
   SLUICE_TRY(made.publish(to_));
   ReshapeResult result;
   result.path = made.path();
