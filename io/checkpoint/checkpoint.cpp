@@ -113,6 +113,8 @@ Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint
   made.replaces_ = is_there(made.path_);
   if (made.replaces_ && !replace)
     return bad_request(made.path_ + " is there already; remove it, or give another directory");
+  remove_abandoned_directories(
+      parent, [](const std::string& name) { return step_of_name(name).has_value(); }, is_ours);
   SLUICE_ASSIGN(made.staged_, StagedDirectory::create(made.path_, is_ours));
   return made;
 }
@@ -259,9 +261,10 @@ Result<std::vector<std::string>> prune_checkpoints(const std::string& parent, st
   for (std::size_t i = 0; i < go; ++i) {
     if (all[i].latest && keep > 0) continue;
     std::error_code error;
-    // Without its manifest it is no checkpoint: so none is there by half.
-    fs::remove(all[i].path + "/" + manifest_name, error);
-    if (!error) fs::remove_all(all[i].path, error);
+    // None has the name by half: it goes under one of what is not complete.
+    const std::string going = all[i].path + ".tmp-pruned";
+    fs::rename(all[i].path, going, error);
+    if (!error) fs::remove_all(going, error);
     if (error) return os_error("can not remove " + all[i].path, error.value());
     gone.push_back(all[i].path);
   }

@@ -292,8 +292,12 @@ std::string manifest_text(const Manifest& m) {
     for (std::size_t u = 0; u < file.units.size(); ++u) text += (u == 0 ? "\n" : ",\n") + to_json(file.units[u]).dump();
     text += "\n]}";
   }
-  text += "\n],\n";
-  return text + std::string(sum_key) + hex(text_sum(text)) + "\"\n}\n";
+  return sealed_manifest(std::move(text) + "\n],\n");
+}
+
+std::string sealed_manifest(std::string body) {
+  const std::uint64_t sum = text_sum(body);
+  return std::move(body) + std::string(sum_key) + hex(sum) + "\"\n}\n";
 }
 
 Result<Manifest> parse_manifest(std::string_view text) {

@@ -102,6 +102,8 @@ std::uint64_t stored_bytes(const StoredFormats& formats, StateKind kind, std::ui
 
 /// The text of manifest.json, which ends with its own checksum.
 std::string manifest_text(const Manifest& manifest);
+/// `body` ends behind the comma of its last field; gets the checksum as another one, and the closing brace.
+std::string sealed_manifest(std::string body);
 /// Nothing of it is believed: bad_request, naming the field, for what a writer would not have written: another schema,
 /// a text that its checksum is not of, places outside of files or of each other's, sizes that overflow, elements of
 /// tensors that are missing or there twice and not the same, names with slashes.

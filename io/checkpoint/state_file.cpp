@@ -96,13 +96,16 @@ H5Handle latest_format() {
 
 /// False where the library fails: what it says of why is no help.
 bool put_unit(hid_t file, const Manifest& manifest, StoredUnit& unit) {
-  const H5Handle group{H5Gcreate2(file, unit.name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose};
+  const H5Handle timeless{H5Pcreate(H5P_GROUP_CREATE), H5Pclose};
+  H5Pset_obj_track_times(timeless.id(), false);  // the same states are the same file
+  const H5Handle group{H5Gcreate2(file, unit.name.c_str(), H5P_DEFAULT, timeless.id(), H5P_DEFAULT), H5Gclose};
   if (!group.ok() || !put_number(group.id(), "numel", unit.numel)) return false;
   if (!unit.pieces.empty() && !put_pieces(group.id(), manifest.tensors, unit)) return false;
   const H5Handle layout{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
   H5Pset_layout(layout.id(), H5D_CONTIGUOUS);
   H5Pset_alloc_time(layout.id(), H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(layout.id(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(layout.id(), false);
   for (StoredState& s : unit.states) {
     const H5Handle type = type_of(manifest.formats, s.kind);
     const hsize_t count = s.bytes / H5Tget_size(type.id());
@@ -121,7 +124,7 @@ bool put_unit(hid_t file, const Manifest& manifest, StoredUnit& unit) {
 bool write_structure(const std::string& path, const Manifest& manifest, StoredFile& file) {
   const auto held = use_hdf5();
   const H5Handle access = latest_format(), creation{H5Pcreate(H5P_FILE_CREATE), H5Pclose};
-  H5Pset_attr_phase_change(creation.id(), 8, 6);
+  H5Pset_obj_track_times(creation.id(), false);
   H5Handle out{H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose};
   if (!out.ok()) return false;
   const StoredFormats& formats = manifest.formats;

@@ -41,31 +41,6 @@ int lock_if_idle(const std::string& path, int flags) {
   return -1;
 }
 
-/// Those beside `path` that killed processes left, if all that is in them is ours. What can not be removed stays.
-void remove_abandoned(const std::string& path, const StagedDirectory::IsOurs& is_ours) {
-  const auto original = [](std::string name) {  // of a file that is not complete
-    if (const std::size_t at = name.rfind(staging_mark); at + staging_mark.size() + 6 == name.size()) name.resize(at);
-    return name;
-  };
-  const std::filesystem::path target = path;
-  const std::string begin = target.filename().string() + std::string(staging_mark);
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(directory_of(path), error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (!is_staging_name(name, begin)) continue;
-    const int lock = lock_if_idle(entry->path().string(), O_DIRECTORY);
-    if (lock < 0) continue;
-    std::error_code unreadable;
-    bool ours = true;
-    for (std::filesystem::directory_iterator file(entry->path(), unreadable); !unreadable && file != end;
-         file.increment(unreadable))
-      ours = ours && file->is_regular_file(unreadable) && is_ours(original(file->path().filename().string()));
-    if (ours && !unreadable) std::filesystem::remove_all(entry->path(), unreadable);
-    close(lock);
-  }
-}
-
 /// Locks what this process has just made. False when another one took it for abandoned before.
 bool hold(int fd) {
   // File systems that have no such locks never let it be taken for abandoned either.
@@ -105,6 +80,28 @@ Status write_stream(const std::string& path, std::string_view content) {
 }
 
 }  // namespace
+
+void remove_abandoned_directories(const std::string& parent, const std::function<bool(const std::string&)>& is_meant,
+                                  const StagedDirectory::IsOurs& is_ours) {
+  const auto original = [](std::string name) {  // of what is not complete
+    if (const std::size_t at = name.rfind(staging_mark); at + staging_mark.size() + 6 == name.size()) name.resize(at);
+    return name;
+  };
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string(), meant = original(name);
+    if (meant == name || !is_meant(meant)) continue;
+    const int lock = lock_if_idle(entry->path().string(), O_DIRECTORY);
+    if (lock < 0) continue;
+    std::error_code unreadable;
+    bool ours = true;
+    for (std::filesystem::directory_iterator file(entry->path(), unreadable); !unreadable && file != end;
+         file.increment(unreadable))
+      ours = ours && file->is_regular_file(unreadable) && is_ours(original(file->path().filename().string()));
+    if (ours && !unreadable) std::filesystem::remove_all(entry->path(), unreadable);
+    close(lock);
+  }
+}
 
 void remove_abandoned_files(const std::string& path) {
   const std::string begin = std::filesystem::path(path).filename().string() + std::string(staging_mark);
@@ -249,7 +246,9 @@ Status sync_directory(const std::string& directory) {
 }
 
 Result<StagedDirectory> StagedDirectory::create(const std::string& path, const IsOurs& is_ours) {
-  remove_abandoned(path, is_ours);
+  const std::string own = std::filesystem::path(path).filename().string();
+  remove_abandoned_directories(
+      directory_of(path), [&](const std::string& name) { return name == own; }, is_ours);
   StagedDirectory directory;
   directory.path_ = path;
   for (bool made = false; !made;) {

@@ -85,6 +85,11 @@ class StagedDirectory {
   int lock_ = -1;  ///< the directory, open
 };
 
+/// Those in `parent` that killed processes have left, of which `is_meant` says whether they were to have that name.
+void remove_abandoned_directories(const std::string& parent,
+                                  const std::function<bool(const std::string& name)>& is_meant,
+                                  const StagedDirectory::IsOurs& is_ours);
+
 /// A small file, whole or not at all. Pipes and terminals are written to as they are.
 Status publish_file(const std::string& path, std::string_view content, mode_t mode = 0644);
 

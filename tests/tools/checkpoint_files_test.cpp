@@ -1,5 +1,6 @@
 // Checkpoints as their users meet them: saved while a run goes on and when it does not, looked at, and begun from.
 #include <algorithm>
+#include <random>
 #include <thread>
 
 #include "run_command.h"
@@ -64,6 +65,34 @@ TEST_F(CheckpointFilesCommand, AKilledRunGoesOnFromTheLastOne) {
   EXPECT_NE(last.err.find("continuing after step "), std::string::npos) << last.err;
   EXPECT_EQ(lines("run"), lines("whole"));
   EXPECT_EQ(result("run"), result("whole"));
+}
+
+/// Four ranks save after every step; whenever they are killed, the last one that was published is whole.
+TEST_F(CheckpointFilesCommand, KilledAtAnyMomentLeaveTheLastOneWhole) {
+  const std::string command = "train --model llama-tiny --seq 32 --batch 8 --warmup 3 --eval-batches 1 --data " +
+                              path("text") + " " + room() + "--ranks 4 --save-every 1 --keep 2 --steps 100000 " +
+                              run("run");
+  const std::string line = "export XDG_CACHE_HOME=" + path("cache") + "; exec " SLUICE_BINARY " " + command;
+  std::int64_t last = 0;
+  std::mt19937 random(1);
+  for (int turn = 0; turn < 12; ++turn) {
+    // Some milliseconds behind the moment at which a save begins.
+    write("kill.sh", "(" + line + (turn > 0 ? "--resume" : "") + ") >" + path(".out") + " 2>&1 &\npid=$!\n" +
+                         "until grep -q 'saving step " + std::to_string(last + 2) + " ' " + path(".out") +
+                         " || ! kill -0 $pid; do sleep 0.002; done\nsleep 0.0" + std::to_string(10 + random() % 40) +
+                         "\nkill -KILL $pid\nwait $pid\ntrue\n");
+    ASSERT_EQ(std::system(("bash " + path("kill.sh") + " 2>/dev/null").c_str()), 0);
+    const Finished f = sluice("checkpoint verify --json " + path("run"));
+    ASSERT_EQ(f.status, 0) << f.err << read(path(".out"));
+    const std::int64_t now = json::parse(f.out)[0]["step"];
+    EXPECT_GT(now, last) << read(path(".out"));
+    last = now;
+    for (const std::string& name : steps("run/checkpoints"))
+      if (name.find(".tmp-") == std::string::npos) {
+        EXPECT_EQ(sluice("checkpoint verify " + path("run/checkpoints/" + name)).status, 0) << name;
+      }
+  }
+  EXPECT_LE(steps("run/checkpoints").size(), 4u) << "what killed ones have left goes with the next";
 }
 
 TEST_F(CheckpointFilesCommand, BeginARunInAnyLayout) {
