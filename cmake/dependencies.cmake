@@ -7,6 +7,7 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(HDF5 REQUIRED COMPONENTS C)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 find_library(AIO_LIBRARY aio REQUIRED)  # libaio has neither a pkg-config nor a CMake file

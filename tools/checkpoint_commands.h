@@ -17,6 +17,7 @@ RestoreListener on_line(ProgressLine& line, const std::atomic<bool>& stop);
 
 void add_checkpoint_save(CLI::App& checkpoint, Outcome& outcome);
 void add_checkpoint_verify(CLI::App& checkpoint, Outcome& outcome);
+void add_checkpoint_sign(CLI::App& checkpoint, Outcome& outcome);
 void add_checkpoint_list(CLI::App& checkpoint, Outcome& outcome);
 void add_checkpoint_prune(CLI::App& checkpoint, Outcome& outcome);
 /// What a checkpoint holds, as `sluice checkpoint inspect` prints it.

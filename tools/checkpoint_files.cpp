@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "io/checkpoint/sign.h"
 #include "io/checkpoint/verify.h"
 #include "sluice/size.h"
 #include "src/train/run/save_request.h"
@@ -40,10 +41,19 @@ std::string modified(const std::string& path) {
   return fmt::format("{:%F %T}", fmt::localtime(there.st_mtime));
 }
 
+/// Bytes of all files, as a fraction.
+std::function<Status(std::uint64_t)> of_all(const Checkpoint& checkpoint, const States::Watch& watch) {
+  double all = 1;
+  for (const StoredFile& file : checkpoint.manifest().files) all += static_cast<double>(file.bytes);
+  return [watch, all, done = 0.0](std::uint64_t bytes) mutable {
+    return watch(std::min(1.0, (done += static_cast<double>(bytes)) / all));
+  };
+}
+
 // save
 
 struct SaveOptions {
-  std::string run, directory;
+  std::string run, directory, key;
   bool json = false;
 };
 
@@ -90,6 +100,9 @@ Status save(const SaveOptions& o) {
   line.finish();
   const double seconds = seconds_since(began);
   SLUICE_ASSIGN(const Checkpoint saved, Checkpoint::open(path));
+  if (!o.key.empty())
+    SLUICE_TRY(sign_checkpoint(saved, o.key, of_all(saved, on_line(line, stop).watch("signing " + path))));
+  line.finish();
   const Manifest& m = saved.manifest();
   if (o.json) {
     std::printf(
@@ -103,10 +116,28 @@ Status save(const SaveOptions& o) {
   return success();
 }
 
+// sign
+
+struct SignOptions {
+  std::string path, key;
+};
+
+Status sign(const SignOptions& o) {
+  const std::atomic<bool>& stop = stop_on_signals();
+  ProgressLine line(10, true);
+  SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(checkpoints_of(o.path)));
+  const States::Watch watch = on_line(line, stop).watch("signing " + checkpoint.path());
+  SLUICE_TRY(sign_checkpoint(checkpoint, o.key, of_all(checkpoint, watch)));
+  line.finish();
+  std::printf("%s: signed\n", checkpoint.path().c_str());
+  return success();
+}
+
 // verify
 
 struct VerifyOptions {
   std::vector<std::string> paths;
+  std::string key;
   std::string io = "auto";
   int depth = 0;
   bool json = false;
@@ -122,6 +153,9 @@ Status verify(const VerifyOptions& o) {
     SLUICE_ASSIGN(Checkpoint checkpoint, Checkpoint::open(checkpoints_of(path)));
     const States::Watch watch = listener.watch("verifying " + checkpoint.path());
     const auto bytes = checkpoint.manifest().state_bytes();
+    if (!o.key.empty())
+      SLUICE_TRY(verify_signature(
+          checkpoint, o.key, of_all(checkpoint, listener.watch("verifying the signature of " + checkpoint.path()))));
     std::uint64_t done = 0;
     const Clock::time_point began = Clock::now();
     SLUICE_TRY(verify_checkpoint(checkpoint, queue, [&](std::uint64_t more) {
@@ -138,7 +172,8 @@ Status verify(const VerifyOptions& o) {
                    {"step", checkpoint.manifest().step},
                    {"bytes", bytes},
                    {"seconds", seconds},
-                   {"whole", true}});
+                   {"whole", true},
+                   {"signed", !o.key.empty()}});
   }
   if (o.json) std::printf("%s\n", all.dump().c_str());
   return success();
@@ -265,6 +300,7 @@ void add_checkpoint_save(CLI::App& checkpoint, Outcome& outcome) {
   auto o = std::make_shared<SaveOptions>();
   command->add_option("RUN", o->run, "directory of the run")->required();
   command->add_option("DIR", o->directory, "directory of checkpoints, made if it is missing")->required();
+  command->add_option("--sign", o->key, "sign it with this private key (see 'checkpoint sign')");
   command->add_flag("--json", o->json, "print JSON to standard output and nothing else");
   command->callback([o, &outcome] { outcome.finish("checkpoint save", save(*o)); });
 }
@@ -279,11 +315,26 @@ void add_checkpoint_verify(CLI::App& checkpoint, Outcome& outcome) {
       "tensor and block.");
   auto o = std::make_shared<VerifyOptions>();
   command->add_option("CHECKPOINT", o->paths, "checkpoints, or directories of them")->required();
+  command->add_option("--verify-with", o->key,
+                      "first: whether every file was signed by the owner of this public key (see 'checkpoint sign')");
   command->add_option("--io", o->io, "how the drive is asked")
       ->check(one_of({"auto", "io_uring", "libaio", "threads"}));
   command->add_option("--queue-depth", o->depth, "requests in flight (default: 32)")->check(at_least(1));
   command->add_flag("--json", o->json, "print JSON to standard output and nothing else");
   command->callback([o, &outcome] { outcome.finish("checkpoint verify", verify(*o)); });
+}
+
+void add_checkpoint_sign(CLI::App& checkpoint, Outcome& outcome) {
+  CLI::App* command = add_command(
+      checkpoint, "sign", "sign a checkpoint, for who takes it elsewhere",
+      "  openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem\n"
+      "  sluice checkpoint sign ./checkpoints/step-120 --sign key.pem\n"
+      "  sluice checkpoint verify ./checkpoints/step-120 --verify-with public.pem\n"
+      "Checksums find damage. A signature (Ed25519, of SHA-256 of all files) also finds what somebody has changed.");
+  auto o = std::make_shared<SignOptions>();
+  command->add_option("CHECKPOINT", o->path, "a checkpoint, or a directory of them")->required();
+  command->add_option("--sign", o->key, "private key, a PEM file")->required();
+  command->callback([o, &outcome] { outcome.finish("checkpoint sign", sign(*o)); });
 }
 
 void add_checkpoint_list(CLI::App& checkpoint, Outcome& outcome) {

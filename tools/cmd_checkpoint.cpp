@@ -90,6 +90,7 @@ void add_checkpoint(CLI::App& app, Outcome& outcome) {
   add_checkpoint_diff(*checkpoint, outcome);
   add_checkpoint_export(*checkpoint, outcome);
   add_checkpoint_import(*checkpoint, outcome);
+  add_checkpoint_sign(*checkpoint, outcome);
   add_checkpoint_prune(*checkpoint, outcome);
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "io/checkpoint/sign.h"
 #include "src/train/request/arrangement.h"
 #include "src/train/request/machine_limits.h"
 #include "src/train/run/saved_states.h"
@@ -132,11 +133,20 @@ Result<RunConfig> laid_over(const RunConfig& stored, const RunOptions& options, 
   return continued(stored, config, said, resume);
 }
 
+/// Whether the run began from what is to be restored.
+bool begins_alike(const RunConfig& run, const RunOptions& options) {
+  const std::string named = checkpoints_of(options.config.restore);
+  return !run.restore.empty() && run.reset_optimizer == options.config.reset_optimizer &&
+         (run.restore == named || std::filesystem::path(run.restore).parent_path() == named);
+}
+
 /// As the run was that wrote the checkpoint, wherever that was: places, budgets and the plan are this machine's.
 Result<RunConfig> restored_config(const RunOptions& options, const std::set<std::string>& given) {
   if (given.contains("--init"))
     return bad_request("--restore has the weights of " + options.config.restore + "; leave out --init");
   SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(checkpoints_of(options.config.restore)));
+  if (!options.verify_with.empty())
+    SLUICE_TRY(verify_signature(checkpoint, options.verify_with, [](std::uint64_t) { return success(); }));
   const Result<SavedRun> saved = saved_run_from_json(checkpoint.manifest().run);
   RunOptions all = options;
   all.config.restore = absolute_path(checkpoint.path());
@@ -187,9 +197,19 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   const bool has_run = directory.run().has_value();
   if (options.resume && !has_run)
     return bad_request("--run " + directory.path() + " holds no run to go on with; leave out --resume to start one");
+  // The same command goes on.
+  if (has_run && given.contains("--restore") && begins_alike(directory.run()->config, options)) {
+    std::set<std::string> others = given;
+    others.erase("--restore");
+    others.erase("--reset-optimizer");
+    others.erase("--verify-with");
+    return described_config(options, others, directory, data_needed);
+  }
   if (has_run && given.contains("--restore"))
     return bad_request("--run " + directory.path() +
                        " holds a run already, and --restore begins one; give another --run DIR");
+  if (!given.contains("--restore") && given.contains("--verify-with"))
+    return bad_request("--verify-with is of the checkpoint that --restore begins from; add it");
   if (!has_run && given.contains("--restore")) return restored_config(options, given);
   if (!has_run) {
     SLUICE_TRY(check_parts(options.config, data_needed));

@@ -22,6 +22,7 @@ struct RunOptions {
   int group = 0, prefetch = -1;
   int data = 0;  ///< ranks that share the batch; 0: those that --pp and --tp leave
   bool resume = false;
+  std::string verify_with;  ///< public key that the checkpoint of --restore has to be signed with
   bool kernels_anew = false;
   bool from_scratch = false;
   bool zero_plus_plus = false;

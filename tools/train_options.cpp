@@ -30,6 +30,9 @@ void add_train_options(CLI::App* app, RunOptions* o) {
          "begin a new run from a checkpoint, or from the latest in a directory of them: with its settings, data "
          "and layout where nothing else is said, in any other layout where it is")
       ->group("Checkpoints");
+  app->add_option("--verify-with", o->verify_with,
+                  "restore only what the owner of this public key has signed (see 'sluice checkpoint sign')")
+      ->group("Checkpoints");
   app->add_flag("--reset-optimizer", c.reset_optimizer, "restore without moments: they begin at zero")
       ->group("Checkpoints");
   app->add_option("--save-every", c.save_every,

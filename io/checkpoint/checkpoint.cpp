@@ -27,7 +27,8 @@ constexpr std::uint64_t manifest_bytes_max = 1u << 30;
 
 /// Whether a checkpoint can have a file of that name.
 bool is_ours(const std::string& name) {
-  return name == manifest_name || name == master_name || name.ends_with(".h5") || name.ends_with(".sums");
+  return name == manifest_name || name == master_name || name.starts_with("SIGNED") || name.ends_with(".h5") ||
+         name.ends_with(".sums");
 }
 
 std::string trimmed(std::string text) {
@@ -102,6 +103,19 @@ bool is_checkpoint(const std::string& path) {
   return all.ok() && !all->empty();
 }
 
+namespace {
+
+/// Only what is a checkpoint, or was to be one, gives way to another.
+Status check_replaceable(const std::string& path) {
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error))
+    if (const std::string name = entry->path().filename().string(); !is_ours(name) || !entry->is_regular_file(error))
+      return bad_request(path + " holds " + name + ", which is not of a checkpoint; give another directory");
+  return error ? Status(os_error("can not read " + path, error.value())) : success();
+}
+
+}  // namespace
+
 Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint64_t step, bool replace) {
   std::error_code error;
   fs::create_directories(parent, error);
@@ -111,6 +125,7 @@ Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint
   made.step_ = step;
   made.path_ = parent + "/" + checkpoint_name(step);
   made.replaces_ = is_there(made.path_);
+  if (made.replaces_ && replace) SLUICE_TRY(check_replaceable(made.path_));
   if (made.replaces_ && !replace)
     return bad_request(made.path_ + " is there already; remove it, or give another directory");
   remove_abandoned_directories(
@@ -122,8 +137,21 @@ Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint
 Status NewCheckpoint::publish(const Manifest& manifest) {
   SLUICE_TRY(create_master(directory(), manifest));
   SLUICE_TRY(publish_file(directory() + "/" + manifest_name, manifest_text(manifest)));
-  SLUICE_TRY(staged_.publish(replaces_));
+  SLUICE_TRY(replaces_ ? replace() : staged_.publish(false));
   return publish_file(parent_ + "/" + latest_name, checkpoint_name(step_) + "\n");
+}
+
+/// At once where the file system has that; else there is a moment in which neither has the name.
+Status NewCheckpoint::replace() {
+  if (staged_.publish(true).ok()) return success();
+  const std::string going = path_ + ".tmp-pruned";
+  std::error_code error;
+  fs::remove_all(going, error);
+  fs::rename(path_, going, error);
+  if (error) return os_error("can not replace " + path_, error.value());
+  SLUICE_TRY(staged_.publish(false));
+  fs::remove_all(going, error);
+  return success();
 }
 
 Result<Checkpoint> Checkpoint::open(const std::string& path) {
@@ -257,8 +285,11 @@ Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& parent
 Result<std::vector<std::string>> prune_checkpoints(const std::string& parent, std::size_t keep) {
   SLUICE_ASSIGN(const std::vector<ListedCheckpoint> all, list_checkpoints(parent));
   std::vector<std::string> gone;
-  const std::size_t go = all.size() > keep ? all.size() - keep : 0;
-  for (std::size_t i = 0; i < go; ++i) {
+  std::size_t whole = 0;
+  for (const ListedCheckpoint& c : all) whole += c.is_whole ? 1 : 0;
+  for (std::size_t i = 0; i < all.size() && whole > keep; ++i) {
+    if (!all[i].is_whole) continue;  // whatever it is
+    --whole;
     if (all[i].latest && keep > 0) continue;
     std::error_code error;
     // None has the name by half: it goes under one of what is not complete.

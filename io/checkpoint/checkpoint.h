@@ -31,6 +31,8 @@ class NewCheckpoint {
   Status publish(const Manifest& manifest);
 
  private:
+  Status replace();
+
   std::string parent_, path_;
   std::uint64_t step_ = 0;
   bool replaces_ = false;
@@ -84,7 +86,8 @@ struct ListedCheckpoint {
 };
 /// Those of a directory by step, whole or not. bad_request where it is no directory.
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& parent);
-/// Removes all but the last `keep`, which 0 means all of; else never the one that LATEST names. Those that went.
+/// Removes all whole ones but the last `keep`, which 0 means all of; else never the one that LATEST names. Those that
+/// went.
 Result<std::vector<std::string>> prune_checkpoints(const std::string& parent, std::size_t keep);
 
 }  // namespace sluice
