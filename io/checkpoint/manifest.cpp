@@ -136,7 +136,10 @@ TensorPiece read_piece(const Look& from, const std::vector<StoredTensor>& tensor
   }
   const StoredTensor& t = tensors[p.tensor];
   const bool inside = p.rows > 0 && p.columns > 0 && p.row + p.rows <= t.rows() && p.column + p.columns <= t.columns();
-  if (!inside) from.refuse("is not within " + shown(t.name));
+  if (!inside) {
+    from.refuse("is not within " + shown(t.name));
+    return {};
+  }
   // Rows do not overlap in the buffer, and all lie in it.
   const bool placed = p.at < numel && p.columns <= numel - p.at &&
                       (p.rows == 1 || (p.stride >= p.columns && (p.rows - 1) <= (numel - p.at - p.columns) / p.stride));

@@ -84,7 +84,8 @@ Status write_stream(const std::string& path, std::string_view content) {
 void remove_abandoned_directories(const std::string& parent, const std::function<bool(const std::string&)>& is_meant,
                                   const StagedDirectory::IsOurs& is_ours) {
   const auto original = [](std::string name) {  // of what is not complete
-    if (const std::size_t at = name.rfind(staging_mark); at + staging_mark.size() + 6 == name.size()) name.resize(at);
+    const std::size_t at = name.rfind(staging_mark);
+    if (at != std::string::npos && at + staging_mark.size() + 6 == name.size()) name.resize(at);
     return name;
   };
   std::error_code error;

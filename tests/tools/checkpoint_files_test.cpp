@@ -50,7 +50,7 @@ TEST_F(CheckpointFilesCommand, AreSavedEveryFewStepsAndKeptAsAsked) {
 
 /// Without a drive a crash would start over.
 TEST_F(CheckpointFilesCommand, AKilledRunGoesOnFromTheLastOne) {
-  const std::string command = options() + room() + "--save-every 7 --keep 1 --steps 200 ";
+  const std::string command = options() + room() + "--save-every 7 --keep 1 --steps 120 ";
   const Finished whole = sluice(command + run("whole"));
   ASSERT_EQ(whole.status, 0);
   EXPECT_NE(whole.err.find("a crash would go on from the last checkpoint"), std::string::npos) << whole.err;
@@ -95,6 +95,52 @@ TEST_F(CheckpointFilesCommand, KilledAtAnyMomentLeaveTheLastOneWhole) {
   EXPECT_LE(steps("run/checkpoints").size(), 4u) << "what killed ones have left goes with the next";
 }
 
+/// A run without a drive lives in its checkpoints: wherever they are to be from now on, and whatever it is to be.
+TEST_F(CheckpointFilesCommand, AreWhatAKilledRunIsHoweverItGoesOn) {
+  const std::string command =
+      "train --model llama-tiny --seq 32 --batch 8 --lots 4 --warmup 3 --eval-batches 1 --data " + path("text") + " " +
+      room() + "--steps 400 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  const auto stood = [&](const Finished& f) {
+    const std::string text = "continuing after step ";
+    const std::size_t at = f.err.find(text);
+    return at == std::string::npos ? -1 : std::stoi(f.err.substr(at + text.size()));
+  };
+  ASSERT_NE(signalled(command + run("run") + "--save-every 10", "run", "KILL", 25).status, 0);
+  int lines_then = 25;
+  for (const std::string& otherwise : {"--checkpoints " + path("elsewhere"), "--durable on --nvme " + path("nvme"),
+                                       std::string("--durable off"), std::string("--ranks 2 --save-every 7")}) {
+    SCOPED_TRACE(otherwise);
+    const int before = static_cast<int>(lines("run").size());
+    lines_then += 30;
+    const Finished f = signalled("train --resume " + run("run") + otherwise, "run", "KILL", lines_then);
+    ASSERT_NE(f.status, 0);
+    EXPECT_GE(stood(f), before - 11) << f.err;
+  }
+  ASSERT_EQ(sluice("train --resume " + run("run")).status, 0);
+  expect_same_model("run", "whole");
+  EXPECT_EQ(lines("run"), lines("whole"));
+}
+
+TEST_F(CheckpointFilesCommand, ThatAreGoneAreNotStartedOverFrom) {
+  const std::string command = options() + room() + "--steps 60 --save-every 5 --checkpoints " + path("there") + " ";
+  ASSERT_NE(signalled(command + run("run"), "run", "KILL", 12).status, 0);
+  std::filesystem::rename(path("there"), path("away"));
+  const Finished f = sluice("train --resume " + run("run"));
+  EXPECT_EQ(f.status, 2);
+  EXPECT_NE(f.err.find("is not in " + path("there")), std::string::npos) << f.err;
+  std::filesystem::rename(path("away"), path("there"));
+  ASSERT_EQ(sluice("train --resume --save-every 0 " + run("run")).status, 0);
+  // What is another tool's stays.
+  std::filesystem::create_directories(path("theirs/step-5"));
+  write("theirs/step-5/model.pt", "theirs");
+  const Finished other =
+      sluice(options() + room() + "--steps 6 --save-every 5 --checkpoints " + path("theirs") + " " + run("other"));
+  EXPECT_NE(other.status, 0);
+  EXPECT_NE(other.err.find("holds model.pt"), std::string::npos) << other.err;
+  EXPECT_EQ(read(path("theirs/step-5/model.pt")), "theirs");
+}
+
 TEST_F(CheckpointFilesCommand, BeginARunInAnyLayout) {
   const std::string batches = "train --model llama-tiny --seq 32 --batch 8 --warmup 3 --eval-batches 1 --data " +
                               path("text") + " --lots 4 --steps 12 " + room();
@@ -132,8 +178,9 @@ TEST_F(CheckpointFilesCommand, ARunThatWasRestoredGoesOnAndIsKilledAsAnyOther) {
   const std::string restore = "train --restore " + path("whole/checkpoints/step-10") + " " + drive() + run("run");
   for (int turn = 1; turn <= 2; ++turn)
     static_cast<void>(signalled(turn == 1 ? restore : "train --resume " + run("run"), "run", "KILL", 10 * turn));
-  expect_refused_untouched(restore, "holds a run already");
-  ASSERT_EQ(sluice("train --resume " + run("run")).status, 0);
+  expect_refused_untouched("train --restore " + path("whole/checkpoints/step-20") + " " + drive() + run("run"),
+                           "holds a run already");
+  ASSERT_EQ(sluice(restore).status, 0) << "the same command goes on";
   expect_same_model("run", "whole");
   std::vector<json> all = lines("whole");
   EXPECT_EQ(lines("run"), std::vector<json>(all.begin() + 10, all.end()));
@@ -210,6 +257,42 @@ TEST_F(CheckpointFilesCommand, AreSavedOfARunThatStandsStillAndOfOneThatGoesOn) 
   ASSERT_EQ(signalled(options() + room() + "--steps 400 " + run("host"), "host", "TERM").status, 1);
   ASSERT_EQ(sluice("checkpoint save " + path("host") + " " + path("copied")).status, 0);
   EXPECT_EQ(sluice("checkpoint verify " + path("copied")).status, 0);
+}
+
+TEST_F(CheckpointFilesCommand, AreSignedForOtherMachines) {
+  if (std::system("openssl version >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no openssl to make keys with";
+  const auto key = [&](const std::string& name) {
+    const std::string pem = path(name + ".pem");
+    return std::system(("openssl genpkey -algorithm ed25519 -out " + pem + " && openssl pkey -in " + pem +
+                        " -pubout -out " + path(name + ".pub"))
+                           .c_str());
+  };
+  ASSERT_EQ(key("own"), 0);
+  ASSERT_EQ(key("other"), 0);
+  ASSERT_EQ(sluice(options() + room() + run("run") + "--steps 6 --save-every 3 --ranks 2").status, 0);
+  const std::string there = path("run/checkpoints/step-3"), verify = "checkpoint verify " + there;
+  const std::string with = " --verify-with " + path("own.pub");
+  expect_refused_untouched(verify + with, "is not signed");
+  expect_refused_untouched("checkpoint sign " + there + " --sign " + path("own.pub"), "is no private Ed25519 key");
+  expect_refused_untouched("checkpoint sign " + there + " --sign " + path("none"), "No such file");
+  const Finished made = sluice("checkpoint sign " + there + " --sign " + path("own.pem"));
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_EQ(sluice(verify + with).status, 0);
+  expect_refused_untouched(verify + " --verify-with " + path("other.pub"), "is not a signature by the owner of");
+  // Whoever changes a file can make its checksums right, and not this.
+  std::string master = read(there + "/model.h5");
+  master[master.size() / 2] ^= 1;
+  write("run/checkpoints/step-3/model.h5", master);
+  EXPECT_EQ(sluice(verify).status, 0) << "views are to look at";
+  const Finished changed = sluice(verify + with);
+  EXPECT_EQ(changed.status, 2);
+  EXPECT_NE(changed.err.find("model.h5 is not the file that was signed"), std::string::npos) << changed.err;
+  const std::string restore = "train --restore " + there + " " + room() + run("begun") + "--verify-with ";
+  expect_refused_untouched(restore + path("own.pub"), "model.h5 is not the file that was signed");
+  master[master.size() / 2] ^= 1;
+  write("run/checkpoints/step-3/model.h5", master);
+  EXPECT_EQ(sluice(restore + path("own.pub")).status, 0);
+  expect_refused_untouched(options() + run("x") + "--verify-with " + path("own.pub"), "--restore");
 }
 
 TEST_F(CheckpointFilesCommand, AreListedInspectedAndPruned) {

@@ -36,7 +36,7 @@ TEST_F(CommandTest, MisspeltCommandsAreGuessed) {
   expect_refused("bench matmull", "did you mean matmul?");
   expect_refused("data tokenise --input a --output b", "did you mean tokenize?");
   expect_refused("checkpoint exprot a b", "did you mean export?");
-  expect_refused("checkpoint", "a subcommand is required: export or inspect");
+  expect_refused("checkpoint", "a subcommand is required: save, list, inspect, verify, reshape");
   expect_refused("generate --model llama-tiny once upon",
                  "'upon' is not an option or command here; put a value of several");
   EXPECT_EQ(sluice("bench something").err.find("did you mean"), std::string::npos);

@@ -39,9 +39,6 @@ Status check_outputs(const RunConfig& c) {
   }
   if (c.reset_optimizer && c.restore.empty())
     return bad_request("--reset-optimizer leaves out the moments of a checkpoint; add --restore DIR");
-  const bool names_checkpoints = c.keep > 0 || !c.checkpoints.empty();
-  if (c.save_every == 0 && names_checkpoints)
-    return bad_request("--keep and --checkpoints are of checkpoints that --save-every N makes; add it");
   if (c.save_every > 0 && c.run.empty())
     return bad_request("--save-every " + std::to_string(c.save_every) +
                        ": nothing of the run is kept (--run none); give --run DIR");

@@ -66,6 +66,8 @@ Result<CheckedRequest> check_request(const Request& request) {
     return bad_request("--ranks " + std::to_string(c.ranks) + ": a process has 1 to " +
                        std::to_string(ranks_of_process_max) +
                        "; more are started with mpirun, or planned with --cluster FILE");
+  if (!request.goes_on && c.save_every == 0 && (c.keep > 0 || !c.checkpoints.empty()))
+    return bad_request("--keep and --checkpoints are of checkpoints that --save-every N makes; add it");
   if (!request.goes_on) SLUICE_TRY(check_not_unfinished_run("--model", c.model));
   SLUICE_ASSIGN(const auto described, describe_request(c, request.purpose));
   SLUICE_TRY(decide_weights(request, described->model, checked));

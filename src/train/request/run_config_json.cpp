@@ -136,11 +136,41 @@ Json value_json(const std::optional<T>& value) {
   return value ? value_json(*value) : Json(nullptr);
 }
 
+/// How many values there are.
+template <class T>
+constexpr int count_of = 0;
+template <>
+constexpr int count_of<LrSchedule> = 3;
+template <>
+constexpr int count_of<Durable> = 3;
+template <>
+constexpr int count_of<Transport> = static_cast<int>(transport_names.size());
+template <>
+constexpr int count_of<ContextAttention> = static_cast<int>(context_attention_names.size());
+template <>
+constexpr int count_of<PipelineOrder> = static_cast<int>(pipeline_order_names.size());
+template <>
+constexpr int count_of<Reduction> = static_cast<int>(reduction_names.size());
+template <>
+constexpr int count_of<RankSums> = static_cast<int>(rank_sums_names.size());
+template <>
+constexpr int count_of<RankGathers> = static_cast<int>(rank_gathers_names.size());
+template <>
+constexpr int count_of<Dtype> = 2;  // those that runs have
+template <>
+constexpr int count_of<MomentFormat> = 3;
+template <>
+constexpr int count_of<Place> = static_cast<int>(place_names.size());
+template <>
+constexpr int count_of<Saved> = static_cast<int>(saved_names.size());
+
 template <class T>
 struct Read {
   static bool from(const Json& json, T& out) {
     if constexpr (std::is_enum_v<T>) {
-      if (!json.is_number_integer() || json.get<int>() < 0 || json.get<int>() > 16) return false;
+      static_assert(count_of<T> > 0);
+      if (!json.is_number_integer() || json.get<std::int64_t>() < 0 || json.get<std::int64_t>() >= count_of<T>)
+        return false;
       out = static_cast<T>(json.get<int>());
     } else if constexpr (std::is_same_v<T, bool>) {
       if (!json.is_boolean()) return false;

@@ -213,17 +213,19 @@ Status Lifecycle::fill_restored() {
   SLUICE_TRY(together_.lead([&] { return reports_.begin(); }));
   std::uint64_t step = 0;
   std::vector<StepResult> results;
+  Result<Checkpoint> checkpoint = Checkpoint::open(c.restore);
+  SLUICE_TRY(agree(world_, checkpoint.ok() ? success() : Status(checkpoint.error())));
+  SLUICE_TRY(check_alike(world_, "what --restore names", mark_of(checkpoint->manifest())));
   const auto load = [&]() -> Status {
-    SLUICE_ASSIGN(Checkpoint checkpoint, Checkpoint::open(c.restore));
-    step = checkpoint.manifest().step;
+    step = checkpoint->manifest().step;
     // Who else writes checkpoints says nothing of data.
-    if (const auto saved = saved_run_from_json(checkpoint.manifest().run); saved.ok()) {
+    if (const auto saved = saved_run_from_json(checkpoint->manifest().run); saved.ok()) {
       if (data_.hash != 0) SLUICE_TRY(check_restored(*saved));
       results = saved->results;
     }
     SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(run_));
-    return engine_->states().load_checkpoint(checkpoint, queue, !c.reset_optimizer,
-                                             watch("reading the states of " + checkpoint.path()));
+    return engine_->states().load_checkpoint(*checkpoint, queue, !c.reset_optimizer,
+                                             watch("reading the states of " + checkpoint->path()));
   };
   SLUICE_TRY(agree(world_, load()));
   SLUICE_TRY(agree(world_, engine_->states().share_residents()));
@@ -317,6 +319,12 @@ Status Lifecycle::save_state(std::int64_t done) {
 
 Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, int keep) {
   SLUICE_TRY(together_.lead([&] { return check_checkpoints_of(&*directory_->run(), parent); }));
+  // What the run has just gone on from.
+  SLUICE_ASSIGN(const bool is_there, together_.leader_says([&] {
+    return !journal_ && saved_ == step &&
+           directory_->newest_saved() == parent + "/" + checkpoint_name(static_cast<std::uint64_t>(step));
+  }));
+  if (is_there) return success();
   SLUICE_TRY(save_to(parent, step, static_cast<std::size_t>(keep),
                      watch("saving step " + std::to_string(step) + " to " + parent)));
   if (!journal_ && parent == checkpoints_path(run_.config)) saved_ = step;

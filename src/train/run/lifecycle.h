@@ -84,7 +84,9 @@ class Lifecycle final : public CommitSink {
   Error in_order_of_drives(const Error& error) const;
   Status continue_run();
   Status continue_durable();
-  Status continue_saved();
+  Status continue_saved(const std::string& path);
+  Status check_saves() const;
+  Status keep_saved_here();
   Status remove_old(const RunConfig& before);
   Status lay_out_anew();
   Result<std::uint64_t> check_saved();

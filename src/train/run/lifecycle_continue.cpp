@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
+#include "io/files/publish.h"
 #include "kernels/cpu/gemm.h"
 #include "src/device/profile.h"
 #include "src/train/run/lifecycle.h"
@@ -15,15 +17,17 @@ namespace sluice {
 /// From what it has left; nothing of that is touched yet.
 Status Lifecycle::continue_run() {
   const bool durable = directory_->run()->config.durable == Durable::on;  // up to now
+  SLUICE_TRY(together_.lead([&] { return check_saves(); }));
   SLUICE_ASSIGN(const bool is_kept, together_.leader_says([&] {
     return directory_->has_saved() || (durable && directory_->has_commits());
   }));
   if (is_kept) {
+    SLUICE_TRY(together_.lead([&] { return keep_saved_here(); }));
     SLUICE_ASSIGN(const bool is_laid_out_anew, together_.leader_says([&] { return has_other_layout(); }));
     if (is_laid_out_anew) SLUICE_TRY(together_.lead([&] { return lay_out_anew(); }));
-    // A durable run has a checkpoint of its own while it is laid out otherwise.
-    SLUICE_ASSIGN(const bool has_saved, together_.leader_says([&] { return directory_->has_saved(); }));
-    return has_saved ? continue_saved() : continue_durable();
+    // A durable run has a checkpoint of its own while it is laid out otherwise. Others may see late what there is.
+    SLUICE_ASSIGN(const std::string saved, from_leader(world_, world_.leads() ? directory_->newest_saved() : ""));
+    return saved.empty() ? continue_durable() : continue_saved(saved);
   }
   const auto start_over = [&]() -> Status {
     // A step's line is written after the first commit: where there is one, there were records.
@@ -40,6 +44,32 @@ Status Lifecycle::continue_run() {
   };
   SLUICE_TRY(together_.lead(start_over));
   return begin_run();
+}
+
+/// A step's checkpoint is there before the step's line is.
+Status Lifecycle::check_saves() const {
+  const RunConfig& run = directory_->run()->config;
+  if (run.durable == Durable::on || run.save_every == 0) return success();
+  std::ifstream metrics(reports_.path());
+  std::int64_t lines = 0, saved = -1;
+  for (std::string line; std::getline(metrics, line);) ++lines;
+  if (const std::string newest = directory_->newest_saved(); !newest.empty())
+    saved = static_cast<std::int64_t>(*step_of_name(std::filesystem::path(newest).filename()));
+  const std::int64_t expected = lines / run.save_every * run.save_every;
+  if (expected == 0 || saved >= expected) return success();
+  return bad_request(
+      fmt::format("--run {}: its metrics have {} steps, and the checkpoint of step {} is not in {}; put it "
+                  "back, or start a new run in another directory",
+                  directory_->path(), lines, expected, checkpoints_path(run)));
+}
+
+/// What is going to be looked for elsewhere, or no more, is kept in the run's directory.
+Status Lifecycle::keep_saved_here() {
+  const RunConfig& run = directory_->run()->config;
+  const std::string newest = directory_->newest_saved();
+  const bool moves = has_other_layout() || checkpoints_path(run) != checkpoints_path(run_.config);
+  if (newest.empty() || !moves) return success();
+  return keep_saved(*directory_, newest, watch("copying " + newest + " to " + directory_->saved_path()));
 }
 
 Status Lifecycle::continue_durable() {
@@ -66,7 +96,7 @@ Status Lifecycle::continue_durable() {
   return success();
 }
 
-Status Lifecycle::continue_saved() {
+Status Lifecycle::continue_saved(const std::string& path) {
   // The swap file that is going to be made takes the place of one whose states may be whole too.
   SLUICE_TRY(together_.lead([&]() -> Status {
     if (!run_.workload.durable) return success();
@@ -77,15 +107,17 @@ Status Lifecycle::continue_saved() {
   std::uint64_t step = 0;
   std::vector<StepResult> results;
   RunConfig before;
+  Result<Checkpoint> saved = open_saved(*directory_, path);
+  SLUICE_TRY(agree(world_, saved.ok() ? success() : Status(saved.error())));
+  SLUICE_TRY(check_alike(world_, "what the run goes on from", mark_of(saved->manifest())));
   const auto load = [&]() -> Status {
-    SLUICE_ASSIGN(Checkpoint saved, open_saved(*directory_));
-    step = saved.manifest().step;
+    step = saved->manifest().step;
     SLUICE_TRY(check_not_done(step));
-    SLUICE_ASSIGN(const SavedRun run, saved_run_from_json(saved.manifest().run));
+    SLUICE_ASSIGN(const SavedRun run, saved_run_from_json(saved->manifest().run));
     results = run.results;
     before = run.run.config;
     SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(run_));
-    return engine_->states().load_checkpoint(saved, queue, true, watch("reading the states that were saved"));
+    return engine_->states().load_checkpoint(*saved, queue, true, watch("reading the states that were saved"));
   };
   SLUICE_TRY(agree(world_, load()));
   SLUICE_TRY(agree(world_, engine_->states().share_residents()));
@@ -110,7 +142,8 @@ Status Lifecycle::remove_old(const RunConfig& before) {
   SLUICE_TRY(remove_swap_files(id, now, durable ? run_.workload.ranks() : 0));
   std::vector<std::string> left;  // drives that are not used any more
   for (const std::string& drive : before.nvme)
-    if (std::ranges::find(now, drive) == now.end()) left.push_back(drive);
+    if (std::ranges::none_of(now, [&](const std::string& other) { return is_same_file(drive, other); }))
+      left.push_back(drive);
   SLUICE_TRY(remove_swap_files(id, left, 0));
   return durable ? directory_->remove_saved() : success();
 }

@@ -1,5 +1,6 @@
 #include "src/train/run/saved_states.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -47,10 +48,25 @@ Result<SavedRun> saved_run_from_json(const std::string& text) {
     return bad_request("says nothing of the run that wrote it, which is needed to go on");
   SavedRun saved;
   SLUICE_ASSIGN(saved.run, run_from_json(j["description"]));
+  const RunConfig& c = saved.run.config;
+  constexpr int most = 1 << 24;  // products of two do not overflow
+  for (const std::int64_t size :
+       {std::int64_t{c.batch}, std::int64_t{c.micro_batch}, std::int64_t{c.ranks}, std::int64_t{c.stages},
+        std::int64_t{c.tensor}, std::int64_t{c.context}, std::int64_t{c.pipeline.chunks}, c.sequence})
+    if (size < 1 || size > most) return bad_request("says of the run that wrote it what no run is");
+  if (c.lots < 0 || c.lots > most || c.shard_group < 0 || c.second_copy < 0 ||
+      c.stages > c.ranks / c.tensor / c.context)
+    return bad_request("says of the run that wrote it what no run is");
   const bool listed = j.contains("results") && j["results"].is_array();
   for (std::size_t i = 0; listed && i < j["results"].size(); ++i)
     if (!read_result(j["results"][i], saved.results.emplace_back())) return bad_request("has results that are none");
   return saved;
+}
+
+std::uint64_t mark_of(const Manifest& manifest) {
+  std::uint64_t mark = manifest.step;
+  for (const StoredFile& file : manifest.files) mark = mark * 31 + file.sums;
+  return mark;
 }
 
 Result<QueueOptions> checkpoint_queue(const Prepared& run) {
@@ -79,26 +95,45 @@ Status check_checkpoints_of(const RunDescription* run, const std::string& parent
   for (const ListedCheckpoint& listed : all) {
     if (!listed.is_whole) continue;
     const Result<Checkpoint> opened = Checkpoint::open(listed.path);
-    if (!opened.ok()) continue;  // it may be replaced
+    if (!opened.ok())
+      return bad_request(parent + " holds what can not be read as a checkpoint (" + opened.error().message +
+                         "); remove it, or give another directory");
     const Result<SavedRun> saved = saved_run_from_json(opened->manifest().run);
     if (!saved.ok() || run == nullptr || saved->run.id != run->id)
-      return bad_request("--checkpoints " + parent + " holds " + listed.path +
-                         " of another run; give a directory of this run's own");
+      return bad_request(parent + " holds " + listed.path + " of another run; give a directory of this run's own");
   }
   return success();
 }
 
-Result<Checkpoint> open_saved(const RunDirectory& directory) {
-  Result<Checkpoint> opened = Checkpoint::open(directory.newest_saved());
+Result<Checkpoint> open_saved(const RunDirectory& directory, const std::string& path) {
+  Result<Checkpoint> opened = Checkpoint::open(path);
   if (!opened.ok()) return opened;
   const Result<SavedRun> saved = saved_run_from_json(opened->manifest().run);
   if (!saved.ok()) return saved.error().in(opened->path());
   if (saved->run.id != directory.run()->id) return bad_request(opened->path() + " belongs to another run");
+  const Manifest& m = opened->manifest();
+  const bool has_moments = std::ranges::any_of(m.files.front().units.front().states,
+                                               [](const StoredState& s) { return s.kind == StateKind::exp_avg; });
+  if (m.step > 0 && !has_moments)
+    return bad_request(opened->path() + " has no moments of the optimizer, which the run had; put back what was there");
   return opened;
 }
 
+Status keep_saved(const RunDirectory& directory, const std::string& path, const States::Watch& watch) {
+  const std::string parent = directory.saved_path();
+  if (std::filesystem::path(path).parent_path() == parent) return success();
+  SLUICE_ASSIGN(Checkpoint from, open_saved(directory, path));
+  const auto all = 2 * static_cast<double>(from.manifest().state_bytes());
+  std::uint64_t done = 0;
+  SLUICE_TRY(copy_checkpoint(from, parent, {}, [&](std::uint64_t bytes) {
+    return watch ? watch(static_cast<double>(done += bytes) / all) : success();
+  }));
+  const auto pruned = prune_checkpoints(parent, 1);
+  return pruned.ok() ? success() : Status(pruned.error());
+}
+
 Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared& run, const States::Watch& watch) {
-  SLUICE_ASSIGN(Checkpoint checkpoint, open_saved(directory));
+  SLUICE_ASSIGN(Checkpoint checkpoint, open_saved(directory, directory.newest_saved()));
   SLUICE_ASSIGN(const QueueOptions queue, checkpoint_queue(run));
   const auto all = static_cast<double>(checkpoint.manifest().state_bytes());
   std::uint64_t done = 0;
@@ -131,14 +166,19 @@ Result<std::string> save_slots(const RunDirectory& directory, const RunConfig& n
     return replace || !std::filesystem::exists(path, ignored) ? success()
                                                               : Status(bad_request(path + " is there already"));
   };
-  if (!journal->steps().empty()) SLUICE_TRY(check_free(journal->steps().front()));
-  SLUICE_ASSIGN(const std::uint64_t step, restore_newest(directory, *engine, *journal, listener));
-  SavedRun saved{run, {}};
-  for (std::uint64_t s = step > CommitLog::results_max ? step - CommitLog::results_max + 1 : 1; s <= step; ++s)
-    if (const auto known = journal->find(s)) saved.results.push_back(*known);
-  SLUICE_TRY(check_free(step));
-  return save_run(engine->states(), nullptr, *prepared, saved, parent, step,
-                  listener.watch("writing the states of step " + std::to_string(step) + " to " + parent));
+  const auto save_step = [&](std::uint64_t step) -> Result<std::string> {
+    SLUICE_TRY(check_free(step));
+    const SavedRun saved{run, journal->records(journal->first(), step).front()->results};
+    return save_run(engine->states(), nullptr, *prepared, saved, parent, step,
+                    listener.watch("writing the states of step " + std::to_string(step) + " to " + parent));
+  };
+  // Every block is verified as it is copied; an older step is looked for where one is damaged.
+  SLUICE_ASSIGN(const std::uint64_t newest, take_newest(directory, *engine, *journal));
+  Result<std::string> saved = save_step(newest);
+  if (saved.ok() || saved.error().code != ErrorCode::damaged) return saved;
+  listener.note("step " + std::to_string(newest) + " can not be used: " + saved.error().message);
+  SLUICE_ASSIGN(const std::uint64_t whole, restore_newest(directory, *engine, *journal, listener));
+  return save_step(whole);
 }
 
 }  // namespace
@@ -164,7 +204,7 @@ Result<std::string> save_stopped(const RunDirectory& directory, const std::strin
                        ": the run was cut short before anything of it was kept; go on with it "
                        "(sluice train --run " +
                        directory.path() + " --resume)");
-  SLUICE_ASSIGN(Checkpoint saved, open_saved(directory));
+  SLUICE_ASSIGN(Checkpoint saved, open_saved(directory, directory.newest_saved()));
   const auto watch = listener.watch("copying " + saved.path() + " to " + parent);
   const auto all = 2 * static_cast<double>(saved.manifest().state_bytes());
   std::uint64_t done = 0;

@@ -22,6 +22,9 @@ std::string to_json_text(const SavedRun& saved);
 /// bad_request for anything else.
 Result<SavedRun> saved_run_from_json(const std::string& text);
 
+/// A number that checkpoints of other states do not have.
+std::uint64_t mark_of(const Manifest& manifest);
+
 /// How checkpoints are written and read, where nothing else is said.
 Result<QueueOptions> checkpoint_queue(const Prepared& run);
 
@@ -33,8 +36,11 @@ Result<std::string> save_run(States& states, World* world, const Prepared& run, 
 /// null where the run has not begun: then any are another's.
 Status check_checkpoints_of(const RunDescription* run, const std::string& parent);
 
-/// The newest checkpoint that the run itself goes on from. bad_request when it is damaged, or another run's.
-Result<Checkpoint> open_saved(const RunDirectory& directory);
+/// A checkpoint that the run itself goes on from. bad_request when it is damaged, or another run's.
+Result<Checkpoint> open_saved(const RunDirectory& directory, const std::string& path);
+/// One that is elsewhere is also in the run's own saved_path(), and nothing older is: before run.json says otherwise
+/// where checkpoints are, or what the run goes on from.
+Status keep_saved(const RunDirectory& directory, const std::string& path, const States::Watch& watch);
 /// Reads all of it. Returns the step. Errors as open_saved's.
 Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared& run, const States::Watch& watch);
 

@@ -182,8 +182,11 @@ bool Trainer::saves(std::int64_t step) const {
 /// Somebody else asks for a checkpoint (sluice checkpoint save): it is of the next step that nothing overlaps.
 Status Trainer::look_for_request() {
   if (directory_ == nullptr || asked_step_ > done_) return success();
-  SLUICE_ASSIGN(const bool asked, together_.leader_says([&] { return SaveRequest(directory_->path()).is_open(); }));
-  if (asked) asked_step_ = std::min(std::max(released_, done_) + 1, run_.config.steps);
+  // What ranks have released may differ where a step was given up.
+  const bool asked = world_.leads() && SaveRequest(directory_->path()).is_open();
+  const std::int64_t due = std::min(std::max(released_, done_) + 1, run_.config.steps);
+  SLUICE_ASSIGN(const std::string step, from_leader(world_, asked ? std::to_string(due) : ""));
+  if (!step.empty()) asked_step_ = std::stoll(step);
   return success();
 }
 

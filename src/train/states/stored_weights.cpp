@@ -153,7 +153,7 @@ class SavedWeights final : public StateWeights {
   Status open(const RestoreListener& listener) {
     SLUICE_TRY(prepare_states());
     SLUICE_ASSIGN(step_, verify_saved(directory_, *prepared_, listener.watch("verifying the states that were saved")));
-    SLUICE_ASSIGN(checkpoint_, open_saved(directory_));
+    SLUICE_ASSIGN(checkpoint_, open_saved(directory_, directory_.newest_saved()));
     return success();
   }
   Place place() const override { return Place::saved; }
