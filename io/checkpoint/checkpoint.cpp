@@ -103,9 +103,6 @@ bool is_checkpoint(const std::string& path) {
   return all.ok() && !all->empty();
 }
 
-namespace {
-
-/// Only what is a checkpoint, or was to be one, gives way to another.
 Status check_replaceable(const std::string& path) {
   std::error_code error;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error))
@@ -113,8 +110,6 @@ Status check_replaceable(const std::string& path) {
       return bad_request(path + " holds " + name + ", which is not of a checkpoint; give another directory");
   return error ? Status(os_error("can not read " + path, error.value())) : success();
 }
-
-}  // namespace
 
 Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint64_t step, bool replace) {
   std::error_code error;
@@ -137,21 +132,8 @@ Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint
 Status NewCheckpoint::publish(const Manifest& manifest) {
   SLUICE_TRY(create_master(directory(), manifest));
   SLUICE_TRY(publish_file(directory() + "/" + manifest_name, manifest_text(manifest)));
-  SLUICE_TRY(replaces_ ? replace() : staged_.publish(false));
+  SLUICE_TRY(staged_.publish(replaces_));
   return publish_file(parent_ + "/" + latest_name, checkpoint_name(step_) + "\n");
-}
-
-/// At once where the file system has that; else there is a moment in which neither has the name.
-Status NewCheckpoint::replace() {
-  if (staged_.publish(true).ok()) return success();
-  const std::string going = path_ + ".tmp-pruned";
-  std::error_code error;
-  fs::remove_all(going, error);
-  fs::rename(path_, going, error);
-  if (error) return os_error("can not replace " + path_, error.value());
-  SLUICE_TRY(staged_.publish(false));
-  fs::remove_all(going, error);
-  return success();
 }
 
 Result<Checkpoint> Checkpoint::open(const std::string& path) {

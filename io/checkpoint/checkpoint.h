@@ -17,6 +17,9 @@ std::string checkpoint_name(std::uint64_t step);
 /// The number in such a name.
 std::optional<std::uint64_t> step_of_name(const std::string& name);
 
+/// Whether a directory may give way to a checkpoint: bad_request, naming it, for a file that is of none.
+Status check_replaceable(const std::string& path);
+
 /// A checkpoint that is being written: files are put into directory(), and publish gives it its name. Not published: it
 /// is removed. What a killed process has left is removed by the next one of that name. Move-only.
 class NewCheckpoint {
@@ -31,8 +34,6 @@ class NewCheckpoint {
   Status publish(const Manifest& manifest);
 
  private:
-  Status replace();
-
   std::string parent_, path_;
   std::uint64_t step_ = 0;
   bool replaces_ = false;

@@ -5,23 +5,40 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "io/checkpoint/verify.h"
 #include "io/files/os_error.h"
+#include "io/weights/read_ahead.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::size_t copied_at_once = 64u << 20;
 
+/// Within the kernel, or through memory where it does not do that: between file systems of two kinds.
 Status copy_bytes(int from, int to, const std::string& path, std::uint64_t bytes,
                   const std::function<Status(std::uint64_t)>& watch) {
+  std::vector<std::byte> memory;
   off_t in = 0, out = 0;
   while (static_cast<std::uint64_t>(in) < bytes) {
-    const ssize_t n = copy_file_range(
-        from, &in, to, &out, std::min<std::uint64_t>(copied_at_once, bytes - static_cast<std::uint64_t>(in)), 0);
+    const std::uint64_t left = bytes - static_cast<std::uint64_t>(in);
+    ssize_t n = -1;
+    if (memory.empty()) {
+      n = copy_file_range(from, &in, to, &out, std::min<std::uint64_t>(copied_at_once, left), 0);
+      if (n < 0 && (errno == EXDEV || errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP)) {
+        memory.resize(4u << 20);
+        continue;
+      }
+    } else {
+      memory.resize(std::min<std::uint64_t>(memory.size(), left));
+      SLUICE_TRY(read_exactly(from, path, static_cast<std::uint64_t>(in), memory));
+      n = pwrite(to, memory.data(), memory.size(), out);
+      if (n > 0) in += n, out += n;
+    }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fault(path + ": copying failed: " + std::strerror(errno));
     if (n == 0) return fault(path + ": what is copied has become shorter");

@@ -178,6 +178,7 @@ StoredUnit read_unit(const Look& from, const Manifest& manifest) {
     for (std::size_t i = 0; i + 1 < unit.states.size(); ++i)
       if (unit.states[i].kind == unit.states.back().kind) state.refuse("is there twice");
   });
+  if (from.ok() && unit.states.empty()) from["states"].refuse("must not be empty");
   return unit;
 }
 
@@ -205,6 +206,7 @@ StoredFile read_stored_file(const Look& from, const Manifest& manifest) {
     file.units.push_back(read_unit(unit, manifest));
     if (!names.insert(file.units.back().name).second) unit["name"].refuse("is there twice");
   });
+  if (from.ok() && file.units.empty()) from["units"].refuse("must not be empty");
   if (!from.ok()) return file;
   check_places(from, file);
   std::uint64_t sums = 0;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "io/checkpoint/block_reader.h"
+#include "io/checkpoint/copy.h"
 #include "io/checkpoint/hdf5.h"
 #include "io/checkpoint/pieces.h"
 #include "io/checkpoint/state_file.h"
@@ -395,6 +396,8 @@ TEST_F(CheckpointFiles, ManifestsThatNoWriterWouldWriteAreRefused) {
     m.files[0].units[0].pieces[0].columns = 81, m.files[0].units[0].pieces[0].stride = 81,
     m.files[0].units[0].pieces.pop_back();
   });
+  refused("must not be empty", [](Manifest& m) { m.files[0].units.clear(); });
+  refused("must not be empty", [](Manifest& m) { m.files[0].units[0].states.clear(); });
   refused("moments", [](Manifest& m) { m.formats.moment_group_numel = 4096; });
   const std::string text = manifest_text(opened->manifest());
   EXPECT_FALSE(parse_manifest("").ok());
@@ -437,6 +440,23 @@ TEST_F(CheckpointFiles, FaultsLeaveWhatWas) {
     ASSERT_TRUE(save(4, lying).ok());
     EXPECT_FALSE(verify(parent_).ok()) << "a drive that lies";
   }
+}
+
+TEST_F(CheckpointFiles, AreCopiedToOtherFileSystems) {
+  if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "there is no /dev/shm";
+  ASSERT_TRUE(save().ok());
+  const ScratchDir memory("/dev/shm");
+  auto from = Checkpoint::open(parent_);
+  ASSERT_TRUE(from.ok());
+  std::uint64_t bytes = 0;
+  const auto copy = copy_checkpoint(*from, memory.path(), {}, [&](std::uint64_t more) {
+    bytes += more;
+    return success();
+  });
+  ASSERT_TRUE(copy.ok()) << copy.error().message;
+  EXPECT_GT(bytes, from->manifest().state_bytes());
+  EXPECT_TRUE(verify(memory.path()).ok());
+  EXPECT_FALSE(copy_checkpoint(*from, memory.path(), {}, [](std::uint64_t) { return success(); }).ok());
 }
 
 TEST_F(CheckpointFiles, OfAnyStepHaveNamesThatAreRead) {

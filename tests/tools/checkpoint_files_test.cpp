@@ -134,11 +134,9 @@ TEST_F(CheckpointFilesCommand, ThatAreGoneAreNotStartedOverFrom) {
   // What is another tool's stays.
   std::filesystem::create_directories(path("theirs/step-5"));
   write("theirs/step-5/model.pt", "theirs");
-  const Finished other =
-      sluice(options() + room() + "--steps 6 --save-every 5 --checkpoints " + path("theirs") + " " + run("other"));
-  EXPECT_NE(other.status, 0);
-  EXPECT_NE(other.err.find("holds model.pt"), std::string::npos) << other.err;
-  EXPECT_EQ(read(path("theirs/step-5/model.pt")), "theirs");
+  expect_refused_untouched(
+      options() + room() + "--steps 6 --save-every 5 --checkpoints " + path("theirs") + " " + run("other"),
+      "holds model.pt");
 }
 
 TEST_F(CheckpointFilesCommand, BeginARunInAnyLayout) {

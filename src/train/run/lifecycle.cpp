@@ -319,10 +319,9 @@ Status Lifecycle::save_state(std::int64_t done) {
 
 Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, int keep) {
   SLUICE_TRY(together_.lead([&] { return check_checkpoints_of(&*directory_->run(), parent); }));
-  // What the run has just gone on from.
+  // Its states are those that the run went on from: it was killed before the step's line.
   SLUICE_ASSIGN(const bool is_there, together_.leader_says([&] {
-    return !journal_ && saved_ == step &&
-           directory_->newest_saved() == parent + "/" + checkpoint_name(static_cast<std::uint64_t>(step));
+    return step == done_ && Checkpoint::open(parent + "/" + checkpoint_name(static_cast<std::uint64_t>(step))).ok();
   }));
   if (is_there) return success();
   SLUICE_TRY(save_to(parent, step, static_cast<std::size_t>(keep),

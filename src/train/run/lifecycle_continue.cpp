@@ -50,6 +50,8 @@ Status Lifecycle::continue_run() {
 Status Lifecycle::check_saves() const {
   const RunConfig& run = directory_->run()->config;
   if (run.durable == Durable::on || run.save_every == 0) return success();
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(reports_.path(), ignored)) return success();
   std::ifstream metrics(reports_.path());
   std::int64_t lines = 0, saved = -1;
   for (std::string line; std::getline(metrics, line);) ++lines;

@@ -93,6 +93,7 @@ Status check_checkpoints_of(const RunDescription* run, const std::string& parent
   if (!std::filesystem::exists(parent, ignored)) return success();
   SLUICE_ASSIGN(const std::vector<ListedCheckpoint> all, list_checkpoints(parent));
   for (const ListedCheckpoint& listed : all) {
+    if (!listed.is_whole) SLUICE_TRY(check_replaceable(listed.path));
     if (!listed.is_whole) continue;
     const Result<Checkpoint> opened = Checkpoint::open(listed.path);
     if (!opened.ok())
