@@ -15,6 +15,7 @@
 #include "src/train/request/arrangement.h"
 #include "src/train/request/check_request.h"
 #include "src/train/request/machine_limits.h"
+#include "src/train/request/saving.h"
 #include "tools/commands.h"
 #include "tools/described_run.h"
 #include "tools/layout.h"
@@ -99,6 +100,11 @@ Json to_json(const Prepared& run, const Findings& findings) {
                     {"tokens_per_second", tokens_per_second(run)},
                     {"steps", run.config.steps},
                     {"run_seconds", run_seconds(run)}};
+  if (const std::optional<SavingStep> saving = predict_saving(run))
+    j["saving_step"] = {{"bytes", saving->bytes},
+                        {"to_swap_drive", saving->to_swap_drive},
+                        {"step_seconds", saving->seconds},
+                        {"bound_seconds", saving->bound_seconds}};
   const Advice& advice = findings.advice;
   j["advice"] = {{"limit", resource_names[static_cast<std::size_t>(advice.limit)]}, {"text", to_text(advice)}};
   if (advice.larger)
@@ -387,6 +393,15 @@ void print_time(const Prepared& run, const Advice& advice) {
                                       format_bytes(durable_slot_bytes(run)) + " of the drive and no other traffic")
                                          .c_str()
                                    : "");
+  if (const std::optional<SavingStep> saving = predict_saving(run))
+    std::printf("saving          every %lld steps one writes %s beside its work, to %s drive: it takes %s, bound %s\n",
+                static_cast<long long>(run.config.save_every), format_bytes(saving->bytes).c_str(),
+                saving->to_swap_drive ? "the same" : "another", format_seconds(saving->seconds).c_str(),
+                format_seconds(saving->bound_seconds).c_str());
+  else if (run.workload.saves)
+    std::printf(
+        "saving          every %lld steps one writes the states beside its work; their drive was never measured\n",
+        static_cast<long long>(run.config.save_every));
   if (const std::size_t drives = run.config.nvme.size(); drives > 0)
     std::printf("drive wear      %s\n", to_text(predicted_wear(run), predicted_rate, drives).c_str());
   std::printf("ops             %zu, waits proven by `check`\n", ops_of(run));
@@ -407,7 +422,8 @@ Status take_cluster(const std::string& path, const std::set<std::string>& given,
   if (goes_on)
     return bad_request("--cluster " + path + " has a device that is not here, and --run " + config.run +
                        " holds a run that is; leave one of them out");
-  for (const char* option : {"--device", "--transport", "--nvme", "--profile", "--threads", "--optimizer-threads", "--io"})
+  for (const char* option :
+       {"--device", "--transport", "--nvme", "--profile", "--threads", "--optimizer-threads", "--io"})
     if (given.contains(option))
       return bad_request(std::string(option) + " is of this machine, and --cluster " + path +
                          " describes another one; leave it out");

@@ -48,7 +48,7 @@ constexpr std::array<const char*, 5> state_names{"parameter", "remainder", "exp_
 /// optimizer: CPU AdamW, norms and step control. comm: collectives; where those of a device are NCCL's, all of them are
 /// on one lane, since NCCL promises an end only to ranks that issue all of them in one order. commit: syncs and commit
 /// records, so that other writes go on beside them. input: the trainer's tokens. send, receive: messages between two
-/// ranks, apart, so that what is to come does not wait for what is to go.
+/// ranks, apart, so that what is to come does not wait for what is to go. save: what goes to a checkpoint.
 enum class LaneKind : std::uint8_t {
   compute,
   h2d,
@@ -60,10 +60,11 @@ enum class LaneKind : std::uint8_t {
   commit,
   input,
   send,
-  receive
+  receive,
+  save
 };
-constexpr std::array<const char*, 11> lane_names{"compute", "h2d",    "d2h",   "nvme_read", "nvme_write", "optimizer",
-                                                 "comm",    "commit", "input", "send",      "receive"};
+constexpr std::array<const char*, 12> lane_names{"compute", "h2d",    "d2h",   "nvme_read", "nvme_write", "optimizer",
+                                                 "comm",    "commit", "input", "send",      "receive",    "save"};
 
 /// Order within a lane. Ops always start in order and their completions become visible in order. On a lane that is
 /// not `windowed`, an op starts only after the one before it has finished. On a windowed lane (a drive with many
@@ -141,8 +142,10 @@ enum class OpKind : std::uint8_t {
   receive,  ///< the src of a send of the group's member at `peer` -> dst
   // comm lane
   barrier,  ///< nothing is given: what follows comes after what every rank has committed before it
+  // save lane
+  save,  ///< the updated states of a tile, in host memory -> a checkpoint, where the iteration saves; else nothing
 };
-constexpr std::array<const char*, 46> op_names{"forward",
+constexpr std::array<const char*, 47> op_names{"forward",
                                                "recompute",
                                                "backward",
                                                "backward_input",
@@ -187,7 +190,8 @@ constexpr std::array<const char*, 46> op_names{"forward",
                                                "ring_shift",
                                                "send",
                                                "receive",
-                                               "barrier"};
+                                               "barrier",
+                                               "save"};
 
 constexpr bool is_message(OpKind kind) { return kind == OpKind::send || kind == OpKind::receive; }
 
@@ -380,6 +384,7 @@ struct StepParams {
   double loss_scale = 1;      ///< 1 / (target tokens of the global batch)
   std::int64_t position = 0;  ///< decode: tokens already in the cache
   std::int64_t tokens = 0;    ///< decode: new tokens this call
+  bool saves = false;         ///< what the iteration's updates leave goes to a checkpoint too (save ops)
 };
 
 /// The step whose update is in what an iteration leaves: with none due, its states are those it began with.

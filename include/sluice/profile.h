@@ -59,6 +59,13 @@ struct MessageRates {
 };
 
 /// Rates of one machine. Bytes per second count bytes moved once (a copy of n bytes is n).
+/// What a step does that saves: its states go to the drive that has them, or elsewhere at a rate of its own.
+struct Saving {
+  bool to_drive = true;
+  double bytes_per_second = 1e9;  ///< elsewhere
+  int replicas = 1;               ///< that share the writing
+};
+
 struct HardwareProfile {
   std::uint32_t schema_version = profile_schema_version;
   std::string machine;               ///< CPU model and kernel, to notice that a profile is another machine's
@@ -66,6 +73,7 @@ struct HardwareProfile {
   int ranks_of_device = 1;           ///< that share a GPU and its links: the run's, not the file's
   bool ranks_apart = false;          ///< they share no memory: the run's, not the file's
   bool messages_of_devices = false;  ///< they go from GPU to GPU and ask nothing of the host: the run's, not the file's
+  std::optional<Saving> saving;      ///< of the steps that are predicted; none: they do not save. Not the file's
   /// Between ranks of this machine, and between machines. None: never measured, and guessed.
   std::optional<MessageRates> messages_inside, messages_between;
   int cores = 1;

@@ -154,6 +154,16 @@ OpCost CostModel::cost(const Op& op) const {
       memory = on_device ? bytes / 2 : bytes;  // a GPU copies one way through the host's memory, and without a core
       break;
     }
+    case OpKind::save:
+      if (!hw_.saving) break;
+      bytes /= hw_.saving->replicas;
+      if (!hw_.saving->to_drive) {
+        c.seconds = bytes / hw_.saving->bytes_per_second;
+        busy = std::min(1.0, hw_.saving->bytes_per_second / hw_.checksum_bytes_per_second);
+        memory = bytes;
+        break;
+      }
+      [[fallthrough]];
     case OpKind::read:
     case OpKind::write: {
       const bool read = op.kind == OpKind::read;

@@ -40,6 +40,11 @@ std::vector<Role> needed_roles(const Op& op, LaneKind lane, Dtype dtype) {
       if (lane == LaneKind::compute) roles.push_back(Role::diverged);
       return roles;
     }
+    case OpKind::save: {
+      std::vector<Role> roles{Role::parameters, Role::exp_avg, Role::exp_avg_sq};
+      if (dtype == Dtype::bf16) roles.push_back(Role::remainder);
+      return roles;
+    }
     default: return {};
   }
 }
@@ -164,7 +169,8 @@ Status BoundPlan::bind_op(const StepPlan& plan, OpId id, const BindParts& parts)
   const LaneKind lane = plan.lanes[op.lane].kind;
   const bool drive_lane = lane == LaneKind::nvme_read || lane == LaneKind::nvme_write;
   const bool commits = op.kind == OpKind::sync || op.kind == OpKind::commit;
-  if (drives != drive_lane || commits != (lane == LaneKind::commit))
+  const bool saves = op.kind == OpKind::save;
+  if (drives != drive_lane || commits != (lane == LaneKind::commit) || saves != (lane == LaneKind::save))
     return bad_request("stands on a lane that can not run it");
   const std::size_t first = operands_.size();
   for (const Access& access : op.accesses) {
@@ -175,6 +181,8 @@ Status BoundPlan::bind_op(const StepPlan& plan, OpId id, const BindParts& parts)
       data = parts.memory.at(buffer.tier, buffer.offset + access.offset);
     else if (!drives)
       return bad_request("touches nvme buffer " + buffer.name + ", which only read and write can");
+    if (saves && buffer.tier != Tier::host)
+      return bad_request("saves " + buffer.name + ", which is not in host memory");
     operands_.push_back({access.role, access.mode, data, access.bytes});
   }
   for (const Role role : needed_roles(op, lane, parts.dtype))

@@ -15,6 +15,7 @@
 #include "offload/run/drive_lane.h"
 #include "offload/run/queue_lane.h"
 #include "offload/run/run_state.h"
+#include "offload/run/save_lane.h"
 #include "offload/run/step_ops.h"
 
 namespace sluice {
@@ -189,6 +190,8 @@ void Executor::Impl::run_lane(LaneId lane) {
     drive_lanes[lane]->run();
   else if (queue_lanes[lane])
     queue_lanes[lane]->put_in();
+  else if (what.kind == LaneKind::save)
+    SaveLane(*run, lane, parts.save_sink).run();
   else
     run_plain_lane(lane);
 }

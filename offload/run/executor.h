@@ -84,6 +84,8 @@ class CommitSink {
   virtual Status commit(RankId rank, const StepParams& params, std::uint8_t parity) = 0;
 };
 
+class SaveSink;  // offload/run/save_lane.h
+
 struct ExecutorOptions {
   int optimizer_threads = 1;
   Dtype dtype = Dtype::f32;  ///< of parameters: f32 or bf16 (+ remainder)
@@ -102,6 +104,7 @@ struct ExecutorParts {
   StepSource* source = nullptr;                     ///< may be null for plans without load_tokens and step_end
   CommitSink* commit_sink = nullptr;                ///< may be null: commit ops then only flip the slots
   std::vector<OptimizerUnit> units;                 ///< [unit of the plan]; may be empty for plans without update ops
+  SaveSink* save_sink = nullptr;                    ///< may be null: iterations that save then do not
 };
 
 /// One rank: a thread per lane of its plan. Public functions are for one controlling thread, but

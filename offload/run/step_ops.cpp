@@ -97,7 +97,8 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::send: return send(op);
     case OpKind::receive: return receive(op);
     case OpKind::read:
-    case OpKind::write: break;  // the drive's; bound plans have them on its lanes only
+    case OpKind::write:
+    case OpKind::save: break;  // the drives'; bound plans have them on their lanes only
     case OpKind::sync: return parts_.store->sync();
     case OpKind::commit: return commit(params);
     case OpKind::forward:

@@ -37,6 +37,7 @@ class TileStream {
     for (; loaded_ < to_load && optimizer_.can_load(tiles_[loaded_]); ++loaded_) optimizer_.load_tile(tiles_[loaded_]);
     optimizer_.update_tile(tiles_[done_]);
     optimizer_.write_tile(tiles_[done_]);
+    optimizer_.save_tile(tiles_[done_]);
     if (publish) optimizer_.publish_tile(tiles_[done_]);
     if (++done_ == tiles_.size()) optimizer_.verify();
   }

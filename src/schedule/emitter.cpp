@@ -24,8 +24,8 @@ LaneId Emitter::lane_of(LaneKind kind, std::int32_t group) {
   if (lanes_.size() <= at) lanes_.resize(at + 1, -1);
   if (lanes_[at] < 0) {
     lanes_[at] = static_cast<std::int32_t>(plan_.lanes.size());
-    plan_.lanes.push_back(
-        {kind, kind == LaneKind::nvme_read || kind == LaneKind::nvme_write, is_of_group ? group : -1});
+    plan_.lanes.push_back({kind, kind == LaneKind::nvme_read || kind == LaneKind::nvme_write || kind == LaneKind::save,
+                           is_of_group ? group : -1});
   }
   return static_cast<LaneId>(lanes_[at]);
 }

@@ -78,6 +78,22 @@ void OptimizerMoves::write_tile(const TileRef& t) {
     if (has_state(k)) save_home_tile(t, k, tile(t)[k]);
 }
 
+/// Of replicas each saves some units: which, no plan knows, so that they run alike.
+void OptimizerMoves::save_tile(const TileRef& t) {
+  if (!work_.saves || kind_ != PlanKind::train) return;
+  Op& op = emit_.op(OpKind::save, LaneKind::save, t.unit);
+  op.tile = t.index;
+  op.element = t.element;
+  op.numel = t.numel;
+  constexpr std::array roles{Role::parameters, Role::remainder, Role::exp_avg, Role::exp_avg_sq};
+  for (std::size_t i = 0; i < home_states.size(); ++i) {
+    if (!has_state(home_states[i])) continue;
+    const Part part = tile(t)[home_states[i]];
+    Emitter::touch(op, part, roles[i], Mode::read);
+    op.bytes += part.bytes;
+  }
+}
+
 void OptimizerMoves::publish_tile(const TileRef& t) {
   if (choice(t.unit).update_on_device) return;  // in place
   const PerUnit& s = unit(t.unit);

@@ -16,6 +16,8 @@ class OptimizerMoves : RankMoves {
   void load_tile(const TileRef& t);
   void update_tile(const TileRef& t);
   void write_tile(const TileRef& t);
+  /// To a checkpoint, where the workload has such.
+  void save_tile(const TileRef& t);
   /// updated parameters -> the rank's part of the open (or resident) parameters
   void publish_tile(const TileRef& t);
   /// Behind the last update: what the device has counted of parameters that diverged.

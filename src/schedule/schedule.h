@@ -114,6 +114,7 @@ struct Workload {
   MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
   std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives
   bool durable = false;                            ///< two slots per shard on NVMe and a commit per step
+  bool saves = false;                              ///< steps can write the states to a checkpoint as they update them
   const KernelSizes* kernels = &cpu_kernel_sizes;  ///< of the device that computes
   int threads = 1;                                 ///< compute threads, part of the cost keys
   std::string device;                              ///< Device::kind: part of the cost keys too

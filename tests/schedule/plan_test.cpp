@@ -33,6 +33,7 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.work.topology = data_parallel(ranks, static_cast<RankId>(ranks - 1), shards, close);
   c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
   c.work.durable = draw.coin();
+  c.work.saves = seed % 3 == 0;
   c.schedule = random_schedule(draw, c.work);
   c.work.documents = draw.coin();
   if (draw.coin()) c.work.micro_batches = draw.of({4, 6, 8});
@@ -59,8 +60,8 @@ std::string text(const Case& c) {
          (c.work.collects_on_device ? " on devices"
           : c.work.meets_in_host    ? " in host memory"
                                     : "") +
-         (c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
-         " " + describe(c.schedule);
+         (c.work.durable ? " durable " : " ") + (c.work.saves ? "saves " : "") +
+         (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) + " " + describe(c.schedule);
 }
 
 void expect_legal(const StepPlan& plan, const Workload& w, const Schedule& s) {
@@ -117,6 +118,35 @@ void expect_table(const StepPlan& plan, const Workload& w, const Schedule& s) {
   }
 }
 
+/// Each state of each unit once, as the update has left it: what a tile's save reads was last written by its update, or
+/// came up from the device. Saving takes no memory.
+void expect_saved(const StepPlan& plan, const Workload& w, const Schedule& s) {
+  std::map<UnitId, std::uint64_t> saved, home;
+  for (const Buffer& b : plan.buffers)
+    if (b.holds == Holds::home && b.state != StateKind::gradient) home[b.unit] += b.bytes;
+  std::map<std::pair<BufferId, std::uint64_t>, OpKind> writer;
+  for (const Op& op : plan.ops) {
+    for (const Access& a : op.accesses)
+      if (a.mode != Mode::read) writer[{a.buffer, a.offset}] = op.kind;
+    if (op.kind != OpKind::save) continue;
+    for (const Access& a : op.accesses) {
+      saved[op.unit] += a.bytes;
+      const OpKind last = writer[{a.buffer, a.offset}];
+      EXPECT_TRUE(last == OpKind::update || last == OpKind::copy) << op_names[static_cast<std::size_t>(last)];
+    }
+  }
+  if (!w.saves) {
+    EXPECT_TRUE(saved.empty());
+    return;
+  }
+  EXPECT_EQ(saved, home);
+  Workload stops = w;
+  stops.saves = false;
+  const StepPlan without = build_layout(PlanKind::train, stops, s);
+  for (std::size_t i = 0; i < plan.arenas.size(); ++i)
+    EXPECT_EQ(plan.arenas[i].max_live_bytes, without.arenas[i].max_live_bytes);
+}
+
 class RandomSchedules : public testing::TestWithParam<int> {};
 
 TEST_P(RandomSchedules, AreLegalPlans) {
@@ -129,6 +159,7 @@ TEST_P(RandomSchedules, AreLegalPlans) {
     const StepPlan train = build_plan(PlanKind::train, c.work, c.schedule);
     expect_legal(train, c.work, c.schedule);
     expect_table(train, c.work, c.schedule);
+    expect_saved(train, c.work, c.schedule);
     EXPECT_EQ(plan_hash(train), plan_hash(build_plan(PlanKind::train, c.work, c.schedule)));
     worst = std::max(worst, arena_ratio(train));
     const Offsets places = persistent_offsets(train);
@@ -253,6 +284,7 @@ TEST(Waits, EachIsNeeded) {
     w.micro_batches = 2;
     w.topology = data_parallel(seed % 3 == 2 ? 4 : 1, 0, seed == 2 ? 2 : 0);
     w.durable = seed % 2 == 0;
+    w.saves = seed % 2 == 1 || seed == 4;
     Schedule s = random_schedule(draw, w);
     s.tile_numel = 1u << 14;
     SCOPED_TRACE("seed " + std::to_string(seed) + " " + describe(s));

@@ -58,6 +58,7 @@ void draw_case(std::uint64_t seed, Case& c) {
   }
   c.work.dtype = draw.coin() ? Dtype::bf16 : Dtype::f32;
   c.work.durable = draw.coin();
+  c.work.saves = seed % 3 == 1;
   c.work.documents = draw.coin();
   while (draw.coin() && c.work.micro_batches % (c.work.lots * 2) == 0) c.work.lots *= 2;
   if (draw.coin()) c.work.reduction = Reduction::pass;

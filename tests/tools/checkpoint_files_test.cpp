@@ -67,18 +67,20 @@ TEST_F(CheckpointFilesCommand, AKilledRunGoesOnFromTheLastOne) {
   EXPECT_EQ(result("run"), result("whole"));
 }
 
-/// Four ranks save after every step; whenever they are killed, the last one that was published is whole.
+/// Four ranks save after every step, which stops them, and then beside every other one; whenever they are killed, the
+/// last one that was published is whole.
 TEST_F(CheckpointFilesCommand, KilledAtAnyMomentLeaveTheLastOneWhole) {
   const std::string command = "train --model llama-tiny --seq 32 --batch 8 --warmup 3 --eval-batches 1 --data " +
-                              path("text") + " " + room() + "--ranks 4 --save-every 1 --keep 2 --steps 100000 " +
-                              run("run");
+                              path("text") + " " + room() + "--ranks 4 --keep 2 --steps 100000 " + run("run");
   const std::string line = "export XDG_CACHE_HOME=" + path("cache") + "; exec " SLUICE_BINARY " " + command;
   std::int64_t last = 0;
   std::mt19937 random(1);
   for (int turn = 0; turn < 12; ++turn) {
+    const int every = turn < 6 ? 1 : 2;
     // Some milliseconds behind the moment at which a save begins.
-    write("kill.sh", "(" + line + (turn > 0 ? "--resume" : "") + ") >" + path(".out") + " 2>&1 &\npid=$!\n" +
-                         "until grep -q 'saving step " + std::to_string(last + 2) + " ' " + path(".out") +
+    write("kill.sh", "(" + line + "--save-every " + std::to_string(every) + (turn > 0 ? " --resume" : "") + ") >" +
+                         path(".out") + " 2>&1 &\npid=$!\n" + "until grep -q 'saving step " +
+                         std::to_string((last / every + 2) * every) + " ' " + path(".out") +
                          " || ! kill -0 $pid; do sleep 0.002; done\nsleep 0.0" + std::to_string(10 + random() % 40) +
                          "\nkill -KILL $pid\nwait $pid\ntrue\n");
     ASSERT_EQ(std::system(("bash " + path("kill.sh") + " 2>/dev/null").c_str()), 0);

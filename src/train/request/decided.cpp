@@ -41,6 +41,7 @@ std::string decided_text(const Prepared& run, Purpose purpose) {
   j["budget_bytes"] = run.workload.budget_bytes;
   j["threads"] = run.workload.threads;
   j["durable"] = run.workload.durable;
+  j["saves"] = run.workload.saves;
   j["signatures"] = signatures(run);
   return j.dump();
 }
@@ -66,6 +67,7 @@ Result<std::unique_ptr<Prepared>> prepare_from_text(const std::string& text, con
   decided.budget_bytes = j["budget_bytes"].get<std::array<std::uint64_t, 3>>();
   decided.threads = j["threads"].get<int>();
   decided.durable = j["durable"].get<bool>();
+  decided.saves = j["saves"].get<bool>();
   SLUICE_ASSIGN(auto run, prepare_decided(decided));
   if (signatures(*run) != j["signatures"].get<std::vector<std::uint64_t>>())
     return fault("the plans here are others than rank 0's: all ranks need the same sluice");

@@ -283,6 +283,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   SLUICE_TRY(check_pipeline_groups(w, config));
   w.dtype = config.dtype;
   w.moments = config.moments;
+  w.saves = purpose == Purpose::train && config.save_every > 0 && !config.run.empty();
   SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));
   w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
   w.document_length = config.document_length > 0 ? std::min(config.document_length, config.sequence) : config.sequence;
@@ -683,6 +684,12 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
     found.needs = run_needs(run->workload, schedule);
     found.fits = within(found.needs, run->workload.budget_bytes);
   }
+  if (!found.fits && run->workload.saves) {
+    // It was found for steps that do not save: these stop for that.
+    run->workload.saves = false;
+    found.needs = run_needs(run->workload, schedule);
+    found.fits = within(found.needs, run->workload.budget_bytes);
+  }
   if (!found.fits) return run;
   SLUICE_TRY(build_plans(*run));
   found.predicted_seconds = run->step_seconds();
@@ -697,6 +704,7 @@ Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided) {
   w.budget_bytes = decided.budget_bytes;
   w.threads = decided.threads;
   w.durable = decided.durable;
+  w.saves = decided.saves;
   run->profile = decided.profile;
   w.block_bytes = run->profile.drive.block_bytes;
   SLUICE_TRY(set_sharing(*run));

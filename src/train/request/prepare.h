@@ -103,7 +103,7 @@ struct Decided {
   KernelChoices kernels;
   std::array<std::uint64_t, 3> budget_bytes{};  ///< of a rank
   int threads = 1;                              ///< of a rank
-  bool durable = false;
+  bool durable = false, saves = false;
 };
 /// The same run, with nothing measured, searched, proven or printed.
 Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided);

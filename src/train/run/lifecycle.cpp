@@ -44,7 +44,13 @@ Lifecycle::Lifecycle(const Prepared& run, TrainObserver& observer, RunDirectory*
       together_(together),
       reports_(reports) {}
 
-Lifecycle::~Lifecycle() = default;
+Lifecycle::~Lifecycle() {
+  if (!saving_) return;
+  // Steps may still write what is given up here.
+  engine_->team().stop({ErrorCode::cancelled, "the run has ended"});
+  static_cast<void>(engine_->team().end());
+  drop_save();
+}
 
 Status Lifecycle::commit(RankId rank, const StepParams& params, std::uint8_t parity) {
   return journal_ ? journal_->commit(rank, committed_step(params), parity) : success();
@@ -292,12 +298,22 @@ std::optional<StepResult> Lifecycle::find_result(std::int64_t step) const {
 
 /// The states of step `done` as a checkpoint in `parent`, which then has the last `keep`.
 Status Lifecycle::save_to(const std::string& parent, std::int64_t done, std::size_t keep, const States::Watch& watch) {
+  SLUICE_TRY(
+      save_run(engine_->states(), &world_, run_, saved_run(done), parent, static_cast<std::uint64_t>(done), watch));
+  return prune(parent, keep);
+}
+
+/// What is known of the run when step `done` has ended.
+SavedRun Lifecycle::saved_run(std::int64_t done) const {
   SavedRun saved{*directory_->run(), {}};
   const auto ring = static_cast<std::int64_t>(recent_.size());
   for (std::int64_t step = std::max<std::int64_t>(1, done - ring + 1); step <= done; ++step)
     if (const std::optional<StepResult> known = find_result(step)) saved.results.push_back(*known);
-  SLUICE_TRY(save_run(engine_->states(), &world_, run_, saved, parent, static_cast<std::uint64_t>(done), watch));
-  // Older ones go when this one is on the drive.
+  return saved;
+}
+
+/// Older ones go when the new one is on the drive.
+Status Lifecycle::prune(const std::string& parent, std::size_t keep) {
   return together_.lead([&]() -> Status {
     const auto pruned = keep > 0 ? prune_checkpoints(parent, keep) : std::vector<std::string>();
     return pruned.ok() ? success() : Status(pruned.error());
@@ -326,8 +342,50 @@ Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, 
   if (is_there) return success();
   SLUICE_TRY(save_to(parent, step, static_cast<std::size_t>(keep),
                      watch("saving step " + std::to_string(step) + " to " + parent)));
-  if (!journal_ && parent == checkpoints_path(run_.config)) saved_ = step;
+  note_saved(step, parent);
   return success();
+}
+
+void Lifecycle::note_saved(std::int64_t step, const std::string& parent) {
+  if (!journal_ && parent == checkpoints_path(run_.config)) saved_ = step;
+}
+
+Status Lifecycle::begin_save(std::int64_t step, const std::string& parent) {
+  SLUICE_TRY(together_.lead([&] { return check_checkpoints_of(&*directory_->run(), parent); }));
+  SLUICE_ASSIGN(const CheckpointRequest request, request_of(run_, parent, static_cast<std::uint64_t>(step)));
+  SLUICE_ASSIGN(auto save, CheckpointSave::begin(engine_->states(), &world_, request));
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r) {
+    std::vector<std::int32_t> places(run_.workload.model->units.size(), -1);
+    const std::vector<StoredUnit>& units = save->writer(r).file().units;
+    for (std::size_t i = 0; i < units.size(); ++i)
+      places[static_cast<std::size_t>(engine_->states().unit_of(units[i].name))] = static_cast<std::int32_t>(i);
+    engine_->saver(r).open(save->writer(r), std::move(places));
+  }
+  saving_ = Saving{step, parent, std::move(save), {}};
+  observer_.note("saving step " + std::to_string(step) + " to " + parent + " while training goes on");
+  return success();
+}
+
+void Lifecycle::describe_save(std::int64_t step) {
+  if (saving() == step && step > 0) saving_->run = to_json_text(saved_run(step));
+}
+
+Status Lifecycle::finish_save(int keep) {
+  SLUICE_CHECK(saving_ && !saving_->run.empty(), "(step %lld)", static_cast<long long>(saving()));
+  Status own = success();
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r)
+    if (const Status closed = engine_->saver(r).close(); own.ok()) own = closed;
+  const Saving saving = *std::exchange(saving_, std::nullopt);
+  const Result<std::string> published = saving.save->publish(own, saving.run);
+  if (!published.ok()) return published.error();
+  note_saved(saving.step, saving.parent);
+  return prune(saving.parent, static_cast<std::size_t>(keep));
+}
+
+void Lifecycle::drop_save() {
+  if (!saving_) return;
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r) static_cast<void>(engine_->saver(r).close());
+  saving_.reset();
 }
 
 }  // namespace sluice

@@ -55,6 +55,16 @@ class Lifecycle final : public CommitSink {
   /// (0: all). bad_request where those in it are another run's.
   Status save_checkpoint(std::int64_t step, const std::string& parent, int keep);
 
+  // The same without a stop: the updates of the next iteration that is released write what they leave.
+  /// Before that iteration is released. Errors as save_checkpoint's.
+  Status begin_save(std::int64_t step, const std::string& parent);
+  std::int64_t saving() const { return saving_ ? saving_->step : 0; }  ///< the step of what was begun, or 0
+  /// `step` has ended: what is known of the run is of it, and not of later ones.
+  void describe_save(std::int64_t step);
+  /// The iteration has ended: publishes what was begun, of which the directory then has the last `keep`.
+  Status finish_save(int keep);
+  void drop_save();  ///< nothing runs any more: what was begun is given up
+
   Status commit(RankId rank, const StepParams& params, std::uint8_t parity) override;
 
   /// To the observer; cancelled once `stop` is true.
@@ -66,6 +76,9 @@ class Lifecycle final : public CommitSink {
   Status check_room() const;
   Status check_room_for_checkpoints() const;
   Status save_to(const std::string& parent, std::int64_t done, std::size_t keep, const States::Watch& watch);
+  SavedRun saved_run(std::int64_t done) const;
+  Status prune(const std::string& parent, std::size_t keep);
+  void note_saved(std::int64_t step, const std::string& parent);
   RestoreListener listener();
   States::Watch watch(const std::string& what);
   Status begin_run();
@@ -107,6 +120,13 @@ class Lifecycle final : public CommitSink {
   std::int64_t done_ = 0;
   std::int64_t saved_ = -1;  ///< the step of the checkpoint of its own
   std::set<std::int64_t> skipped_;
+  struct Saving {
+    std::int64_t step = 0;
+    std::string parent;
+    std::unique_ptr<CheckpointSave> save;
+    std::string run;  ///< Manifest::run, once the step has ended
+  };
+  std::optional<Saving> saving_;  ///< goes before the engine
 };
 
 }  // namespace sluice

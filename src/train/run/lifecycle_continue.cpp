@@ -46,7 +46,7 @@ Status Lifecycle::continue_run() {
   return begin_run();
 }
 
-/// A step's checkpoint is there before the step's line is.
+/// A step's checkpoint is there before the next step's line is.
 Status Lifecycle::check_saves() const {
   const RunConfig& run = directory_->run()->config;
   if (run.durable == Durable::on || run.save_every == 0) return success();
@@ -57,7 +57,7 @@ Status Lifecycle::check_saves() const {
   for (std::string line; std::getline(metrics, line);) ++lines;
   if (const std::string newest = directory_->newest_saved(); !newest.empty())
     saved = static_cast<std::int64_t>(*step_of_name(std::filesystem::path(newest).filename()));
-  const std::int64_t expected = lines / run.save_every * run.save_every;
+  const std::int64_t expected = std::max<std::int64_t>(0, lines - 1) / run.save_every * run.save_every;
   if (expected == 0 || saved >= expected) return success();
   return bad_request(
       fmt::format("--run {}: its metrics have {} steps, and the checkpoint of step {} is not in {}; put it "

@@ -9,7 +9,6 @@
 #include "io/checkpoint/copy.h"
 #include "io/checkpoint/verify.h"
 #include "src/train/states/export.h"
-#include "src/train/states/save_checkpoint.h"
 
 namespace sluice {
 namespace {
@@ -76,15 +75,20 @@ Result<QueueOptions> checkpoint_queue(const Prepared& run) {
   return queue;
 }
 
-Result<std::string> save_run(States& states, World* world, const Prepared& run, const SavedRun& saved,
-                             const std::string& parent, std::uint64_t step, const States::Watch& watch) {
+Result<CheckpointRequest> request_of(const Prepared& run, const std::string& parent, std::uint64_t step) {
   CheckpointRequest request;
   request.parent = parent;
   request.step = step;
   request.model = hf_config_json(run.model.config, run.workload.dtype);
-  request.run = to_json_text(saved);
   request.replace = true;
   SLUICE_ASSIGN(request.queue, checkpoint_queue(run));
+  return request;
+}
+
+Result<std::string> save_run(States& states, World* world, const Prepared& run, const SavedRun& saved,
+                             const std::string& parent, std::uint64_t step, const States::Watch& watch) {
+  SLUICE_ASSIGN(CheckpointRequest request, request_of(run, parent, step));
+  request.run = to_json_text(saved);
   return save_checkpoint(states, world, request, watch);
 }
 

@@ -10,6 +10,7 @@
 #include "src/train/run/run_directory.h"
 #include "src/train/states/engine.h"
 #include "src/train/states/restore.h"
+#include "src/train/states/save_checkpoint.h"
 
 namespace sluice {
 
@@ -27,6 +28,9 @@ std::uint64_t mark_of(const Manifest& manifest);
 
 /// How checkpoints are written and read, where nothing else is said.
 Result<QueueOptions> checkpoint_queue(const Prepared& run);
+
+/// What save_run asks for, to be written by steps. The text of Manifest::run is to_json_text's.
+Result<CheckpointRequest> request_of(const Prepared& run, const std::string& parent, std::uint64_t step);
 
 /// Publishes the states, as they are, as step-`step` in `parent`, in the place of one that is there: its path. All
 /// processes of `world`, which is null where there is one, call it.

@@ -29,7 +29,8 @@ struct StepRecord {
   std::uint64_t device_peak_bytes = 0, host_peak_bytes = 0, nvme_peak_bytes = 0;
   MovedBytes moved;
   std::uint64_t rss_bytes = 0;
-  bool skipped = false;  ///< loss or gradient was not finite: the states are those of the step before
+  std::int64_t saved_step = 0;  ///< whose states the step wrote to a checkpoint beside its work; 0: none
+  bool skipped = false;         ///< loss or gradient was not finite: the states are those of the step before
   std::optional<std::uint64_t> state_hash;
   std::vector<SetLoss> eval;  ///< of each set, where the step was evaluated
 };

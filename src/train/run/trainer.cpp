@@ -96,7 +96,9 @@ Status Trainer::release(std::int64_t step) {
   SLUICE_ASSIGN(const double targets, count_targets(static_cast<std::uint64_t>(step)));
   if (targets == 0) observer_.note("step " + std::to_string(step) + ": none of its tokens counts in the loss");
   targets_[static_cast<std::uint64_t>(step) % targets_.size()] = targets;
-  SLUICE_TRY(engine().team().release(step_params(step, targets)));
+  StepParams params = step_params(step, targets);
+  begin_save(params);
+  SLUICE_TRY(engine().team().release(params));
   pending_ = run_.search.schedule.update_ahead;
   released_ = step;
   return success();
@@ -179,6 +181,34 @@ bool Trainer::saves(std::int64_t step) const {
   return step == asked_step_ || (run_.config.save_every > 0 && step % run_.config.save_every == 0);
 }
 
+/// Of those, where the states are written by the updates that make them, while training goes on: nothing else wants
+/// them at rest.
+bool Trainer::saves_beside(std::int64_t step) const {
+  const RunConfig& c = run_.config;
+  // One after the other: the next one begins before the step has ended that wrote the last one.
+  return run_.workload.saves && directory_ != nullptr && step > 0 && c.save_every > 1 && step % c.save_every == 0 &&
+         step != asked_step_ && !drains_after(step);
+}
+
+/// Where the iteration's updates make the states that are due.
+void Trainer::begin_save(StepParams& params) {
+  const auto updated = static_cast<std::int64_t>(params.update_step);
+  if (updated == 0 || !saves_beside(updated)) return;
+  save_begun_ = life_.begin_save(updated, checkpoints_path(run_.config));
+  if (!save_begun_.ok()) return;
+  saves_in_ = static_cast<std::int64_t>(params.step);
+  params.saves = true;
+}
+
+/// The step that wrote a checkpoint has ended, and the next one runs.
+Status Trainer::finish_save(StepRecord& record) {
+  SLUICE_TRY(std::exchange(save_begun_, success()));
+  life_.describe_save(record.step);
+  if (life_.saving() == 0 || record.step != saves_in_) return success();
+  record.saved_step = life_.saving();
+  return life_.finish_save(run_.config.keep);
+}
+
 /// Somebody else asks for a checkpoint (sluice checkpoint save): it is of the next step that nothing overlaps.
 Status Trainer::look_for_request() {
   if (directory_ == nullptr || asked_step_ > done_) return success();
@@ -206,17 +236,24 @@ Status Trainer::save(std::int64_t step) {
   return world_.has_lost_a_process() ? saved : success();
 }
 
-/// Steps after which the plan is drained: nothing of the next one overlaps them.
-bool Trainer::ends_alone(std::int64_t step) const {
+/// Steps whose states something needs at rest, checkpoints aside.
+bool Trainer::drains_after(std::int64_t step) const {
   const RunConfig& c = run_.config;
   return step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0) ||
-         (c.hash_every > 0 && step % c.hash_every == 0) || saves(step) || skip_.contains(step + 1);
+         (c.hash_every > 0 && step % c.hash_every == 0) || skip_.contains(step + 1);
 }
+
+/// Steps after which the plan is drained: nothing of the next one overlaps them.
+bool Trainer::ends_alone(std::int64_t step) const { return drains_after(step) || (saves(step) && !saves_beside(step)); }
 
 /// What happens between steps, on flushed state: hashes, evaluation, checkpoints.
 Status Trainer::interlude(std::int64_t step, StepRecord& record) {
   const RunConfig& c = run_.config;
-  if (!ends_alone(step)) return success();
+  SLUICE_TRY(finish_save(record));
+  // Where the run is to stop, the iteration that would have saved them is not there.
+  const bool is_saved = saves_beside(step) && (life_.saving() == step || record.saved_step == step);
+  const bool is_left = saves_beside(step) && !is_saved;
+  if (!ends_alone(step) && !is_left) return success();
   SLUICE_TRY(end_training());
   if (c.hash_every > 0 && step % c.hash_every == 0) {
     SLUICE_ASSIGN(const std::uint64_t hash, engine().states().state_hash());
@@ -227,7 +264,7 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
     if (step == c.steps) eval_ = record.eval;
     for (const SetLoss& loss : record.eval) observer_.evaluated(step, loss);
   }
-  if (saves(step) && directory_ != nullptr) SLUICE_TRY(save(step));
+  if (saves(step) && !is_saved && directory_ != nullptr) SLUICE_TRY(save(step));
   return success();
 }
 
@@ -247,7 +284,7 @@ Result<StepRecord> Trainer::train_step(std::int64_t step, bool stops, TrainResul
   SLUICE_TRY(agreed);
   StepRecord record = *std::move(done);
   SLUICE_TRY(together_.share(record));
-  if (step > first_) reports_.add_steady(record);
+  if (step > first_ && step != saves_in_) reports_.add_steady(record);
   ++result.timed_steps;
   result.seconds += record.step_seconds;
   result.nvme_write_bytes += record.moved.nvme_write;
@@ -286,7 +323,10 @@ Status Trainer::skip_failed(const Error& reason) {
   SLUICE_TRY(engine().states().roll_back());
   training_ = pending_ = false;
   done_ = committed;
-  return success();
+  // What was being saved is written anew: by the same updates, or, where those are committed, as it lies.
+  const std::int64_t saving = life_.saving();
+  life_.drop_save();
+  return saving > 0 && saving == committed ? save(saving) : success();
 }
 
 Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {

@@ -97,8 +97,12 @@ class Trainer final : public StepSource {
   Status end_training();  ///< drains and applies what is pending
   Status drain();
   bool saves(std::int64_t step) const;
+  bool saves_beside(std::int64_t step) const;
+  void begin_save(StepParams& params);
+  Status finish_save(StepRecord& record);
   Status look_for_request();
   Status save(std::int64_t step);
+  bool drains_after(std::int64_t step) const;
   bool ends_alone(std::int64_t step) const;
   Status interlude(std::int64_t step, StepRecord& record);
   Result<StepRecord> train_step(std::int64_t step, bool stops, TrainResult& result);
@@ -119,7 +123,7 @@ class Trainer final : public StepSource {
   std::vector<EvalSet> eval_sets_;
   StepReports reports_;
   Lifecycle life_;
-  std::atomic<WindowLoss*> evaluation_{nullptr};             ///< that runs, in place of steps
+  std::atomic<WindowLoss*> evaluation_{nullptr};  ///< that runs, in place of steps
 
   struct Ended {
     ControlBlock control;
@@ -129,16 +133,18 @@ class Trainer final : public StepSource {
   std::array<double, 8> targets_{};    ///< likewise, written before the step is released: tokens that count in its loss
   std::vector<std::int32_t> scratch_;  ///< planes of one row
   Clock::time_point previous_end_, previous_report_;
-  std::int64_t done_ = 0;     ///< the last step that is behind us
-  std::int64_t first_ = 1;    ///< step of iteration 0 since begin
+  std::int64_t done_ = 0;   ///< the last step that is behind us
+  std::int64_t first_ = 1;  ///< step of iteration 0 since begin
   std::int64_t released_ = 0;
   std::int64_t collected_ = 0;
-  bool training_ = false;    ///< the training plan is bound
-  bool pending_ = false;     ///< the last step's update has not been applied
-  bool broken_ = false;      ///< steps could not be ended: the states are of none
+  bool training_ = false;  ///< the training plan is bound
+  bool pending_ = false;   ///< the last step's update has not been applied
+  bool broken_ = false;    ///< steps could not be ended: the states are of none
   std::atomic<std::int64_t> failed_step_{0};
   std::set<std::int64_t> skip_;               ///< steps that were not finite
   std::optional<std::vector<SetLoss>> eval_;  ///< after the last step
+  std::int64_t saves_in_ = 0;                 ///< the last step that was released to write a checkpoint; 0: none
+  Status save_begun_;                         ///< what hindered it, until the step is over whose states they are
   std::int64_t asked_step_ = 0;               ///< after which somebody wants a checkpoint; 0: nobody does
   Timeline timeline_;
 };

@@ -120,6 +120,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
       run_.workload.sums != RankSums::native || !run_.workload.exchanges || run_.workload.collects_on_device;
   if (life_.journal() && may_cancel) impatience.emplace(stop, engine().team(), long_steps ? 0 : stop_patience_seconds);
   Status ran = complete_metrics(result);
+  // Who was killed while a step wrote these states has no checkpoint of them.
+  if (ran.ok() && life_.journal() && saves_beside(done_)) ran = save(done_);
   if (ran.ok()) ran = steps(stop, result);
   while (!ran.ok() && ran.error().code == ErrorCode::not_finite) {
     SLUICE_TRY(skip_failed(ran.error()));

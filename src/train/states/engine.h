@@ -18,6 +18,7 @@
 #include "src/device/numa.h"
 #include "src/train/request/prepare.h"
 #include "src/train/states/states.h"
+#include "src/train/states/tile_saver.h"
 
 namespace sluice {
 
@@ -48,6 +49,8 @@ class Engine {
   States& states() { return *states_; }
   RankRange here() const { return here_; }
   SwapStore* store(RankId rank) { return at(rank).store.get(); }
+  /// Where what the rank's steps save goes, see Workload::saves.
+  TileSaver& saver(RankId rank) { return *at(rank).saver; }
   std::byte* host(RankId rank, const Buffer& b) const { return at(rank).memory->at(Tier::host, b.offset); }
   const RopeTable& rope() const { return rope_; }
 
@@ -68,6 +71,7 @@ class Engine {
     SwapFile swap;
     std::unique_ptr<Memory> memory;
     std::unique_ptr<SwapStore> store;  ///< null where the plan has nothing on the drive
+    std::unique_ptr<TileSaver> saver;  ///< null where steps do not save
     std::unique_ptr<ComputeBackend> backend;
     std::unique_ptr<DeviceCollectives> collectives;  ///< null where ranks meet in host memory
   };

@@ -69,58 +69,89 @@ Status check_checkpoint_room(const std::string& parent, std::uint64_t bytes) {
                      " are free there; make room, or give another directory");
 }
 
-Result<std::string> save_checkpoint(States& states, World* world, const CheckpointRequest& request,
-                                    const States::Watch& watch) {
-  Manifest manifest;
+Result<std::unique_ptr<CheckpointSave>> CheckpointSave::begin(States& states, World* world,
+                                                              const CheckpointRequest& request) {
+  std::unique_ptr<CheckpointSave> save(new CheckpointSave);
+  save->world_ = world;
+  save->here_ = states.here();
+  Manifest& manifest = save->manifest_;
   manifest.step = request.step;
   manifest.formats = states.formats();
   manifest.tensors = states.tensors();
   manifest.model = request.model;
-  manifest.run = request.run;
-  std::vector<StoredFile> files = states.files();  // of all ranks
+  save->files_ = states.files();
   const bool leads = world == nullptr || world->leads();
-  std::optional<NewCheckpoint> made;
   const auto make = [&]() -> Status {
     if (!leads) return success();
     SLUICE_TRY(check_checkpoint_room(request.parent, states.checkpoint_bytes()));
-    SLUICE_ASSIGN(made, NewCheckpoint::create(request.parent, request.step, request.replace));
+    SLUICE_ASSIGN(save->made_, NewCheckpoint::create(request.parent, request.step, request.replace));
     return success();
   };
   SLUICE_TRY(agreed(world, make()));
-  std::string directory = leads ? made->directory() : "", path = leads ? made->path() : "";
+  std::string directory = leads ? save->made_->directory() : "";
+  save->path_ = leads ? save->made_->path() : "";
   if (world != nullptr) {
     SLUICE_ASSIGN(directory, from_leader(*world, directory));
-    SLUICE_ASSIGN(path, from_leader(*world, path));
+    SLUICE_ASSIGN(save->path_, from_leader(*world, save->path_));
   }
-  const RankRange here = states.here();
-  std::uint64_t done = 0, all = 0;
-  for (RankId r = here.first; r < here.end(); ++r)
-    for (const StoredUnit& unit : files[r].units)
-      for (const StoredState& s : unit.states) all += s.bytes;
-  const auto write_here = [&]() -> Status {
+  const auto open_here = [&]() -> Status {
     std::error_code ignored;
     if (!std::filesystem::is_directory(directory, ignored))
       return bad_request(request.parent + " is not on a file system that all ranks see: " + directory +
                          ", which rank 0 has made, is not there");
-    for (RankId r = here.first; r < here.end(); ++r) {
-      SLUICE_ASSIGN(const auto writer, StateWriter::create(directory, manifest, files[r], request.queue));
-      SLUICE_TRY(states.copy_out(r, *writer, [&](std::uint64_t more) -> Status {
-        return watch ? watch(static_cast<double>(done += more) / static_cast<double>(all)) : success();
-      }));
-      SLUICE_ASSIGN(files[r], writer->close());
+    for (RankId r = save->here_.first; r < save->here_.end(); ++r) {
+      SLUICE_ASSIGN(save->writers_.emplace_back(),
+                    StateWriter::create(directory, manifest, save->files_[r], request.queue));
     }
     return success();
   };
-  SLUICE_TRY(agreed(world, write_here()));
-  if (world != nullptr && !world->is_alone()) SLUICE_TRY(share_files(*world, files, here));
-  const auto publish = [&]() -> Status {
-    if (!leads) return success();
-    std::erase_if(files, [](const StoredFile& file) { return file.units.empty(); });
-    manifest.files = std::move(files);
-    return made->publish(manifest);
+  SLUICE_TRY(agreed(world, open_here()));
+  return save;
+}
+
+std::uint64_t CheckpointSave::bytes_here() const {
+  std::uint64_t bytes = 0;
+  for (RankId r = here_.first; r < here_.end(); ++r)
+    for (const StoredUnit& unit : files_[r].units)
+      for (const StoredState& s : unit.states) bytes += s.bytes;
+  return bytes;
+}
+
+Result<std::string> CheckpointSave::publish(const Status& own, const std::string& run) {
+  const auto close = [&]() -> Status {
+    SLUICE_TRY(own);
+    for (RankId r = here_.first; r < here_.end(); ++r) {
+      SLUICE_ASSIGN(files_[r], writer(r).close());
+    }
+    return success();
   };
-  SLUICE_TRY(agreed(world, publish()));
-  return path;
+  SLUICE_TRY(agreed(world_, close()));
+  if (world_ != nullptr && !world_->is_alone()) SLUICE_TRY(share_files(*world_, files_, here_));
+  const auto publish = [&]() -> Status {
+    if (!made_) return success();
+    std::erase_if(files_, [](const StoredFile& file) { return file.units.empty(); });
+    manifest_.files = std::move(files_);
+    manifest_.run = run;
+    return made_->publish(manifest_);
+  };
+  SLUICE_TRY(agreed(world_, publish()));
+  return path_;
+}
+
+Result<std::string> save_checkpoint(States& states, World* world, const CheckpointRequest& request,
+                                    const States::Watch& watch) {
+  SLUICE_ASSIGN(const auto save, CheckpointSave::begin(states, world, request));
+  const RankRange here = states.here();
+  const auto all = static_cast<double>(save->bytes_here());
+  std::uint64_t done = 0;
+  const auto write_here = [&]() -> Status {
+    for (RankId r = here.first; r < here.end(); ++r)
+      SLUICE_TRY(states.copy_out(r, save->writer(r), [&](std::uint64_t more) -> Status {
+        return watch ? watch(static_cast<double>(done += more) / all) : success();
+      }));
+    return success();
+  };
+  return save->publish(write_here(), request.run);
 }
 
 }  // namespace sluice

@@ -71,6 +71,8 @@ class States {
   /// before it is used. bad_request, naming tensor or block, when it is another model's, or damaged.
   Status load_checkpoint(Checkpoint& checkpoint, const QueueOptions& queue, bool with_moments, const Watch& watch);
   RankRange here() const { return here_; }
+  /// Of the name that it has in a checkpoint.
+  UnitId unit_of(const std::string& stored) const;
 
   /// The weights of the ranks of this process in pieces of whole blocks of every state.
   WeightPieces pieces() const;
@@ -121,7 +123,6 @@ class States {
   Status clear_states(bool gradients_only);
   Status load_slots(RankId rank, bool verify_all, const Watch& watch);
   RankId saver_of(UnitId unit, RankId shard) const;
-  UnitId unit_of(const std::string& stored) const;
   Status copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 
   const Prepared& run_;

@@ -12,9 +12,8 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint32_t host_block_bytes = 1u << 20;  ///< of checksums of what lies in memory
-constexpr std::uint64_t copied_bytes = 2u << 20;      ///< at a time
-constexpr std::size_t copies_in_flight = 16;          ///< half of them are read, half are written
+constexpr std::uint64_t copied_bytes = 2u << 20;  ///< at a time
+constexpr std::size_t copies_in_flight = 16;      ///< half of them are read, half are written
 
 std::vector<StateKind> kinds_of(const StoredFormats& formats) {
   if (formats.parameters == Dtype::bf16)
@@ -56,7 +55,8 @@ std::vector<StoredFile> States::files() const {
         const BufferId home = table(u).home(u, kind), kept = table(u).kept(u, kind);
         if (home == no_buffer) continue;
         const Buffer& b = buffer(u, kept == no_buffer ? home : kept);
-        unit.states.push_back({kind, 0, b.bytes, kept == no_buffer ? host_block_bytes : b.block_bytes, 0});
+        // Tiles are whole blocks, also of what lies in memory.
+        unit.states.push_back({kind, 0, b.bytes, b.block_bytes, 0});
       }
       files[saver_of(u, shard)].units.push_back(std::move(unit));
     }

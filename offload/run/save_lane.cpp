@@ -1,0 +1,71 @@
+#include "offload/run/save_lane.h"
+
+#include <array>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+constexpr std::array<std::pair<Role, StateKind>, 4> saved_roles{{{Role::parameters, StateKind::parameter},
+                                                                 {Role::remainder, StateKind::remainder},
+                                                                 {Role::exp_avg, StateKind::exp_avg},
+                                                                 {Role::exp_avg_sq, StateKind::exp_avg_sq}}};
+
+std::size_t states_of(const BoundOp& op) { return op.operands.size(); }
+
+}  // namespace
+
+void SaveLane::run() {
+  for (std::uint64_t iteration = 0; run_iteration(iteration); ++iteration) {
+  }
+  // Memory is safe once nothing is under way.
+  if (sink_ != nullptr && tiles_ > 0) sink_->finish(0);
+}
+
+/// False if the run has halted.
+bool SaveLane::run_iteration(std::uint64_t iteration) {
+  Progress& progress = run_.progress();
+  if (!progress.await(lane_, run_.release_source(), iteration + 1)) return false;
+  for (std::uint32_t other = 0; other < run_.barrier_lanes(); ++other)
+    if (!progress.await(lane_, other, run_.finished_before(other, iteration))) return false;
+  const bool saves = run_.params(iteration).saves && sink_ != nullptr;
+  const std::vector<BoundOp>& ops = run_.bound().lanes[lane_].ops;
+  iteration_ = iteration;
+  begun_ = ended_ = tiles_ = 0;
+  for (const BoundOp& op : ops) {
+    for (const BoundWait& wait : op.waits)
+      if (!this->wait(wait.source, run_.threshold(wait, iteration))) return false;
+    if (progress.halted()) return false;
+    if (!saves) {
+      run_.finish_op(lane_, op, iteration, run_.start_op(lane_, op, iteration));
+      continue;
+    }
+    if (begun_ - ended_ == ops_at_once) finish_oldest();
+    begin(op);
+  }
+  while (ended_ < begun_) finish_oldest();
+  return true;
+}
+
+/// What this lane has under way may be what others wait for, and so what is waited for here.
+bool SaveLane::wait(std::size_t source, std::uint64_t threshold) {
+  while (run_.progress().count(source) < threshold && ended_ < begun_) finish_oldest();
+  return run_.progress().await(lane_, source, threshold);
+}
+
+void SaveLane::begin(const BoundOp& op) {
+  started_[begun_++ % started_.size()] = run_.start_op(lane_, op, iteration_);
+  for (const auto& [role, state] : saved_roles)
+    if (const Operand* const operand = op.find(role))
+      sink_->begin({op.op->unit, state, op.op->element, {operand->data, operand->bytes}});
+  tiles_ += states_of(op);
+}
+
+void SaveLane::finish_oldest() {
+  const BoundOp& op = run_.bound().lanes[lane_].ops[ended_];
+  tiles_ -= states_of(op);
+  sink_->finish(tiles_);
+  run_.finish_op(lane_, op, iteration_, started_[ended_++ % started_.size()]);
+}
+
+}  // namespace sluice

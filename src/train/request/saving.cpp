@@ -1,0 +1,69 @@
+#include "src/train/request/saving.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "offload/plan/simulate.h"
+#include "src/device/profile.h"
+
+namespace sluice {
+namespace {
+
+/// The directory, or the one that it would be made in.
+std::string existing(const std::string& directory) {
+  std::filesystem::path there = directory;
+  std::error_code ignored;
+  while (!std::filesystem::exists(there, ignored) && there.has_parent_path() && there != there.parent_path())
+    there = there.parent_path();
+  return there.empty() ? "." : there.string();
+}
+
+std::optional<dev_t> device_of(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 ? std::optional(info.st_dev) : std::nullopt;
+}
+
+/// Where the checkpoints go, as the simulator has it.
+std::optional<Saving> place_of(const Prepared& run) {
+  const RunConfig& c = run.config;
+  if (c.cluster) return std::nullopt;  // where those lie, it does not say
+  const std::string there = existing(checkpoints_path(c));
+  const std::optional<dev_t> device = device_of(there);
+  Saving saving;
+  saving.replicas = run.workload.replicas();
+  saving.to_drive = device && std::ranges::any_of(c.nvme, [&](const std::string& d) { return device_of(d) == device; });
+  if (saving.to_drive) return saving;
+  const auto measured = run.profile.drives.find(drive_key(std::vector{there}));
+  if (measured == run.profile.drives.end()) return std::nullopt;
+  saving.bytes_per_second = measured->second.write_bytes_per_second;
+  return saving;
+}
+
+}  // namespace
+
+std::optional<SavingStep> predict_saving(const Prepared& run) {
+  if (!run.workload.saves || run.stages.empty()) return std::nullopt;
+  const std::optional<Saving> place = place_of(run);
+  if (!place) return std::nullopt;
+  HardwareProfile profile = run.profile;
+  profile.saving = place;
+  SavingStep step;
+  step.to_swap_drive = place->to_drive;
+  std::vector<StepPlan> plans;
+  for (const StagePlans& stage : run.stages) {
+    plans.push_back(stage.main);
+    std::uint64_t bytes = 0;
+    for (const Op& op : stage.main.ops) bytes += op.kind == OpKind::save ? op.bytes : 0;
+    step.bytes += bytes * run.workload.ranks_of_stage() / run.workload.replicas();
+  }
+  const WorldSimulation world = simulate_world(plans, profile);
+  step.seconds = world.step_seconds;
+  step.bound_seconds = world.bound_seconds;
+  return step;
+}
+
+}  // namespace sluice
