@@ -27,7 +27,7 @@ TEST_F(ContextCommand, ProcessesTrainToTheBitsOfThreads) {
 }
 
 TEST_F(ContextCommand, AStoppedRunIsExportedAndGoesOn) {
-  const std::string command = options() + drive() + "--steps 40 --hash 40 --cp 2 ";
+  const std::string command = options() + drive() + "--steps 16 --hash 16 --cp 2 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
   const Finished exported = sluice("checkpoint export " + path("run") + " " + path("exported"));

@@ -89,7 +89,7 @@ TEST_F(PipelineCommand, RefusesWhatDoesNotGoTogether) {
 }
 
 TEST_F(PipelineCommand, ARunGoesOnInOtherStages) {
-  const std::string command = options() + drive() + "--steps 40 --hash 40 ";
+  const std::string command = options() + drive() + "--steps 16 --hash 16 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   ASSERT_EQ(signalled(command + run("run") + "--pp 2 --pipeline zb-h1", "run", "TERM").status, 1);
   const Finished f = sluice("train --resume " + run("run") + "--pp 3 --pipeline 1f1b");

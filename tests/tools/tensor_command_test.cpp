@@ -41,7 +41,7 @@ TEST_F(TensorCommand, AStoppedRunIsExportedWholeAndGoesOn) {
   for (const std::string& where : {drive(), std::string()}) {
     SCOPED_TRACE(where);
     const std::string name = where.empty() ? "memory" : "drive",
-                      command = options() + where + "--steps 40 --hash 40 --tp 2 ";
+                      command = options() + where + "--steps 16 --hash 16 --tp 2 ";
     ASSERT_EQ(sluice(command + run(name + ".whole")).status, 0);
     ASSERT_EQ(signalled(command + run(name), name, "TERM").status, 1);
     const Finished exported = sluice("checkpoint export " + path(name) + " " + path(name + ".exported"));

@@ -333,8 +333,20 @@ Status Lifecycle::save_state(std::int64_t done) {
   return success();
 }
 
+/// Whether anything in the directory is another run's. Opens all that is there: once, where nothing of it goes away.
+Status Lifecycle::check_parent(const std::string& parent, std::int64_t step, bool prunes) {
+  SLUICE_TRY(together_.lead([&]() -> Status {
+    std::error_code ignored;
+    const std::string path = parent + "/" + checkpoint_name(static_cast<std::uint64_t>(step));
+    const bool removes = prunes || std::filesystem::exists(path, ignored);
+    return parent == checked_parent_ && !removes ? success() : check_checkpoints_of(&*directory_->run(), parent);
+  }));
+  checked_parent_ = parent;
+  return success();
+}
+
 Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, int keep) {
-  SLUICE_TRY(together_.lead([&] { return check_checkpoints_of(&*directory_->run(), parent); }));
+  SLUICE_TRY(check_parent(parent, step, keep > 0));
   // Its states are those that the run went on from: it was killed before the step's line.
   SLUICE_ASSIGN(const bool is_there, together_.leader_says([&] {
     return step == done_ && Checkpoint::open(parent + "/" + checkpoint_name(static_cast<std::uint64_t>(step))).ok();
@@ -351,7 +363,7 @@ void Lifecycle::note_saved(std::int64_t step, const std::string& parent) {
 }
 
 Status Lifecycle::begin_save(std::int64_t step, const std::string& parent) {
-  SLUICE_TRY(together_.lead([&] { return check_checkpoints_of(&*directory_->run(), parent); }));
+  SLUICE_TRY(check_parent(parent, step, run_.config.keep > 0));
   SLUICE_ASSIGN(const CheckpointRequest request, request_of(run_, parent, static_cast<std::uint64_t>(step)));
   SLUICE_ASSIGN(auto save, CheckpointSave::begin(engine_->states(), &world_, request));
   for (RankId r = world_.here().first; r < world_.here().end(); ++r) {

@@ -79,6 +79,7 @@ class Lifecycle final : public CommitSink {
   SavedRun saved_run(std::int64_t done) const;
   Status prune(const std::string& parent, std::size_t keep);
   void note_saved(std::int64_t step, const std::string& parent);
+  Status check_parent(const std::string& parent, std::int64_t step, bool prunes);
   RestoreListener listener();
   States::Watch watch(const std::string& what);
   Status begin_run();
@@ -118,7 +119,8 @@ class Lifecycle final : public CommitSink {
   std::unique_ptr<StepJournal> journal_;                     ///< of durable runs
   std::array<StepResult, CommitLog::results_max> recent_{};  ///< of others: ring by step; step 0 is none
   std::int64_t done_ = 0;
-  std::int64_t saved_ = -1;  ///< the step of the checkpoint of its own
+  std::int64_t saved_ = -1;     ///< the step of the checkpoint of its own
+  std::string checked_parent_;  ///< directory of checkpoints that had no other run's
   std::set<std::int64_t> skipped_;
   struct Saving {
     std::int64_t step = 0;
