@@ -82,6 +82,14 @@ Status NcclCollectives::settle(Nccl& nccl) {
   }
 }
 
+/// NCCL tells no more than that CUDA failed, where it was not the one to notice first: the device tells how it did.
+Error NcclCollectives::explained(const Error& error) const {
+  const auto device = device_.free_bytes();
+  return error.code == ErrorCode::fault && !device.ok()
+             ? Error{error.code, error.message + ": " + device.error().message}
+             : error;
+}
+
 template <class Ask>
 Status NcclCollectives::ask(Nccl& nccl, Ask ask) {
   Status done;
@@ -93,7 +101,7 @@ Status NcclCollectives::ask(Nccl& nccl, Ask ask) {
   if (done.ok()) return done;
   const std::lock_guard lock(mutex_);
   is_broken_ = true;
-  return done;
+  return explained(done.error());
 }
 
 /// Of who awaits.
@@ -101,7 +109,7 @@ Status NcclCollectives::still_waits(std::chrono::duration<double> waited) {
   const std::lock_guard lock(mutex_);
   for (const auto& [members, nccl] : communicators_)
     if (nccl && !nccl->is_aborted())
-      if (const auto settled = nccl->has_settled(); !settled.ok()) return settled.error();
+      if (const auto settled = nccl->has_settled(); !settled.ok()) return explained(settled.error());
   return ranks_->still_waits(waited);
 }
 

@@ -36,6 +36,7 @@ class NcclCollectives final : public DeviceCollectives {
   template <class Ask>
   Status ask(Nccl& nccl, Ask ask);
   Status settle(Nccl& nccl);
+  Error explained(const Error& error) const;
   void abort_all();
   Status still_waits(std::chrono::duration<double> waited);
   void abandon();
