@@ -233,6 +233,12 @@ enum class Role : std::uint8_t {
   diverged,    // a unit's 64-bit count of parameters: the update of its first tile sets it, others add
 };
 
+/// Of an operand that is a tile of that state.
+constexpr Role role_of(StateKind kind) {
+  constexpr std::array roles{Role::parameters, Role::remainder, Role::exp_avg, Role::exp_avg_sq, Role::gradient};
+  return roles[static_cast<std::size_t>(kind)];
+}
+
 enum class Mode : std::uint8_t { read, write, read_write };
 
 /// Which of a buffer's slots an access means. Only durable buffers have two: a step reads `current` and writes

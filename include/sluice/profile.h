@@ -58,7 +58,6 @@ struct MessageRates {
   double reduce_bytes_per_second = 1e9;  ///< the same of sums, with the adding
 };
 
-/// Rates of one machine. Bytes per second count bytes moved once (a copy of n bytes is n).
 /// What a step does that saves: its states go to the drive that has them, or elsewhere at a rate of its own.
 struct Saving {
   bool to_drive = true;
@@ -66,6 +65,7 @@ struct Saving {
   int replicas = 1;               ///< that share the writing
 };
 
+/// Rates of one machine. Bytes per second count bytes moved once (a copy of n bytes is n).
 struct HardwareProfile {
   std::uint32_t schema_version = profile_schema_version;
   std::string machine;               ///< CPU model and kernel, to notice that a profile is another machine's

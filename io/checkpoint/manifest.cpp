@@ -256,11 +256,16 @@ std::uint64_t StoredFile::sum_count() const {
 
 std::string StoredFile::sums_name() const { return name.substr(0, name.size() - 3) + ".sums"; }
 
-std::uint64_t Manifest::state_bytes() const {
+std::uint64_t StoredFile::state_bytes() const {
+  std::uint64_t all = 0;
+  for (const StoredUnit& unit : units)
+    for (const StoredState& s : unit.states) all += s.bytes;
+  return all;
+}
+
+std::uint64_t state_bytes(std::span<const StoredFile> files) {
   std::uint64_t bytes = 0;
-  for (const StoredFile& file : files)
-    for (const StoredUnit& unit : file.units)
-      for (const StoredState& s : unit.states) bytes += s.bytes;
+  for (const StoredFile& file : files) bytes += file.state_bytes();
   return bytes;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,7 @@ struct StoredFile {
   bool operator==(const StoredFile&) const = default;
 
   std::uint64_t sum_count() const;
+  std::uint64_t state_bytes() const;
   std::string sums_name() const;
   /// Of the dataset of a state: "/L0.attention/exp_avg".
   static std::string dataset(const StoredUnit& unit, const StoredState& state) {
@@ -85,6 +87,9 @@ struct StoredFormats {
   bool operator==(const StoredFormats&) const = default;
 };
 
+/// Of all of them.
+std::uint64_t state_bytes(std::span<const StoredFile> files);
+
 struct Manifest {
   std::uint64_t step = 0;
   StoredFormats formats;
@@ -94,7 +99,7 @@ struct Manifest {
   std::string run;    ///< a JSON object: who wrote it, and what a run needs to go on
   bool operator==(const Manifest&) const = default;
 
-  std::uint64_t state_bytes() const;
+  std::uint64_t state_bytes() const { return sluice::state_bytes(files); }
 };
 
 /// Of the flat buffer's elements in this state.

@@ -64,9 +64,9 @@ Status StateWriter::start(std::size_t unit, std::size_t state, std::uint64_t off
   transfer.request_.bytes = data.size();
   transfer.request_.data = const_cast<std::byte*>(data.data());  // only read, by an operation that writes
   transfer.request_.user = &transfer;
-  transfer.open_ = true;
   transfer.done_ = false;
   while (!queue_->submit(&transfer.request_)) SLUICE_TRY(reap());
+  transfer.open_ = true;
   queue_->flush();
   return success();
 }

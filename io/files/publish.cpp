@@ -154,6 +154,15 @@ bool is_same_file(const std::string& a, const std::string& b) {
   return whole(a) == whole(b);
 }
 
+std::string nearest_directory(const std::string& directory) {
+  std::error_code ignored;
+  std::filesystem::path at = std::filesystem::absolute(directory, ignored).lexically_normal();
+  // A link to nothing is there, and no directory can take its name.
+  while (!std::filesystem::exists(std::filesystem::symlink_status(at, ignored)) && at != at.parent_path())
+    at = at.parent_path();
+  return at.string();
+}
+
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
   SLUICE_ASSIGN(const std::string target, output_path(path));
   remove_abandoned_files(target);

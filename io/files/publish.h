@@ -23,6 +23,9 @@ Status check_stream_path(const std::string& path);
 /// Whether both name one file, or would.
 bool is_same_file(const std::string& a, const std::string& b);
 
+/// The directory, or the nearest one above it that there is.
+std::string nearest_directory(const std::string& directory);
+
 /// Temporary files that killed processes have left where `path` was to appear.
 void remove_abandoned_files(const std::string& path);
 

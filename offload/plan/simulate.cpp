@@ -637,14 +637,17 @@ Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterati
   return sim;
 }
 
+WorldSimulation simulate_world(std::span<const StepPlan* const> members, const HardwareProfile& hw, int iterations) {
+  SLUICE_CHECK(!members.empty(), "(no %s)", "members");
+  for (const StepPlan* plan : members)
+    SLUICE_CHECK(!plan->ops.empty(), "(rank %u does nothing)", plan->topology.rank());
+  return simulate_members(members, hw, iterations);
+}
+
 WorldSimulation simulate_world(std::span<const StepPlan> members, const HardwareProfile& hw, int iterations) {
   std::vector<const StepPlan*> plans;
-  for (const StepPlan& plan : members) {
-    SLUICE_CHECK(!plan.ops.empty(), "(rank %u does nothing)", plan.topology.rank());
-    plans.push_back(&plan);
-  }
-  SLUICE_CHECK(!plans.empty(), "(no %s)", "members");
-  return simulate_members(plans, hw, iterations);
+  for (const StepPlan& plan : members) plans.push_back(&plan);
+  return simulate_world(plans, hw, iterations);
 }
 
 }  // namespace sluice

@@ -47,13 +47,14 @@ double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw)
 /// as far as they overlap) with lanes in order, waits and collectives. Never faster than the bound: work and rates are
 /// the same. A windowed drive lane is one server at the full rate; reading and writing at once share the
 /// mixed rate, and so do the two directions of a GPU's link. The other ranks of the machine (hw.ranks) do the same at
-/// the same time, and nobody waits in a collective or for a message. Cores, memory bandwidth and links are shared max-min fairly (cores:
-/// among threads); an op runs as slowly as the scarcest of what it uses. The plan must be free of deadlocks.
+/// the same time, and nobody waits in a collective or for a message. Cores, memory bandwidth and links are shared
+/// max-min fairly (cores: among threads); an op runs as slowly as the scarcest of what it uses. The plan must be free
+/// of deadlocks.
 Simulation simulate(const StepPlan& plan, const HardwareProfile& hw, int iterations = 3);
 
 /// Ranks that do not run alike, as the stages of a pipeline, one of each kind, side by side.
 struct WorldSimulation {
-  double step_seconds = 0;         ///< as in Simulation, until the last of them has ended
+  double step_seconds = 0;  ///< as in Simulation, until the last of them has ended
   double end_seconds = 0;
   double bound_seconds = 0;
   std::vector<Simulation> members;  ///< step_seconds are the world's
@@ -62,6 +63,7 @@ struct WorldSimulation {
 /// As simulate(), where collectives of members, and messages between them, begin when all of their members are there. A
 /// machine has hw.ranks neighbouring ranks: those that are no members do as the members of their machine do, in equal
 /// parts. The plans must reach the end together (check_world).
+WorldSimulation simulate_world(std::span<const StepPlan* const> members, const HardwareProfile& hw, int iterations = 3);
 WorldSimulation simulate_world(std::span<const StepPlan> members, const HardwareProfile& hw, int iterations = 3);
 
 /// The time bound alone, without simulating.

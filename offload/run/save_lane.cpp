@@ -1,15 +1,7 @@
 #include "offload/run/save_lane.h"
 
-#include <array>
-#include <utility>
-
 namespace sluice {
 namespace {
-
-constexpr std::array<std::pair<Role, StateKind>, 4> saved_roles{{{Role::parameters, StateKind::parameter},
-                                                                 {Role::remainder, StateKind::remainder},
-                                                                 {Role::exp_avg, StateKind::exp_avg},
-                                                                 {Role::exp_avg_sq, StateKind::exp_avg_sq}}};
 
 std::size_t states_of(const BoundOp& op) { return op.operands.size(); }
 
@@ -55,9 +47,11 @@ bool SaveLane::wait(std::size_t source, std::uint64_t threshold) {
 
 void SaveLane::begin(const BoundOp& op) {
   started_[begun_++ % started_.size()] = run_.start_op(lane_, op, iteration_);
-  for (const auto& [role, state] : saved_roles)
-    if (const Operand* const operand = op.find(role))
+  for (std::size_t i = 0; i < state_names.size(); ++i) {
+    const auto state = static_cast<StateKind>(i);
+    if (const Operand* const operand = op.find(role_of(state)))
       sink_->begin({op.op->unit, state, op.op->element, {operand->data, operand->bytes}});
+  }
   tiles_ += states_of(op);
 }
 

@@ -85,11 +85,10 @@ void OptimizerMoves::save_tile(const TileRef& t) {
   op.tile = t.index;
   op.element = t.element;
   op.numel = t.numel;
-  constexpr std::array roles{Role::parameters, Role::remainder, Role::exp_avg, Role::exp_avg_sq};
-  for (std::size_t i = 0; i < home_states.size(); ++i) {
-    if (!has_state(home_states[i])) continue;
-    const Part part = tile(t)[home_states[i]];
-    Emitter::touch(op, part, roles[i], Mode::read);
+  for (const StateKind k : home_states) {
+    if (!has_state(k)) continue;
+    const Part part = tile(t)[k];
+    Emitter::touch(op, part, role_of(k), Mode::read);
     op.bytes += part.bytes;
   }
 }

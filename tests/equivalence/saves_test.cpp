@@ -123,8 +123,6 @@ TEST_F(Saves, ThatCanNotBeWrittenLeaveTheRunWhole) {
       RunConfig cut = c;
       cut.run = path;
       cut.metrics = path + ".jsonl";
-      auto directory = RunDirectory::open(path);
-      ASSERT_TRUE(directory.ok());
       auto prepared = prepare_with(cut, Purpose::train, s);
       ASSERT_TRUE(prepared.ok());
       const std::string there = path + "/checkpoints";
@@ -139,6 +137,8 @@ TEST_F(Saves, ThatCanNotBeWrittenLeaveTheRunWhole) {
         std::ofstream(there) << "in the way";
       });
       {
+        auto directory = RunDirectory::open(path);
+        ASSERT_TRUE(directory.ok());
         auto trainer = Trainer::create(**prepared, meddler, &*directory);
         ASSERT_TRUE(trainer.ok()) << trainer.error().message;
         const std::atomic<bool> never{false};
@@ -148,7 +148,6 @@ TEST_F(Saves, ThatCanNotBeWrittenLeaveTheRunWhole) {
         EXPECT_NE(result.error().message.find("kept"), std::string::npos) << result.error().message;
         EXPECT_NE(result.error().message.find("checkpoints"), std::string::npos) << result.error().message;
       }
-      directory = RunDirectory::open(path + ".other");  // lets go of the first
       if (at_begin) std::filesystem::remove(there);
       expect_same(finished(path, attempt(c, path, s)), expected);
     }

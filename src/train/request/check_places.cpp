@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "io/files/publish.h"
 #include "sluice/size.h"
 #include "src/device/profile.h"
 
@@ -28,15 +29,6 @@ int why_not_writable(const std::string& directory) {
   const bool unknown = errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL;
   if (!unknown) return errno;
   return access(directory.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-}
-
-/// The directory, or the nearest one above it that there is.
-fs::path nearest(const std::string& directory) {
-  std::error_code ignored;
-  fs::path at = fs::absolute(directory, ignored).lexically_normal();
-  // A link to nothing is there, and no directory can take its name.
-  while (!fs::exists(fs::symlink_status(at, ignored)) && at != at.parent_path()) at = at.parent_path();
-  return at;
 }
 
 std::uint64_t moments_bytes(MomentFormat format) {
@@ -61,16 +53,16 @@ Status check_writable_directory(const std::string& option, const std::string& di
 
 Status check_makeable_directory(const std::string& option, const std::string& directory) {
   std::error_code ignored;
-  const fs::path above = nearest(directory);
+  const std::string above = nearest_directory(directory);
   const int why = fs::is_directory(above, ignored) ? why_not_writable(above) : ENOTDIR;
   if (why == 0) return success();
   return bad_request(fmt::format("{} {}: can not be made or written to: {}: {}; give another directory", option,
-                                 directory, above.string(), std::strerror(why)));
+                                 directory, above, std::strerror(why)));
 }
 
 Status check_room(const RunConfig& config, std::uint64_t parameters) {
   struct statvfs space {};
-  if (statvfs(nearest(config.run).c_str(), &space) != 0) return success();  // making it says why
+  if (statvfs(nearest_directory(config.run).c_str(), &space) != 0) return success();  // making it says why
   const bool stops_to_file = config.nvme.empty() || config.durable == Durable::off;
   const std::uint64_t states = stops_to_file ? sizeof(float) + moments_bytes(config.moments) : 0;
   const std::uint64_t needed = parameters * (dtype_bytes(config.dtype) + states);

@@ -283,7 +283,8 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   SLUICE_TRY(check_pipeline_groups(w, config));
   w.dtype = config.dtype;
   w.moments = config.moments;
-  w.saves = purpose == Purpose::train && config.save_every > 0 && !config.run.empty();
+  // Not where every step is saved: the next save begins before the step has ended that writes the last one.
+  w.saves = purpose == Purpose::train && config.save_every > 1 && !config.run.empty();
   SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));
   w.documents = purpose != Purpose::decode && config.document_mask.value_or(false);
   w.document_length = config.document_length > 0 ? std::min(config.document_length, config.sequence) : config.sequence;
@@ -346,11 +347,10 @@ bool may_stage(const Prepared& run) {
 
 /// Side by side. What bounds the slowest of them bounds all.
 void predict_stages(Prepared& run) {
-  std::vector<StepPlan> plans;
-  for (StagePlans& stage : run.stages) plans.push_back(std::move(stage.main));
+  std::vector<const StepPlan*> plans;
+  for (const StagePlans& stage : run.stages) plans.push_back(&stage.main);
   WorldSimulation world = simulate_world(plans, run.profile);
   for (std::size_t s = 0; s < plans.size(); ++s) {
-    run.stages[s].main = std::move(plans[s]);
     run.stages[s].predicted = std::move(world.members[s]);
     run.stages[s].predicted.bound_seconds = world.bound_seconds;
   }

@@ -3,24 +3,15 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "io/files/publish.h"
 #include "offload/plan/simulate.h"
 #include "src/device/profile.h"
 
 namespace sluice {
 namespace {
-
-/// The directory, or the one that it would be made in.
-std::string existing(const std::string& directory) {
-  std::filesystem::path there = directory;
-  std::error_code ignored;
-  while (!std::filesystem::exists(there, ignored) && there.has_parent_path() && there != there.parent_path())
-    there = there.parent_path();
-  return there.empty() ? "." : there.string();
-}
 
 std::optional<dev_t> device_of(const std::string& path) {
   struct stat info {};
@@ -31,7 +22,7 @@ std::optional<dev_t> device_of(const std::string& path) {
 std::optional<Saving> place_of(const Prepared& run) {
   const RunConfig& c = run.config;
   if (c.cluster) return std::nullopt;  // where those lie, it does not say
-  const std::string there = existing(checkpoints_path(c));
+  const std::string there = nearest_directory(checkpoints_path(c));
   const std::optional<dev_t> device = device_of(there);
   Saving saving;
   saving.replicas = run.workload.replicas();
@@ -53,9 +44,9 @@ std::optional<SavingStep> predict_saving(const Prepared& run) {
   profile.saving = place;
   SavingStep step;
   step.to_swap_drive = place->to_drive;
-  std::vector<StepPlan> plans;
+  std::vector<const StepPlan*> plans;
   for (const StagePlans& stage : run.stages) {
-    plans.push_back(stage.main);
+    plans.push_back(&stage.main);
     std::uint64_t bytes = 0;
     for (const Op& op : stage.main.ops) bytes += op.kind == OpKind::save ? op.bytes : 0;
     step.bytes += bytes * run.workload.ranks_of_stage() / run.workload.replicas();

@@ -366,13 +366,7 @@ Status Lifecycle::begin_save(std::int64_t step, const std::string& parent) {
   SLUICE_TRY(check_parent(parent, step, run_.config.keep > 0));
   SLUICE_ASSIGN(const CheckpointRequest request, request_of(run_, parent, static_cast<std::uint64_t>(step)));
   SLUICE_ASSIGN(auto save, CheckpointSave::begin(engine_->states(), &world_, request));
-  for (RankId r = world_.here().first; r < world_.here().end(); ++r) {
-    std::vector<std::int32_t> places(run_.workload.model->units.size(), -1);
-    const std::vector<StoredUnit>& units = save->writer(r).file().units;
-    for (std::size_t i = 0; i < units.size(); ++i)
-      places[static_cast<std::size_t>(engine_->states().unit_of(units[i].name))] = static_cast<std::int32_t>(i);
-    engine_->saver(r).open(save->writer(r), std::move(places));
-  }
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r) engine_->saver(r).open(save->writer(r));
   saving_ = Saving{step, parent, std::move(save), {}};
   observer_.note("saving step " + std::to_string(step) + " to " + parent + " while training goes on");
   return success();

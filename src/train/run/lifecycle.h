@@ -55,8 +55,8 @@ class Lifecycle final : public CommitSink {
   /// (0: all). bad_request where those in it are another run's.
   Status save_checkpoint(std::int64_t step, const std::string& parent, int keep);
 
-  // The same without a stop: the updates of the next iteration that is released write what they leave.
-  /// Before that iteration is released. Errors as save_checkpoint's.
+  /// The same without a stop: the updates of the iteration that is released next write what they leave, which are the
+  /// states of `step`. Errors as save_checkpoint's.
   Status begin_save(std::int64_t step, const std::string& parent);
   std::int64_t saving() const { return saving_ ? saving_->step : 0; }  ///< the step of what was begun, or 0
   /// `step` has ended: what is known of the run is of it, and not of later ones.

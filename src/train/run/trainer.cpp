@@ -184,10 +184,8 @@ bool Trainer::saves(std::int64_t step) const {
 /// Of those, where the states are written by the updates that make them, while training goes on: nothing else wants
 /// them at rest.
 bool Trainer::saves_beside(std::int64_t step) const {
-  const RunConfig& c = run_.config;
-  // One after the other: the next one begins before the step has ended that wrote the last one.
-  return run_.workload.saves && directory_ != nullptr && step > 0 && c.save_every > 1 && step % c.save_every == 0 &&
-         step != asked_step_ && !drains_after(step);
+  return run_.workload.saves && step > 0 && step % run_.config.save_every == 0 && step != asked_step_ &&
+         !drains_after(step);
 }
 
 /// Where the iteration's updates make the states that are due.

@@ -144,7 +144,7 @@ class Trainer final : public StepSource {
   std::set<std::int64_t> skip_;               ///< steps that were not finite
   std::optional<std::vector<SetLoss>> eval_;  ///< after the last step
   std::int64_t saves_in_ = 0;                 ///< the last step that was released to write a checkpoint; 0: none
-  Status save_begun_;                         ///< what hindered it, until the step is over whose states they are
+  Status save_begun_;                         ///< what hindered it, until a step is over
   std::int64_t asked_step_ = 0;               ///< after which somebody wants a checkpoint; 0: nobody does
   Timeline timeline_;
 };

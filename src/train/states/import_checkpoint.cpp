@@ -155,8 +155,7 @@ Result<ImportResult> Importing::run() {
   SLUICE_TRY(open());
   std::vector<StoredFile> files =
       files_of_layout(model_, {}, manifest_.formats, state_kinds(manifest_.formats, true, has_moments_));
-  for (const StoredUnit& unit : files.front().units)
-    for (const StoredState& state : unit.states) all_bytes_ += state.bytes;
+  all_bytes_ = files.front().state_bytes();
   SLUICE_TRY(check_checkpoint_room(request_.parent, all_bytes_));
   SLUICE_ASSIGN(NewCheckpoint made, NewCheckpoint::create(request_.parent, manifest_.step));
   WriteRing ring(buffers, state_window_numel * sizeof(float));

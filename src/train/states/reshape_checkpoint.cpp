@@ -132,9 +132,7 @@ Status Reshaping::plan() {
   const bool with_remainders = from.formats.parameters == Dtype::f32 || source.has_remainders();
   files_ = files_of_layout(model, request_.degrees, to_.formats,
                            state_kinds(to_.formats, with_remainders, source.has_moments()));
-  for (const StoredFile& file : files_)
-    for (const StoredUnit& unit : file.units)
-      for (const StoredState& state : unit.states) all_bytes_ += state.bytes;
+  all_bytes_ = state_bytes(files_);
   SLUICE_TRY(check_memory());
   return check_checkpoint_room(request_.parent, all_bytes_);
 }

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 
-#include "io/checkpoint/state_writer.h"
+#include "io/files/publish.h"
 #include "sluice/size.h"
 
 namespace sluice {
@@ -57,12 +56,8 @@ Status share_files(World& world, std::vector<StoredFile>& files, RankRange here)
 }  // namespace
 
 Status check_checkpoint_room(const std::string& parent, std::uint64_t bytes) {
-  std::filesystem::path there = parent;
-  std::error_code ignored;
-  while (!std::filesystem::exists(there, ignored) && there.has_parent_path() && there != there.parent_path())
-    there = there.parent_path();
   struct statvfs space {};
-  if (statvfs(there.empty() ? "." : there.c_str(), &space) != 0) return success();
+  if (statvfs(nearest_directory(parent).c_str(), &space) != 0) return success();
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (bytes <= free) return success();
   return bad_request(parent + ": a checkpoint takes " + format_bytes(bytes) + ", and " + format_bytes(free) +
@@ -83,7 +78,7 @@ Result<std::unique_ptr<CheckpointSave>> CheckpointSave::begin(States& states, Wo
   const bool leads = world == nullptr || world->leads();
   const auto make = [&]() -> Status {
     if (!leads) return success();
-    SLUICE_TRY(check_checkpoint_room(request.parent, states.checkpoint_bytes()));
+    SLUICE_TRY(check_checkpoint_room(request.parent, state_bytes(save->files_)));
     SLUICE_ASSIGN(save->made_, NewCheckpoint::create(request.parent, request.step, request.replace));
     return success();
   };
@@ -111,9 +106,7 @@ Result<std::unique_ptr<CheckpointSave>> CheckpointSave::begin(States& states, Wo
 
 std::uint64_t CheckpointSave::bytes_here() const {
   std::uint64_t bytes = 0;
-  for (RankId r = here_.first; r < here_.end(); ++r)
-    for (const StoredUnit& unit : files_[r].units)
-      for (const StoredState& s : unit.states) bytes += s.bytes;
+  for (RankId r = here_.first; r < here_.end(); ++r) bytes += files_[r].state_bytes();
   return bytes;
 }
 

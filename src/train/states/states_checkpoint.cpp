@@ -63,13 +63,7 @@ std::vector<StoredFile> States::files() const {
   return files;
 }
 
-std::uint64_t States::checkpoint_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const StoredFile& file : files())
-    for (const StoredUnit& unit : file.units)
-      for (const StoredState& s : unit.states) bytes += s.bytes;
-  return bytes;
-}
+std::uint64_t States::checkpoint_bytes() const { return sluice::state_bytes(files()); }
 
 Status States::copy_out(RankId rank, StateWriter& writer, const std::function<Status(std::uint64_t)>& watch) {
   struct Copy {

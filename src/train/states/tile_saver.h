@@ -2,12 +2,11 @@
 #pragma once
 
 #include <array>
-#include <vector>
+#include <map>
 
 #include "io/checkpoint/state_writer.h"
 #include "offload/run/save_lane.h"
-#include "offload/state/moment_layout.h"
-#include "sluice/dtype.h"
+#include "src/train/states/states.h"
 
 namespace sluice {
 
@@ -15,11 +14,11 @@ namespace sluice {
 /// ended.
 class TileSaver final : public SaveSink {
  public:
-  TileSaver(Dtype parameters, MomentLayout moments) : parameters_(parameters), moments_(moments) {}
+  /// Of a rank of these states, which outlive it.
+  explicit TileSaver(const States& states) : states_(states), formats_(states.formats()) {}
 
-  /// `places`: by unit of the model, which one of the writer's file it is, or -1 where that has none of it. The writer
-  /// outlives close().
-  void open(StateWriter& writer, std::vector<std::int32_t> places);
+  /// What the writer's file has of the rank goes there; what other ranks save, nowhere. The writer outlives close().
+  void open(StateWriter& writer);
   /// The first error since then.
   Status close();
 
@@ -27,12 +26,10 @@ class TileSaver final : public SaveSink {
   void finish(std::size_t left) override;
 
  private:
-  std::uint64_t offset_bytes(StateKind kind, std::uint64_t element) const;
-
-  Dtype parameters_;
-  MomentLayout moments_;
+  const States& states_;
+  StoredFormats formats_;
   StateWriter* writer_ = nullptr;
-  std::vector<std::int32_t> places_;
+  std::map<UnitId, std::size_t> places_;                ///< of the model's units in the writer's file
   std::array<StateTransfer, max_under_way> transfers_;  ///< ring
   std::size_t begun_ = 0, finished_ = 0;
   Status status_;
