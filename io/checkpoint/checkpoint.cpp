@@ -84,6 +84,12 @@ Result<std::string> chosen(const std::string& path) {
   return last->path;
 }
 
+/// What killed processes have left of checkpoints that were to come, or to go.
+void remove_halves(const std::string& parent) {
+  remove_abandoned_directories(
+      parent, [](const std::string& name) { return step_of_name(name).has_value(); }, is_ours);
+}
+
 }  // namespace
 
 std::string checkpoint_name(std::uint64_t step) { return fmt::format("{}{}", name_begin, step); }
@@ -112,9 +118,7 @@ Status check_replaceable(const std::string& path) {
 }
 
 Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint64_t step, bool replace) {
-  std::error_code error;
-  fs::create_directories(parent, error);
-  if (error) return os_error("can not create " + parent, error.value());
+  SLUICE_TRY(make_directories(parent));
   NewCheckpoint made;
   made.parent_ = parent;
   made.step_ = step;
@@ -123,8 +127,7 @@ Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint
   if (made.replaces_ && replace) SLUICE_TRY(check_replaceable(made.path_));
   if (made.replaces_ && !replace)
     return bad_request(made.path_ + " is there already; remove it, or give another directory");
-  remove_abandoned_directories(
-      parent, [](const std::string& name) { return step_of_name(name).has_value(); }, is_ours);
+  remove_halves(parent);
   SLUICE_ASSIGN(made.staged_, StagedDirectory::create(made.path_, is_ours));
   return made;
 }
@@ -133,7 +136,11 @@ Status NewCheckpoint::publish(const Manifest& manifest) {
   SLUICE_TRY(create_master(directory(), manifest));
   SLUICE_TRY(publish_file(directory() + "/" + manifest_name, manifest_text(manifest)));
   SLUICE_TRY(staged_.publish(replaces_));
-  return publish_file(parent_ + "/" + latest_name, checkpoint_name(step_) + "\n");
+  return name_latest(parent_, step_);
+}
+
+Status name_latest(const std::string& parent, std::uint64_t step) {
+  return publish_file(parent + "/" + latest_name, checkpoint_name(step) + "\n");
 }
 
 Result<Checkpoint> Checkpoint::open(const std::string& path) {
@@ -265,6 +272,7 @@ Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& parent
 }
 
 Result<std::vector<std::string>> prune_checkpoints(const std::string& parent, std::size_t keep) {
+  remove_halves(parent);
   SLUICE_ASSIGN(const std::vector<ListedCheckpoint> all, list_checkpoints(parent));
   std::vector<std::string> gone;
   std::size_t whole = 0;

@@ -87,8 +87,10 @@ struct ListedCheckpoint {
 };
 /// Those of a directory by step, whole or not. bad_request where it is no directory.
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& parent);
-/// Removes all whole ones but the last `keep`, which 0 means all of; else never the one that LATEST names. Those that
-/// went.
+/// LATEST names that one: what the last step of a save does, for one whose process ended before it.
+Status name_latest(const std::string& parent, std::uint64_t step);
+/// Removes what killed processes have left of others, and all whole ones but the last `keep`, which 0 means all of; else
+/// never the one that LATEST names. Those that went.
 Result<std::vector<std::string>> prune_checkpoints(const std::string& parent, std::size_t keep);
 
 }  // namespace sluice

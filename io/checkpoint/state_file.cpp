@@ -171,6 +171,10 @@ class OpenFile {
 std::unique_lock<std::mutex> use_hdf5() {
   static std::mutex mutex;
   std::unique_lock<std::mutex> lock(mutex);
+  // A file that could not be written stays open in the library, which crashes when it writes it once more as the
+  // process ends. All that matters is closed by then.
+  static const herr_t stays_silent_at_exit = H5dont_atexit();
+  static_cast<void>(stays_silent_at_exit);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // it prints what fails otherwise
   return lock;
 }

@@ -163,6 +163,17 @@ std::string nearest_directory(const std::string& directory) {
   return at.string();
 }
 
+Status make_directories(const std::string& directory) {
+  const std::filesystem::path above = nearest_directory(directory);
+  const std::filesystem::path all = std::filesystem::absolute(directory).lexically_normal();
+  std::error_code error;
+  std::filesystem::create_directories(all, error);
+  if (error) return os_error("can not create " + directory, error.value());
+  for (std::filesystem::path made = all; made != above && made != made.parent_path(); made = made.parent_path())
+    if (made.has_filename()) SLUICE_TRY(sync_directory(made.parent_path()));
+  return success();
+}
+
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
   SLUICE_ASSIGN(const std::string target, output_path(path));
   remove_abandoned_files(target);

@@ -23,6 +23,9 @@ Status check_stream_path(const std::string& path);
 /// Whether both name one file, or would.
 bool is_same_file(const std::string& a, const std::string& b);
 
+/// Those on the way too; what is made is on the drive, under its name, before anything is put into it.
+Status make_directories(const std::string& directory);
+
 /// The directory, or the nearest one above it that there is.
 std::string nearest_directory(const std::string& directory);
 

@@ -13,8 +13,12 @@ using nlohmann::json;
 /// Stops the run after a step, as a signal would.
 class Stopper final : public TrainObserver {
  public:
+  static constexpr std::int64_t when_filled = -2;  ///< with the states of a checkpoint, before any step
   explicit Stopper(std::int64_t after) : after_(after) {}
-  void note(const std::string& text) override { notes += text + "\n"; }
+  void note(const std::string& text) override {
+    notes += text + "\n";
+    stop = stop || (after_ == when_filled && text.starts_with("going on after step"));
+  }
   void step(const StepRecord& r) override { stop = stop || r.step == after_; }
   std::atomic<bool> stop{false};
   std::string notes;

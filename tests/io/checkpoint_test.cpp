@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <map>
+#include <set>
 
 #include "io/checkpoint/block_reader.h"
 #include "io/checkpoint/copy.h"
@@ -13,9 +14,13 @@
 #include "io/checkpoint/state_writer.h"
 #include "io/checkpoint/verify.h"
 #include "support.h"
+#include "tests/system_calls/system_calls.h"
 
 namespace sluice {
 namespace {
+
+using test::SystemCall;
+using test::SystemCalls;
 
 /// Two tensors in three files: a matrix cut into columns, of which the second half lies in two files, and a vector that
 /// two files have. The elements are their numbers.
@@ -440,6 +445,112 @@ TEST_F(CheckpointFiles, FaultsLeaveWhatWas) {
     ASSERT_TRUE(save(4, lying).ok());
     EXPECT_FALSE(verify(parent_).ok()) << "a drive that lies";
   }
+}
+
+/// Whichever call of whichever kind fails, and however, until none does: a save that says it is there is there, and the
+/// one before is whole until then.
+TEST_F(CheckpointFiles, FaultsOfTheSystemLeaveWhatWas) {
+  ASSERT_TRUE(save(1).ok());
+  for (const std::string call : {"make", "open", "allocate", "write", "fsync", "rename"})
+    for (const int error : {EIO, ENOSPC, EDQUOT, EINTR}) {
+      std::uint64_t n = 1;
+      for (;; ++n) {
+        SCOPED_TRACE(call + " " + std::to_string(n) + ": " + std::strerror(error));
+        std::filesystem::remove_all(parent_ + "/step-2");
+        write_text(parent_ + "/LATEST", "step-1\n");
+        QueueOptions queue;
+        queue.backend = IoBackendKind::threads;  // whose writes are calls too
+        Status saved = success();
+        bool has_failed = false;
+        {
+          const SystemCalls calls({.names = {call}, .nth = n, .error = error});
+          saved = save(2, queue);
+          has_failed = calls.has_failed();
+        }
+        auto opened = Checkpoint::open(parent_);
+        ASSERT_TRUE(opened.ok()) << opened.error().message;
+        EXPECT_TRUE(verify(parent_).ok());
+        if (saved.ok()) {
+          EXPECT_EQ(opened->manifest().step, 2u);
+        } else {
+          EXPECT_FALSE(saved.error().message.empty());
+          EXPECT_EQ(saved.error().message.find('\n'), std::string::npos) << saved.error().message;
+          // Another time it goes well, and nothing of the first is left.
+          std::filesystem::remove_all(parent_ + "/step-2");
+          EXPECT_EQ(names(parent_), (std::vector<std::string>{"LATEST", "step-1"}));
+          ASSERT_TRUE(save(2).ok());
+          EXPECT_TRUE(verify(parent_).ok());
+        }
+        EXPECT_EQ(names(parent_), (std::vector<std::string>{"LATEST", "step-1", "step-2"}));
+        if (!has_failed) break;
+      }
+      EXPECT_GT(n, 1u) << call << ": a save makes such calls";
+    }
+}
+
+/// What has a name is on the drive: the power may go between any two calls. Files before the directory that holds them,
+/// that before it has its name, which is on the drive before LATEST has it, and that before an old one goes.
+TEST_F(CheckpointFiles, ArePublishedInAnOrderThatPowerCutsDoNotHarm) {
+  ASSERT_TRUE(save(1).ok());
+  std::vector<SystemCall> made;
+  {
+    QueueOptions queue;
+    queue.backend = IoBackendKind::threads;
+    const SystemCalls calls;
+    ASSERT_TRUE(save(2, queue).ok());
+    ASSERT_TRUE(prune_checkpoints(parent_, 1).ok());
+    made = calls.made();
+  }
+  const std::string parent = std::filesystem::canonical(parent_);
+  // What a power cut would take: what was written to these, and the names that these have.
+  std::set<std::string> written, named;
+  bool has_name = false, is_latest = false, is_pruned = false;
+  for (const SystemCall& c : made) {
+    SCOPED_TRACE(c.name + " " + c.path + " " + c.to);
+    const auto lies_in = [&](const std::string& path) { return path == c.path || path.starts_with(c.path + "/"); };
+    if (c.name == "open" || c.name == "make") named.insert(c.path);
+    if (c.name == "write") written.insert(c.path);
+    if (c.name == "fsync") {
+      written.erase(c.path);
+      std::erase_if(named, [&](const std::string& path) {
+        return std::filesystem::path(path).parent_path() == std::filesystem::path(c.path);
+      });
+    }
+    if (c.name == "unlink" || c.name == "rename") {
+      EXPECT_FALSE(c.path.starts_with(parent + "/step-1") && !(is_latest && !named.contains(parent + "/LATEST")))
+          << "the new one may not be there yet";
+      is_pruned = is_pruned || c.path == parent + "/step-1";
+    }
+    if (c.name != "rename") continue;
+    EXPECT_TRUE(std::ranges::none_of(written, lies_in)) << "it has its name before it has its bytes";
+    named.erase(c.path);
+    EXPECT_TRUE(std::ranges::none_of(named, lies_in)) << "files in it have no names yet";
+    if (c.to == parent + "/step-2") has_name = true;
+    if (c.to == parent + "/LATEST") {
+      EXPECT_TRUE(has_name && !named.contains(parent + "/step-2"));
+      is_latest = true;
+    }
+    named.insert(c.to);
+  }
+  EXPECT_TRUE(has_name && is_latest && is_pruned);
+  EXPECT_FALSE(named.contains(parent + "/LATEST"));
+}
+
+/// Its directory, too, is there for good when a save has ended.
+TEST_F(CheckpointFiles, ADirectoryThatIsMadeForThemHasItsNameForGood) {
+  parent_ = scratch_.path() + "/a/b/c";
+  std::set<std::string> named;
+  const SystemCalls calls;
+  ASSERT_TRUE(save(1).ok());
+  for (const SystemCall& c : calls.made()) {
+    if (c.name == "make") named.insert(c.path);
+    if (c.name == "fsync")
+      std::erase_if(named, [&](const std::string& path) {
+        return std::filesystem::path(path).parent_path() == std::filesystem::path(c.path);
+      });
+  }
+  std::erase_if(named, [](const std::string& path) { return path.find(".tmp-") != std::string::npos; });
+  EXPECT_TRUE(named.empty()) << *named.begin();
 }
 
 TEST_F(CheckpointFiles, AreCopiedToOtherFileSystems) {

@@ -97,6 +97,62 @@ TEST_F(CheckpointFilesCommand, KilledAtAnyMomentLeaveTheLastOneWhole) {
   EXPECT_LE(steps("run/checkpoints").size(), 4u) << "what killed ones have left goes with the next";
 }
 
+/// Killed, or failing, at each call that makes a checkpoint of four ranks: one that is written beside steps, one that
+/// stops them, and the older one that goes. What is there is whole, and the run goes on to the same end.
+TEST_F(CheckpointFilesCommand, EndedAtAnyCallLeaveTheLastOneWhole) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers want to be loaded first";
+#endif
+  const std::string command = "train --model llama-tiny --seq 32 --batch 4 --warmup 3 --eval-batches 1 --data " +
+                              path("text") + " " + room() + "--ranks 4 --keep 1 --steps 4 --save-every 2 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  constexpr int io_error = 5, no_space = 28;
+  const auto ended_at = [&](int n, const std::string& error, const std::string& calls) {
+    std::filesystem::remove_all(path("run"));
+    write("fail.sh", "export XDG_CACHE_HOME=" + path("cache") +
+                         " LD_PRELOAD=" SLUICE_SYSTEM_CALLS " SLUICE_TEST_FAILING_CALL='" + std::to_string(n) + " " +
+                         error + " /checkpoints " + calls + "'\n" SLUICE_BINARY " " + command + run("run") + " >" +
+                         path(".out") + " 2>" + path(".err") + "\n");
+    return std::system(("bash " + path("fail.sh") + " 2>/dev/null").c_str());
+  };
+  const auto expect_told = [&](int status) {
+    EXPECT_EQ(WEXITSTATUS(status), 1) << read(path(".err"));
+    EXPECT_NE(read(path(".err")).find("checkpoints"), std::string::npos) << read(path(".err"));
+  };
+  int kills = 0, failures = 0;
+  for (int n = 1;; ++n) {
+    const std::string error = n % 2 == 1 ? "kill" : std::to_string(n % 4 == 0 ? io_error : no_space);
+    SCOPED_TRACE(std::to_string(n) + " " + error);
+    const int status = ended_at(n, error, "make allocate fsync rename unlink");
+    if (status == 0) {
+      // Behind the last call, or one whose failure takes nothing (an older checkpoint that stays).
+      if (error == "kill") break;
+      continue;
+    }
+    ++(error == "kill" ? kills : failures);
+    if (error != "kill") expect_told(status);
+    if (std::filesystem::exists(path("run/checkpoints")))
+      for (const std::string& name : steps("run/checkpoints"))
+        if (name.find(".tmp-") == std::string::npos) {
+          EXPECT_EQ(sluice("checkpoint verify " + path("run/checkpoints/" + name)).status, 0) << name;
+        }
+    const Finished last = sluice(command + run("run"));
+    ASSERT_EQ(last.status, 0) << last.err;
+    expect_same_model("run", "whole");
+    EXPECT_EQ(steps("run/checkpoints"), (std::vector<std::string>{"step-4"}));
+  }
+  // What the library of the format writes, too.
+  int writes = 0;
+  for (int status = 1; status != 0; ++writes) {
+    SCOPED_TRACE("write " + std::to_string(1 + 9 * writes));
+    status = ended_at(1 + 9 * writes, std::to_string(no_space), "write");
+    if (status != 0) expect_told(status);
+  }
+  EXPECT_GT(writes, 5);
+  EXPECT_GE(kills, 25);
+  EXPECT_GT(failures, 20);
+}
+
 /// A run without a drive lives in its checkpoints: wherever they are to be from now on, and whatever it is to be.
 TEST_F(CheckpointFilesCommand, AreWhatAKilledRunIsHoweverItGoesOn) {
   const std::string command =

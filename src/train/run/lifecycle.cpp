@@ -160,7 +160,13 @@ Status Lifecycle::pass_on(const std::string& what, double fraction) {
 Status Lifecycle::begin_run() {
   SLUICE_ASSIGN(const bool is_new, together_.leader_says([&] { return directory_ != nullptr && !directory_->run(); }));
   const auto begin_directory = [&]() -> Status {
-    if (is_new) SLUICE_TRY(directory_->begin(describe()));
+    if (!is_new) return keep_beside();
+    RunDescription description = describe();
+    if (const std::string& from = run_.config.restore; !from.empty()) {
+      SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(from));
+      description.restored_step = checkpoint.manifest().step;
+    }
+    SLUICE_TRY(directory_->begin(description));
     return keep_beside();
   };
   const auto begin = [&]() -> Status {
@@ -351,7 +357,10 @@ Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, 
   SLUICE_ASSIGN(const bool is_there, together_.leader_says([&] {
     return step == done_ && Checkpoint::open(parent + "/" + checkpoint_name(static_cast<std::uint64_t>(step))).ok();
   }));
-  if (is_there) return success();
+  if (is_there) {
+    SLUICE_TRY(together_.lead([&] { return name_latest(parent, static_cast<std::uint64_t>(step)); }));
+    return prune(parent, static_cast<std::size_t>(keep));
+  }
   SLUICE_TRY(save_to(parent, step, static_cast<std::size_t>(keep),
                      watch("saving step " + std::to_string(step) + " to " + parent)));
   note_saved(step, parent);
@@ -359,7 +368,9 @@ Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, 
 }
 
 void Lifecycle::note_saved(std::int64_t step, const std::string& parent) {
-  if (!journal_ && parent == checkpoints_path(run_.config)) saved_ = step;
+  if (parent != checkpoints_path(run_.config)) return;
+  ++saves_;
+  if (!journal_) saved_ = step;
 }
 
 Status Lifecycle::begin_save(std::int64_t step, const std::string& parent) {

@@ -58,6 +58,7 @@ class Lifecycle final : public CommitSink {
   /// The same without a stop: the updates of the iteration that is released next write what they leave, which are the
   /// states of `step`. Errors as save_checkpoint's.
   Status begin_save(std::int64_t step, const std::string& parent);
+  std::uint64_t saves() const { return saves_; }
   std::int64_t saving() const { return saving_ ? saving_->step : 0; }  ///< the step of what was begun, or 0
   /// `step` has ended: what is known of the run is of it, and not of later ones.
   void describe_save(std::int64_t step);
@@ -120,6 +121,7 @@ class Lifecycle final : public CommitSink {
   std::array<StepResult, CommitLog::results_max> recent_{};  ///< of others: ring by step; step 0 is none
   std::int64_t done_ = 0;
   std::int64_t saved_ = -1;     ///< the step of the checkpoint of its own
+  std::uint64_t saves_ = 0;     ///< checkpoints that were written where --save-every has them
   std::string checked_parent_;  ///< directory of checkpoints that had no other run's
   std::set<std::int64_t> skipped_;
   struct Saving {

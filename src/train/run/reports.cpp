@@ -80,7 +80,8 @@ Status StepReports::go_on(std::int64_t done, const std::function<std::optional<S
     SLUICE_ASSIGN(ContinuedMetrics metrics, continue_metrics(path_, done, rebuilt));
     for (const std::string& line : metrics.notes) observer_.note(line);
     metrics_ = std::move(metrics.writer);
-    written_ = metrics.last_step;
+    const std::uint64_t restored = directory_ != nullptr ? directory_->run()->restored_step : 0;
+    written_ = std::max(metrics.last_step, static_cast<std::int64_t>(restored));
     return success();
   }));
   SLUICE_ASSIGN(written_, together_.smallest(world_.leads() ? written_ : std::numeric_limits<std::int64_t>::max()));

@@ -60,6 +60,7 @@ Json run_to_json(const RunDescription& run) {
   j["config"] = to_json(run.config);
   j["model_hash"] = hex(run.model_hash);
   j["data"] = {{"tokens", run.data_tokens}, {"hash", hex(run.data_hash)}};
+  if (run.restored_step > 0) j["restored_step"] = run.restored_step;
   j["plan"] = {{"layout", hex(run.layout)},
                {"block_bytes", run.block_bytes},
                {"stripe_weights", run.stripe_weights},
@@ -103,6 +104,8 @@ Result<RunDescription> run_from_json(const Json& j) {
   run.machine = j["machine"].get<std::string>();
   run.data_tokens = j["data"]["tokens"].get<std::uint64_t>();
   SLUICE_ASSIGN(run.config, run_config_from_json(j["config"]));
+  if (j.contains("restored_step") && !j["restored_step"].is_number_unsigned()) return damaged;
+  if (j.contains("restored_step")) run.restored_step = j["restored_step"].get<std::uint64_t>();
   const Json& plan = j["plan"];
   const bool planned = from_hex(plan, "layout", run.layout) && plan.contains("block_bytes") &&
                        plan["block_bytes"].is_number_unsigned() && plan.contains("stripe_weights") &&
@@ -244,9 +247,7 @@ Status RunDirectory::read_run() {
 }
 
 Status RunDirectory::make() {
-  std::error_code error;
-  std::filesystem::create_directories(path_, error);
-  if (error) return bad_request(path_ + ": can not be made: " + error.message());
+  SLUICE_TRY(make_directories(path_));
   if (fd_ < 0) SLUICE_TRY(lock());
   if (exists(path_ + "/run.json"))
     return bad_request(path_ + " was taken by another process meanwhile; give another directory");

@@ -47,6 +47,7 @@ struct RunDescription {
   RunConfig config;           ///< nothing left open
   std::uint64_t model_hash = 0;
   std::uint64_t data_tokens = 0, data_hash = 0;
+  std::uint64_t restored_step = 0;  ///< of the checkpoint that it began from: steps that it has no lines of
   Schedule schedule;
   std::uint32_t block_bytes = 0;
   std::vector<double> stripe_weights;

@@ -38,6 +38,7 @@ struct TrainResult {
   std::int64_t timed_steps = 0;             ///< of this process
   double seconds = 0;                       ///< of those, without evaluations
   std::uint64_t nvme_write_bytes = 0;       ///< of those
+  std::uint64_t saves = 0;                  ///< checkpoints that --save-every has written meanwhile
   std::optional<std::uint64_t> state_hash;  ///< of complete runs with a directory
 };
 /// {name: loss}

@@ -139,6 +139,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   reports_.compare_with_prediction(timeline_, !disturbance(begun, clock.read(), clock.cores()).empty());
   if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
   result.steps = done_;
+  result.saves = life_.saves();
   if (const Status completed = complete(result); !completed.ok()) {
     SLUICE_ASSIGN(const bool stops, together_.any_says(stop.load()));
     if (completed.error().code != ErrorCode::cancelled || !stops) return kept(completed.error());
@@ -154,6 +155,7 @@ Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& 
     SLUICE_ASSIGN(done_, together_.smallest(static_cast<std::int64_t>(life_.journal()->committed())));
   }
   result.steps = done_;
+  result.saves = life_.saves();
   result.interrupted = true;
   result.resumable = directory_ != nullptr;
   observer_.note(how);
