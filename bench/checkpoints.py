@@ -7,7 +7,8 @@
 A run of the model whose states are all on the drive is stopped before its first step. In each round, in turns: fio writes, reads, and
 reads and writes the bytes of a checkpoint (direct, 1 MiB, 32 in flight, synced at the end); `checkpoint save` copies the run's
 states; `checkpoint verify` reads them; `checkpoint reshape` makes tp 2 x pp 2 of one rank and then dp 3 x tp 2 of that; dd copies the same
-bytes. With --torch, a Python that has torch and safetensors: torch.distributed.checkpoint and safetensors save and load as many bytes from
+bytes. Then a run trains with --save-every 3: steps that save and steps that do not, in turns, against what `plan` says of
+both; with --second DIR, on another drive, once more with its checkpoints there. With --torch, a Python that has torch and safetensors: torch.distributed.checkpoint and safetensors save and load as many bytes from
 and to host memory, and sync them. Each is a process of its own but for torch's, whose imports are not counted. Medians over rounds;
 ratios are of the same round. Prints a markdown table. Needs Python 3.9 and fio.
 """
@@ -115,6 +116,29 @@ def one_round(args, directory, run_path):
     return seconds, size
 
 
+def saving_steps(args, directory, name, checkpoints):
+    """A row of the second table: steps that save beside those that do not, of one run."""
+    path = os.path.join(directory, "saving-" + name)
+    options = ["--model", args.model, "--data", args.data, "--run", path, "--nvme", directory, "--states", "nvme",
+               "--steps", str(args.saving_steps), "--seq", str(args.saving_seq), "--batch", str(args.saving_batch),
+               "--device-memory", args.device_memory, "--host-memory", args.host_memory, "--save-every", "3", "--keep", "1",
+               "--checkpoints", checkpoints]
+    plan = json.loads(run(args.sluice, "plan", *options, "--json"))
+    run(args.sluice, "train", *options, "--json")
+    with open(os.path.join(path, "metrics.jsonl"), encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    # The first steps read what no update has left yet, and the last one has no neighbour.
+    pairs = [(a["step_seconds"], b["step_seconds"]) for a, b in zip(lines[3:-1], lines[2:-2]) if "saved_step" in a]
+    saving, plain = (statistics.median(column) for column in zip(*pairs))
+    ratios = [a / b for a, b in pairs]
+    told, usual = plan["saving_step"], plan["predicted"]["step_seconds"]
+    print(f"| {name} | {plain:.2f} ({usual:.2f}) | {saving:.2f} ({told['step_seconds']:.2f}) | "
+          f"{saving / told['step_seconds'] - 1:+.1%} | {saving / told['bound_seconds']:.3f} | "
+          f"{statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}] | {len(pairs)} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
@@ -124,15 +148,29 @@ def main():
     parser.add_argument("--device-memory", default="2GiB")
     parser.add_argument("--host-memory", default="512MiB")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--second", help="a directory on another drive")
+    parser.add_argument("--saving-steps", type=int, default=34)
+    parser.add_argument("--saving-seq", type=int, default=256)
+    parser.add_argument("--saving-batch", type=int, default=4)
     parser.add_argument("--torch")
     args = parser.parse_args()
     directory = os.path.join(args.dir, f"checkpoints.{os.getpid()}")
     os.makedirs(directory)
     try:
-        run_path = stopped_run(args, directory)
-        rounds = [one_round(args, directory, run_path) for _ in range(args.rounds)]
+        if args.rounds > 0:
+            run_path = stopped_run(args, directory)
+            print_rounds(args, [one_round(args, directory, run_path) for _ in range(args.rounds)])
+            shutil.rmtree(run_path)
+        print("\n| checkpoints on | a step (predicted), s | one that saves (predicted), s | off by | of its bound | of the step before |"
+              " steps |\n|---|---|---|---|---|---|---|")
+        saving_steps(args, directory, "the same drive", os.path.join(directory, "saved"))
+        if args.second:
+            saving_steps(args, directory, "a second drive", os.path.join(args.second, os.path.basename(directory)))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def print_rounds(args, rounds):
     size = rounds[0][1]
     beside = {"save": "fio read and write", "verify": "fio read", "reshape to tp 2 x pp 2": "dd",
               "reshape of that to dp 3 x tp 2": "dd", "dcp_save": "fio write", "safetensors_save": "fio write",

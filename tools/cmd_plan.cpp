@@ -20,6 +20,7 @@
 #include "tools/described_run.h"
 #include "tools/layout.h"
 #include "tools/run_home.h"
+#include "tools/saving_report.h"
 #include "tools/terminal.h"
 #include "tools/wear_report.h"
 
@@ -37,15 +38,6 @@ Json arena_json(const Prepared& run, Tier tier) {
   }
   const Arena arena = run.arena_of_machine(tier);
   return {{"arena_bytes", arena.arena_bytes}, {"max_live_bytes", arena.max_live_bytes}, {"reserved_bytes", reserved}};
-}
-
-/// Parameters and optimizer states of all ranks, one slot of each, wherever they lie.
-std::uint64_t state_bytes(const Prepared& run) {
-  std::uint64_t bytes = 0;
-  for (const StagePlans& stage : run.stages)
-    for (const Buffer& b : stage.main.buffers)
-      if (b.holds == Holds::home && b.state != StateKind::gradient) bytes += b.bytes;
-  return bytes * run.workload.ranks_of_stage();
 }
 
 /// Null where no amount does.
@@ -393,15 +385,7 @@ void print_time(const Prepared& run, const Advice& advice) {
                                       format_bytes(durable_slot_bytes(run)) + " of the drive and no other traffic")
                                          .c_str()
                                    : "");
-  if (const std::optional<SavingStep> saving = predict_saving(run))
-    std::printf("saving          every %lld steps one writes %s beside its work, to %s drive: it takes %s, bound %s\n",
-                static_cast<long long>(run.config.save_every), format_bytes(saving->bytes).c_str(),
-                saving->to_swap_drive ? "the same" : "another", format_seconds(saving->seconds).c_str(),
-                format_seconds(saving->bound_seconds).c_str());
-  else if (run.workload.saves)
-    std::printf(
-        "saving          every %lld steps one writes the states beside its work; their drive was never measured\n",
-        static_cast<long long>(run.config.save_every));
+  if (const std::string saving = saving_text(run); !saving.empty()) std::printf("saving          %s\n", saving.c_str());
   if (const std::size_t drives = run.config.nvme.size(); drives > 0)
     std::printf("drive wear      %s\n", to_text(predicted_wear(run), predicted_rate, drives).c_str());
   std::printf("ops             %zu, waits proven by `check`\n", ops_of(run));

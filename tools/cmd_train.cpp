@@ -10,6 +10,7 @@
 #include "sluice/size.h"
 #include "src/train/request/check_request.h"
 #include "src/train/request/decided.h"
+#include "src/train/request/saving.h"
 #include "src/train/run/metrics_file.h"
 #include "src/train/run/new_run_files.h"
 #include "src/train/run/saved_states.h"
@@ -19,6 +20,7 @@
 #include "tools/launch.h"
 #include "tools/layout.h"
 #include "tools/run_home.h"
+#include "tools/saving_report.h"
 #include "tools/step_line.h"
 #include "tools/terminal.h"
 #include "tools/wear_report.h"
@@ -89,9 +91,10 @@ std::string summary(const Prepared& run) {
       resource_names[static_cast<std::size_t>(run.predicted().bottleneck)]);
 }
 
-Wear measured_wear(const RunConfig& config, const TrainResult& result) {
+Wear measured_wear(const Prepared& run, const TrainResult& result) {
   const auto steps = static_cast<std::uint64_t>(result.timed_steps);
-  return drive_wear(result.nvme_write_bytes / steps, result.seconds / static_cast<double>(steps), config.drive_tbw);
+  const std::uint64_t written = result.nvme_write_bytes + saved_to_drives(run, result.saves);
+  return drive_wear(written / steps, result.seconds / static_cast<double>(steps), run.config.drive_tbw);
 }
 
 std::string model_path(const RunConfig& config) { return config.run + "/model.safetensors"; }
@@ -104,20 +107,21 @@ void print_losses(const std::vector<SetLoss>& losses, std::int64_t steps) {
                 static_cast<long long>(steps));
 }
 
-void report(const RunConfig& config, const TrainResult& result) {
+void report(const Prepared& run, const TrainResult& result) {
+  const RunConfig& config = run.config;
   const std::size_t drives = result.timed_steps > 0 ? config.nvme.size() : 0;
   if (config.json) {
     nlohmann::ordered_json j;
     j["done"] = true;
     j.update(to_json(result));
-    if (drives > 0) j["wear"] = wear_json(measured_wear(config, result));
+    if (drives > 0) j["wear"] = wear_json(measured_wear(run, result));
     j["model"] = config.run.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(model_path(config));
     std::printf("%s\n", j.dump().c_str());
     return;
   }
   print_losses(result.eval, result.steps);
   if (drives > 0)
-    std::printf("wear     %s\n", to_text(measured_wear(config, result), "at the measured rate", drives).c_str());
+    std::printf("wear     %s\n", to_text(measured_wear(run, result), "at the measured rate", drives).c_str());
   std::printf("model    %s\n", config.run.empty() ? "discarded (--run none)" : model_path(config).c_str());
   if (!metrics_path(config).empty()) std::printf("metrics  %s\n", metrics_path(config).c_str());
   if (!config.trace.empty()) std::printf("trace    %s (open in ui.perfetto.dev)\n", config.trace.c_str());
@@ -256,6 +260,7 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   screen.note(durability(*run.prepared, run.directory));
   if (const std::size_t drives = config.nvme.size(); drives > 0)
     screen.note("drive wear: " + to_text(predicted_wear(*run.prepared), predicted_rate, drives));
+  if (const std::string saving = saving_text(*run.prepared); !saving.empty()) screen.note("checkpoints: " + saving);
   return success();
 }
 
@@ -314,7 +319,7 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
     SLUICE_ASSIGN(result->state_hash, trainer->engine().states().state_hash());
   }
   if (result->interrupted) return report_interrupted(config, *result, leads);
-  if (leads) report(config, *result);
+  if (leads) report(*run.prepared, *result);
   return success();
 }
 

@@ -9,7 +9,7 @@
 namespace sluice::tools {
 
 constexpr auto predicted_rate = "at the predicted step time";
-/// Of a run that fits and has drives.
+/// Of a run that fits and has drives, with its checkpoints where they are on them.
 Wear predicted_wear(const Prepared& run);
 
 /// {bytes_per_step, bytes_per_day, tbw_bytes, days}; null is what is not known.

@@ -61,7 +61,7 @@ struct MessageRates {
 /// What a step does that saves: its states go to the drive that has them, or elsewhere at a rate of its own.
 struct Saving {
   bool to_drive = true;
-  double bytes_per_second = 1e9;  ///< elsewhere
+  double bytes_per_second = 1e9;  ///< elsewhere, of all ranks of a machine together
   int replicas = 1;               ///< that share the writing
 };
 

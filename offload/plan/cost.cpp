@@ -158,6 +158,8 @@ OpCost CostModel::cost(const Op& op) const {
       if (!hw_.saving) break;
       bytes /= hw_.saving->replicas;
       if (!hw_.saving->to_drive) {
+        c.drive = DriveUse::other;
+        c.drive_bytes = bytes;
         c.seconds = bytes / hw_.saving->bytes_per_second;
         busy = std::min(1.0, hw_.saving->bytes_per_second / hw_.checksum_bytes_per_second);
         memory = bytes;

@@ -9,7 +9,8 @@
 
 namespace sluice::planning {
 
-enum class DriveUse : std::uint8_t { none, read, write };
+/// `other`: written to a drive that is not the plan's (Saving).
+enum class DriveUse : std::uint8_t { none, read, write, other };
 
 struct OpCost {
   double seconds = 0;         ///< alone

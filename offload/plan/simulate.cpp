@@ -446,7 +446,7 @@ class Simulator {
 
   /// Cores, memory and drive. Sets what slowdowns are to be.
   void share_machine(const Zone& zone, std::size_t machine) {
-    int reads = 0, writes = 0;
+    int reads = 0, writes = 0, others = 0;
     cores_.clear();
     memory_.clear();
     const auto works_here = [&](const Server& s) { return s.running && members_[s.member].machine == machine; };
@@ -466,6 +466,7 @@ class Simulator {
       const int ranks = members_[s.member].stands_for;
       reads += c.drive == DriveUse::read ? ranks : 0;
       writes += c.drive == DriveUse::write ? ranks : 0;
+      others += c.drive == DriveUse::other ? ranks : 0;
       if (c.seconds > 0) memory_.demand(ranks, c.memory_seconds / c.seconds);
     }
     const double memory_level = memory_.level(1);
@@ -475,7 +476,10 @@ class Simulator {
       Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
-      double slow = c.drive == DriveUse::read ? read_slow : c.drive == DriveUse::write ? write_slow : 1;
+      double slow = c.drive == DriveUse::read    ? read_slow
+                    : c.drive == DriveUse::write ? write_slow
+                    : c.drive == DriveUse::other ? others
+                                                 : 1;
       if (c.core_seconds > 0) slow = std::max(slow, core_use(c) / core_level(s));
       if (c.seconds > 0) slow = std::max(slow, c.memory_seconds / c.seconds / memory_level);
       s.asked = std::max(1.0, slow);

@@ -25,6 +25,7 @@
 #include "src/train/request/drive_space.h"
 #include "src/train/request/machine_limits.h"
 #include "src/train/request/profile_doubts.h"
+#include "src/train/request/saving.h"
 namespace sluice {
 namespace {
 
@@ -144,6 +145,24 @@ Status set_budgets_there(const RunConfig& c, Workload& w) {
   return success();
 }
 
+/// For predictions alone, so that a drive which can not be measured hinders nobody. Whether it was measured now.
+bool measure_drive_of_checkpoints(Prepared& run, Doubts& doubts, const Tell& progress) {
+  const std::optional<std::string> other = other_drive_of_checkpoints(run.config, run.workload);
+  if (!other) return false;
+  const std::vector drives{*other};
+  const std::string key = drive_key(drives);
+  if (run.profile.drives.contains(key) || access(other->c_str(), W_OK) != 0) return false;
+  DriveOptions options;
+  options.directories = drives;
+  const Result<std::uint64_t> room = measuring_bytes(drives);
+  if (!room.ok()) return false;
+  options.file_bytes = *room;
+  if (progress) progress("measuring " + key + ", for checkpoints (once, about 10 seconds)");
+  const Result<DriveProfile> measured = measure_drive_quietly(options, doubts);
+  if (measured.ok()) run.profile.drives[key] = *measured;
+  return measured.ok();
+}
+
 /// `measures`: also the ops of the run's sublayers.
 Status get_profile(Prepared& run, Device& device, bool measures, const Tell& progress) {
   const RunConfig& c = run.config;
@@ -186,6 +205,7 @@ Status get_profile(Prepared& run, Device& device, bool measures, const Tell& pro
     select_drive(run.profile, drives);
     changed = true;
   }
+  if (measures) changed = measure_drive_of_checkpoints(run, doubts, progress) || changed;
   run.workload.block_bytes = run.profile.drive.block_bytes;
   if (c.queue_depth > 0) run.profile.drive.depth = static_cast<std::uint32_t>(c.queue_depth);
   if (!select_device(run.profile, device.kind()) || again.device) {
@@ -492,6 +512,14 @@ LinkBytes machine_link_bytes(const Prepared& run) {
   LinkBytes all;
   for (RankId s = 0; s < run.stages.size(); ++s) all += plan_link_bytes(run.stages[s].main) * run.ranks_here(s);
   return all;
+}
+
+std::uint64_t state_bytes(const Prepared& run) {
+  std::uint64_t bytes = 0;
+  for (const StagePlans& stage : run.stages)
+    for (const Buffer& b : stage.main.buffers)
+      if (b.holds == Holds::home && b.state != StateKind::gradient) bytes += b.bytes;
+  return bytes * run.workload.ranks_of_stage();
 }
 
 std::uint64_t durable_slot_bytes(const Prepared& run) {

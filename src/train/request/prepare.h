@@ -108,6 +108,9 @@ struct Decided {
 /// The same run, with nothing measured, searched, proven or printed.
 Result<std::unique_ptr<Prepared>> prepare_decided(const Decided& decided);
 
+/// Parameters and optimizer states of all ranks, one slot of each, wherever they lie.
+std::uint64_t state_bytes(const Prepared& run);
+
 /// Bytes of swap file that the second slots take, of the ranks of a machine; 0 where the run is not durable.
 std::uint64_t durable_slot_bytes(const Prepared& run);
 

@@ -18,23 +18,38 @@ std::optional<dev_t> device_of(const std::string& path) {
   return stat(path.c_str(), &info) == 0 ? std::optional(info.st_dev) : std::nullopt;
 }
 
+bool is_on_drives(const RunConfig& c, const std::string& directory) {
+  const std::optional<dev_t> device = device_of(directory);
+  return device && std::ranges::any_of(c.nvme, [&](const std::string& d) { return device_of(d) == device; });
+}
+
 /// Where the checkpoints go, as the simulator has it.
 std::optional<Saving> place_of(const Prepared& run) {
-  const RunConfig& c = run.config;
-  if (c.cluster) return std::nullopt;  // where those lie, it does not say
-  const std::string there = nearest_directory(checkpoints_path(c));
-  const std::optional<dev_t> device = device_of(there);
+  if (run.config.cluster) return std::nullopt;  // where those lie, it does not say
   Saving saving;
   saving.replicas = run.workload.replicas();
-  saving.to_drive = device && std::ranges::any_of(c.nvme, [&](const std::string& d) { return device_of(d) == device; });
+  const std::optional<std::string> elsewhere = other_drive_of_checkpoints(run.config, run.workload);
+  saving.to_drive = !elsewhere;
   if (saving.to_drive) return saving;
-  const auto measured = run.profile.drives.find(drive_key(std::vector{there}));
+  const auto measured = run.profile.drives.find(drive_key(std::vector{*elsewhere}));
   if (measured == run.profile.drives.end()) return std::nullopt;
   saving.bytes_per_second = measured->second.write_bytes_per_second;
   return saving;
 }
 
 }  // namespace
+
+std::optional<std::string> other_drive_of_checkpoints(const RunConfig& config, const Workload& workload) {
+  if (!workload.saves) return std::nullopt;
+  const std::string there = nearest_directory(checkpoints_path(config));
+  return is_on_drives(config, there) ? std::nullopt : std::optional(there);
+}
+
+std::uint64_t saved_to_drives(const Prepared& run, std::uint64_t saves) {
+  const RunConfig& c = run.config;
+  if (saves == 0 || c.run.empty() || c.cluster || !is_on_drives(c, nearest_directory(checkpoints_path(c)))) return 0;
+  return saves * (state_bytes(run) / run.workload.replicas());
+}
 
 std::optional<SavingStep> predict_saving(const Prepared& run) {
   if (!run.workload.saves || run.stages.empty()) return std::nullopt;

@@ -16,4 +16,11 @@ struct SavingStep {
 /// None where steps do not save, and where the drive of the checkpoints was never measured.
 std::optional<SavingStep> predict_saving(const Prepared& run);
 
+/// Where checkpoints of these go that are on none of the drives of the swap file: the directory, or the nearest one
+/// above it that there is. None where steps do not save, and where they save to those drives.
+std::optional<std::string> other_drive_of_checkpoints(const RunConfig& config, const Workload& workload);
+
+/// What `saves` checkpoints write to the drives of the swap file; 0 where they lie elsewhere.
+std::uint64_t saved_to_drives(const Prepared& run, std::uint64_t saves);
+
 }  // namespace sluice

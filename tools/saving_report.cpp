@@ -1,0 +1,23 @@
+#include "tools/saving_report.h"
+
+#include <fmt/format.h>
+
+#include "sluice/size.h"
+#include "src/train/request/saving.h"
+
+namespace sluice::tools {
+
+std::string saving_text(const Prepared& run) {
+  if (!run.workload.saves) return {};
+  const long long every = run.config.save_every;
+  const std::optional<SavingStep> saving = predict_saving(run);
+  if (!saving && run.config.cluster)
+    return fmt::format("every {} steps one writes the states beside its work; --cluster does not tell where to", every);
+  if (!saving)
+    return fmt::format("every {} steps one writes the states beside its work; their drive can not be measured", every);
+  return fmt::format("every {} steps one writes {} beside its work, to {} drive: it takes {}, bound {}", every,
+                     format_bytes(saving->bytes), saving->to_swap_drive ? "the same" : "another",
+                     format_seconds(saving->seconds), format_seconds(saving->bound_seconds));
+}
+
+}  // namespace sluice::tools
