@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +17,12 @@
 #include "io/files/os_error.h"
 
 namespace sluice {
+namespace {
+
+/// File systems share blocks of their own size, which is this or more: those with larger ones say no.
+constexpr std::uint64_t shared_unit_bytes = 4096;
+
+}  // namespace
 
 Result<std::unique_ptr<StateWriter>> StateWriter::create(const std::string& directory, const Manifest& manifest,
                                                          StoredFile file, QueueOptions queue) {
@@ -43,10 +51,7 @@ StateWriter::~StateWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Status StateWriter::start(std::size_t unit, std::size_t state, std::uint64_t offset_bytes,
-                          std::span<const std::byte> data, StateTransfer& transfer) {
-  SLUICE_CHECK(!transfer.open_, "%s: the transfer is in use", path_.c_str());
-  const StoredState& s = file_.units[unit].states[state];
+void StateWriter::set_sums(const StoredState& s, std::uint64_t offset_bytes, std::span<const std::byte> data) {
   const std::uint64_t block = s.block_bytes;
   SLUICE_CHECK(offset_bytes % block == 0 && offset_bytes + data.size() <= s.bytes &&
                    (data.size() % block == 0 || offset_bytes + data.size() == s.bytes),
@@ -58,6 +63,35 @@ Status StateWriter::start(std::size_t unit, std::size_t state, std::uint64_t off
     SLUICE_CHECK(sum == 0, "%s: a block is written twice", path_.c_str());
     sum = block_sum(data.subspan(at, std::min<std::uint64_t>(block, data.size() - at)));
   }
+}
+
+Result<bool> StateWriter::share(std::size_t unit, std::size_t state, std::uint64_t offset_bytes,
+                                std::span<const std::byte> data, std::span<const FileRange> from) {
+  const StoredState& s = file_.units[unit].states[state];
+  // The library's own data begins behind a state whose end is none of a block's.
+  if (!may_share_ || data.size() % shared_unit_bytes != 0) return false;
+  std::uint64_t to = s.offset + offset_bytes;
+  for (const FileRange& range : from) {
+    const file_clone_range clone{range.fd, range.offset, range.bytes, to};
+    if (ioctl(fd_, FICLONERANGE, &clone) != 0) {
+      const bool is_answer = errno == EOPNOTSUPP || errno == EXDEV || errno == EINVAL || errno == ENOTTY ||
+                             errno == ENOSYS || errno == EPERM || errno == ETXTBSY;
+      if (!is_answer) return fault(path_ + ": blocks can not be shared: " + std::strerror(errno));
+      may_share_ = false;
+      return false;
+    }
+    to += range.bytes;
+  }
+  set_sums(s, offset_bytes, data);
+  shared_bytes_ += data.size();
+  return true;
+}
+
+Status StateWriter::start(std::size_t unit, std::size_t state, std::uint64_t offset_bytes,
+                          std::span<const std::byte> data, StateTransfer& transfer) {
+  SLUICE_CHECK(!transfer.open_, "%s: the transfer is in use", path_.c_str());
+  const StoredState& s = file_.units[unit].states[state];
+  set_sums(s, offset_bytes, data);
   transfer.request_ = {};
   transfer.request_.op = IoOp::write;
   transfer.request_.offset = s.offset + offset_bytes;

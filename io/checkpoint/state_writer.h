@@ -31,6 +31,12 @@ class StateTransfer {
   bool open_ = false, done_ = false;
 };
 
+/// Where bytes lie in another file.
+struct FileRange {
+  int fd = -1;
+  std::uint64_t offset = 0, bytes = 0;
+};
+
 /// One thread.
 class StateWriter {
  public:
@@ -45,6 +51,11 @@ class StateWriter {
   /// Whole blocks of a state from `offset_bytes` on, or up to its end, from memory aligned to 4096. Each block once.
   Status start(std::size_t unit, std::size_t state, std::uint64_t offset_bytes, std::span<const std::byte> data,
                StateTransfer& transfer);
+  /// The same without writing, where `data` was read from these ranges and the file system lets files share blocks
+  /// (XFS, btrfs): false where it does not, and nothing is done. Who writes to the ranges later gets blocks of his own.
+  Result<bool> share(std::size_t unit, std::size_t state, std::uint64_t offset_bytes, std::span<const std::byte> data,
+                     std::span<const FileRange> from);
+  std::uint64_t shared_bytes() const { return shared_bytes_; }
   /// Waits for it.
   Status finish(StateTransfer& transfer);
   /// Everything that was to be written is there and on the drive, the checksums too.
@@ -53,11 +64,14 @@ class StateWriter {
  private:
   StateWriter() = default;
   Status reap();
+  void set_sums(const StoredState& state, std::uint64_t offset_bytes, std::span<const std::byte> data);
 
   std::string path_, sums_path_;
   StoredFile file_;
   int fd_ = -1;
   std::vector<std::uint64_t> sums_;  ///< 0: not written
+  bool may_share_ = true;            ///< nothing has said no
+  std::uint64_t shared_bytes_ = 0;
   std::unique_ptr<IoQueue> queue_;
 };
 

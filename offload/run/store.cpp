@@ -88,6 +88,14 @@ std::uint64_t SwapStore::file_offset(BufferId buffer, std::uint8_t physical_slot
   return base_ + b.offset + physical_slot * padded_bytes(b.bytes) + offset_bytes;
 }
 
+std::vector<SwapPiece> SwapStore::places(BufferId buffer, Slot slot, std::uint64_t offset_bytes,
+                                         std::uint64_t bytes) const {
+  std::vector<SwapPiece> all;
+  const std::uint64_t begin = file_offset(buffer, physical_slot(buffer, slot), offset_bytes);
+  for (std::uint64_t at = 0; at < bytes; at += all.back().bytes) all.push_back(file_.piece(begin + at, bytes - at));
+  return all;
+}
+
 std::uint8_t SwapStore::physical_slot(BufferId buffer, Slot slot) const {
   const Buffer& b = plan_->buffers[buffer];
   if (b.slots == 1) return 0;

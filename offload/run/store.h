@@ -96,6 +96,8 @@ class SwapStore {
   std::vector<BufferSums*> durable_sums();
   /// Place in the swap file of a byte of one physical slot of a buffer of the bound plan.
   std::uint64_t file_offset(BufferId buffer, std::uint8_t physical_slot, std::uint64_t offset_bytes) const;
+  /// Where `bytes` from there on are, of the slot that is current or not: in files().
+  std::vector<SwapPiece> places(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::uint64_t bytes) const;
   IoQueue& queue(IoOp op) { return op == IoOp::read ? *reads_ : *writes_; }
   const SwapFile& file() const { return file_; }
   std::uint64_t arena_bytes() const { return bytes_; }

@@ -1,9 +1,17 @@
 // Checkpoints as their users meet them: saved while a run goes on and when it does not, looked at, and begun from.
+#include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <random>
 #include <thread>
 
+#include "io/checkpoint/checkpoint.h"
 #include "run_command.h"
+#include "src/device/profile.h"
 
 namespace sluice {
 namespace {
@@ -313,6 +321,76 @@ TEST_F(CheckpointFilesCommand, AreSavedOfARunThatStandsStillAndOfOneThatGoesOn) 
   ASSERT_EQ(signalled(options() + room() + "--steps 400 " + run("host"), "host", "TERM").status, 1);
   ASSERT_EQ(sluice("checkpoint save " + path("host") + " " + path("copied")).status, 0);
   EXPECT_EQ(sluice("checkpoint verify " + path("copied")).status, 0);
+}
+
+/// A file system that shares blocks, in a file of this one.
+class Xfs {
+ public:
+  Xfs(std::string image, std::string place) : place_(std::move(place)) {
+    std::filesystem::create_directory(place_);
+    is_there_ = std::system(("(truncate -s 600M " + image + " && mkfs.xfs -q -m reflink=1 " + image +
+                             " && mount -o loop " + image + " " + place_ + ") >/dev/null 2>&1")
+                                .c_str()) == 0;
+  }
+  ~Xfs() {
+    if (is_there_) static_cast<void>(std::system(("umount " + place_).c_str()));
+  }
+  Xfs(const Xfs&) = delete;
+  Xfs& operator=(const Xfs&) = delete;
+  bool is_there() const { return is_there_; }
+
+  /// Bytes of a file that others have too.
+  static std::uint64_t shared(const std::string& file) {
+    const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    constexpr std::uint32_t most = 512;
+    std::vector<std::uint64_t> memory((sizeof(fiemap) + most * sizeof(fiemap_extent)) / sizeof(std::uint64_t));
+    auto* const map = reinterpret_cast<fiemap*>(memory.data());
+    map->fm_length = FIEMAP_MAX_OFFSET;
+    map->fm_extent_count = most;
+    EXPECT_EQ(ioctl(fd, FS_IOC_FIEMAP, map), 0) << std::strerror(errno);
+    ::close(fd);
+    std::uint64_t bytes = 0;
+    for (std::uint32_t i = 0; i < map->fm_mapped_extents; ++i)
+      if ((map->fm_extents[i].fe_flags & FIEMAP_EXTENT_SHARED) != 0) bytes += map->fm_extents[i].fe_length;
+    return bytes;
+  }
+
+ private:
+  std::string place_;
+  bool is_there_ = false;
+};
+
+/// Where the swap file is on the file system of the checkpoint, that costs no bytes; and nothing that steps write later
+/// is in it.
+TEST_F(CheckpointFilesCommand, ShareTheirBlocksWithTheSwapFile) {
+  const Xfs xfs(path("xfs.img"), path("xfs"));
+  if (!xfs.is_there()) GTEST_SKIP() << "no XFS can be made and mounted here (mkfs.xfs, a loop device, root)";
+  const std::string profile = path("cache/sluice/profile.json");
+  auto known = load_profile(profile);
+  ASSERT_TRUE(known.ok()) << known.error().message;
+  known->drives[drive_key(std::vector{path("xfs")})] = {};
+  ASSERT_TRUE(save_profile(profile, *known).ok());
+  const std::string command =
+      options() + "--device-memory 8MiB --host-memory 4MiB --states nvme --nvme " + path("xfs") + " --steps 80 ";
+  ASSERT_EQ(sluice(command + run("whole")).status, 0);
+  ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+  const Finished saved = sluice("checkpoint save " + path("run") + " " + path("xfs/saved") + " --json");
+  ASSERT_EQ(saved.status, 0) << saved.err;
+  const std::string checkpoint = json::parse(saved.out)["checkpoint"];
+  const auto opened = Checkpoint::open(checkpoint);
+  ASSERT_TRUE(opened.ok());
+  const std::string file = checkpoint + "/" + opened->manifest().files.front().name;
+  EXPECT_GT(Xfs::shared(file), 9 * opened->manifest().state_bytes() / 10);
+  ASSERT_EQ(sluice("train --resume " + run("run")).status, 0);
+  expect_same_model("run", "whole");
+  EXPECT_EQ(sluice("checkpoint verify " + path("xfs/saved")).status, 0) << "steps have written over what it shared";
+  ASSERT_EQ(sluice("train --restore " + checkpoint + " --nvme " + path("xfs") + " " + run("restored")).status, 0);
+  expect_same_model("restored", "whole");
+  // Of a run that keeps its states in its directory it is a copy of the file.
+  ASSERT_EQ(signalled(options() + room() + "--steps 400 " + run("xfs/host"), "xfs/host", "TERM").status, 1);
+  const Finished copied = sluice("checkpoint save " + path("xfs/host") + " " + path("xfs/copied") + " --json");
+  ASSERT_EQ(copied.status, 0) << copied.err;
+  EXPECT_GT(Xfs::shared(json::parse(copied.out)["checkpoint"].get<std::string>() + "/rank-00000.h5"), 0u);
 }
 
 TEST_F(CheckpointFilesCommand, AreSignedForOtherMachines) {

@@ -72,6 +72,7 @@ Status States::copy_out(RankId rank, StateWriter& writer, const std::function<St
     StateTransfer out;
     std::size_t unit = 0, state = 0;
     std::uint64_t offset = 0, bytes = 0;
+    BufferId from = 0;
     SwapStore* reads = nullptr;  ///< while it does
   };
   // Ahead of the copies: what is in flight ends before they go.
@@ -84,7 +85,15 @@ Status States::copy_out(RankId rank, StateWriter& writer, const std::function<St
   std::size_t begun = 0, read = 0;
   const auto write_next = [&]() -> Status {
     Copy& copy = copies[read++ % copies.size()];
-    if (copy.reads != nullptr) SLUICE_TRY(std::exchange(copy.reads, nullptr)->finish(copy.in));
+    if (SwapStore* const source = std::exchange(copy.reads, nullptr); source != nullptr) {
+      SLUICE_TRY(source->finish(copy.in));
+      std::vector<FileRange> places;
+      for (const SwapPiece& p : source->places(copy.from, Slot::current, copy.offset, copy.bytes))
+        places.push_back({source->file().files()[p.file].fd, p.offset, p.bytes});
+      SLUICE_ASSIGN(const bool is_shared,
+                    writer.share(copy.unit, copy.state, copy.offset, {copy.memory, copy.bytes}, places));
+      if (is_shared) return watch(copy.bytes);
+    }
     SLUICE_TRY(writer.start(copy.unit, copy.state, copy.offset, {copy.memory, copy.bytes}, copy.out));
     return watch(copy.bytes);
   };
@@ -105,6 +114,7 @@ Status States::copy_out(RankId rank, StateWriter& writer, const std::function<St
       return watch(bytes);
     }
     copy.reads = store(rank);
+    copy.from = id;
     return copy.reads->start(IoOp::read, id, Slot::current, offset, {copy.memory, bytes}, copy.in);
   };
   const auto copy_all = [&]() -> Status {
