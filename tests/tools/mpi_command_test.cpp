@@ -226,6 +226,37 @@ TEST_F(MpiCommand, AfterAKilledProcessTheSameCommandGoesOn) {
   expect_same_run("whole", "run");
 }
 
+/// Of two, at some of the calls with which they make a checkpoint; the first also publishes it.
+TEST_F(MpiCommand, AProcessThatDiesInASaveLeavesTheLastOneWhole) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers want to be loaded first";
+#endif
+  const std::string command =
+      options() + "--device-memory 32MiB --host-memory 64MiB --lots 2 --steps 6 --save-every 2 --keep 1 ";
+  ASSERT_EQ(launched(2, command + run("whole")).status, 0);
+  for (const auto& [process, call] :
+       {std::pair(0, 2), std::pair(0, 9), std::pair(0, 14), std::pair(1, 1), std::pair(1, 7)}) {
+    SCOPED_TRACE("process " + std::to_string(process) + " at call " + std::to_string(call));
+    std::filesystem::remove_all(path("run"));
+    const std::string dies =
+        "env LD_PRELOAD=" SLUICE_SYSTEM_CALLS " 'SLUICE_TEST_FAILING_CALL=" + std::to_string(call) +
+        " kill /checkpoints make allocate fsync rename unlink' ";
+    const std::string program = SLUICE_BINARY " " + command + run("run");
+    const Finished f =
+        shell(mpirun(1) + (process == 0 ? dies : "") + program + ": -n 1 " + (process == 1 ? dies : "") + program);
+    EXPECT_NE(f.status, 0) << f.err;
+    if (std::filesystem::exists(path("run/checkpoints/LATEST"))) {
+      const Finished whole = sluice("checkpoint verify " + path("run/checkpoints"));
+      EXPECT_EQ(whole.status, 0) << whole.err;
+    }
+    const Finished last = launched(2, command + run("run"));
+    ASSERT_EQ(last.status, 0) << last.err;
+    EXPECT_EQ(read(path("run/model.safetensors")), read(path("whole/model.safetensors")));
+    EXPECT_TRUE(std::filesystem::exists(path("run/checkpoints/step-6/manifest.json")));
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("run/checkpoints")), {}), 2) << "and LATEST";
+  }
+}
+
 TEST_F(MpiCommand, RefusalsAreOneLineAndTouchNothing) {
   const auto before = everything();
   expect_refusal(launched(2, options() + run("run") + "--ranks 3"), "2 processes were started");
