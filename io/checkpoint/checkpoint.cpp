@@ -88,6 +88,7 @@ Result<std::string> chosen(const std::string& path) {
 void remove_halves(const std::string& parent) {
   remove_abandoned_directories(
       parent, [](const std::string& name) { return step_of_name(name).has_value(); }, is_ours);
+  remove_abandoned_files(parent + "/" + latest_name);
 }
 
 }  // namespace
