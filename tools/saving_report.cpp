@@ -15,9 +15,12 @@ std::string saving_text(const Prepared& run) {
     return fmt::format("every {} steps one writes the states beside its work; --cluster does not tell where to", every);
   if (!saving)
     return fmt::format("every {} steps one writes the states beside its work; their drive can not be measured", every);
-  return fmt::format("every {} steps one writes {} beside its work, to {} drive: it takes {}, bound {}", every,
-                     format_bytes(saving->bytes), saving->to_swap_drive ? "the same" : "another",
-                     format_seconds(saving->seconds), format_seconds(saving->bound_seconds));
+  const char* const drive = saving->to_swap_drive     ? " to the same drive,"
+                            : run.config.nvme.empty() ? ""
+                                                      : " to another drive,";
+  return fmt::format("every {} steps one writes {} beside its work,{} and takes {}, bound {}", every,
+                     format_bytes(saving->bytes), drive, format_seconds(saving->seconds),
+                     format_seconds(saving->bound_seconds));
 }
 
 }  // namespace sluice::tools

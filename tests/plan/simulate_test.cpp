@@ -288,6 +288,26 @@ void expect_seconds(std::pair<double, double> got, double step, double bound) {
   EXPECT_NEAR(got.second, bound, 1e-9);
 }
 
+/// Checkpoints go to the drive of the plan, which does the rest of its work meanwhile, or to one that they have alone;
+/// all ranks' to the same. Steps that do not save do nothing.
+TEST(Simulate, RanksShareTheDriveOfCheckpoints) {
+  HardwareProfile hw = simple_machine();
+  StepPlan plan = lanes_only();
+  plan.lanes.push_back({LaneKind::save, false});
+  moved(plan, OpKind::write, 3, 10);  // 2 s alone
+  moved(plan, OpKind::save, 5, 20);
+  for (const int ranks : {1, 2, 4}) expect_seconds(step_and_bound(plan, hw, ranks), 2 * ranks, 2 * ranks);
+  hw.saving = Saving{.to_drive = true};
+  for (const int ranks : {1, 2, 4}) expect_seconds(step_and_bound(plan, hw, ranks), 6 * ranks, 6 * ranks);
+  hw.saving = Saving{.to_drive = false, .bytes_per_second = 4};  // 5 s alone
+  for (const int ranks : {1, 2, 4}) {
+    expect_seconds(step_and_bound(plan, hw, ranks), 5 * ranks, 5 * ranks);
+    HardwareProfile shared = hw;
+    shared.saving->replicas = 2;
+    EXPECT_NEAR(step_and_bound(plan, shared, ranks).second, 2.5 * ranks, 1e-9) << "each writes a part";
+  }
+}
+
 TEST(Simulate, RanksShareADrive) {
   const HardwareProfile hw = simple_machine();
   StepPlan plan = lanes_only();

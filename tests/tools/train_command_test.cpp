@@ -130,6 +130,33 @@ TEST_F(TrainCommand, PlanTellsHowTheDriveWears) {
   EXPECT_NE(people.out.find("rated for 600 TB written lasts"), std::string::npos) << people.out;
 }
 
+/// Checkpoints wear the drive where they are on it.
+TEST_F(TrainCommand, CheckpointsWearTheDriveToo) {
+  const std::string command = tiny() + data() + budgets() + "--states nvme --save-every 2 --run " + path("saves") + " ";
+  const Finished f = sluice("plan" + command + "--json");
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json plan = json::parse(f.out), saving = plan.at("saving_step");
+  EXPECT_TRUE(saving["to_swap_drive"]);
+  EXPECT_EQ(plan["wear"]["bytes_per_step"].get<std::uint64_t>(),
+            plan["bytes"]["nvme_write"].get<std::uint64_t>() + saving["bytes"].get<std::uint64_t>() / 2);
+  const Finished people = sluice("plan" + command);
+  EXPECT_NE(people.out.find("\nsaving          every 2 steps one writes "), std::string::npos) << people.out;
+  const Finished run = sluice("train" + command + "--steps 4 --json");
+  ASSERT_EQ(run.status, 0) << run.err;
+  std::uint64_t bytes = 0;
+  json last;
+  std::stringstream lines(run.out);
+  for (std::string line; std::getline(lines, line);) {
+    last = json::parse(line);
+    if (last.contains("nvme_write_bytes")) bytes += last["nvme_write_bytes"].get<std::uint64_t>();
+  }
+  EXPECT_EQ(last.at("wear")["bytes_per_step"].get<std::uint64_t>(),
+            (bytes + 2 * saving["bytes"].get<std::uint64_t>()) / 4);
+  std::filesystem::remove_all(path("saves"));
+  const Finished told = sluice("train" + command + "--steps 2");
+  EXPECT_NE(told.err.find("checkpoints: every 2 steps one writes "), std::string::npos) << told.err;
+}
+
 TEST_F(TrainCommand, TrainTellsHowTheDriveWears) {
   const std::string run =
       "train" + tiny() + data() + budgets() + "--run none --states nvme --steps 3 --metrics " + path("m.jsonl");
