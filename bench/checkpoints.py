@@ -8,8 +8,8 @@ A run of the model whose states are all on the drive is stopped before its first
 reads and writes the bytes of a checkpoint (direct, 1 MiB, 32 in flight, synced at the end); `checkpoint save` copies the run's
 states; `checkpoint verify` reads them; `checkpoint reshape` makes tp 2 x pp 2 of one rank and then dp 3 x tp 2 of that; dd copies the same
 bytes. Then a run trains with --save-every 3: steps that save and steps that do not, in turns, against what `plan` says of
-both; with --second DIR, on another drive, once more with its checkpoints there. With --torch, a Python that has torch and safetensors: torch.distributed.checkpoint and safetensors save and load as many bytes from
-and to host memory, and sync them. Each is a process of its own but for torch's, whose imports are not counted. Medians over rounds;
+both; with --second DIR, on another drive, once more with its checkpoints there. With --torch, a Python that has torch and
+safetensors: torch.distributed.checkpoint and safetensors save and load as many bytes from and to host memory, and sync them. Each is a process of its own but for torch's, whose imports are not counted. Medians over rounds;
 ratios are of the same round. Prints a markdown table. Needs Python 3.9 and fio.
 """
 import argparse
@@ -131,6 +131,8 @@ def saving_steps(args, directory, name, checkpoints):
     shutil.rmtree(checkpoints, ignore_errors=True)
     # The first steps read what no update has left yet, and the last one has no neighbour.
     pairs = [(a["step_seconds"], b["step_seconds"]) for a, b in zip(lines[3:-1], lines[2:-2]) if "saved_step" in a]
+    if not pairs or "saving_step" not in plan:
+        sys.exit(f"{name}: no step saved beside its work, or its drive can not be measured; give more --saving-steps, or another --second")
     saving, plain = (statistics.median(column) for column in zip(*pairs))
     ratios = [a / b for a, b in pairs]
     told, usual = plan["saving_step"], plan["predicted"]["step_seconds"]

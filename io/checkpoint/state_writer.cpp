@@ -68,7 +68,7 @@ void StateWriter::set_sums(const StoredState& s, std::uint64_t offset_bytes, std
 Result<bool> StateWriter::share(std::size_t unit, std::size_t state, std::uint64_t offset_bytes,
                                 std::span<const std::byte> data, std::span<const FileRange> from) {
   const StoredState& s = file_.units[unit].states[state];
-  // The library's own data begins behind a state whose end is none of a block's.
+  // Behind a state that ends within a block comes what HDF5 has written.
   if (!may_share_ || data.size() % shared_unit_bytes != 0) return false;
   std::uint64_t to = s.offset + offset_bytes;
   for (const FileRange& range : from) {
@@ -83,7 +83,6 @@ Result<bool> StateWriter::share(std::size_t unit, std::size_t state, std::uint64
     to += range.bytes;
   }
   set_sums(s, offset_bytes, data);
-  shared_bytes_ += data.size();
   return true;
 }
 

@@ -52,10 +52,10 @@ class StateWriter {
   Status start(std::size_t unit, std::size_t state, std::uint64_t offset_bytes, std::span<const std::byte> data,
                StateTransfer& transfer);
   /// The same without writing, where `data` was read from these ranges and the file system lets files share blocks
-  /// (XFS, btrfs): false where it does not, and nothing is done. Who writes to the ranges later gets blocks of his own.
+  /// (XFS, btrfs): false where it does not, and it is to be written. Who writes to the ranges later gets blocks of his
+  /// own.
   Result<bool> share(std::size_t unit, std::size_t state, std::uint64_t offset_bytes, std::span<const std::byte> data,
                      std::span<const FileRange> from);
-  std::uint64_t shared_bytes() const { return shared_bytes_; }
   /// Waits for it.
   Status finish(StateTransfer& transfer);
   /// Everything that was to be written is there and on the drive, the checksums too.
@@ -71,7 +71,6 @@ class StateWriter {
   int fd_ = -1;
   std::vector<std::uint64_t> sums_;  ///< 0: not written
   bool may_share_ = true;            ///< nothing has said no
-  std::uint64_t shared_bytes_ = 0;
   std::unique_ptr<IoQueue> queue_;
 };
 

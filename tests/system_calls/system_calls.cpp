@@ -64,6 +64,7 @@ void done(const char* name, std::string path, std::string to = {}) {
   if (w.on) w.made.push_back({name, std::move(path), std::move(to)});
   errno = kept;
 }
+
 /// The C library's.
 template <class Function>
 Function real(const char* name) {
@@ -182,7 +183,9 @@ int fdatasync(int fd) {
 int posix_fallocate(int fd, off_t offset, off_t bytes) {
   static const auto next = real<int (*)(int, off_t, off_t)>("posix_fallocate");
   if (const int error = fails("allocate", [&] { return path_of(fd); }); error != 0) return error;
-  return next(fd, offset, bytes);
+  const int error = next(fd, offset, bytes);
+  if (error == 0 && watched().on) done("allocate", path_of(fd));
+  return error;
 }
 int rename(const char* from, const char* to) noexcept {
   static const auto next = real<int (*)(const char*, const char*)>("rename");

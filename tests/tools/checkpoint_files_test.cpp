@@ -134,6 +134,7 @@ TEST_F(CheckpointFilesCommand, EndedAtAnyCallLeaveTheLastOneWhole) {
     const int status = ended_at(n, error, "make allocate fsync rename unlink");
     if (status == 0) {
       // Behind the last call, or one whose failure takes nothing (an older checkpoint that stays).
+      EXPECT_EQ(sluice("checkpoint verify " + path("run/checkpoints/step-4")).status, 0);
       if (error == "kill") break;
       continue;
     }

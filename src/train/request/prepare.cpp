@@ -145,22 +145,26 @@ Status set_budgets_there(const RunConfig& c, Workload& w) {
   return success();
 }
 
+/// Into the profile, where it succeeds. `why` is told beside the drives' names.
+Status measure_drives(Prepared& run, const std::vector<std::string>& drives, const std::string& why, Doubts& doubts,
+                      const Tell& progress) {
+  DriveOptions options;
+  options.directories = drives;
+  SLUICE_ASSIGN(options.file_bytes, measuring_bytes(drives));
+  const std::string key = drive_key(drives);
+  if (progress) progress("measuring " + key + why);
+  SLUICE_ASSIGN(const DriveProfile measured, measure_drive_quietly(options, doubts));
+  run.profile.drives[key] = measured;
+  return success();
+}
+
 /// For predictions alone, so that a drive which can not be measured hinders nobody. Whether it was measured now.
 bool measure_drive_of_checkpoints(Prepared& run, Doubts& doubts, const Tell& progress) {
   const std::optional<std::string> other = other_drive_of_checkpoints(run.config, run.workload);
   if (!other) return false;
   const std::vector drives{*other};
-  const std::string key = drive_key(drives);
-  if (run.profile.drives.contains(key) || access(other->c_str(), W_OK) != 0) return false;
-  DriveOptions options;
-  options.directories = drives;
-  const Result<std::uint64_t> room = measuring_bytes(drives);
-  if (!room.ok()) return false;
-  options.file_bytes = *room;
-  if (progress) progress("measuring " + key + ", for checkpoints (once, about 10 seconds)");
-  const Result<DriveProfile> measured = measure_drive_quietly(options, doubts);
-  if (measured.ok()) run.profile.drives[key] = *measured;
-  return measured.ok();
+  if (run.profile.drives.contains(drive_key(drives)) || access(other->c_str(), W_OK) != 0) return false;
+  return measure_drives(run, drives, ", for checkpoints (once, about 10 seconds)", doubts, progress).ok();
 }
 
 /// `measures`: also the ops of the run's sublayers.
@@ -196,12 +200,7 @@ Status get_profile(Prepared& run, Device& device, bool measures, const Tell& pro
   changed = changed || again.changed;
   if (is_assumed) run.profile.drive = assumed_drive(c.nvme.size());
   if (!drives.empty() && !select_drive(run.profile, drives)) {
-    const std::string key = drive_key(drives);
-    if (progress) progress("measuring " + key + " (once, about 10 seconds a drive)");
-    DriveOptions options;
-    options.directories = drives;
-    SLUICE_ASSIGN(options.file_bytes, measuring_bytes(drives));
-    SLUICE_ASSIGN(run.profile.drives[key], measure_drive_quietly(options, doubts));
+    SLUICE_TRY(measure_drives(run, drives, " (once, about 10 seconds a drive)", doubts, progress));
     select_drive(run.profile, drives);
     changed = true;
   }
