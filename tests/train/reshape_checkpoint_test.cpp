@@ -264,6 +264,10 @@ TEST_F(Reshape, WhatPartsHaveInCommonIsReadOnce) {
   const auto result = reshape_checkpoint(*opened, r, {});
   ASSERT_TRUE(result.ok()) << result.error().message;
   EXPECT_LE(result->read_bytes, opened->manifest().state_bytes());
+  // Shards whose bounds are within blocks are written side by side.
+  const auto shards = reshape_checkpoint(*opened, request(in("shards"), {1, 5, 2, 1}), {});
+  ASSERT_TRUE(shards.ok()) << shards.error().message;
+  EXPECT_LE(shards->read_bytes, opened->manifest().state_bytes());
 }
 
 TEST_F(Reshape, DamageIsNamedAndLeavesNothing) {

@@ -23,36 +23,63 @@ constexpr std::uint64_t program_bytes = 48u << 20;              ///< with a mani
 constexpr std::uint64_t converting_bytes = 4 * window_bytes;    ///< StateSource's window, and what it is made from
 constexpr std::size_t buffers_min = 6;
 
-/// Files that are written side by side: the parts of one shard, which all have the same units.
-using Group = std::span<StoredFile>;
+constexpr std::size_t open_files_max = 16;  ///< that are written at once, if parts are no more
 
-/// The windows of a group's states: all parts of one, then the next state, then the next elements.
+/// Files that are written side by side: some shards of one stage with all their parts. What lies in two shards is then
+/// read once.
+struct Group {
+  std::span<StoredFile> files;  ///< shard by shard, the parts of one together; those have the same units
+  std::size_t parts = 1;
+  std::size_t shards() const { return files.size() / parts; }
+  const std::vector<StoredUnit>& units(std::size_t shard) const { return files[shard * parts].units; }
+};
+
+/// The windows of a group's states: all parts of one, then the next state, then the next elements, then the next shard
+/// that has some of the unit.
 class GroupWindows {
  public:
   struct Place {
-    std::size_t unit = 0, state = 0, part = 0;
+    std::size_t file = 0, unit = 0, state = 0;
     std::uint64_t first = 0, numel = 0;
   };
-  explicit GroupWindows(Group group) : group_(group) {}
+  explicit GroupWindows(const Group& group) : group_(group) {
+    // A shard has no units that are padding there. One has all of them.
+    std::size_t fullest = 0;
+    for (std::size_t s = 1; s < group.shards(); ++s)
+      if (group.units(s).size() > group.units(fullest).size()) fullest = s;
+    std::vector<std::size_t> next(group.shards(), 0);
+    for (const StoredUnit& unit : group.units(fullest))
+      for (std::size_t s = 0; s < group.shards(); ++s)
+        if (next[s] < group.units(s).size() && group.units(s)[next[s]].name == unit.name)
+          turns_.push_back({s, next[s]++});
+    for (std::size_t s = 0; s < group.shards(); ++s)
+      SLUICE_CHECK(next[s] == group.units(s).size(), "(shard %zu has a unit that the fullest one has not)", s);
+  }
   /// Empty after the last.
   std::optional<Place> next() {
-    if (at_.unit == group_.front().units.size()) return std::nullopt;
-    const StoredUnit& unit = group_.front().units[at_.unit];
-    at_.numel = std::min(state_window_numel, unit.numel - at_.first);
-    const Place place = at_;
-    if (++at_.part < group_.size()) return place;
-    at_.part = 0;
-    if (++at_.state < unit.states.size()) return place;
-    at_.state = 0;
-    if ((at_.first += at_.numel) < unit.numel) return place;
-    at_.first = 0;
-    ++at_.unit;
+    if (turn_ == turns_.size()) return std::nullopt;
+    const auto [shard, index] = turns_[turn_];
+    const StoredUnit& unit = group_.units(shard)[index];
+    const Place place{shard * group_.parts + part_, index, state_, first_,
+                      std::min(state_window_numel, unit.numel - first_)};
+    if (++part_ < group_.parts) return place;
+    part_ = 0;
+    if (++state_ < unit.states.size()) return place;
+    state_ = 0;
+    if ((first_ += place.numel) < unit.numel) return place;
+    first_ = 0;
+    ++turn_;
     return place;
   }
 
  private:
+  struct Turn {
+    std::size_t shard, unit;
+  };
   Group group_;
-  Place at_;
+  std::vector<Turn> turns_;
+  std::size_t turn_ = 0, state_ = 0, part_ = 0;
+  std::uint64_t first_ = 0;
 };
 
 class Reshaping {
@@ -66,11 +93,11 @@ class Reshaping {
   Status plan();
   Status check_memory();
   Result<std::string> described_model() const;
-  Status write_group(const std::string& directory, StateSource& source, Group group);
+  Status write_group(const std::string& directory, StateSource& source, const Group& group);
   std::vector<Group> groups();
-  /// The pieces of a group's units, by part and unit, with the tensors' numbers in the source.
+  /// The pieces of a group's units, by file and unit, with the tensors' numbers in the source.
   using Pieces = std::vector<std::vector<std::vector<TensorPiece>>>;
-  Pieces pieces_of(Group group) const;
+  Pieces pieces_of(const Group& group) const;
   std::size_t buffers() const { return request_.degrees.tensor + buffers_min; }
   std::uint64_t fixed_bytes() const { return program_bytes + converting_bytes + buffers() * window_bytes; }
 
@@ -85,15 +112,29 @@ class Reshaping {
 
 std::vector<Group> Reshaping::groups() {
   std::vector<Group> groups;
-  const std::size_t parts = request_.degrees.tensor;
-  for (std::size_t f = 0; f < files_.size(); f += parts)
-    if (!files_[f].units.empty()) groups.emplace_back(files_.data() + f, parts);
+  const std::size_t parts = request_.degrees.tensor, of_stage = parts * request_.degrees.shards();
+  const std::size_t most = parts * std::max<std::size_t>(1, open_files_max / parts);
+  for (std::size_t stage = 0; stage < files_.size(); stage += of_stage) {
+    const std::span<StoredFile> files(files_.data() + stage, of_stage);
+    std::size_t begin = 0, n = 0;
+    const auto add = [&] {
+      if (n > 0) groups.push_back({files.subspan(begin, n), parts});
+      n = 0;
+    };
+    for (std::size_t f = 0; f < of_stage; f += parts) {
+      if (n == most || files[f].units.empty()) add();
+      if (files[f].units.empty()) continue;
+      if (n == 0) begin = f;
+      n += parts;
+    }
+    add();
+  }
   return groups;
 }
 
-Reshaping::Pieces Reshaping::pieces_of(Group group) const {
+Reshaping::Pieces Reshaping::pieces_of(const Group& group) const {
   Pieces all;
-  for (const StoredFile& file : group) {
+  for (const StoredFile& file : group.files) {
     auto& units = all.emplace_back();
     for (const StoredUnit& unit : file.units) {
       units.push_back(unit.pieces);
@@ -141,14 +182,14 @@ Status Reshaping::plan() {
 Status Reshaping::check_memory() {
   const StateSource source(from_, to_.formats, {});
   std::uint64_t most = 0;
-  for (const Group group : groups()) {
+  for (const Group& group : groups()) {
     const Pieces pieces = pieces_of(group);
     GroupWindows windows(group);
     std::vector<StateWindow> together;
     while (const auto w = windows.next()) {
-      const StateKind kind = group[w->part].units[w->unit].states[w->state].kind;
-      together.push_back({&pieces[w->part][w->unit], kind, w->first, w->numel, 0});
-      if (together.size() < group.size()) continue;
+      const StateKind kind = group.files[w->file].units[w->unit].states[w->state].kind;
+      together.push_back({&pieces[w->file][w->unit], kind, w->first, w->numel, 0});
+      if (together.size() < group.parts) continue;
       most = std::max(most, source.block_bytes(together));
       together.clear();
     }
@@ -161,10 +202,10 @@ Status Reshaping::check_memory() {
   return success();
 }
 
-Status Reshaping::write_group(const std::string& directory, StateSource& source, Group group) {
+Status Reshaping::write_group(const std::string& directory, StateSource& source, const Group& group) {
   WriteRing ring(buffers(), window_bytes);
   std::vector<std::unique_ptr<StateWriter>> writers;
-  for (const StoredFile& file : group) {
+  for (const StoredFile& file : group.files) {
     SLUICE_ASSIGN(auto writer, StateWriter::create(directory, to_, file, request_.writes));
     writers.push_back(std::move(writer));
   }
@@ -173,22 +214,22 @@ Status Reshaping::write_group(const std::string& directory, StateSource& source,
   const auto next = [&]() -> std::optional<StateWindow> {
     const auto w = ahead.next();
     if (!w) return std::nullopt;
-    return StateWindow{&pieces[w->part][w->unit], group[w->part].units[w->unit].states[w->state].kind, w->first,
+    return StateWindow{&pieces[w->file][w->unit], group.files[w->file].units[w->unit].states[w->state].kind, w->first,
                        w->numel, 0};
   };
   const auto write = [&](const StateWindow& window, std::span<const std::byte> data) -> Status {
     const auto w = windows.next();
     SLUICE_ASSIGN(std::byte* const memory, ring.take());
     std::memcpy(memory, data.data(), data.size());
-    SLUICE_TRY(ring.write(*writers[w->part], w->unit, w->state, stored_bytes(to_.formats, window.kind, window.first),
+    SLUICE_TRY(ring.write(*writers[w->file], w->unit, w->state, stored_bytes(to_.formats, window.kind, window.first),
                           data.size()));
     done_bytes_ += data.size();
     return watch_ ? watch_(static_cast<double>(done_bytes_) / static_cast<double>(all_bytes_)) : success();
   };
   SLUICE_TRY(source.scan(next, write));
   SLUICE_TRY(ring.finish());
-  for (std::size_t part = 0; part < group.size(); ++part) {
-    SLUICE_ASSIGN(group[part], writers[part]->close());
+  for (std::size_t file = 0; file < group.files.size(); ++file) {
+    SLUICE_ASSIGN(group.files[file], writers[file]->close());
   }
   return success();
 }
@@ -197,7 +238,7 @@ Result<ReshapeResult> Reshaping::run() {
   SLUICE_TRY(plan());
   SLUICE_ASSIGN(NewCheckpoint made, NewCheckpoint::create(request_.parent, to_.step));
   StateSource source(from_, to_.formats, request_.reads, ahead_bytes_);
-  for (const Group group : groups()) SLUICE_TRY(write_group(made.directory(), source, group));
+  for (const Group& group : groups()) SLUICE_TRY(write_group(made.directory(), source, group));
   std::erase_if(files_, [](const StoredFile& file) { return file.units.empty(); });
   to_.files = std::move(files_);
   SLUICE_TRY(made.publish(to_));
