@@ -1,9 +1,9 @@
-// Memory that direct I/O takes: whole pages, huge ones where the kernel has them.
+// Memory that direct I/O takes: whole pages, huge ones where the kernel has them. It comes from the system and goes
+// back there, so that blocks of several sizes in turns leave no holes in the heap.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 
@@ -21,10 +21,11 @@ class AlignedMemory {
   std::span<std::byte> span() const { return {data(), bytes_}; }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
+  struct Unmap {
+    std::uint64_t bytes;
+    void operator()(std::byte* p) const;
   };
-  std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<std::byte, Unmap> memory_;
   std::uint64_t bytes_ = 0;
 };
 
