@@ -6,7 +6,8 @@
 
 A run of the model whose states are all on the drive is stopped before its first step. In each round, in turns: fio writes, reads, and
 reads and writes the bytes of a checkpoint (direct, 1 MiB, 32 in flight, synced at the end); `checkpoint save` copies the run's
-states; `checkpoint verify` reads them; `checkpoint reshape` makes tp 2 x pp 2 of one rank and then dp 3 x tp 2 of that; dd copies the same
+states; `checkpoint verify` reads them; `train --save-every 1` saves states that lie in host memory and `train --restore` brings them back (times as
+it tells them); `checkpoint reshape` makes tp 2 x pp 2 of one rank and then dp 3 x tp 2 of that; dd copies the same
 bytes. Then a run trains with --save-every 3: steps that save and steps that do not, in turns, against what `plan` says of
 both; with --second DIR, on another drive, once more with its checkpoints there. With --torch, a Python that has torch and
 safetensors: torch.distributed.checkpoint and safetensors save and load as many bytes from and to host memory, and sync them. Each is a process of its own but for torch's, whose imports are not counted. Medians over rounds;
@@ -15,6 +16,7 @@ ratios are of the same round. Prints a markdown table. Needs Python 3.9 and fio.
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -76,6 +78,31 @@ def stopped_run(args, directory):
     return path
 
 
+def told_seconds(text, pattern):
+    """What a note of the program says in seconds."""
+    number, unit = re.search(pattern + r" ([0-9.]+) (us|ms|s)$", text, re.MULTILINE).groups()
+    return float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
+
+
+def host_seconds(args, directory):
+    """States that lie in host memory: how long a checkpoint of them takes, and its way back there."""
+    common = ["--states", "host", "--device-memory", args.device_memory, "--host-memory", args.states_memory, "--seq", "64",
+              "--batch", "1", "--data", args.data, "--eval-split", "0"]
+    texts = []
+    for begin in (["--model", args.model, "--steps", "3", "--save-every", "1", "--keep", "1"],
+                  ["--restore", os.path.join(directory, "host/checkpoints/step-3"), "--steps", "4"]):
+        path = os.path.join(directory, "host" if "--save-every" in begin else "back")
+        done = subprocess.run([args.sluice, "train", *begin, *common, "--run", path], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"train {' '.join(begin)}: {done.stderr.strip().splitlines()[-1]}")
+        texts.append(done.stderr)
+    for name in ("host", "back"):
+        shutil.rmtree(os.path.join(directory, name))
+    return {"save from host memory": told_seconds(texts[0], "^step 2 is saved: .* in"),
+            "restore to host memory": told_seconds(texts[1], "^the states are in place after")}
+
+
 def torch_seconds(args, directory, size):
     scratch = os.path.join(directory, "torch")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -95,6 +122,7 @@ def one_round(args, directory, run_path):
     seconds["fio write"] = fio(directory, "write", size)
     seconds["verify"] = seconds_of(args.sluice, "checkpoint", "verify", checkpoint)
     seconds["fio read"] = fio(directory, "read", size)
+    seconds.update(host_seconds(args, directory))
     seconds["fio read and write"] = fio(directory, "rw", 2 * size)
     os.remove(place("fio.bin"))
     seconds["reshape to tp 2 x pp 2"] = seconds_of(args.sluice, "checkpoint", "reshape", checkpoint, place("cut"), "--tp", "2",
@@ -149,6 +177,7 @@ def main():
     parser.add_argument("--model", default="llama-125m")
     parser.add_argument("--device-memory", default="2GiB")
     parser.add_argument("--host-memory", default="512MiB")
+    parser.add_argument("--states-memory", default="4GiB", help="host memory for a run whose states all lie there")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--second", help="a directory on another drive")
     parser.add_argument("--saving-steps", type=int, default=34)
@@ -163,6 +192,8 @@ def main():
             run_path = stopped_run(args, directory)
             print_rounds(args, [one_round(args, directory, run_path) for _ in range(args.rounds)])
             shutil.rmtree(run_path)
+        if args.saving_steps == 0:
+            return
         print("\n| checkpoints on | a step (predicted), s | one that saves (predicted), s | off by | of its bound | of the step before |"
               " steps |\n|---|---|---|---|---|---|---|")
         saving_steps(args, directory, "the same drive", os.path.join(directory, "saved"))
@@ -174,7 +205,8 @@ def main():
 
 def print_rounds(args, rounds):
     size = rounds[0][1]
-    beside = {"save": "fio read and write", "verify": "fio read", "reshape to tp 2 x pp 2": "dd",
+    beside = {"save": "fio read and write", "verify": "fio read", "save from host memory": "fio write",
+              "restore to host memory": "fio read", "reshape to tp 2 x pp 2": "dd",
               "reshape of that to dp 3 x tp 2": "dd", "dcp_save": "fio write", "safetensors_save": "fio write",
               "dcp_load": "fio read", "safetensors_load": "fio read"}
     print(f"{size / 1e9:.2f} GB of {args.model}, {args.rounds} rounds\n")

@@ -1,6 +1,7 @@
 // Where a run begins, and what is kept of it.
 #include "src/train/run/lifecycle.h"
 
+#include <fmt/format.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -21,6 +22,10 @@ namespace sluice {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::string seconds_since(Clock::time_point began) {
+  return format_seconds(std::chrono::duration<double>(Clock::now() - began).count());
+}
 
 constexpr std::size_t watched_ops_max = 1u << 17;
 
@@ -205,8 +210,7 @@ Status Lifecycle::fill_new() {
   const Clock::time_point began = Clock::now();
   SLUICE_TRY(agree(world_, engine_->states().initialize(c.init, c.seed, watch(what))));
   SLUICE_TRY(agree(world_, engine_->states().share_residents()));
-  observer_.note("the weights are in place after " +
-                 format_seconds(std::chrono::duration<double>(Clock::now() - began).count()));
+  observer_.note("the weights are in place after " + seconds_since(began));
   return run_.workload.durable ? commit_initial(0, {}) : success();
 }
 
@@ -239,8 +243,10 @@ Status Lifecycle::fill_restored() {
     return engine_->states().load_checkpoint(*checkpoint, queue, !c.reset_optimizer,
                                              watch("reading the states of " + checkpoint->path()));
   };
+  const Clock::time_point began = Clock::now();
   SLUICE_TRY(agree(world_, load()));
   SLUICE_TRY(agree(world_, engine_->states().share_residents()));
+  observer_.note("the states are in place after " + seconds_since(began));
   done_ = static_cast<std::int64_t>(step);
   for (const StepResult& result : results) recent_[result.step % recent_.size()] = result;
   if (run_.workload.durable) {
@@ -302,11 +308,11 @@ std::optional<StepResult> Lifecycle::find_result(std::int64_t step) const {
   return step > 0 && result.step == number ? std::optional(result) : std::nullopt;
 }
 
-/// The states of step `done` as a checkpoint in `parent`, which then has the last `keep`.
-Status Lifecycle::save_to(const std::string& parent, std::int64_t done, std::size_t keep, const States::Watch& watch) {
+/// The states of step `done` as a checkpoint in `parent`.
+Status Lifecycle::save_to(const std::string& parent, std::int64_t done, const States::Watch& watch) {
   SLUICE_TRY(
       save_run(engine_->states(), &world_, run_, saved_run(done), parent, static_cast<std::uint64_t>(done), watch));
-  return prune(parent, keep);
+  return success();
 }
 
 /// What is known of the run when step `done` has ended.
@@ -331,10 +337,11 @@ Status Lifecycle::save_state(std::int64_t done) {
   if (journal_ || directory_ == nullptr || saved_ == done) return success();
   const std::string what = "saving the states to " + directory_->saved_path();
   observer_.note(what);
-  SLUICE_TRY(save_to(directory_->saved_path(), done, 1, [&](double fraction) {
+  SLUICE_TRY(save_to(directory_->saved_path(), done, [&](double fraction) {
     observer_.progress(what, fraction);
     return success();
   }));
+  SLUICE_TRY(prune(directory_->saved_path(), 1));
   saved_ = done;
   return success();
 }
@@ -361,13 +368,15 @@ Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, 
     SLUICE_TRY(together_.lead([&] { return name_latest(parent, static_cast<std::uint64_t>(step)); }));
     return prune(parent, static_cast<std::size_t>(keep));
   }
-  SLUICE_TRY(save_to(parent, step, static_cast<std::size_t>(keep),
-                     watch("saving step " + std::to_string(step) + " to " + parent)));
-  note_saved(step, parent);
-  return success();
+  const Clock::time_point began = Clock::now();
+  SLUICE_TRY(save_to(parent, step, watch("saving step " + std::to_string(step) + " to " + parent)));
+  note_saved(step, parent, began);
+  return prune(parent, static_cast<std::size_t>(keep));
 }
 
-void Lifecycle::note_saved(std::int64_t step, const std::string& parent) {
+void Lifecycle::note_saved(std::int64_t step, const std::string& parent, Clock::time_point began) {
+  observer_.note(fmt::format("step {} is saved: {} in {}", step, format_bytes(engine_->states().checkpoint_bytes()),
+                             seconds_since(began)));
   if (parent != checkpoints_path(run_.config)) return;
   ++saves_;
   if (!journal_) saved_ = step;
@@ -378,7 +387,7 @@ Status Lifecycle::begin_save(std::int64_t step, const std::string& parent) {
   SLUICE_ASSIGN(const CheckpointRequest request, request_of(run_, parent, static_cast<std::uint64_t>(step)));
   SLUICE_ASSIGN(auto save, CheckpointSave::begin(engine_->states(), &world_, request));
   for (RankId r = world_.here().first; r < world_.here().end(); ++r) engine_->saver(r).open(save->writer(r));
-  saving_ = Saving{step, parent, std::move(save), {}};
+  saving_ = Saving{step, parent, Clock::now(), std::move(save), {}};
   observer_.note("saving step " + std::to_string(step) + " to " + parent + " while training goes on");
   return success();
 }
@@ -395,7 +404,7 @@ Status Lifecycle::finish_save(int keep) {
   const Saving saving = *std::exchange(saving_, std::nullopt);
   const Result<std::string> published = saving.save->publish(own, saving.run);
   if (!published.ok()) return published.error();
-  note_saved(saving.step, saving.parent);
+  note_saved(saving.step, saving.parent, saving.began);
   return prune(saving.parent, static_cast<std::size_t>(keep));
 }
 

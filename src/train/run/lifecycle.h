@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
@@ -76,10 +77,10 @@ class Lifecycle final : public CommitSink {
   Status open_engine(bool swap_exists);
   Status check_room() const;
   Status check_room_for_checkpoints() const;
-  Status save_to(const std::string& parent, std::int64_t done, std::size_t keep, const States::Watch& watch);
+  Status save_to(const std::string& parent, std::int64_t done, const States::Watch& watch);
   SavedRun saved_run(std::int64_t done) const;
   Status prune(const std::string& parent, std::size_t keep);
-  void note_saved(std::int64_t step, const std::string& parent);
+  void note_saved(std::int64_t step, const std::string& parent, std::chrono::steady_clock::time_point began);
   Status check_parent(const std::string& parent, std::int64_t step, bool prunes);
   RestoreListener listener();
   States::Watch watch(const std::string& what);
@@ -127,6 +128,7 @@ class Lifecycle final : public CommitSink {
   struct Saving {
     std::int64_t step = 0;
     std::string parent;
+    std::chrono::steady_clock::time_point began;
     std::unique_ptr<CheckpointSave> save;
     std::string run;  ///< Manifest::run, once the step has ended
   };
