@@ -166,6 +166,11 @@ class OpenFile {
   int fd_;
 };
 
+/// The library keeps no cause. Where the system refused it something, that came last.
+Error not_written(const std::string& path) {
+  return fault(path + ": HDF5 can not write its structure: " + (errno != 0 ? std::strerror(errno) : "unknown error"));
+}
+
 }  // namespace
 
 std::unique_lock<std::mutex> use_hdf5() {
@@ -189,8 +194,7 @@ H5Handle h5_bf16() {
 
 Status create_state_file(const std::string& directory, const Manifest& manifest, StoredFile& file) {
   const std::string path = directory + "/" + file.name;
-  if (!write_structure(path, manifest, file))
-    return fault(path + ": HDF5 can not write its structure: " + (errno != 0 ? std::strerror(errno) : "unknown error"));
+  if (!write_structure(path, manifest, file)) return not_written(path);
   const OpenFile out(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (out.fd() < 0) return os_error("can not open " + path, errno);
   struct stat there {};
@@ -353,6 +357,7 @@ bool put_tensor(hid_t file, const Manifest& manifest, std::uint32_t tensor, Stat
 Status create_master(const std::string& directory, const Manifest& manifest) {
   const std::string path = directory + "/" + master_name;
   const auto held = use_hdf5();
+  errno = 0;
   const H5Handle access = latest_format();
   H5Handle out{H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.id()), H5Fclose};
   bool good = out.ok() && put_text(out.id(), "format", "sluice checkpoint: views of the files beside it, to look at") &&
@@ -377,7 +382,7 @@ Status create_master(const std::string& directory, const Manifest& manifest) {
       if (!views[t].empty()) good = put_tensor(out.id(), manifest, t, kind, views[t]);
     }
   }
-  if (!out.close() || !good) return fault(path + ": HDF5 can not write it");
+  if (!out.close() || !good) return not_written(path);
   const OpenFile written(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (written.fd() < 0 || fsync(written.fd()) != 0) return fault(path + ": sync failed: " + std::strerror(errno));
   return success();

@@ -324,20 +324,21 @@ TEST_F(CheckpointFilesCommand, AreSavedOfARunThatStandsStillAndOfOneThatGoesOn) 
   EXPECT_EQ(sluice("checkpoint verify " + path("copied")).status, 0);
 }
 
-/// A file system that shares blocks, in a file of this one.
-class Xfs {
+/// A file system in a file of this one.
+class OtherDrive {
  public:
-  Xfs(std::string image, std::string place) : place_(std::move(place)) {
+  OtherDrive(std::string place, const std::string& size, const std::string& mkfs) : place_(std::move(place)) {
+    const std::string image = place_ + ".img";
     std::filesystem::create_directory(place_);
-    is_there_ = std::system(("(truncate -s 600M " + image + " && mkfs.xfs -q -m reflink=1 " + image +
-                             " && mount -o loop " + image + " " + place_ + ") >/dev/null 2>&1")
+    is_there_ = std::system(("(truncate -s " + size + " " + image + " && " + mkfs + " " + image + " && mount -o loop " +
+                             image + " " + place_ + ") >/dev/null 2>&1")
                                 .c_str()) == 0;
   }
-  ~Xfs() {
+  ~OtherDrive() {
     if (is_there_) static_cast<void>(std::system(("umount " + place_).c_str()));
   }
-  Xfs(const Xfs&) = delete;
-  Xfs& operator=(const Xfs&) = delete;
+  OtherDrive(const OtherDrive&) = delete;
+  OtherDrive& operator=(const OtherDrive&) = delete;
   bool is_there() const { return is_there_; }
 
   /// Bytes of a file that others have too.
@@ -364,7 +365,7 @@ class Xfs {
 /// Where the swap file is on the file system of the checkpoint, that costs no bytes; and nothing that steps write later
 /// is in it.
 TEST_F(CheckpointFilesCommand, ShareTheirBlocksWithTheSwapFile) {
-  const Xfs xfs(path("xfs.img"), path("xfs"));
+  const OtherDrive xfs(path("xfs"), "600M", "mkfs.xfs -q -m reflink=1");
   if (!xfs.is_there()) GTEST_SKIP() << "no XFS can be made and mounted here (mkfs.xfs, a loop device, root)";
   const std::string profile = path("cache/sluice/profile.json");
   auto known = load_profile(profile);
@@ -381,7 +382,7 @@ TEST_F(CheckpointFilesCommand, ShareTheirBlocksWithTheSwapFile) {
   const auto opened = Checkpoint::open(checkpoint);
   ASSERT_TRUE(opened.ok());
   const std::string file = checkpoint + "/" + opened->manifest().files.front().name;
-  EXPECT_GT(Xfs::shared(file), 9 * opened->manifest().state_bytes() / 10);
+  EXPECT_GT(OtherDrive::shared(file), 9 * opened->manifest().state_bytes() / 10);
   ASSERT_EQ(sluice("train --resume " + run("run")).status, 0);
   expect_same_model("run", "whole");
   EXPECT_EQ(sluice("checkpoint verify " + path("xfs/saved")).status, 0) << "steps have written over what it shared";
@@ -391,7 +392,45 @@ TEST_F(CheckpointFilesCommand, ShareTheirBlocksWithTheSwapFile) {
   ASSERT_EQ(signalled(options() + room() + "--steps 400 " + run("xfs/host"), "xfs/host", "TERM").status, 1);
   const Finished copied = sluice("checkpoint save " + path("xfs/host") + " " + path("xfs/copied") + " --json");
   ASSERT_EQ(copied.status, 0) << copied.err;
-  EXPECT_GT(Xfs::shared(json::parse(copied.out)["checkpoint"].get<std::string>() + "/rank-00000.h5"), 0u);
+  EXPECT_GT(OtherDrive::shared(json::parse(copied.out)["checkpoint"].get<std::string>() + "/rank-00000.h5"), 0u);
+}
+
+/// A drive that has room for the states, and not for all else or not for all ranks' files: nothing is left, and the
+/// checkpoint that is there stays whole.
+TEST_F(CheckpointFilesCommand, ADriveThatGetsFullKeepsWhatItHas) {
+  const OtherDrive drive(path("drive"), "48M", "mkfs.ext4 -q -m 0 -O ^has_journal");
+  if (!drive.is_there()) GTEST_SKIP() << "no ext4 can be made and mounted here (mkfs.ext4, a loop device, root)";
+  ASSERT_EQ(sluice(options() + room() + "--ranks 2 --steps 2 --save-every 2 " + run("run")).status, 0);
+  const std::string reshape = "checkpoint reshape " + path("run/checkpoints/step-2") + " --dp 2 ";
+  ASSERT_EQ(sluice(reshape + path("drive/saved")).status, 0);
+  const auto opened = Checkpoint::open(path("drive/saved/step-2"));
+  ASSERT_TRUE(opened.ok());
+  const std::uint64_t states = opened->manifest().state_bytes();
+  const std::string filler = path("drive/filler");
+  bool failed = false, saved = false;
+  for (const std::int64_t margin : {-4096, 0, 98304, 131072, 163840, 196608, 524288}) {
+    SCOPED_TRACE(std::to_string(margin) + " bytes more than its states");
+    const std::uint64_t free = std::filesystem::space(path("drive")).available;
+    const int fd = ::open(filler.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    ASSERT_EQ(fallocate(fd, 0, 0, static_cast<off_t>(free - states) - margin), 0) << std::strerror(errno);
+    ::close(fd);
+    const Finished more = sluice(reshape + path("drive/more"));
+    EXPECT_EQ(sluice("checkpoint verify " + path("drive/saved")).status, 0);
+    std::error_code ignored;
+    if (more.status == 0) {
+      saved = true;
+      EXPECT_EQ(sluice("checkpoint verify " + path("drive/more")).status, 0);
+    } else {
+      // Status 2: the files could not be reserved; 1: what comes behind the states had no room.
+      failed = true;
+      EXPECT_TRUE(more.status == 2 || (more.status == 1 && margin >= 0)) << more.err;
+      EXPECT_NE(more.err.find(margin < 0 ? "are free there" : "No space left"), std::string::npos) << more.err;
+      EXPECT_TRUE(!std::filesystem::exists(path("drive/more")) || std::filesystem::is_empty(path("drive/more")));
+    }
+    std::filesystem::remove_all(path("drive/more"), ignored);
+    std::filesystem::remove(filler);
+  }
+  EXPECT_TRUE(failed && saved);
 }
 
 TEST_F(CheckpointFilesCommand, AreSignedForOtherMachines) {
