@@ -95,6 +95,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
   if (const std::optional<SavingStep> saving = predict_saving(run))
     j["saving_step"] = {{"bytes", saving->bytes},
                         {"to_swap_drive", saving->to_swap_drive},
+                        {"shares_blocks", saving->shares_blocks},
                         {"step_seconds", saving->seconds},
                         {"bound_seconds", saving->bound_seconds}};
   const Advice& advice = findings.advice;

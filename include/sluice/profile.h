@@ -58,9 +58,11 @@ struct MessageRates {
   double reduce_bytes_per_second = 1e9;  ///< the same of sums, with the adding
 };
 
-/// What a step does that saves: its states go to the drive that has them, or elsewhere at a rate of its own.
+/// What a step does that saves: its states go to the drive that has them, or elsewhere at a rate of its own, or
+/// nowhere.
 struct Saving {
   bool to_drive = true;
+  bool shares_blocks = false;     ///< with the swap file: nothing is moved
   double bytes_per_second = 1e9;  ///< elsewhere, of all ranks of a machine together
   int replicas = 1;               ///< that share the writing
 };

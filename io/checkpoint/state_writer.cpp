@@ -22,7 +22,35 @@ namespace {
 /// File systems share blocks of their own size, which is this or more: those with larger ones say no.
 constexpr std::uint64_t shared_unit_bytes = 4096;
 
+bool clone_range(const FileRange& from, int to, std::uint64_t offset) {
+  const file_clone_range range{from.fd, from.offset, from.bytes, offset};
+  return ioctl(to, FICLONERANGE, &range) == 0;
+}
+
+class NamelessFile {
+ public:
+  explicit NamelessFile(const std::string& directory)
+      : fd_(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {}
+  ~NamelessFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  NamelessFile(const NamelessFile&) = delete;
+  NamelessFile& operator=(const NamelessFile&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
 }  // namespace
+
+bool directories_share_blocks(const std::string& from, const std::string& to) {
+  const NamelessFile source(from), target(to);
+  if (source.fd() < 0 || target.fd() < 0) return false;
+  const std::vector<std::byte> block(shared_unit_bytes);
+  return pwrite(source.fd(), block.data(), block.size(), 0) == static_cast<ssize_t>(block.size()) &&
+         clone_range({source.fd(), 0, shared_unit_bytes}, target.fd(), 0);
+}
 
 Result<std::unique_ptr<StateWriter>> StateWriter::create(const std::string& directory, const Manifest& manifest,
                                                          StoredFile file, QueueOptions queue) {
@@ -69,11 +97,10 @@ Result<bool> StateWriter::share(std::size_t unit, std::size_t state, std::uint64
                                 std::span<const std::byte> data, std::span<const FileRange> from) {
   const StoredState& s = file_.units[unit].states[state];
   // Behind a state that ends within a block comes what HDF5 has written.
-  if (!may_share_ || data.size() % shared_unit_bytes != 0) return false;
+  if (!may_share_ || !can_be_shared(data.size())) return false;
   std::uint64_t to = s.offset + offset_bytes;
   for (const FileRange& range : from) {
-    const file_clone_range clone{range.fd, range.offset, range.bytes, to};
-    if (ioctl(fd_, FICLONERANGE, &clone) != 0) {
+    if (!clone_range(range, fd_, to)) {
       const bool is_answer = errno == EOPNOTSUPP || errno == EXDEV || errno == EINVAL || errno == ENOTTY ||
                              errno == ENOSYS || errno == EPERM || errno == ETXTBSY;
       if (!is_answer) return fault(path_ + ": blocks can not be shared: " + std::strerror(errno));
@@ -84,6 +111,39 @@ Result<bool> StateWriter::share(std::size_t unit, std::size_t state, std::uint64
   }
   set_sums(s, offset_bytes, data);
   return true;
+}
+
+bool StateWriter::can_be_shared(std::uint64_t bytes) { return bytes % shared_unit_bytes == 0; }
+
+bool StateWriter::shares_with(int fd) const {
+  for (const StoredUnit& unit : file_.units)
+    for (const StoredState& s : unit.states)
+      if (s.bytes >= shared_unit_bytes) return clone_range({fd, 0, shared_unit_bytes}, fd_, s.offset);
+  return false;
+}
+
+Status StateWriter::share_rest(std::size_t unit, std::size_t state, std::span<const std::uint64_t> sums,
+                               const Places& places) {
+  const StoredState& s = file_.units[unit].states[state];
+  const std::span<std::uint64_t> own = std::span(sums_).subspan(s.first_sum, s.blocks());
+  SLUICE_CHECK(sums.size() == own.size(), "(%zu checksums of %zu blocks)", sums.size(), own.size());
+  for (std::size_t block = 0; block < own.size();) {
+    if (own[block] != 0) {
+      ++block;
+      continue;
+    }
+    std::size_t end = block;
+    for (; end < own.size() && own[end] == 0; ++end) own[end] = sums[end];
+    const std::uint64_t begin_bytes = block * s.block_bytes,
+                        bytes = std::min<std::uint64_t>(s.bytes, end * s.block_bytes) - begin_bytes;
+    std::uint64_t to = s.offset + begin_bytes;
+    for (const FileRange& range : places(begin_bytes, bytes)) {
+      if (!clone_range(range, fd_, to)) return fault(path_ + ": blocks can not be shared: " + std::strerror(errno));
+      to += range.bytes;
+    }
+    block = end;
+  }
+  return success();
 }
 
 Status StateWriter::start(std::size_t unit, std::size_t state, std::uint64_t offset_bytes,

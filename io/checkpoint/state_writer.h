@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,6 +38,9 @@ struct FileRange {
   std::uint64_t offset = 0, bytes = 0;
 };
 
+/// Whether files in the one directory can share blocks with files in the other: tried with two that have no names.
+bool directories_share_blocks(const std::string& from, const std::string& to);
+
 /// One thread.
 class StateWriter {
  public:
@@ -56,6 +60,13 @@ class StateWriter {
   /// own.
   Result<bool> share(std::size_t unit, std::size_t state, std::uint64_t offset_bytes, std::span<const std::byte> data,
                      std::span<const FileRange> from);
+  /// Whether that would do for this file: tried with a block, which anything may be written over.
+  bool shares_with(int fd) const;
+  static bool can_be_shared(std::uint64_t bytes);  ///< whole blocks of the file system
+  /// Shares all blocks of a state that were not written, each with its checksum in `sums`. `places` names the ranges of
+  /// so many bytes from an offset of the state on. fault where they can not be shared.
+  using Places = std::function<std::vector<FileRange>(std::uint64_t offset_bytes, std::uint64_t bytes)>;
+  Status share_rest(std::size_t unit, std::size_t state, std::span<const std::uint64_t> sums, const Places& places);
   /// Waits for it.
   Status finish(StateTransfer& transfer);
   /// Everything that was to be written is there and on the drive, the checksums too.

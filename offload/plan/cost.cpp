@@ -155,7 +155,7 @@ OpCost CostModel::cost(const Op& op) const {
       break;
     }
     case OpKind::save:
-      if (!hw_.saving) break;
+      if (!hw_.saving || hw_.saving->shares_blocks) break;
       bytes /= hw_.saving->replicas;
       if (!hw_.saving->to_drive) {
         c.drive = DriveUse::other;

@@ -90,10 +90,29 @@ std::uint64_t SwapStore::file_offset(BufferId buffer, std::uint8_t physical_slot
 
 std::vector<SwapPiece> SwapStore::places(BufferId buffer, Slot slot, std::uint64_t offset_bytes,
                                          std::uint64_t bytes) const {
+  return pieces(file_offset(buffer, physical_slot(buffer, slot), offset_bytes), bytes);
+}
+
+std::vector<SwapPiece> SwapStore::pieces(std::uint64_t begin, std::uint64_t bytes) const {
   std::vector<SwapPiece> all;
-  const std::uint64_t begin = file_offset(buffer, physical_slot(buffer, slot), offset_bytes);
   for (std::uint64_t at = 0; at < bytes; at += all.back().bytes) all.push_back(file_.piece(begin + at, bytes - at));
   return all;
+}
+
+const BufferSums& SwapStore::durable(std::uint64_t arena_offset) const {
+  const auto known = persistent_.find(arena_offset);
+  SLUICE_CHECK(known != persistent_.end() && known->second.slots.size() == 2, "(nothing durable lies at %llu)",
+               static_cast<unsigned long long>(arena_offset));
+  return known->second;
+}
+
+std::vector<SwapPiece> SwapStore::places_of_slot(std::uint64_t arena_offset, std::uint8_t physical_slot,
+                                                 std::uint64_t offset_bytes, std::uint64_t bytes) const {
+  return pieces(base_ + arena_offset + physical_slot * padded_bytes(durable(arena_offset).bytes) + offset_bytes, bytes);
+}
+
+std::span<const std::uint64_t> SwapStore::sums_of_slot(std::uint64_t arena_offset, std::uint8_t physical_slot) const {
+  return durable(arena_offset).slots[physical_slot].values();
 }
 
 std::uint8_t SwapStore::physical_slot(BufferId buffer, Slot slot) const {

@@ -98,6 +98,11 @@ class SwapStore {
   std::uint64_t file_offset(BufferId buffer, std::uint8_t physical_slot, std::uint64_t offset_bytes) const;
   /// Where `bytes` from there on are, of the slot that is current or not: in files().
   std::vector<SwapPiece> places(BufferId buffer, Slot slot, std::uint64_t offset_bytes, std::uint64_t bytes) const;
+  /// The same of a physical slot of a durable buffer that lies there in the arena, and the checksums of that slot,
+  /// whatever plan is bound. They are true as long as no iteration writes the slot.
+  std::vector<SwapPiece> places_of_slot(std::uint64_t arena_offset, std::uint8_t physical_slot,
+                                        std::uint64_t offset_bytes, std::uint64_t bytes) const;
+  std::span<const std::uint64_t> sums_of_slot(std::uint64_t arena_offset, std::uint8_t physical_slot) const;
   IoQueue& queue(IoOp op) { return op == IoOp::read ? *reads_ : *writes_; }
   const SwapFile& file() const { return file_; }
   std::uint64_t arena_bytes() const { return bytes_; }
@@ -109,6 +114,8 @@ class SwapStore {
  private:
   SwapStore(SwapFile& file, std::uint64_t base, std::uint64_t bytes) : file_(file), base_(base), bytes_(bytes) {}
   std::uint8_t physical_slot(BufferId buffer, Slot slot) const;
+  const BufferSums& durable(std::uint64_t arena_offset) const;
+  std::vector<SwapPiece> pieces(std::uint64_t begin, std::uint64_t bytes) const;
   Status reap(IoQueue& queue);  ///< waits for a completion
   Status learn(const Buffer& buffer, BufferSums** sums);
 

@@ -395,6 +395,44 @@ TEST_F(CheckpointFilesCommand, ShareTheirBlocksWithTheSwapFile) {
   EXPECT_GT(OtherDrive::shared(json::parse(copied.out)["checkpoint"].get<std::string>() + "/rank-00000.h5"), 0u);
 }
 
+/// What steps save beside their work costs no bytes either, and is what is written where blocks can not be shared.
+TEST_F(CheckpointFilesCommand, OfStepsShareTheirBlocksToo) {
+  const OtherDrive xfs(path("xfs"), "600M", "mkfs.xfs -q -m reflink=1");
+  if (!xfs.is_there()) GTEST_SKIP() << "no XFS can be made and mounted here (mkfs.xfs, a loop device, root)";
+  const std::string profile = path("cache/sluice/profile.json");
+  auto known = load_profile(profile);
+  ASSERT_TRUE(known.ok()) << known.error().message;
+  known->drives[drive_key(std::vector{path("xfs")})] = known->drives[drive_key(std::vector{path("nvme")})] = {};
+  ASSERT_TRUE(save_profile(profile, *known).ok());
+  std::filesystem::create_directory(path("nvme"));
+  for (const std::string more : {"--moments int8 ", "--ranks 2 --lots 2 "}) {
+    SCOPED_TRACE(more);
+    const auto command = [&](const std::string& drive, const std::string& name) {
+      return options() +
+             "--device-memory 16MiB --host-memory 32MiB --states nvme --steps 41 --save-every 10 --keep 9 " + more +
+             "--nvme " + path(drive) + " " + run(name);
+    };
+    for (const bool shares : {true, false}) {
+      const std::string drive = shares ? "xfs" : "nvme", name = shares ? "xfs/run" : "run";
+      const Finished planned = sluice("plan " + command(drive, name).substr(6) + " --json");
+      ASSERT_EQ(planned.status, 0) << planned.err;
+      EXPECT_EQ(json::parse(planned.out)["saving_step"]["shares_blocks"], shares);
+      const Finished trained = sluice(command(drive, name));
+      ASSERT_EQ(trained.status, 0) << trained.err;
+      EXPECT_NE(trained.err.find("step 20 to " + path(name) + "/checkpoints while training goes on"),
+                std::string::npos);
+      EXPECT_EQ(trained.err.find("MiB shared with the swap file") != std::string::npos, shares) << trained.err;
+    }
+    for (const int step : {10, 20, 30, 40}) {
+      const std::string name = "/checkpoints/step-" + std::to_string(step);
+      EXPECT_EQ(sluice("checkpoint verify " + path("xfs/run") + name).status, 0);
+      EXPECT_EQ(sluice("checkpoint diff " + path("xfs/run") + name + " " + path("run") + name).status, 0);
+    }
+    std::filesystem::remove_all(path("xfs/run"));
+    std::filesystem::remove_all(path("run"));
+  }
+}
+
 /// A drive that has room for the states, and not for all else or not for all ranks' files: nothing is left, and the
 /// checkpoint that is there stays whole.
 TEST_F(CheckpointFilesCommand, ADriveThatGetsFullKeepsWhatItHas) {

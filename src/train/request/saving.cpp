@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "io/checkpoint/state_writer.h"
 #include "io/files/publish.h"
 #include "offload/plan/simulate.h"
 #include "src/device/profile.h"
@@ -23,6 +24,15 @@ bool is_on_drives(const RunConfig& c, const std::string& directory) {
   return device && std::ranges::any_of(c.nvme, [&](const std::string& d) { return device_of(d) == device; });
 }
 
+/// As save ops find it: all states are durable on drives that share blocks with the checkpoints.
+bool shares_blocks(const RunConfig& c, const Workload& workload) {
+  const std::string there = nearest_directory(checkpoints_path(c));
+  return workload.saves && workload.durable && !c.nvme.empty() &&
+         std::ranges::all_of(c.nvme, [&](const std::string& d) {
+           return device_of(d) == device_of(there) && directories_share_blocks(d, there);
+         });
+}
+
 /// Where the checkpoints go, as the simulator has it.
 std::optional<Saving> place_of(const Prepared& run) {
   if (run.config.cluster) return std::nullopt;  // where those lie, it does not say
@@ -30,6 +40,7 @@ std::optional<Saving> place_of(const Prepared& run) {
   saving.replicas = run.workload.replicas();
   const std::optional<std::string> elsewhere = other_drive_of_checkpoints(run.config, run.workload);
   saving.to_drive = !elsewhere;
+  saving.shares_blocks = shares_blocks(run.config, run.workload);
   if (saving.to_drive) return saving;
   const auto measured = run.profile.drives.find(drive_key(std::vector{*elsewhere}));
   if (measured == run.profile.drives.end()) return std::nullopt;
@@ -48,6 +59,7 @@ std::optional<std::string> other_drive_of_checkpoints(const RunConfig& config, c
 std::uint64_t saved_to_drives(const Prepared& run, std::uint64_t saves) {
   const RunConfig& c = run.config;
   if (saves == 0 || c.run.empty() || c.cluster || !is_on_drives(c, nearest_directory(checkpoints_path(c)))) return 0;
+  if (shares_blocks(c, run.workload)) return 0;
   return saves * (state_bytes(run) / run.workload.replicas());
 }
 
@@ -59,6 +71,7 @@ std::optional<SavingStep> predict_saving(const Prepared& run) {
   profile.saving = place;
   SavingStep step;
   step.to_swap_drive = place->to_drive;
+  step.shares_blocks = place->shares_blocks;
   std::vector<const StepPlan*> plans;
   for (const StagePlans& stage : run.stages) {
     plans.push_back(&stage.main);

@@ -11,6 +11,7 @@ namespace sluice {
 struct SavingStep {
   std::uint64_t bytes = 0;     ///< of the states, of all ranks
   bool to_swap_drive = false;  ///< where they compete with the step's own
+  bool shares_blocks = false;  ///< with the swap file: nothing is written
   double seconds = 0, bound_seconds = 0;
 };
 /// None where steps do not save, and where the drive of the checkpoints was never measured.

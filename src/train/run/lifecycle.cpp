@@ -370,23 +370,25 @@ Status Lifecycle::save_checkpoint(std::int64_t step, const std::string& parent, 
   }
   const Clock::time_point began = Clock::now();
   SLUICE_TRY(save_to(parent, step, watch("saving step " + std::to_string(step) + " to " + parent)));
-  note_saved(step, parent, began);
+  note_saved(step, parent, began, false);
   return prune(parent, static_cast<std::size_t>(keep));
 }
 
-void Lifecycle::note_saved(std::int64_t step, const std::string& parent, Clock::time_point began) {
-  observer_.note(fmt::format("step {} is saved: {} in {}", step, format_bytes(engine_->states().checkpoint_bytes()),
-                             seconds_since(began)));
+void Lifecycle::note_saved(std::int64_t step, const std::string& parent, Clock::time_point began, bool shared) {
+  observer_.note(fmt::format("step {} is saved: {}{} in {}", step, format_bytes(engine_->states().checkpoint_bytes()),
+                             shared ? " shared with the swap file" : "", seconds_since(began)));
   if (parent != checkpoints_path(run_.config)) return;
   ++saves_;
   if (!journal_) saved_ = step;
 }
 
-Status Lifecycle::begin_save(std::int64_t step, const std::string& parent) {
+Status Lifecycle::begin_save(std::int64_t step, const std::string& parent, const std::vector<std::uint8_t>& slots) {
   SLUICE_TRY(check_parent(parent, step, run_.config.keep > 0));
   SLUICE_ASSIGN(const CheckpointRequest request, request_of(run_, parent, static_cast<std::uint64_t>(step)));
   SLUICE_ASSIGN(auto save, CheckpointSave::begin(engine_->states(), &world_, request));
-  for (RankId r = world_.here().first; r < world_.here().end(); ++r) engine_->saver(r).open(save->writer(r));
+  const RankId first = world_.here().first;
+  for (RankId r = first; r < world_.here().end(); ++r)
+    engine_->saver(r).open(save->writer(r), slots.empty() ? std::nullopt : std::optional(slots[r - first]));
   saving_ = Saving{step, parent, Clock::now(), std::move(save), {}};
   observer_.note("saving step " + std::to_string(step) + " to " + parent + " while training goes on");
   return success();
@@ -399,12 +401,16 @@ void Lifecycle::describe_save(std::int64_t step) {
 Status Lifecycle::finish_save(int keep) {
   SLUICE_CHECK(saving_ && !saving_->run.empty(), "(step %lld)", static_cast<long long>(saving()));
   Status own = success();
-  for (RankId r = world_.here().first; r < world_.here().end(); ++r)
+  bool shared = false;
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r) {
+    shared |= engine_->saver(r).shares_slot();
+    if (own.ok()) own = engine_->saver(r).share_slot();
     if (const Status closed = engine_->saver(r).close(); own.ok()) own = closed;
+  }
   const Saving saving = *std::exchange(saving_, std::nullopt);
   const Result<std::string> published = saving.save->publish(own, saving.run);
   if (!published.ok()) return published.error();
-  note_saved(saving.step, saving.parent, saving.began);
+  note_saved(saving.step, saving.parent, saving.began, shared);
   return prune(saving.parent, static_cast<std::size_t>(keep));
 }
 

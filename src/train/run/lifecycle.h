@@ -57,8 +57,9 @@ class Lifecycle final : public CommitSink {
   Status save_checkpoint(std::int64_t step, const std::string& parent, int keep);
 
   /// The same without a stop: the updates of the iteration that is released next write what they leave, which are the
-  /// states of `step`. Errors as save_checkpoint's.
-  Status begin_save(std::int64_t step, const std::string& parent);
+  /// states of `step`. `slots`: which one of a durable swap file that iteration writes, by rank of here. Errors as
+  /// save_checkpoint's.
+  Status begin_save(std::int64_t step, const std::string& parent, const std::vector<std::uint8_t>& slots);
   std::uint64_t saves() const { return saves_; }
   std::int64_t saving() const { return saving_ ? saving_->step : 0; }  ///< the step of what was begun, or 0
   /// `step` has ended: what is known of the run is of it, and not of later ones.
@@ -80,7 +81,8 @@ class Lifecycle final : public CommitSink {
   Status save_to(const std::string& parent, std::int64_t done, const States::Watch& watch);
   SavedRun saved_run(std::int64_t done) const;
   Status prune(const std::string& parent, std::size_t keep);
-  void note_saved(std::int64_t step, const std::string& parent, std::chrono::steady_clock::time_point began);
+  void note_saved(std::int64_t step, const std::string& parent, std::chrono::steady_clock::time_point began,
+                  bool shared);
   Status check_parent(const std::string& parent, std::int64_t step, bool prunes);
   RestoreListener listener();
   States::Watch watch(const std::string& what);

@@ -107,6 +107,10 @@ Status Trainer::release(std::int64_t step) {
 Status Trainer::begin_training(std::int64_t first) {
   first_ = first;
   released_ = first - 1;
+  first_parities_.clear();
+  if (run_.workload.durable)
+    for (RankId r = world_.here().first; r < world_.here().end(); ++r)
+      first_parities_.push_back(engine().store(r)->parity());
   SLUICE_TRY(agree(world_, engine().begin(PlanKind::train)));
   training_ = true;
   previous_end_ = previous_report_ = Clock::now();
@@ -192,7 +196,10 @@ bool Trainer::saves_beside(std::int64_t step) const {
 void Trainer::begin_save(StepParams& params) {
   const auto updated = static_cast<std::int64_t>(params.update_step);
   if (updated == 0 || !saves_beside(updated)) return;
-  save_begun_ = life_.begin_save(updated, checkpoints_path(run_.config));
+  std::vector<std::uint8_t> slots(first_parities_);
+  const auto iteration = static_cast<std::uint64_t>(static_cast<std::int64_t>(params.step) - first_);
+  for (std::uint8_t& slot : slots) slot = static_cast<std::uint8_t>(1 - (slot ^ (iteration & 1)));
+  save_begun_ = life_.begin_save(updated, checkpoints_path(run_.config), slots);
   if (!save_begun_.ok()) return;
   saves_in_ = static_cast<std::int64_t>(params.step);
   params.saves = true;

@@ -134,8 +134,9 @@ class Trainer final : public StepSource {
   std::array<double, 8> targets_{};    ///< likewise, written before the step is released: tokens that count in its loss
   std::vector<std::int32_t> scratch_;  ///< planes of one row
   Clock::time_point previous_end_, previous_report_;
-  std::int64_t done_ = 0;   ///< the last step that is behind us
-  std::int64_t first_ = 1;  ///< step of iteration 0 since begin
+  std::int64_t done_ = 0;                     ///< the last step that is behind us
+  std::int64_t first_ = 1;                    ///< step of iteration 0 since begin
+  std::vector<std::uint8_t> first_parities_;  ///< which slot was current then, by rank of here, where steps are durable
   std::int64_t released_ = 0;
   std::int64_t collected_ = 0;
   bool training_ = false;  ///< the training plan is bound

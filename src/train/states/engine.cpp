@@ -245,7 +245,7 @@ Status Engine::build_executors(StepSource& source, const Options& engine_options
     parts.device_collectives = at(r).collectives.get();
     parts.source = &source;
     parts.commit_sink = engine_options.commit_sink;
-    if (w.saves) at(r).saver = std::make_unique<TileSaver>(*states_);
+    if (w.saves) at(r).saver = std::make_unique<TileSaver>(*states_, r);
     parts.save_sink = at(r).saver.get();
     parts.units = optimizer_units(w, r);
     executors.push_back(std::make_unique<Executor>(std::move(parts), options));

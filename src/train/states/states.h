@@ -67,6 +67,10 @@ class States {
   std::uint64_t checkpoint_bytes() const;  ///< of the states in those
   /// Copies what the writer's file has of a rank of here, verified as it is read. `watch` hears of bytes.
   Status copy_out(RankId rank, StateWriter& writer, const std::function<Status(std::uint64_t bytes)>& watch);
+  /// Where steps are durable and the writer's file can share blocks with the swap file of a rank of here: what it has
+  /// not been given is shared, from a physical slot that nothing writes meanwhile. Called while steps go on.
+  bool shares_slots(RankId rank, const StateWriter& writer) const;
+  Status share_slot(RankId rank, std::uint8_t physical_slot, StateWriter& writer) const;
   /// Fills the states of the ranks of here, whatever layout and formats the checkpoint has. Every block is verified
   /// before it is used. bad_request, naming tensor or block, when it is another model's, or damaged.
   Status load_checkpoint(Checkpoint& checkpoint, const QueueOptions& queue, bool with_moments, const Watch& watch);

@@ -150,6 +150,31 @@ Status States::copy_out(RankId rank, StateWriter& writer, const std::function<St
   return copied;
 }
 
+bool States::shares_slots(RankId rank, const StateWriter& writer) const {
+  if (!run_.workload.durable) return false;
+  return std::ranges::all_of(store(rank)->file().files(),
+                             [&](const IoFile& file) { return writer.shares_with(file.fd); });
+}
+
+Status States::share_slot(RankId rank, std::uint8_t physical_slot, StateWriter& writer) const {
+  const SwapStore& source = *store(rank);
+  for (std::size_t i = 0; i < writer.file().units.size(); ++i) {
+    const StoredUnit& stored = writer.file().units[i];
+    const UnitId u = unit_of(stored.name);
+    for (std::size_t s = 0; s < stored.states.size(); ++s) {
+      const std::uint64_t at = buffer(u, table(u).kept(u, stored.states[s].kind)).offset;
+      SLUICE_TRY(writer.share_rest(
+          i, s, source.sums_of_slot(at, physical_slot), [&](std::uint64_t offset_bytes, std::uint64_t bytes) {
+            std::vector<FileRange> ranges;
+            for (const SwapPiece& p : source.places_of_slot(at, physical_slot, offset_bytes, bytes))
+              ranges.push_back({source.file().files()[p.file].fd, p.offset, p.bytes});
+            return ranges;
+          }));
+    }
+  }
+  return success();
+}
+
 UnitId States::unit_of(const std::string& stored) const {
   const std::vector<UnitSpec>& units = run_.workload.model->units;
   const std::string name = stored.substr(0, stored.find(".part"));
