@@ -1,5 +1,6 @@
 // The `sluice` command. Exit status: 0 done, 1 the work failed, 2 the request was wrong.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -81,6 +82,15 @@ void fill_standard_streams() {
     if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY));
 }
 
+/// A checkpoint of many ranks has as many files, and all are read at once. The usual soft limit is for old programs that
+/// use select().
+void allow_many_files() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  static_cast<void>(setrlimit(RLIMIT_NOFILE, &files));
+}
+
 /// Token files and weights are mapped: where one is cut off meanwhile, or its drive fails, reading it raises this.
 void end_on_bad_mapping(int) {
   constexpr char text[] =
@@ -107,6 +117,7 @@ int finish_output(int status) {
 
 int main(int argc, char** argv) {
   fill_standard_streams();
+  allow_many_files();
   // Writes fail with a reason instead: a run that has states to keep does not end because nobody reads what it says.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

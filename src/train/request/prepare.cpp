@@ -716,6 +716,8 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
     run->workload.saves = false;
     found.needs = run_needs(run->workload, schedule);
     found.fits = within(found.needs, run->workload.budget_bytes);
+    if (found.fits && progress)
+      progress("the run's plan has no room for steps that save beside their work: they stop for each checkpoint");
   }
   if (!found.fits) return run;
   SLUICE_TRY(build_plans(*run));

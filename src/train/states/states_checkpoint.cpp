@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "src/train/states/state_layout.h"
 #include "src/train/states/state_pieces.h"
 #include "src/train/states/state_source.h"
 #include "src/train/states/states.h"
@@ -14,12 +15,6 @@ namespace {
 
 constexpr std::uint64_t copied_bytes = 2u << 20;  ///< at a time
 constexpr std::size_t copies_in_flight = 16;      ///< half of them are read, half are written
-
-std::vector<StateKind> kinds_of(const StoredFormats& formats) {
-  if (formats.parameters == Dtype::bf16)
-    return {StateKind::parameter, StateKind::remainder, StateKind::exp_avg, StateKind::exp_avg_sq};
-  return {StateKind::parameter, StateKind::exp_avg, StateKind::exp_avg_sq};
-}
 
 }  // namespace
 
@@ -51,7 +46,7 @@ std::vector<StoredFile> States::files() const {
       if (map.parts() > 1) unit.name += fmt::format(".part{}", map.part_of(shard));
       unit.numel = map.shard_numel(u);
       unit.pieces = shard_pieces(run_.model, w.split, map, u, shard);
-      for (const StateKind kind : kinds_of(formats())) {
+      for (const StateKind kind : state_kinds(formats(), true, true)) {
         const BufferId home = table(u).home(u, kind), kept = table(u).kept(u, kind);
         if (home == no_buffer) continue;
         const Buffer& b = buffer(u, kept == no_buffer ? home : kept);
@@ -206,7 +201,7 @@ Status States::load_checkpoint(Checkpoint& checkpoint, const QueueOptions& queue
       for (TensorPiece& piece : targets.back().pieces) piece.tensor = numbers[piece.tensor];
       all += map.shard_numel(u);
     }
-  const std::vector<StateKind> kinds = kinds_of(formats());
+  const std::vector<StateKind> kinds = state_kinds(formats(), true, true);
   all *= kinds.size();
   // Kinds of a piece one after the other: where one is made of another, that is read once.
   std::size_t target = 0, kind = 0;
