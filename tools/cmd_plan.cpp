@@ -1,4 +1,6 @@
 // sluice plan: what a run would do, without doing it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -14,6 +16,7 @@
 #include "src/train/request/advice.h"
 #include "src/train/request/arrangement.h"
 #include "src/train/request/check_request.h"
+#include "src/train/request/longest_sequence.h"
 #include "src/train/request/machine_limits.h"
 #include "src/train/request/saving.h"
 #include "tools/commands.h"
@@ -419,6 +422,38 @@ Status take_cluster(const std::string& path, const std::set<std::string>& given,
   return success();
 }
 
+/// Before lengths are tried.
+Status check_max_seq(const RunOptions& options, const std::set<std::string>& given, const RunConfig& config,
+                     bool goes_on) {
+  if (goes_on)
+    return bad_request("--max-seq is for new runs, and --run " + config.run + " holds one, whose sequences have " +
+                       std::to_string(config.sequence) + " tokens");
+  if (given.contains("--seq")) return bad_request("--max-seq looks for the longest --seq; give one of them");
+  if (options.layout == "auto")
+    return bad_request("--max-seq is of one arrangement of ranks, and --layout auto looks for some; give one of them");
+  return success();
+}
+
+Json max_seq_json(const LongestSequence& longest) {
+  return {{"tokens", longest.tokens},
+          {"refused", longest.refused > 0 ? Json(longest.refused) : Json(nullptr)},
+          {"positions", longest.positions}};
+}
+
+std::string max_seq_text(const LongestSequence& longest, ModelConfig model) {
+  std::string text = fmt::format("longest sequence: {} tokens", longest.tokens);
+  if (longest.refused > 0)
+    text += fmt::format("; {} are too many for these budgets", longest.refused);
+  else if (longest.tokens == longest.positions)
+    text += ", which is all that the model has positions for";
+  else
+    text += ", which is as far as was looked";
+  if (longest.tokens <= longest.positions) return text + "\n";
+  model.max_positions = longest.positions;
+  return text +
+         fmt::format("\nthe model has {} positions; {}\n", longest.positions, longer_positions(model, longest.tokens));
+}
+
 Status plan(RunOptions options, const std::set<std::string>& given) {
   SLUICE_TRY(check_named(options, false));
   // The run of the same arguments is kept, and may be durable.
@@ -430,6 +465,10 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   SLUICE_ASSIGN(RunConfig config, described_config(options, given, directory, false));
   const bool goes_on = directory.run().has_value();
   if (!options.cluster.empty()) SLUICE_TRY(take_cluster(options.cluster, given, goes_on, config));
+  if (options.max_seq) {
+    SLUICE_TRY(check_max_seq(options, given, config, goes_on));
+    config.sequence = shortest_sequence(config);
+  }
   const Request request{.config = config, .from_scratch = options.from_scratch, .goes_on = goes_on, .on_paper = true};
   ProgressLine line(10, !config.json);
   const Tell tell = [&](const std::string& text) { line.note(text); };
@@ -448,6 +487,12 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
     SLUICE_ASSIGN(assumed, beyond_machine(config));
   }
   if (goes_on) line.note(directory.path() + " holds a run: this is its plan");
+  std::optional<LongestSequence> longest;
+  if (options.max_seq) {
+    SLUICE_ASSIGN(longest, longest_sequence(config, [&](const std::string& text) { line.update(text); }));
+    config.sequence = longest->tokens;
+    config.beyond_positions = true;
+  }
   const std::string layouts = answer ? layouts_text(answer->layouts) : "";
   const Json layouts_told = answer ? layouts_json(answer->layouts) : Json();
   std::unique_ptr<Prepared> run = answer ? std::move(answer->layouts.found.front().run) : nullptr;
@@ -463,6 +508,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
     if (!assumed.empty()) j["assumed"] = to_json(assumed);
     if (has_other_devices(config)) j["assumed"]["cluster"] = assumed_text(*config.cluster);
     if (answer) j["layouts"] = layouts_told;
+    if (longest) j["max_seq"] = max_seq_json(*longest);
     std::printf("%s\n", j.dump().c_str());
   }
   if (!run->search.fits) return does_not_fit(*run, findings.smallest);
@@ -473,6 +519,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   print_assumed(assumed);
   if (has_other_devices(config)) std::printf("assumed, not measured: %s\n\n", assumed_text(*config.cluster).c_str());
   if (answer) std::printf("%s\nThe first of them:\n\n", layouts.c_str());
+  if (longest) std::printf("%s\n", max_seq_text(*longest, run->model.config).c_str());
   print_ranks(*run);
   print_memory(*run, findings.smallest);
   print_placement(*run);
@@ -490,6 +537,8 @@ void add_plan(CLI::App& app, Outcome& outcome) {
       "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp\n"
       "  sluice plan --run out               # of a run that is there\n"
       "  sluice plan --model llama-1b --ranks 8 --batch 64 --layout auto   # the ten quickest arrangements\n"
+      "  sluice plan --model llama-8b --max-seq --batch 1 --host-memory 64GiB --nvme /mnt/nvme   # the longest "
+      "sequences\n"
       "  sluice plan --model llama-70b --ranks 512 --batch 512 --cluster cluster.json --assume\n"
       "Every option of train is an option here, and checked as train does. Nothing is written but the\n"
       "profile, where it lacks something, and --trace.");
@@ -500,6 +549,10 @@ void add_plan(CLI::App& app, Outcome& outcome) {
                  "plan for a machine that has these budgets and drives, though this one has not; what is assumed is "
                  "said in the answer")
       ->group("Budgets");
+  command
+      ->add_flag("--max-seq", options->max_seq,
+                 "in place of --seq: look for the longest sequences that the budgets have room for, and plan those")
+      ->group("Batch");
   command
       ->add_option("--cluster", options->cluster,
                    "file that says how many ranks a machine has and how messages go between ranks, for --ranks on "

@@ -284,4 +284,16 @@ Result<ModelConfig> load_config(const std::string& model) {
   return parse_hf_config(text, path);
 }
 
+std::string longer_positions(const ModelConfig& config, std::int64_t positions) {
+  if (config.family == Family::gpt2)
+    return fmt::format("they are weights of the model: give at most {}", config.max_positions);
+  const double known = config.rope_scaling.original_max_positions;
+  const auto original = known > 0 ? static_cast<std::int64_t>(known) : config.max_positions;
+  return fmt::format(
+      "a config.json with \"max_position_embeddings\": {} and \"rope_scaling\": {{\"rope_type\": \"yarn\", \"factor\": "
+      "{}, "
+      "\"original_max_position_embeddings\": {}}} extends them",
+      positions, (positions + original - 1) / original, original);
+}
+
 }  // namespace sluice

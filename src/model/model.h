@@ -52,6 +52,9 @@ Result<ModelConfig> parse_hf_config(const std::string& json_text, const std::str
 /// --model: a preset's name, a config.json, or a directory that holds one.
 Result<ModelConfig> load_config(const std::string& model);
 
+/// What gives the model so many positions, in the words of its config.json, for people.
+std::string longer_positions(const ModelConfig& config, std::int64_t positions);
+
 /// Tensors begin at multiples of it in their unit: no block of 8-bit moments is of two.
 constexpr std::int64_t tensor_alignment_numel = moment_block_numel;
 

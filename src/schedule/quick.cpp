@@ -56,6 +56,16 @@ std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, c
   return s;
 }
 
+SearchResult result_of(const Workload& w, const QuickSchedule& found, const TierBytes& needs) {
+  return {found.schedule,
+          true,
+          found.recipe,
+          needs,
+          found.estimate.step_seconds,
+          found.estimate.bound_seconds,
+          w.inference ? 0 : byte_law_of_all(w, found.schedule).nvme_write};
+}
+
 }  // namespace
 
 double excess(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_bytes) {
@@ -106,15 +116,15 @@ SearchResult search_quickly(const Workload& w, const ScheduleWish& wish, const H
       margin *= margin_at_first * excess(needs, w.budget_bytes);
       continue;
     }
-    return {quick->schedule,
-            true,
-            quick->recipe,
-            needs,
-            quick->estimate.step_seconds,
-            quick->estimate.bound_seconds,
-            w.inference ? 0 : byte_law_of_all(w, quick->schedule).nvme_write};
+    return result_of(w, *quick, needs);
   }
-  return {};
+  // Where budgets are nearly the smallest a sample does not tell. Of a pipeline that would take minutes.
+  if (w.stages() > 1) return {};
+  const std::optional<Schedule> frugal = FrugalFamily(w, wish).fit(budgets_of(w));
+  if (!frugal) return {};
+  const Estimator estimator(w, hw, wish.pipeline);
+  const Recipe recipe{frugal->group, frugal->update_ahead, false, Saved::recompute};
+  return result_of(w, {*frugal, recipe, estimator.of_sample(estimator.sample().of(*frugal))}, run_needs(w, *frugal));
 }
 
 }  // namespace sluice

@@ -12,6 +12,18 @@ using nlohmann::json;
 
 class PlanCommand : public RunCommandTest {
  protected:
+  /// A machine of large devices, of which nothing is measured.
+  std::string with_devices(int ranks) const {
+    const json messages{
+        {"latency_seconds", 1e-5}, {"gather_bytes_per_second", 1e11}, {"reduce_bytes_per_second", 1e11}};
+    write("cluster.json", json{{"ranks_of_machine", ranks},
+                               {"device", {{"name", "H200"}}},
+                               {"host", {{"memory_bytes", 1e12}, {"cores", 64}, {"memory_bytes_per_second", 3e11}}},
+                               {"messages_inside", messages},
+                               {"messages_between", messages}}
+                              .dump());
+    return path("cluster.json") + " ";
+  }
   std::string tiny() const { return "plan --model llama-tiny --seq 32 --batch 4 "; }
 
   /// "--steps INT" of each option in a command's help: the names, and what is written behind them.
@@ -53,6 +65,56 @@ TEST_F(PlanCommand, TheCommandOfTrainIsAPlanAndLeavesNothing) {
   EXPECT_EQ(json::parse(f.out)["durable"]["on"], true);
   EXPECT_TRUE(before == everything()) << "something was touched";
   EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+/// The border is the smallest budgets': what is found fits, and the next length does not.
+TEST_F(PlanCommand, FindsTheLongestSequences) {
+  write("long.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 1048576})");
+  for (const int ranks : {1, 8}) {
+    SCOPED_TRACE(ranks);
+    const std::string shape = ranks == 1 ? "--batch 2 " : "--batch 8 --ranks 8 --tp 2 --cp 2 ";
+    const std::string rest =
+        shape + "--device-memory 96MiB --host-memory 1GiB --run none --cluster " + with_devices(ranks);
+    const Finished f = sluice("plan --model " + path("long.json") + " --max-seq --json " + rest);
+    ASSERT_EQ(f.status, 0) << f.err;
+    const json found = json::parse(f.out)["max_seq"];
+    const auto plan_of = [&](const char* key) {
+      return sluice("plan --model " + path("long.json") + " --seq " + found[key].dump() + " " + rest);
+    };
+    EXPECT_EQ(plan_of("tokens").status, 0);
+    const Finished refused = plan_of("refused");
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_NE(refused.err.find("does not fit"), std::string::npos) << refused.err;
+  }
+  const std::string tiny = "plan --model llama-tiny --max-seq --cluster " + with_devices(1);
+  expect_refused(tiny + "--device-memory 1MiB --host-memory 1MiB --run none", "no budget of these has room");
+  expect_refused(tiny + "--seq 32", "--max-seq looks for the longest --seq");
+  expect_refused(tiny + "--ranks 2 --layout auto", "give one of them");
+}
+
+/// Rotary positions can be extended, and how is said; learned ones end there.
+TEST_F(PlanCommand, SequencesBeyondTheModelsPositions) {
+  const std::string room =
+      " --batch 1 --device-memory 192MiB --host-memory 1GiB --run none --cluster " + with_devices(1);
+  const Finished found = sluice("plan --model llama-tiny --max-seq" + room);
+  ASSERT_EQ(found.status, 0) << found.err;
+  const std::regex hint(R"re("max_position_embeddings": (\d+) and ("rope_scaling": \{[^}]*\}))re");
+  std::smatch said;
+  ASSERT_TRUE(std::regex_search(found.out, said, hint)) << found.out;
+  const Finished refused = sluice("plan --model llama-tiny --seq 4096" + room);
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("extends them"), std::string::npos) << refused.err;
+  // What it says is a configuration that is taken.
+  write("config.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": )" +
+                           said[1].str() + ", " + said[2].str() + "}");
+  EXPECT_EQ(sluice("plan --model " + path("config.json") + " --seq " + said[1].str() + room).status, 0);
+  write("learned.json",
+        R"({"model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64})");
+  const Finished learned = sluice("plan --model " + path("learned.json") + " --max-seq --json" + room);
+  ASSERT_EQ(learned.status, 0) << learned.err;
+  EXPECT_EQ(json::parse(learned.out)["max_seq"], (json{{"tokens", 64}, {"refused", nullptr}, {"positions", 64}}));
 }
 
 TEST_F(PlanCommand, DataThatIsGivenIsLookedAt) {

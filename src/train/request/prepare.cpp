@@ -247,11 +247,14 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   SLUICE_TRY(validate(config, purpose));
   auto run = std::make_unique<Prepared>();
   run->config = config;
-  SLUICE_ASSIGN(const ModelConfig model_config, load_config(config.model));
+  SLUICE_ASSIGN(ModelConfig model_config, load_config(config.model));
+  if (config.beyond_positions && model_config.family != Family::gpt2)
+    model_config.max_positions = std::max(model_config.max_positions, config.sequence);
   run->model = build_model(model_config);
   if (config.sequence > model_config.max_positions)
     return bad_request("--seq " + std::to_string(config.sequence) + " is longer than the " +
-                       std::to_string(model_config.max_positions) + " positions of " + config.model);
+                       std::to_string(model_config.max_positions) + " positions of " + config.model + "; " +
+                       longer_positions(model_config, config.sequence));
   Workload& w = run->workload;
   w.model = &run->model;
   w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence / config.context, config.context,

@@ -109,6 +109,7 @@ struct RunConfig {
   bool devices_apart = false;  ///< of those, each is shown GPUs of its own
   bool json = false;
   std::shared_ptr<const Cluster> cluster;  ///< of machines to plan for; none: this one
+  bool beyond_positions = false;  ///< plan for longer sequences than a model with rotary positions is made for
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
 
