@@ -342,12 +342,22 @@ constexpr bool is_sum(const Op& op) {
          (op.kind == OpKind::reduce_scatter || (op.kind == OpKind::all_to_all && op.sums == RankSums::int4));
 }
 
+/// What is known of an arena's packing. limited: the effort or its limit ended before it came within 1.02 of the bound.
+enum class PackState : std::uint8_t {
+  at_bound,  ///< as small as the most bytes alive
+  within,    ///< at most 1.02 of them
+  minimal,   ///< proven: no packing is smaller
+  limited,
+};
+constexpr std::array<const char*, 4> pack_state_names{"at bound", "within", "minimal", "limit reached"};
+
 /// Sizes are set by pack.
 struct Arena {
   Tier tier;
   std::uint64_t budget_bytes = 0;
   std::uint64_t arena_bytes = 0;     ///< highest end of any buffer
   std::uint64_t max_live_bytes = 0;  ///< the lower bound: most bytes alive at one point of program order
+  PackState packing = PackState::at_bound;
 };
 
 /// What plan kinds have in common is their contract: `train` expects and leaves state with its pending updates

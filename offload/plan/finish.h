@@ -30,14 +30,15 @@
 
 namespace sluice {
 
-/// sketch: the first greedy order alone, for who simulates many plans; quick: greedy orders only; full: also a search
-/// (up to about half a second per arena) where they leave an arena above 1.02 x its lower bound (max_live_bytes). More
-/// effort never packs larger.
+/// sketch: the first greedy order alone, for who simulates many plans; quick: greedy orders only; full: also the
+/// complete search (up to about half a second per arena) where they leave an arena above 1.02 x its lower bound
+/// (max_live_bytes). More effort never packs larger.
 enum class PackEffort : std::uint8_t { sketch, quick, full };
 
 /// Give every buffer an offset and every arena its sizes; arenas that the plan lacks are added without a budget.
 /// Persistent buffers first, in order; transients above them by their life in program order (first to last access):
 /// size-descending best fit, `lasting` ones before `brief` ones so that they lie low, then other orders and the search.
+/// Arena::packing says how that ended.
 /// Deterministic. Budgets are not looked at here. A transient that no op touches is a builder's bug and stops the
 /// program.
 void pack(StepPlan& plan, PackEffort effort = PackEffort::full);

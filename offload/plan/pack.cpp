@@ -23,6 +23,10 @@ void pack_arena(std::vector<Buffer>& buffers, Arena& arena, const std::vector<Bu
       continue;
     }
     SLUICE_CHECK(lives.first[id] != no_op, "no op touches transient buffer %u %s", id, b.name.c_str());
+    if (footprint_bytes(b) == 0) {
+      b.offset = 0;
+      continue;
+    }
     transients.push_back(id);
     pieces.push_back({lives.first[id], lives.last[id], footprint_bytes(b), b.life == Life::lasting});
   }
@@ -32,6 +36,7 @@ void pack_arena(std::vector<Buffer>& buffers, Arena& arena, const std::vector<Bu
   for (std::size_t i = 0; i < transients.size(); ++i)
     buffers[transients[i]].offset = persistent_bytes + placement.offsets[i];
   arena.arena_bytes = persistent_bytes + placement.height;
+  arena.packing = placement.state;
 }
 
 }  // namespace

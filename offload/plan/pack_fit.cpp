@@ -96,31 +96,28 @@ void Fitter::insert(std::uint32_t piece) {
     tree_[node] = std::max(tree_[node], end);
 }
 
-std::uint64_t Fitter::offset_for(const Turn& turn, std::uint64_t ceiling) {
+std::uint64_t Fitter::offset_for(const Turn& turn) {
   const std::uint64_t bytes = pieces_[turn.piece].bytes;
   std::uint64_t top = 0, best_gap = ~0ull, best = 0;
-  const auto offer = [&](std::uint64_t end) {
-    if (end < top || end - top < bytes) return;
-    const std::uint64_t gap = end - top;
-    if (turn.fit == Fit::highest || gap < best_gap) best = turn.fit == Fit::highest ? end - bytes : top;
-    best_gap = turn.fit == Fit::lowest ? 0 : std::min(best_gap, gap);
-  };
   each_neighbour(turn.piece, [&](std::uint32_t other) {
-    if (placement_.offsets[other] > top) offer(placement_.offsets[other]);
-    top = std::max(top, placement_.offsets[other] + pieces_[other].bytes);
+    const std::uint64_t end = placement_.offsets[other];
+    if (end > top && end - top >= bytes && end - top < best_gap) {
+      best = top;
+      best_gap = turn.fit == Fit::lowest ? 0 : end - top;
+    }
+    top = std::max(top, end + pieces_[other].bytes);
   });
-  if (turn.fit == Fit::highest) offer(ceiling);
   return best_gap == ~0ull ? top : best;
 }
 
-Placement Fitter::place(std::span<const Turn> turns, std::uint64_t ceiling) {
+Placement Fitter::place(std::span<const Turn> turns) {
   tree_.assign(std::size_t{2} * leaves_, 0);
   by_offset_.clear();
   long_by_offset_.clear();
   unsettled_.clear();
-  placement_ = {std::vector<std::uint64_t>(pieces_.size()), 0};
+  placement_ = {std::vector<std::uint64_t>(pieces_.size()), 0, PackState::limited};
   for (const Turn& turn : turns) {
-    const std::uint64_t offset = offset_for(turn, ceiling);
+    const std::uint64_t offset = offset_for(turn);
     placement_.offsets[turn.piece] = offset;
     placement_.height = std::max(placement_.height, offset + pieces_[turn.piece].bytes);
     insert(turn.piece);

@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "offload/plan/finish.h"
+#include "sluice/plan.h"
 
 namespace sluice::planning {
+
+struct SearchLimit;  // pack_complete.h
 
 /// A transient buffer to place: alive in program order from op `first` to op `last`, both included.
 struct Piece {
@@ -19,11 +22,11 @@ struct Piece {
 struct Placement {
   std::vector<std::uint64_t> offsets;  ///< per piece, from 0
   std::uint64_t height = 0;            ///< highest end
+  PackState state = PackState::limited;
 };
 
-/// Where a piece goes among the gaps that it fits during its life. `highest` ends at the upper border of its gap,
-/// counting the space below a given ceiling as one. A piece that fits nowhere goes on top.
-enum class Fit : std::uint8_t { smallest, lowest, highest };
+/// Where a piece goes among the gaps that it fits during its life. A piece that fits nowhere goes on top.
+enum class Fit : std::uint8_t { smallest, lowest };
 
 /// One piece's turn.
 struct Turn {
@@ -35,7 +38,7 @@ struct Turn {
 class Fitter {
  public:
   explicit Fitter(std::span<const Piece> pieces);
-  Placement place(std::span<const Turn> turns, std::uint64_t ceiling);
+  Placement place(std::span<const Turn> turns);
   bool meets(std::uint32_t a, std::uint32_t b) const {
     return pieces_[a].first <= pieces_[b].last && pieces_[b].first <= pieces_[a].last;
   }
@@ -43,7 +46,7 @@ class Fitter {
   std::uint64_t work() const { return work_; }
 
  private:
-  std::uint64_t offset_for(const Turn& turn, std::uint64_t ceiling);
+  std::uint64_t offset_for(const Turn& turn);
   bool neighbours(std::uint32_t piece);
   template <class Consider>
   void each_neighbour(std::uint32_t piece, Consider consider);
@@ -67,8 +70,18 @@ class Fitter {
 /// Most bytes alive at any one op: no placement is lower.
 std::uint64_t max_live_bytes(std::span<const Piece> pieces);
 
-/// The first that is not above good_height, or the lowest, of several greedy orders and of a bounded search, as far as
-/// the effort goes.
+/// What a height is known to be by itself.
+PackState state_of(std::uint64_t height, std::uint64_t bound, std::uint64_t good_height);
+
+/// The first that is not above good_height, or else the lowest, of several greedy orders.
+Placement place_greedily(std::span<const Piece> pieces, std::uint64_t good_height, bool first_order_only);
+
+/// A lower placement than `best`, by the complete search (pack_complete.h): one that is not above good_height, or the
+/// lowest that heights tried one after the other lead to within the limit. No piece may be without bytes.
+Placement search_lower(std::span<const Piece> pieces, std::uint64_t good_height, const SearchLimit& limit,
+                       Placement best);
+
+/// Greedy orders and then the search, within a fixed amount of work, as far as the effort goes.
 Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height, PackEffort effort);
 
 }  // namespace sluice::planning

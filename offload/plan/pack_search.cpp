@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <bit>
 #include <functional>
-#include <numeric>
+#include <utility>
 
+#include "offload/plan/pack_complete.h"
 #include "offload/plan/pack_fit.h"
-#include "sluice/plan.h"
 
 namespace sluice::planning {
 namespace {
@@ -12,8 +11,8 @@ namespace {
 using Turns = std::vector<Turn>;
 using Key = std::function<std::pair<double, double>(const Piece&)>;
 
-constexpr std::uint64_t work_limit = 200'000'000;  // about half a second
-constexpr int climb_rounds = 1000;
+constexpr std::uint64_t greedy_work = 200'000'000;  // about half a second
+constexpr std::uint64_t search_work = 80'000'000;   // the same
 
 /// Pieces by falling key; equal keys by start of life, then index.
 Turns order_by(std::span<const Piece> pieces, Fit fit, const Key& key) {
@@ -48,142 +47,72 @@ std::vector<Turns> greedy_turns(std::span<const Piece> pieces) {
   };
 }
 
-/// Plans repeat themselves, so pieces come in kinds: one size, about one length of life. Buffers that take turns, as
-/// parameters fetched ahead do, pack well when the pieces of a kind alternate between the lower and the upper end in
-/// order of time and the kinds are placed from the outside inwards: what is free then stays in one piece in the middle,
-/// where those that live for one op go last. Which kind lies outside which is found by hill climbing over the excess
-/// above the target.
-class KindSearch {
- public:
-  KindSearch(std::span<const Piece> pieces, Fitter& fitter, std::uint64_t target)
-      : pieces_(pieces), fitter_(fitter), target_(target) {
-    const auto length = [](const Piece& p) { return std::bit_width(p.last - p.first); };
-    const Turns turns = order_by(pieces, Fit::lowest, [&](const Piece& p) {
-      return std::pair(static_cast<double>(length(p)), static_cast<double>(p.bytes));
-    });
-    for (std::size_t i = 0; i < turns.size(); ++i) {
-      const Piece& p = pieces[turns[i].piece];
-      if (i == 0 || p.bytes != pieces[turns[i - 1].piece].bytes || length(p) != length(pieces[turns[i - 1].piece]))
-        kinds_.push_back({{}, p.first == p.last ? Ends::low : Ends::low_first});
-      kinds_.back().members.push_back(turns[i].piece);
-    }
-  }
+std::uint64_t height_of(std::span<const Piece> pieces, std::span<const std::uint64_t> offsets) {
+  std::uint64_t height = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) height = std::max(height, offsets[i] + pieces[i].bytes);
+  return height;
+}
 
-  void run(Placement& best) {
-    const std::vector<Kind> given = kinds_;
-    climb(best);
-    kinds_ = given;
-    climb(best);
-    arrange();
-    climb(best);
-  }
-
- private:
-  enum class Ends : std::uint8_t { low, high, low_first, high_first };
-  struct Kind {
-    std::vector<std::uint32_t> members;  ///< in order of time
-    Ends ends = Ends::low_first;
-  };
-
-  void climb(Placement& best) {
-    std::uint64_t least = ~0ull;
-    std::vector<Kind> kept = kinds_;
-    for (int round = 0; round < climb_rounds && fitter_.work() < work_limit && best.height > target_; ++round) {
-      if (round > 0) change();
-      Placement now = fitter_.place(turns(), target_);
-      const std::uint64_t excess = excess_of(now);
-      if (now.height < best.height) best = std::move(now);
-      if (excess <= least) {
-        least = excess;
-        kept = kinds_;
-      } else {
-        kinds_ = kept;
-      }
-    }
-  }
-
-  /// The second guess. Outermost, at one end each, what never meets its own kind; then those that take turns, the
-  /// largest first; last what lives for one op.
-  void arrange() {
-    const auto rank = [this](const Kind& k) {
-      const Piece& p = pieces_[k.members.front()];
-      if (p.first == p.last) return std::pair(2, 0.0);
-      for (std::size_t i = 1; i < k.members.size(); ++i)
-        if (fitter_.meets(k.members[i - 1], k.members[i])) return std::pair(1, -static_cast<double>(p.bytes));
-      return std::pair(0, -static_cast<double>(p.last - p.first));
-    };
-    std::stable_sort(kinds_.begin(), kinds_.end(), [&](const Kind& a, const Kind& b) { return rank(a) < rank(b); });
-    bool high = false;
-    for (Kind& k : kinds_) {
-      const int group = rank(k).first;
-      k.ends = group == 1 ? Ends::low_first : high && group == 0 ? Ends::high : Ends::low;
-      high = !high;
-    }
-  }
-
-  /// One kind gets another turn or other ends, sometimes several.
-  void change() {
-    do {
-      const std::size_t from = random() % kinds_.size(), to = random() % kinds_.size();
-      if (random() % 2 == 0) {
-        kinds_[from].ends = static_cast<Ends>(random() % 4);
-        continue;
-      }
-      Kind moved = std::move(kinds_[from]);
-      kinds_.erase(kinds_.begin() + static_cast<std::ptrdiff_t>(from));
-      kinds_.insert(kinds_.begin() + static_cast<std::ptrdiff_t>(to), std::move(moved));
-    } while (random() % 3 == 0);
-  }
-
-  Turns turns() const {
-    Turns turns;
-    for (const Kind& k : kinds_) {
-      const bool alternates = k.ends == Ends::low_first || k.ends == Ends::high_first;
-      bool high = k.ends == Ends::high || k.ends == Ends::high_first;
-      for (const std::uint32_t piece : k.members) {
-        turns.push_back({piece, high ? Fit::highest : Fit::lowest});
-        high ^= alternates;
-      }
-    }
-    return turns;
-  }
-
-  std::uint64_t excess_of(const Placement& p) const {
-    std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      const std::uint64_t end = p.offsets[i] + pieces_[i].bytes;
-      if (end > target_) sum += end - target_;
-    }
-    return sum;
-  }
-
-  std::uint64_t random() {
-    seed_ ^= seed_ << 13, seed_ ^= seed_ >> 7, seed_ ^= seed_ << 17;
-    return seed_ >> 11;
-  }
-
-  std::span<const Piece> pieces_;
-  Fitter& fitter_;
-  std::uint64_t target_;
-  std::vector<Kind> kinds_;
-  std::uint64_t seed_ = 0x9E3779B97F4A7C15ull;
+/// Where the heights between `open` and the best are known, as far as they are.
+struct Heights {
+  std::uint64_t open;   ///< none is below this one
+  std::uint64_t tried;  ///< nor was one found below this one
 };
+
+/// One search at `height`; a placement that it finds replaces the best.
+void try_height(std::span<const Piece> pieces, const Sections& sections, std::uint64_t height, SearchLimit limit,
+                std::uint64_t& work_left, Heights& heights, Placement& best) {
+  SearchEnd end = search_below(sections, height, limit);
+  work_left -= std::min(work_left, end.work);
+  if (end.kind == SearchEnd::Kind::found) {
+    const std::uint64_t found = height_of(pieces, end.offsets);
+    best = {std::move(end.offsets), found};
+    return;
+  }
+  heights.tried = height + sections.unit_bytes;
+  if (end.kind == SearchEnd::Kind::impossible) heights.open = heights.tried;
+}
 
 }  // namespace
 
-Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height, PackEffort effort) {
-  const std::uint64_t target = good_height / buffer_alignment_bytes * buffer_alignment_bytes;
+Placement place_greedily(std::span<const Piece> pieces, std::uint64_t good_height, bool first_order_only) {
   Fitter fitter(pieces);
   Placement best;
-  bool first = true;
+  bool is_first = true;
   for (const Turns& turns : greedy_turns(pieces)) {
-    Placement placement = fitter.place(turns, target);
-    if (first || placement.height < best.height) best = std::move(placement);
-    first = false;
-    if (best.height <= target || fitter.work() > work_limit || effort == PackEffort::sketch) return best;
+    Placement placement = fitter.place(turns);
+    if (is_first || placement.height < best.height) best = std::move(placement);
+    is_first = false;
+    if (best.height <= good_height || fitter.work() > greedy_work || first_order_only) break;
   }
-  if (effort == PackEffort::full) KindSearch(pieces, fitter, target).run(best);
+  best.state = state_of(best.height, max_live_bytes(pieces), good_height);
   return best;
+}
+
+Placement search_lower(std::span<const Piece> pieces, std::uint64_t good_height, const SearchLimit& limit,
+                       Placement best) {
+  const Sections sections = sections_of(pieces);
+  const std::uint64_t bound = max_live_bytes(pieces), unit = sections.unit_bytes;
+  Heights heights{bound, bound};
+  std::uint64_t work_left = limit.work, height = std::max(bound, good_height / unit * unit);
+  while (best.height > std::max(good_height, heights.tried) && work_left > 0 && !(limit.is_over && limit.is_over())) {
+    // Most of what is left, and of the time as much as it takes.
+    try_height(pieces, sections, height, {work_left - work_left / 4, limit.is_over}, work_left, heights, best);
+    height = heights.tried + (best.height - std::min(best.height, heights.tried)) / unit / 2 * unit;
+  }
+  best.state = state_of(best.height, bound, good_height);
+  if (best.state != PackState::at_bound && heights.open >= best.height) best.state = PackState::minimal;
+  return best;
+}
+
+PackState state_of(std::uint64_t height, std::uint64_t bound, std::uint64_t good_height) {
+  return height <= bound ? PackState::at_bound : height <= good_height ? PackState::within : PackState::limited;
+}
+
+Placement place_pieces(std::span<const Piece> pieces, std::uint64_t good_height, PackEffort effort) {
+  Placement best = place_greedily(pieces, good_height, effort == PackEffort::sketch);
+  if (best.height <= good_height || effort != PackEffort::full) return best;
+  return search_lower(pieces, good_height, {search_work, nullptr}, std::move(best));
 }
 
 }  // namespace sluice::planning
