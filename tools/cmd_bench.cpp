@@ -231,6 +231,7 @@ void add_bench(CLI::App& app, Outcome& outcome) {
   add_bench_collective(*bench, outcome);
   add_bench_device(*bench, outcome);
   add_bench_io(*bench, outcome);
+  add_bench_pack(*bench, outcome);
 }
 
 }  // namespace sluice::tools

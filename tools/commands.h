@@ -44,6 +44,7 @@ void add_data(CLI::App& app, Outcome& outcome);
 void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_bench(CLI::App& app, Outcome& outcome);
 void add_bench_io(CLI::App& bench, Outcome& outcome);
+void add_bench_pack(CLI::App& bench, Outcome& outcome);
 void add_bench_adamw(CLI::App& bench, Outcome& outcome);
 void add_bench_copy(CLI::App& bench, Outcome& outcome);
 void add_bench_collective(CLI::App& bench, Outcome& outcome);

@@ -361,10 +361,15 @@ SearchEnd search_below(const Sections& sections, std::uint64_t height_bytes, con
   const std::uint64_t capacity = height_bytes / sections.unit_bytes;
   if (*std::max_element(sections.units.begin(), sections.units.end()) > capacity)
     return {SearchEnd::Kind::impossible, {}, 0};
-  if (sections.spans.size() > most_searched_pieces) return {SearchEnd::Kind::limit, {}, 0};
+  SLUICE_CHECK(sections.spans.size() <= most_searched_pieces, "%zu pieces", sections.spans.size());
   SLUICE_CHECK(capacity < std::uint64_t{1} << 62, "a height of %llu units", static_cast<unsigned long long>(capacity));
   if (capacity < std::uint64_t{1} << 30) return Search<std::uint32_t>(sections, capacity, limit).run();
   return Search<std::uint64_t>(sections, capacity, limit).run();
+}
+
+SearchEnd search_pieces(std::span<const Piece> pieces, std::uint64_t height_bytes, const SearchLimit& limit) {
+  if (pieces.size() <= most_searched_pieces) return search_below(sections_of(pieces), height_bytes, limit);
+  return {max_live_bytes(pieces) > height_bytes ? SearchEnd::Kind::impossible : SearchEnd::Kind::limit, {}, 0};
 }
 
 }  // namespace sluice::planning

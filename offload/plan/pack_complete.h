@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "offload/plan/pack_sections.h"
@@ -37,5 +38,9 @@ constexpr std::size_t most_searched_pieces = 4096;
 /// are remembered. Of identical pieces the first is the lowest. Restarts take turns with several orders and ways to
 /// choose the next piece.
 SearchEnd search_below(const Sections& sections, std::uint64_t height_bytes, const SearchLimit& limit);
+
+/// The same for pieces, of which there may be any number: of more than most_searched_pieces only that they can not fit
+/// is known, or nothing (limit).
+SearchEnd search_pieces(std::span<const Piece> pieces, std::uint64_t height_bytes, const SearchLimit& limit);
 
 }  // namespace sluice::planning

@@ -67,6 +67,9 @@ class Fitter {
   std::uint64_t work_ = 0;
 };
 
+/// Highest end of any piece.
+std::uint64_t height_of(std::span<const Piece> pieces, std::span<const std::uint64_t> offsets);
+
 /// Most bytes alive at any one op: no placement is lower.
 std::uint64_t max_live_bytes(std::span<const Piece> pieces);
 

@@ -47,12 +47,6 @@ std::vector<Turns> greedy_turns(std::span<const Piece> pieces) {
   };
 }
 
-std::uint64_t height_of(std::span<const Piece> pieces, std::span<const std::uint64_t> offsets) {
-  std::uint64_t height = 0;
-  for (std::size_t i = 0; i < pieces.size(); ++i) height = std::max(height, offsets[i] + pieces[i].bytes);
-  return height;
-}
-
 /// Where the heights between `open` and the best are known, as far as they are.
 struct Heights {
   std::uint64_t open;   ///< none is below this one
@@ -75,6 +69,12 @@ void try_height(std::span<const Piece> pieces, const Sections& sections, std::ui
 
 }  // namespace
 
+std::uint64_t height_of(std::span<const Piece> pieces, std::span<const std::uint64_t> offsets) {
+  std::uint64_t height = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) height = std::max(height, offsets[i] + pieces[i].bytes);
+  return height;
+}
+
 Placement place_greedily(std::span<const Piece> pieces, std::uint64_t good_height, bool first_order_only) {
   Fitter fitter(pieces);
   Placement best;
@@ -91,8 +91,10 @@ Placement place_greedily(std::span<const Piece> pieces, std::uint64_t good_heigh
 
 Placement search_lower(std::span<const Piece> pieces, std::uint64_t good_height, const SearchLimit& limit,
                        Placement best) {
+  const std::uint64_t bound = max_live_bytes(pieces);
+  if (best.height <= good_height || pieces.size() > most_searched_pieces) return best;
   const Sections sections = sections_of(pieces);
-  const std::uint64_t bound = max_live_bytes(pieces), unit = sections.unit_bytes;
+  const std::uint64_t unit = sections.unit_bytes;
   Heights heights{bound, bound};
   std::uint64_t work_left = limit.work, height = std::max(bound, good_height / unit * unit);
   while (best.height > std::max(good_height, heights.tried) && work_left > 0 && !(limit.is_over && limit.is_over())) {

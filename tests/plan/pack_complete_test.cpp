@@ -161,8 +161,8 @@ TEST(PackComplete, SaysThatALimitEndedIt) {
 TEST(PackComplete, MorePiecesThanItTakesAreLeftToGreedyOrders) {
   std::vector<Piece> pieces;
   for (std::uint32_t i = 0; i <= most_searched_pieces; ++i) pieces.push_back({i, i + 1, 1 + i % 3, false});
-  EXPECT_EQ(search_below(sections_of(pieces), 1 << 20, ample).kind, SearchEnd::Kind::limit);
-  EXPECT_EQ(search_below(sections_of(pieces), 1, ample).kind, SearchEnd::Kind::impossible);
+  EXPECT_EQ(search_pieces(pieces, 1 << 20, ample).kind, SearchEnd::Kind::limit);
+  EXPECT_EQ(search_pieces(pieces, 1, ample).kind, SearchEnd::Kind::impossible);
 }
 
 TEST(PackComplete, SectionsHaveAllThatIsEverAlive) {
