@@ -40,7 +40,10 @@ Json arena_json(const Prepared& run, Tier tier) {
     reserved = tier == Tier::device ? std::max(reserved, bytes) : reserved + bytes * run.ranks_here(s);
   }
   const Arena arena = run.arena_of_machine(tier);
-  return {{"arena_bytes", arena.arena_bytes}, {"max_live_bytes", arena.max_live_bytes}, {"reserved_bytes", reserved}};
+  return {{"arena_bytes", arena.arena_bytes},
+          {"max_live_bytes", arena.max_live_bytes},
+          {"packing", pack_state_names[static_cast<std::size_t>(arena.packing)]},
+          {"reserved_bytes", reserved}};
 }
 
 /// Null where no amount does.
@@ -318,7 +321,13 @@ void print_memory(const Prepared& run, const SmallestBudgets& smallest) {
   row(Tier::device, smallest.least.device, smallest.corner.device);
   row(Tier::host, smallest.least.host, smallest.corner.host);
   row(Tier::nvme, smallest.least.nvme, smallest.corner.nvme);
-  std::printf("%s\n", table.text().c_str());
+  std::printf("%s", table.text().c_str());
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme})
+    if (run.arena_of_machine(tier).packing == PackState::limited)
+      std::printf(
+          "the search for a tighter packing of the %s arena ended at its limit: a smaller one may be possible\n",
+          tier_names[static_cast<std::size_t>(tier)]);
+  std::printf("\n");
 }
 
 void print_placement(const Prepared& run) {

@@ -342,12 +342,12 @@ constexpr bool is_sum(const Op& op) {
          (op.kind == OpKind::reduce_scatter || (op.kind == OpKind::all_to_all && op.sums == RankSums::int4));
 }
 
-/// What is known of an arena's packing. limited: the effort or its limit ended before it came within 1.02 of the bound.
+/// What is known of an arena's packing, the best first.
 enum class PackState : std::uint8_t {
   at_bound,  ///< as small as the most bytes alive
   within,    ///< at most 1.02 of them
   minimal,   ///< proven: no packing is smaller
-  limited,
+  limited,   ///< the effort, or the limit of its search, ended above 1.02 of them
 };
 constexpr std::array<const char*, 4> pack_state_names{"at bound", "within", "minimal", "limit reached"};
 

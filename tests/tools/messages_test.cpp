@@ -155,6 +155,9 @@ TEST_F(Messages, NameOnlyOptionsThatTheCommandHas) {
   expect_only_own_options("bench copy", "--node 99");
   expect_only_own_options("bench copy", "--size 1");
   expect_only_own_options("bench adamw", "--numel 1000000000000");
+  for (const std::string& wrong : {path("text"), path("missing"), path("nothing"), path("text") + " --capacity 0",
+                                   path("text") + " " + path("text") + " --output " + path("o.csv")})
+    expect_only_own_options("bench pack", wrong);
   EXPECT_FALSE(std::filesystem::exists(path("o.tokens")));
   EXPECT_FALSE(std::filesystem::exists(path("to")));
 }

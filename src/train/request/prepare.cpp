@@ -539,7 +539,7 @@ std::uint64_t Prepared::ranks_here(RankId stage) const {
 }
 
 Arena Prepared::arena_of_machine(Tier tier) const {
-  Arena all{tier, 0, 0, 0};
+  Arena all{tier};
   for (RankId r = 0; r < ranks_of_machine(config); ++r) {
     const Arena& rank = *stage_of_rank(r).main.arena(tier);
     if (tier == Tier::device) {
@@ -549,6 +549,7 @@ Arena Prepared::arena_of_machine(Tier tier) const {
     all.budget_bytes += rank.budget_bytes > 1 ? rank.budget_bytes : 0;
     all.arena_bytes += rank.arena_bytes;
     all.max_live_bytes += rank.max_live_bytes;
+    all.packing = std::max(all.packing, rank.packing);
   }
   return all;
 }
