@@ -33,7 +33,8 @@ constexpr auto examples =
     "'at bound', 'minimal' (proven: there is no lower packing), 'limit reached' (there may be one), and with "
     "--capacity "
     "'fits'\n"
-    "or 'impossible' (proven). Without --time-limit the search ends after a fixed number of steps, about ten seconds:\n"
+    "or 'impossible' (proven). Without --time-limit the search ends after a fixed number of steps, of at most about "
+    "ten seconds:\n"
     "the same file is packed alike on every machine. Exit status 1: --capacity was not reached.\n\n"
     "JSON: results, each with file, buffers, bound_bytes, height_bytes, ratio, state, seconds.";
 

@@ -12,7 +12,8 @@ using Turns = std::vector<Turn>;
 using Key = std::function<std::pair<double, double>(const Piece&)>;
 
 constexpr std::uint64_t greedy_work = 200'000'000;  // about half a second
-constexpr std::uint64_t search_work = 80'000'000;   // the same
+constexpr std::uint64_t first_work = 50'000'000;    // at the first heights
+constexpr std::uint64_t search_work = 60'000'000;   // a third to half a second
 
 /// Pieces by falling key; equal keys by start of life, then index.
 Turns order_by(std::span<const Piece> pieces, Fit fit, const Key& key) {
@@ -96,11 +97,19 @@ Placement search_lower(std::span<const Piece> pieces, std::uint64_t good_height,
   const Sections sections = sections_of(pieces);
   const std::uint64_t unit = sections.unit_bytes;
   Heights heights{bound, bound};
-  std::uint64_t work_left = limit.work, height = std::max(bound, good_height / unit * unit);
-  while (best.height > std::max(good_height, heights.tried) && work_left > 0 && !(limit.is_over && limit.is_over())) {
-    // Most of what is left, and of the time as much as it takes.
-    try_height(pieces, sections, height, {work_left - work_left / 4, limit.is_over}, work_left, heights, best);
-    height = heights.tried + (best.height - std::min(best.height, heights.tried)) / unit / 2 * unit;
+  std::uint64_t work_left = limit.work;
+  const auto is_done = [&] {
+    return best.height <= std::max(good_height, heights.open) || work_left == 0 || (limit.is_over && limit.is_over());
+  };
+  // From the good height on, halving what is between one that was missed and the best; then again with more for each.
+  for (std::uint64_t work = first_work; !is_done(); work *= 4) {
+    heights.tried = heights.open;
+    std::uint64_t height = std::max(heights.open, good_height / unit * unit);
+    for (std::uint64_t most = work; best.height > heights.tried && !is_done();
+         most = std::min(work, work_left / 2 + 1)) {
+      try_height(pieces, sections, height, {std::min(most, work_left), limit.is_over}, work_left, heights, best);
+      height = heights.tried + (best.height - std::min(best.height, heights.tried)) / unit / 2 * unit;
+    }
   }
   best.state = state_of(best.height, bound, good_height);
   if (best.state != PackState::at_bound && heights.open >= best.height) best.state = PackState::minimal;
