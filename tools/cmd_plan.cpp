@@ -18,10 +18,13 @@
 #include "src/train/request/check_request.h"
 #include "src/train/request/longest_sequence.h"
 #include "src/train/request/machine_limits.h"
+#include "src/train/request/run_config_json.h"
 #include "src/train/request/saving.h"
+#include "src/train/request/step_json.h"
 #include "tools/commands.h"
 #include "tools/described_run.h"
 #include "tools/layout.h"
+#include "tools/plan_file.h"
 #include "tools/run_home.h"
 #include "tools/saving_report.h"
 #include "tools/terminal.h"
@@ -78,13 +81,15 @@ Findings find_out(const Prepared& run) {
 }
 
 Json to_json(const Prepared& run, const Findings& findings) {
-  Json j;
+  Json j{{"format", plan_format}, {"version", plan_version}};
+  j["model"] = run.config.model;
   j["fits"] = run.search.fits;
   j["parameters"] = run.model.parameters;
   const SmallestBudgets& smallest = findings.smallest;
   j["init"] = run.config.init.empty() ? Json() : Json(run.config.init);
   if (!run.search.fits) {
     add_smallest(j, smallest);
+    j["settings"] = to_json(run.config);
     return j;
   }
   j["device"] = arena_json(run, Tier::device);
@@ -146,6 +151,9 @@ Json to_json(const Prepared& run, const Findings& findings) {
   char hash[32];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(plan_hash(run.main())));
   j["plan_hash"] = hash;
+  j["settings"] = to_json(run.config);
+  j["machine"] = machine_json(run);
+  j["step"] = step_json(run);
   return j;
 }
 

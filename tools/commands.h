@@ -40,6 +40,7 @@ void add_train(CLI::App& app, Outcome& outcome);
 void add_plan(CLI::App& app, Outcome& outcome);
 void add_generate(CLI::App& app, Outcome& outcome);
 void add_eval(CLI::App& app, Outcome& outcome);
+void add_report(CLI::App& app, Outcome& outcome);
 void add_data(CLI::App& app, Outcome& outcome);
 void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_bench(CLI::App& app, Outcome& outcome);

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "tools/html.h"
+
 namespace sluice::tools {
 namespace {
 
@@ -23,22 +25,6 @@ Colour colour_of(double share) {
   const double f = at - static_cast<double>(i);
   const auto mix = [f](double a, double b) { return std::round(a + f * (b - a)); };
   return {mix(ramp[i].r, ramp[i + 1].r), mix(ramp[i].g, ramp[i + 1].g), mix(ramp[i].b, ramp[i + 1].b)};
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
 }
 
 std::string text_at(double x, double y, const std::string& text, const std::string& style = "") {

@@ -51,6 +51,7 @@ int run(int argc, char** argv) {
   sluice::tools::add_plan(app, outcome);
   sluice::tools::add_generate(app, outcome);
   sluice::tools::add_eval(app, outcome);
+  sluice::tools::add_report(app, outcome);
   sluice::tools::add_data(app, outcome);
   sluice::tools::add_checkpoint(app, outcome);
   sluice::tools::add_bench(app, outcome);

@@ -40,41 +40,6 @@ ResourceSeconds Work::seconds(const HardwareProfile& hw) const {
           network_seconds.empty() ? 0 : *std::ranges::max_element(network_seconds)};
 }
 
-double pass_bound(const StepPlan& plan, const HardwareProfile& hw) {
-  const CostModel model(plan, hw);
-  std::vector<Work> passes(1);
-  struct At {
-    std::size_t pass = 0;
-    bool started = false;
-    UnitId unit = -1;
-    bool backward = false;
-  };
-  At at;
-  for (const Op& op : plan.ops) {
-    if (is_compute(op.kind)) {
-      // Of ops that are of both passes, those are of the way back that follow one of a later unit.
-      const bool is_of_both = op.kind == OpKind::enter || op.kind == OpKind::qkv || op.kind == OpKind::core;
-      const bool came_back = at.unit > op.unit || (at.unit == op.unit && at.backward);
-      const bool backward =
-          op.kind == OpKind::recompute || op.kind == OpKind::backward || op.kind == OpKind::backward_input ||
-          op.kind == OpKind::backward_weight || op.kind == OpKind::part_recompute || op.kind == OpKind::expose ||
-          op.kind == OpKind::part_backward || op.kind == OpKind::enter_backward || op.kind == OpKind::out_backward ||
-          op.kind == OpKind::core_backward || op.kind == OpKind::qkv_backward || (is_of_both && came_back) ||
-          (is_streamed(op.kind) && at.backward);
-      if (at.started && (at.unit != op.unit || at.backward != backward)) ++at.pass;
-      at = {at.pass, true, op.unit, backward};
-      if (at.pass == passes.size()) passes.emplace_back();
-    }
-    passes[at.pass].add(model.cost(op));
-  }
-  double bound = 0;
-  for (const Work& pass : passes) {
-    const auto seconds = pass.seconds(hw);
-    bound += *std::max_element(seconds.begin(), seconds.end());
-  }
-  return bound;
-}
-
 }  // namespace planning
 
 double op_seconds(const StepPlan& plan, const Op& op, const HardwareProfile& hw) {

@@ -7,6 +7,7 @@
 //     of
 //                       a durable one while it is laid out otherwise
 //     metrics.jsonl     a line per step
+//     timeline.json     a step as predicted, and as measured, for `sluice report` (kept_timeline.h)
 //     result.json       written when the run is complete
 //     began_from/       tokenizer and settings of the model that it began from, which may be gone at the end
 //     tokens/           text as tokens

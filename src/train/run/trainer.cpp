@@ -125,7 +125,7 @@ Status Trainer::end_training() {
 
 Status Trainer::drain() {
   RankTeam& team = engine().team();
-  if (training_) timeline_ = team.timeline();
+  if (training_) measured_ = {collected_, collected_ == first_, team.timeline()};
   training_ = false;
   SLUICE_TRY(agree(world_, team.end()));
   if (!pending_) return success();

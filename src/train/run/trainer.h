@@ -20,6 +20,7 @@
 #include "src/train/data/batches.h"
 #include "src/train/data/eval_sets.h"
 #include "src/train/inference/window_loss.h"
+#include "src/train/run/kept_timeline.h"
 #include "src/train/run/lifecycle.h"
 #include "src/train/run/observer.h"
 #include "src/train/run/reports.h"
@@ -81,7 +82,7 @@ class Trainer final : public StepSource {
   Status open_tokens();
   Status compare_inputs();
   Status complete_metrics(TrainResult& result);
-  Status write_trace_file();
+  Status write_timelines();
   Result<TrainResult> interrupted(TrainResult result, const std::string& how);
   Status settle();
   Error kept(const Error& reason);
@@ -148,7 +149,7 @@ class Trainer final : public StepSource {
   std::int64_t saves_in_ = 0;                 ///< the last step that was released to write a checkpoint; 0: none
   Status save_begun_;                         ///< what hindered it, until a step is over
   std::int64_t asked_step_ = 0;               ///< after which somebody wants a checkpoint; 0: nobody does
-  Timeline timeline_;
+  MeasuredStep measured_;                     ///< the last one
 };
 
 }  // namespace sluice

@@ -102,10 +102,12 @@ Status Trainer::complete_metrics(TrainResult& result) {
   return success();
 }
 
-Status Trainer::write_trace_file() {
-  if (run_.config.trace.empty() || timeline_.empty() || !world_.leads()) return success();
+Status Trainer::write_timelines() {
+  if (measured_.timeline.empty() || !world_.leads()) return success();
+  if (directory_ != nullptr) SLUICE_TRY(keep_timeline(*directory_, run_, measured_));
+  if (run_.config.trace.empty()) return success();
   return write_trace(run_.config.trace, run_.main(),
-                     {{"predicted", run_.predicted().timeline}, {"measured", timeline_}});
+                     {{"predicted", run_.predicted().timeline}, {"measured", measured_.timeline}});
 }
 
 Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
@@ -119,7 +121,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   const bool may_cancel =
       run_.workload.sums != RankSums::native || !run_.workload.exchanges || run_.workload.collects_on_device;
   if (life_.journal() && may_cancel) impatience.emplace(stop, engine().team(), long_steps ? 0 : stop_patience_seconds);
-  Status ran = complete_metrics(result);
+  Status ran = together_.lead([&] { return directory_ != nullptr ? keep_timeline(*directory_, run_, {}) : success(); });
+  if (ran.ok()) ran = complete_metrics(result);
   // Who was killed while a step wrote these states has no checkpoint of them.
   if (ran.ok() && life_.journal() && saves_beside(done_)) ran = save(done_);
   if (ran.ok()) ran = steps(stop, result);
@@ -136,7 +139,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     (void)echo;
     return interrupted(result, "what was under way is given up: it would have taken too long");
   }
-  reports_.compare_with_prediction(timeline_, !disturbance(begun, clock.read(), clock.cores()).empty());
+  reports_.compare_with_prediction(measured_.timeline, !disturbance(begun, clock.read(), clock.cores()).empty());
   if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
   result.steps = done_;
   result.saves = life_.saves();
@@ -145,7 +148,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     if (completed.error().code != ErrorCode::cancelled || !stops) return kept(completed.error());
     return interrupted(result, "all steps are done; what is left is evaluation and the model");
   }
-  if (const Status traced = agree(world_, write_trace_file()); !traced.ok())
+  if (const Status traced = agree(world_, write_timelines()); !traced.ok())
     return fault(traced.error().message + "; the run itself is complete");
   return result;
 }
@@ -160,7 +163,7 @@ Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& 
   result.resumable = directory_ != nullptr;
   observer_.note(how);
   SLUICE_TRY(life_.save_state(done_));
-  if (const Status traced = write_trace_file(); !traced.ok()) observer_.note(traced.error().message);
+  if (const Status traced = write_timelines(); !traced.ok()) observer_.note(traced.error().message);
   return result;
 }
 

@@ -1,0 +1,60 @@
+// sluice report: what a run did, or a plan promises, as one HTML file.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "io/files/publish.h"
+#include "sluice/size.h"
+#include "tools/commands.h"
+#include "tools/report_page.h"
+
+namespace sluice::tools {
+namespace {
+
+struct Options {
+  std::string source, output = "report.html";
+};
+
+/// Another report may be replaced, and nothing else.
+Status check_output(const std::string& path) {
+  SLUICE_ASSIGN(const std::string target, output_path(path));
+  std::error_code ignored;
+  if (!std::filesystem::exists(target, ignored) || std::filesystem::file_size(target, ignored) == 0) return success();
+  const std::string wanted = report_begin;
+  std::string begin(wanted.size(), '\0');
+  std::ifstream(target, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin == wanted) return success();
+  return bad_request("--output " + path + " is there, and is no report; give another file, or remove it");
+}
+
+Status report(const Options& options) {
+  SLUICE_TRY(check_output(options.output));
+  SLUICE_ASSIGN(const ReportSource source, read_report_source(options.source));
+  const std::string page = report_page(source);
+  SLUICE_TRY(publish_file(options.output, page));
+  for (const std::string& text : source.missing) std::fprintf(stderr, "note: %s\n", text.c_str());
+  std::printf("report   %s (%s, open it in a browser)\n", options.output.c_str(), format_bytes(page.size()).c_str());
+  return success();
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, Outcome& outcome) {
+  CLI::App* command =
+      add_command(app, "report", "show a run or a plan as one HTML file: memory, lanes, bounds, losses, differences",
+                  "  sluice report out                        # of a run, complete or not: report.html\n"
+                  "  sluice report out -o out.html\n"
+                  "  sluice plan --model llama-7b --nvme /mnt/nvme --json > plan.json; sluice report plan.json\n"
+                  "The file needs no network and no other file. Of a run it tells what its directory has, also while\n"
+                  "the run goes on, and touches nothing of it. What was measured of a step is there when the run has\n"
+                  "ended or was stopped (timeline.json in its directory).");
+  auto options = std::make_shared<Options>();
+  command->add_option("SOURCE", options->source, "directory of a run, or a file that 'sluice plan --json' has printed")
+      ->required();
+  command->add_option("-o,--output", options->output,
+                      "file to write (default: report.html); one that is there is replaced if it is a report");
+  command->callback([options, &outcome] { outcome.finish("report", report(*options)); });
+}
+
+}  // namespace sluice::tools
