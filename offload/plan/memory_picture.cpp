@@ -44,7 +44,7 @@ std::optional<Content> content_of(const Buffer& buffer) {
   switch (buffer.holds) {
     case Holds::work: return std::nullopt;
     case Holds::home: return content_of(buffer.state);
-    case Holds::mirror: return Content::second_slots;
+    case Holds::mirror: return Content::durable_copies;
     case Holds::resident: return Content::parameters;
     case Holds::rope:
     case Holds::logits: return Content::other;
@@ -63,7 +63,7 @@ class Changes {
     const bool is_mirror = b.holds == Holds::mirror;
     const auto slot = static_cast<std::int64_t>(padded_bytes(b.bytes));
     put(b.tier, seconds, contents_[buffer], sign * slot);
-    if (b.slots > 1) put(b.tier, seconds, is_mirror ? contents_[buffer] : Content::second_slots, sign * slot);
+    if (b.slots > 1) put(b.tier, seconds, is_mirror ? contents_[buffer] : Content::durable_copies, sign * slot);
   }
   std::vector<MemoryPicture::Point> points(Tier tier) const {
     std::vector<MemoryPicture::Point> all;

@@ -35,18 +35,19 @@ struct WorkPicture {
   double flop = 0;
 };
 
-/// What a buffer is there for. second_slots: of durable states, which a step writes beside those that it reads.
+/// What a buffer is there for. durable_copies: second slots,
+/// which a step writes beside those that it reads, and what the drive has of states in host memory.
 enum class Content : std::uint8_t {
   parameters,
   gradients,
   optimizer_states,
-  second_slots,
+  durable_copies,
   activations,
   workspace,
   other
 };
 constexpr std::array<const char*, 7> content_names{
-    "parameters", "gradients", "optimizer states", "second slots", "activations", "workspace", "other"};
+    "parameters", "gradients", "optimizer states", "durable copies", "activations", "workspace", "other"};
 using ContentBytes = std::array<std::uint64_t, content_names.size()>;
 
 /// What is alive of a tier: persistent buffers always, transients from the start of their first op to the end of their

@@ -33,7 +33,7 @@ class Messages : public RunCommandTest {
   /// The command whose options are meant at a place of a message: the one that is told, or of "'sluice data tokenize
   /// --pack'" that one, as far as its quotation goes.
   static std::string command_at(const std::string& text, std::size_t place, const std::string& told) {
-    static const std::regex named("sluice ((?:bench|data|checkpoint) [a-z]+|train|plan|eval|generate)\\b");
+    static const std::regex named("sluice ((?:bench|data|checkpoint) [a-z]+|train|plan|report|eval|generate)\\b");
     std::string command = told;
     const std::string before = text.substr(0, place);
     for (auto at = std::sregex_iterator(before.begin(), before.end(), named); at != std::sregex_iterator(); ++at) {
@@ -122,6 +122,10 @@ TEST_F(Messages, NameOnlyOptionsThatTheCommandHas) {
            "--update backward", "--drive-tbw 600TB", "--ranks 65", "--seq 100000", "--trace " + path("no/such/file"),
            "--group 2 --schedule vertical", "--drive-tbw 600", "--batch 100000000", "--clip -1"})
     expect_only_own_options("plan", "--model llama-tiny " + wrong);
+  for (const char* from : {"missing", "empty", "half", "text", "run/run.json", "run/timeline.json", "nothing"})
+    expect_only_own_options("report", path(from));
+  expect_only_own_options("report", path("run") + " -o " + path("text"));
+  expect_only_own_options("report", path("run") + " -o " + path("no/such/place"));
   for (const char* command : {"checkpoint export", "checkpoint inspect"}) {
     const std::string to = command == std::string("checkpoint export") ? " " + path("to") : "";
     for (const char* from : {"missing", "empty", "half", "text"}) expect_only_own_options(command, path(from) + to);

@@ -31,18 +31,19 @@ function draw_tier(parent, tier, seconds) {
     });
     svg_node(frame.svg, "path", { d: over + under + "Z", fill: content_colours[c], "fill-opacity": 0.82 });
   });
-  const level = (bytes, name, colour, below) => {
-    const y = frame.y(bytes);
-    svg_node(frame.svg, "line", { x1: frame.left, x2: frame.right, y1: y, y2: y, stroke: colour, "stroke-width": 1.5,
-                                  "stroke-dasharray": "6 4" });
-    svg_node(frame.svg, "text", { x: frame.right - 4, y: below ? y + 14 : y - 5, "text-anchor": "end",
-                                  class: "strong" }, name + " " + bytes_text(bytes));
-  };
-  if (in_picture) level(tier.budget_bytes, "budget", "var(--bad)", tier.budget_bytes > 0.93 * high);
   const sums = tier.points.map((p) => p.slice(1).reduce((a, b) => a + b, 0));
   const highest = sums.indexOf(Math.max(...sums));
   const peak_x = frame.x(tier.points[highest][0]), peak_y = frame.y(sums[highest]);
   const is_left = peak_x < (frame.left + frame.right) / 2;
+  if (in_picture) {
+    const y = frame.y(tier.budget_bytes);
+    svg_node(frame.svg, "line", { x1: frame.left, x2: frame.right, y1: y, y2: y, stroke: "var(--bad)",
+                                  "stroke-width": 1.5, "stroke-dasharray": "6 4" });
+    // Where the peak's label is not.
+    svg_node(frame.svg, "text", { x: is_left ? frame.right - 4 : frame.left + 4, y: y + 14, class: "strong",
+                                  "text-anchor": is_left ? "end" : "start" },
+             "budget " + bytes_text(tier.budget_bytes));
+  }
   svg_node(frame.svg, "circle", { cx: peak_x, cy: peak_y, r: 4, fill: "var(--back)", stroke: "var(--text)",
                                   "stroke-width": 2 });
   svg_node(frame.svg, "text", { x: peak_x + (is_left ? 9 : -9), y: peak_y + 16, class: "strong",
