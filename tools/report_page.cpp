@@ -73,7 +73,10 @@ std::string step_sections(const ReportSource& source) {
                       format_seconds(step.step_seconds),
                       source.measured_seconds ? "; measured: " + format_seconds(*source.measured_seconds) : ""));
   out += resource_table(source);
-  out += dim("A pass is all consecutive compute of one unit in one direction; it lasts until the next one begins.");
+  out += dim(
+      "A pass is all consecutive compute of one unit in one direction; it lasts until the next one begins. Its "
+      "bound counts the work that is listed during it. Some of that, as reads, is done ahead, so that a single pass "
+      "may take less than its bound.");
   out += chart("passes-chart") + folded("passes as a table", pass_table(step));
   out += heading("differences", "Largest differences between prediction and measurement");
   const std::string differences = difference_table(step);

@@ -36,7 +36,7 @@ class LaneDrawer {
       name();
       slices.push_back({start, end, end - start, 1, ""});
       first_ = last_ = &op;
-      is_mixed_ = false;
+      busy_ = {{op.kind, end - start}};
       return;
     }
     LaneSlice& slice = slices.back();
@@ -44,7 +44,7 @@ class LaneDrawer {
     slice.busy += end - start;
     ++slice.ops;
     last_ = &op;
-    is_mixed_ = is_mixed_ || op.kind != first_->kind;
+    busy_[op.kind] += end - start;
   }
   LanePicture finish() {
     name();
@@ -55,7 +55,9 @@ class LaneDrawer {
   void name() {
     if (first_ == nullptr) return;
     LaneSlice& slice = picture_.slices.back();
-    slice.name = is_mixed_ ? "several" : op_names[static_cast<std::size_t>(first_->kind)];
+    const auto most = std::ranges::max_element(busy_, {}, [](const auto& kind) { return kind.second; });
+    slice.name = op_names[static_cast<std::size_t>(most->first)];
+    if (busy_.size() > 1) slice.name += " and others";
     const std::string from = unit_of(plan_, *first_), to = unit_of(plan_, *last_);
     if (!from.empty()) slice.name += " " + from;
     if (!to.empty() && to != from) slice.name += " to " + to;
@@ -67,7 +69,7 @@ class LaneDrawer {
   double begin_, bin_, end_ = 0;
   LanePicture picture_;
   const Op *first_ = nullptr, *last_ = nullptr;
-  bool is_mixed_ = false;
+  std::map<OpKind, double> busy_;  ///< seconds of the last slice
 };
 
 /// Sums up ops of a kind on a lane, which come by their start.

@@ -17,7 +17,8 @@ struct LaneSlice {
   double start = 0, end = 0;  ///< seconds from the start of the first op
   double busy = 0;            ///< of that time
   std::uint32_t ops = 0;
-  std::string name;  ///< "forward L3.mlp mb1", "read L0.mlp to L2.mlp"
+  std::string name;  ///< "forward L3.mlp mb1", "read L0.mlp to L2.mlp", "forward and others L0.mlp": what takes most
+                     ///< comes first
 };
 struct LanePicture {
   LaneKind lane{};
@@ -35,8 +36,8 @@ struct WorkPicture {
   double flop = 0;
 };
 
-/// What a buffer is there for. durable_copies: second slots,
-/// which a step writes beside those that it reads, and what the drive has of states in host memory.
+/// What a buffer is there for. durable_copies: second slots, which a step writes beside those that it reads, and what the
+/// drive has of states in host memory.
 enum class Content : std::uint8_t {
   parameters,
   gradients,

@@ -80,6 +80,32 @@ TEST(StepPicture, DoesNotGrowWithThePlan) {
             picture.memory[0].peak_bytes);
 }
 
+TEST(StepPicture, MergedOpsHaveTheNameOfWhatTakesMost) {
+  StepPlan plan;
+  plan.units = {"a", "b"};
+  plan.lanes = {{LaneKind::compute}};
+  Timeline timeline;
+  double at = 0;
+  const auto add = [&](OpKind kind, UnitId unit, double seconds) {
+    Op op;
+    op.kind = kind;
+    op.unit = unit;
+    op.micro_batch = 3;
+    timeline.push_back({static_cast<OpId>(plan.ops.size()), 0, at, at + seconds});
+    plan.ops.push_back(op);
+    at += seconds;
+  };
+  add(OpKind::recompute, 0, 1e-6);
+  add(OpKind::backward, 0, 3e-6);
+  add(OpKind::recompute, 1, 1e-6);
+  add(OpKind::forward, 1, 10);
+  const std::vector<LaneSlice> slices = step_picture(plan, timeline).lanes.at(0).slices;
+  ASSERT_EQ(slices.size(), 2u);
+  EXPECT_EQ(slices[0].name, "backward and others a to b");
+  EXPECT_EQ(slices[0].ops, 3u);
+  EXPECT_EQ(slices[1].name, "forward b mb3");
+}
+
 TEST(StepPicture, KnowsWhatCopiesCarry) {
   StepPlan plan;
   plan.lanes = {{LaneKind::nvme_read, true}, {LaneKind::h2d}, {LaneKind::compute}};

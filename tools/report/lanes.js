@@ -14,7 +14,7 @@ function draw_lanes(place) {
   const ops = [];
   for (const kind of kinds)
     for (const name of step[kind].names) { const op = name.split(" ")[0]; if (!ops.includes(op)) ops.push(op); }
-  const colour_of = (op) => "--c" + ops.indexOf(op) % 10;
+  const colour_of = (op) => "--c" + ops.indexOf(op) % 14;
 
   const buttons = html_node(place, "div", { class: "buttons" });
   const canvas = html_node(place, "canvas", { role: "img", "aria-label": "lanes of a step over time" });
