@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "sluice/size.h"
 #include "tools/html.h"
 #include "tools/report_assets.h"
@@ -9,12 +11,10 @@
 namespace sluice::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 /// Within a script: no text of it can end that, or begin a comment of HTML.
-std::string embedded(const Json& json) {
+std::string embedded(const std::string& json) {
   std::string out;
-  for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+  for (const char c : json) {
     if (c == '<')
       out += "\\u003c";
     else
@@ -88,36 +88,29 @@ std::string step_sections(const ReportSource& source) {
 
 std::string drive_section(const ReportSource& source) {
   if (source.drives.empty() && source.checkpoints.empty()) return "";
-  std::string out = heading("drives", "Drives and checkpoints");
-  HtmlTable wear({{"drives", true}, {"value", true}});
-  for (const auto& [name, value] : source.drives) wear.add({name, value});
-  if (!source.drives.empty()) out += wear.html();
-  HtmlTable checkpoints({{"checkpoint", true}, {"state", true}});
-  for (const auto& [path, state] : source.checkpoints) checkpoints.add({path, state});
-  if (!source.checkpoints.empty()) out += checkpoints.html();
-  return out;
+  const std::string out = heading("drives", "Drives and checkpoints");
+  return out + row_table(source.drives, "drives") + row_table(source.checkpoints, "checkpoint");
 }
 
-std::string changes_table(const Json& changes) {
-  if (!changes.is_array() || changes.empty()) return "";
+std::string changes_table(const ReportSource& source) {
+  if (source.changes.empty()) return "";
   HtmlTable table({{"from step"}, {"was", true}, {"is", true}});
-  for (const Json& change : changes) table.add({change["from"].dump(), change["was"].dump(), change["is"].dump()});
+  for (const auto& [from, was, is] : source.changes) table.add({from, was, is});
   return "<h3>What has changed while the run went on</h3>\n" + table.html();
 }
 
 std::string settings_section(const ReportSource& source) {
   return heading("settings", "Settings and machine") + "<div class=\"pair\">\n<div>" +
-         value_table(source.settings, "setting") + "</div>\n<div>" + value_table(source.machine, "machine") +
-         "</div>\n</div>\n" + changes_table(source.changes);
+         row_table(source.settings, "setting") + "</div>\n<div>" + row_table(source.machine, "machine") +
+         "</div>\n</div>\n" + changes_table(source);
 }
 
 }  // namespace
 
 std::string report_page(const ReportSource& source) {
   const bool has_curves = source.curves && source.curves->lines > 0;
-  Json data;
-  data["step"] = source.step ? source.step_json : Json();
-  data["curves"] = has_curves ? source.curves->json() : Json();
+  const std::string data = "{\"step\":" + (source.step ? source.step_json : "null") +
+                           ",\"curves\":" + (has_curves ? json_text(source.curves->json()) : "null") + "}";
   std::string out = report_begin;
   out +=
       "<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"

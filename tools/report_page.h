@@ -19,7 +19,6 @@ std::string resource_table(const ReportSource& source);
 std::string pass_table(const ReportedStep& step);
 std::string difference_table(const ReportedStep& step);
 std::string work_table(const ReportedStep& step);
-/// A row for each value, those of objects one below the other; empty ones are left out.
-std::string value_table(const nlohmann::ordered_json& values, const char* name);
+std::string row_table(const std::vector<ReportSource::Row>& rows, const char* name);
 
 }  // namespace sluice::tools

@@ -1,6 +1,7 @@
 // What a report tells of a run: from the files in its directory, also while another process goes on with it.
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "io/checkpoint/checkpoint.h"
 #include "sluice/size.h"
@@ -31,14 +32,15 @@ Status add_step(const RunDirectory& directory, ReportSource& source) {
         "--json' prints the plan of a run that is not complete.");
     return success();
   }
-  source.step_json = kept->value("step", Json());
-  const Result<ReportedStep> step = read_step(source.step_json);
+  const Json whole_step = kept->value("step", Json());
+  const Result<ReportedStep> step = read_step(whole_step);
   const Json& parameters = kept->value("parameters", Json());
   if (!step.ok() || !parameters.is_number())
     return bad_request(directory.path() + "/timeline.json is damaged" + (step.ok() ? "" : ": " + step.error().message) +
                        "; remove it: the run writes another when it goes on");
   source.step = *step;
-  source.machine = kept->value("machine", Json());
+  source.step_json = json_text(whole_step);
+  source.machine = value_rows(kept->value("machine", Json()));
   source.facts.emplace_back("parameters", format_count(parameters.get<double>()));
   if (!step->has_measured) {
     source.missing.push_back(
@@ -148,9 +150,10 @@ Result<ReportSource> read_run_source(const std::string& path) {
     add_wear(config, *source.curves, source);
   }
   add_checkpoints(config, source);
-  source.settings = to_json(directory.run()->config);
-  if (!directory.run()->changes.empty()) source.changes = to_json(directory.run()->changes, directory.run()->config);
-  if (source.machine.is_null()) source.machine = {{"machine", directory.run()->machine}};
+  source.settings = value_rows(to_json(directory.run()->config));
+  for (const Json& change : to_json(directory.run()->changes, directory.run()->config))
+    source.changes.push_back({change["from"].dump(), json_text(change["was"]), json_text(change["is"])});
+  if (source.machine.empty()) source.machine = {{"machine", directory.run()->machine}};
   return source;
 }
 

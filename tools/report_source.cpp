@@ -1,6 +1,7 @@
 #include "tools/report_source.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "sluice/size.h"
 #include "src/device/efficiency.h"
@@ -66,19 +67,20 @@ Result<ReportSource> read_plan_source(const std::string& path) {
   ReportSource source;
   source.title = "Plan of " + text_of(at(plan, {"model"}));
   source.subtitle = path;
-  source.settings = settings;
+  source.settings = value_rows(settings);
   source.facts.emplace_back("parameters", format_count(number_of(at(plan, {"parameters"}))));
   if (!fits.get<bool>()) {
     source.smallest = smallest_text(plan);
     return source;
   }
-  source.step_json = at(plan, {"step"});
-  const Result<ReportedStep> step = read_step(source.step_json);
+  const Json whole_step = at(plan, {"step"});
+  const Result<ReportedStep> step = read_step(whole_step);
   if (!step.ok())
     return bad_request(path + " is damaged: " + step.error().message +
                        "; print it again with 'sluice plan ... --json'");
   source.step = *step;
-  source.machine = at(plan, {"machine"});
+  source.step_json = json_text(whole_step);
+  source.machine = value_rows(at(plan, {"machine"}));
   add_plan_facts(plan, source);
   add_wear(plan, source);
   source.advice = text_of(at(plan, {"advice", "text"}));

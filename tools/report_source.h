@@ -1,7 +1,8 @@
 // What a report is of: a run's directory, or a plan in a file. Nothing is measured, planned or touched.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <array>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,14 +21,15 @@ struct ReportSource {
   std::string advice;                ///< one sentence; empty: none
   std::vector<std::string> missing;  ///< sentences: what is not there, and how to get it
   std::optional<ReportedStep> step;
-  nlohmann::ordered_json step_json;        ///< as charts take it
+  std::string step_json;                   ///< as charts take it
   std::string measured;                    ///< "step 40": whose timeline `step` has as measured
   std::optional<double> measured_seconds;  ///< from step to step
   std::optional<RunCurves> curves;
-  std::vector<Row> drives;                            ///< wear of drives
-  std::vector<Row> checkpoints;                       ///< path, what it is
-  std::string smallest;                               ///< of a plan that does not fit
-  nlohmann::ordered_json settings, machine, changes;  ///< null where they are not known
+  std::vector<Row> drives;       ///< wear of drives
+  std::vector<Row> checkpoints;  ///< path, what it is
+  std::string smallest;          ///< of a plan that does not fit
+  std::vector<Row> settings, machine;
+  std::vector<std::array<std::string, 3>> changes;  ///< from which step on settings were others, as JSON: before, then
 };
 
 /// bad_request where it is neither, or damaged.
@@ -36,5 +38,10 @@ Result<ReportSource> read_report_source(const std::string& path);
 // Each of one kind; absolute paths.
 Result<ReportSource> read_run_source(const std::string& path);
 Result<ReportSource> read_plan_source(const std::string& path);
+
+/// A row for each value, those of objects one below the other; empty ones are left out.
+std::vector<ReportSource::Row> value_rows(const nlohmann::ordered_json& values);
+/// On a line; what is not UTF-8 is replaced.
+std::string json_text(const nlohmann::ordered_json& json);
 
 }  // namespace sluice::tools

@@ -8,8 +8,6 @@
 namespace sluice::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::size_t differences_max = 10;
 
 std::string percent(double share) {
@@ -20,28 +18,6 @@ std::string percent(double share) {
 
 /// "+1.20 ms"
 std::string signed_seconds(double seconds) { return (seconds < 0 ? "-" : "+") + format_seconds(std::abs(seconds)); }
-
-std::string value_text(const std::string& name, const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (!value.is_number()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  const double number = value.get<double>();
-  if (name.ends_with("bytes_per_second")) return format_rate(number);
-  if (name.ends_with("flop_per_second")) return format_count(number) + "FLOP/s";
-  const bool is_bytes =
-      name.ends_with("_bytes") || name == "device_memory" || name == "host_memory" || name == "nvme_space";
-  if (is_bytes && number > 0 && number < 1e19) return format_bytes(value.get<std::uint64_t>());
-  return value.dump();
-}
-
-void add_values(const Json& values, const std::string& prefix, HtmlTable& table) {
-  for (const auto& [key, value] : values.items()) {
-    const std::string name = prefix + key;
-    if (value.is_object() && !value.empty())
-      add_values(value, name + ".", table);
-    else if (!value.is_null() && !value.empty() && value != "")
-      table.add({name, value_text(name, value)});
-  }
-}
 
 }  // namespace
 
@@ -115,10 +91,10 @@ std::string work_table(const ReportedStep& step) {
   return table.html();
 }
 
-std::string value_table(const Json& values, const char* name) {
-  if (!values.is_object() || values.empty()) return "";
+std::string row_table(const std::vector<ReportSource::Row>& rows, const char* name) {
+  if (rows.empty()) return "";
   HtmlTable table({{name, true}, {"value", true}});
-  add_values(values, "", table);
+  for (const auto& [key, value] : rows) table.add({key, value});
   return table.html();
 }
 

@@ -113,6 +113,7 @@ std::vector<MemoryPicture::Point> thinned(std::vector<MemoryPicture::Point> poin
 
 std::vector<Content> contents_of(const StepPlan& plan) {
   std::vector<std::optional<Content>> known;
+  known.reserve(plan.buffers.size());
   for (const Buffer& buffer : plan.buffers) known.push_back(content_of(buffer));
   for (const Op& op : plan.ops)
     for (const Access& a : op.accesses)
@@ -129,6 +130,7 @@ std::vector<Content> contents_of(const StepPlan& plan) {
     }
   }
   std::vector<Content> contents;
+  contents.reserve(known.size());
   for (const std::optional<Content>& content : known) contents.push_back(content.value_or(Content::other));
   return contents;
 }

@@ -179,6 +179,11 @@ TEST_F(ReportCommand, OfARunThatIsNotCompleteSaysWhatIsMissing) {
 TEST_F(ReportCommand, OfARunThatWasStoppedHasWhatItMeasured) {
   stop_a_run();
   EXPECT_TRUE(data(report("run"))["step"].contains("measured"));
+  ASSERT_EQ(sluice("train --resume --lr 1e-3 " + run("run")).status, 0);
+  const std::string page = report("run");
+  expect_has(page, "40, complete");
+  expect_has(page, "What has changed while the run went on");
+  expect_has(page, "&quot;lr&quot;:0.001");
 }
 
 TEST_F(ReportCommand, CurvesOfLongRunsStaySmall) {
