@@ -78,8 +78,9 @@ TEST_F(ReportCommand, OfARunHasItsNumbers) {
   EXPECT_EQ(d["curves"]["eval"][""][1], json({6, lines[5]["eval_loss"]}));
   char loss[32];
   std::snprintf(loss, sizeof loss, "%.4f nats/token", lines.back()["loss"].get<double>());
-  for (const std::string& text : std::vector<std::string>{"6, complete", loss, "Measured is step 6.", "step-4", "whole",
-                                                          format_seconds(d["step"]["bound_seconds"])})
+  for (const std::string& text :
+       std::vector<std::string>{"6, complete", loss, "Measured is step 6.", ">bf16</td>", ">1f1b</td>", "step-4",
+                                "whole", format_seconds(d["step"]["bound_seconds"])})
     expect_has(page, text);
   const std::size_t differences = page.find("id=\"differences\"");
   const std::size_t rows = count(page.substr(differences, page.find("<h2", differences) - differences), "<tr>");
