@@ -36,8 +36,8 @@ struct WorkPicture {
   double flop = 0;
 };
 
-/// What a buffer is there for. durable_copies: second slots, which a step writes beside those that it reads, and what the
-/// drive has of states in host memory.
+/// What a buffer is there for. durable_copies: second slots, which a step writes beside those that it reads, and what
+/// the drive has of states in host memory.
 enum class Content : std::uint8_t {
   parameters,
   gradients,
