@@ -102,8 +102,13 @@ void end_on_bad_mapping(int) {
 
 /// What was printed has been written. Who reads a pipe may stop when it has enough, like `head`.
 int finish_output(int status) {
+  const bool had_failed = std::ferror(stdout) != 0;
   errno = 0;
-  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (had_failed) {  // a long output fails before its end: one more byte fails for the same reason, and tells it
+    std::clearerr(stdout);
+    std::fputc('\n', stdout);
+  }
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && !had_failed;
   if (written) return status;
   if (errno == EPIPE) {
     std::signal(SIGPIPE, SIG_DFL);
