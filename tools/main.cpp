@@ -83,8 +83,8 @@ void fill_standard_streams() {
     if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY));
 }
 
-/// A checkpoint of many ranks has as many files, and all are read at once. The usual soft limit is for old programs that
-/// use select().
+/// A checkpoint of many ranks has as many files, and all are read at once. The usual soft limit is for old programs
+/// that use select().
 void allow_many_files() {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
