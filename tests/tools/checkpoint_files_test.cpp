@@ -19,6 +19,14 @@ namespace {
 class CheckpointFilesCommand : public RunCommandTest {
  protected:
   std::string room() const { return "--device-memory 32MiB --host-memory 64MiB "; }
+  /// As if they had been measured.
+  void know_drives(const std::vector<std::string>& directories) const {
+    const std::string profile = path("cache/sluice/profile.json");
+    auto known = load_profile(profile);
+    ASSERT_TRUE(known.ok()) << known.error().message;
+    for (const std::string& d : directories) known->drives[drive_key(std::vector{path(d)})] = {};
+    ASSERT_TRUE(save_profile(profile, *known).ok());
+  }
   std::vector<std::string> steps(const std::string& directory) const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path(directory)))
@@ -367,11 +375,7 @@ class OtherDrive {
 TEST_F(CheckpointFilesCommand, ShareTheirBlocksWithTheSwapFile) {
   const OtherDrive xfs(path("xfs"), "600M", "mkfs.xfs -q -m reflink=1");
   if (!xfs.is_there()) GTEST_SKIP() << "no XFS can be made and mounted here (mkfs.xfs, a loop device, root)";
-  const std::string profile = path("cache/sluice/profile.json");
-  auto known = load_profile(profile);
-  ASSERT_TRUE(known.ok()) << known.error().message;
-  known->drives[drive_key(std::vector{path("xfs")})] = {};
-  ASSERT_TRUE(save_profile(profile, *known).ok());
+  know_drives({"xfs"});
   const std::string command =
       options() + "--device-memory 8MiB --host-memory 4MiB --states nvme --nvme " + path("xfs") + " --steps 80 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
@@ -399,11 +403,7 @@ TEST_F(CheckpointFilesCommand, ShareTheirBlocksWithTheSwapFile) {
 TEST_F(CheckpointFilesCommand, OfStepsShareTheirBlocksToo) {
   const OtherDrive xfs(path("xfs"), "600M", "mkfs.xfs -q -m reflink=1");
   if (!xfs.is_there()) GTEST_SKIP() << "no XFS can be made and mounted here (mkfs.xfs, a loop device, root)";
-  const std::string profile = path("cache/sluice/profile.json");
-  auto known = load_profile(profile);
-  ASSERT_TRUE(known.ok()) << known.error().message;
-  known->drives[drive_key(std::vector{path("xfs")})] = known->drives[drive_key(std::vector{path("nvme")})] = {};
-  ASSERT_TRUE(save_profile(profile, *known).ok());
+  know_drives({"xfs", "nvme"});
   std::filesystem::create_directory(path("nvme"));
   for (const std::string more : {"--moments int8 ", "--ranks 2 --lots 2 "}) {
     SCOPED_TRACE(more);

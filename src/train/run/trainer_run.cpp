@@ -121,8 +121,10 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   const bool may_cancel =
       run_.workload.sums != RankSums::native || !run_.workload.exchanges || run_.workload.collects_on_device;
   if (life_.journal() && may_cancel) impatience.emplace(stop, engine().team(), long_steps ? 0 : stop_patience_seconds);
-  Status ran = together_.lead([&] { return directory_ != nullptr ? keep_timeline(*directory_, run_, {}) : success(); });
-  if (ran.ok()) ran = complete_metrics(result);
+  // It is for reports alone: a run goes on without.
+  const auto keep_prediction = [&] { return directory_ != nullptr ? keep_timeline(*directory_, run_, {}) : success(); };
+  if (const Status kept = together_.lead(keep_prediction); !kept.ok()) observer_.note(kept.error().message);
+  Status ran = complete_metrics(result);
   // Who was killed while a step wrote these states has no checkpoint of them.
   if (ran.ok() && life_.journal() && saves_beside(done_)) ran = save(done_);
   if (ran.ok()) ran = steps(stop, result);
