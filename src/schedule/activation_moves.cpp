@@ -138,25 +138,23 @@ void ActivationMoves::touch_workspace(OpKind kind, UnitId u, Part& out) {
   if (bytes > 0) out = device(label(u, "workspace"), bytes);
 }
 
-void ActivationMoves::forward(UnitId u, int mb) {
+void ActivationMoves::forward(UnitId u, int mb, bool keeps) {
   if (reads_tokens(u)) load_tokens(mb);
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   const bool train = kind_ == PlanKind::train;
-  const bool saves = train && cost.saved_bytes > 0 && choice(u).saved != Saved::recompute;
+  const bool saves = train && keeps && cost.saved_bytes > 0 && choice(u).saved != Saved::recompute;
   if (saves) m.saved = device(label(u, "saved", mb), cost.saved_bytes, Life::lasting);
   const Part out = device(label(u + 1, "x", mb), cost.boundary_bytes, Life::lasting);
   micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
+  micro(u + 1, mb).kept = keeps;
   if (is_cut()) {
     part_.forward(u, mb, saves ? m.saved : Part{}, out);
-    if (!train || choice(u).boundary != Place::device) m.x = Part{};
-    return;
+    return leave_input(u, mb);
   }
-  const bool ends = !train || choice(u).boundary != Place::device;
   if (context_.has_ops_of(u)) {
     context_.forward(u, mb, {m.x, Role::x_in}, saves ? m.saved : Part{}, {out, Role::x_out});
-    if (ends) m.x = Part{};
-    return;
+    return leave_input(u, mb);
   }
   Part workspace;
   touch_workspace(OpKind::forward, u, workspace);
@@ -169,8 +167,14 @@ void ActivationMoves::forward(UnitId u, int mb) {
   if (!parts_.kv.empty() && parts_.kv[static_cast<std::size_t>(u)].valid())
     Emitter::touch(op, parts_.kv[static_cast<std::size_t>(u)], Role::kv_cache, Mode::read_write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
-  // The input's device copy ends here unless it waits on the device for the backward pass.
-  if (ends) m.x = Part{};
+  leave_input(u, mb);
+}
+
+/// Behind a pass forward: the input's device copy ends unless it waits there for the backward pass.
+void ActivationMoves::leave_input(UnitId u, int mb) {
+  PerMicroBatch& m = micro(u, mb);
+  if (kind_ != PlanKind::train || !m.kept || choice(u).boundary != Place::device) m.x = Part{};
+  if (!m.kept) m.parked_x = {};
 }
 
 void ActivationMoves::recompute(UnitId u, int mb, Life life) {
@@ -330,7 +334,7 @@ void ActivationMoves::park_outputs(UnitId u, int mb, bool backward) {
     return;
   }
   PerMicroBatch& m = micro(u, mb);
-  if (u > 0 && !has(u - 1) && keeps_input(u))
+  if (u > 0 && !has(u - 1) && keeps_input(u) && !m.parked_x.part.valid())
     m.parked_x = park(m.produced, choice(u).boundary, label(u, "x", mb), u, mb);
   if (m.saved.valid() && (choice(u).saved == Saved::host || choice(u).saved == Saved::nvme)) {
     const Place place = choice(u).saved == Saved::host ? Place::host : Place::nvme;
@@ -338,8 +342,9 @@ void ActivationMoves::park_outputs(UnitId u, int mb, bool backward) {
     m.saved = Part{};
   }
   const UnitId v = u + 1;
-  if (!has(v) || (!keeps_input(v) && !travels(v))) return;
+  if (!has(v)) return;
   PerMicroBatch& next = micro(v, mb);
+  if (!(next.kept && keeps_input(v)) && !travels(v)) return;
   next.parked_x = park(next.produced, choice(v).boundary, label(v, "x", mb), v, mb);
   if (travels(v)) next.x = Part{};
 }

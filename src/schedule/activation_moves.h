@@ -15,7 +15,8 @@ class ActivationMoves : RankMoves {
   /// To the device, behind all that this stage sends before: what is listed behind it may wait for it.
   void land_inputs(UnitId u, int mb, bool backward);
   void bring_inputs(UnitId u, int mb, bool backward);
-  void forward(UnitId u, int mb);
+  /// Forward, or again: `keeps` as the pass does.
+  void forward(UnitId u, int mb, bool keeps);
   void recompute(UnitId u, int mb, Life life = Life::brief);
   void backward(UnitId u, int mb);
   /// What it reads and leaves stays on the device for the second half.
@@ -29,6 +30,7 @@ class ActivationMoves : RankMoves {
   void park_outputs(UnitId u, int mb, bool backward);
 
  private:
+  void leave_input(UnitId u, int mb);
   void close_backward(UnitId u, int mb);
   bool is_cut() const { return work_.split != nullptr; }
   void load_tokens(int mb);

@@ -144,7 +144,12 @@ void Driver::begin() {
 
 /// For what comes to turns from other stages.
 void Driver::listen(std::size_t turn) {
-  const auto first = [&](std::size_t t) -> const Pass& { return order_.passes[order_.turns[t]]; };
+  // On the way back, the first that takes what comes.
+  const auto first = [&](std::size_t t) -> const Pass& {
+    std::size_t p = order_.turns[t];
+    while (order_.passes[p].phase == Phase::again) ++p;
+    return order_.passes[p];
+  };
   for (const std::size_t t : order_.listens[turn])
     for (const int mb : micro_batches(first(t)))
       rank_.activations.receive_inputs(first(t).unit, mb, goes_back(first(t).phase));
@@ -213,7 +218,8 @@ std::vector<Task> Driver::prepare(std::size_t p) {
     });
     second_copy_task(u, tasks);
   } else {
-    const bool retain = train() && !schedule_.update_ahead && pass.is_last && pass.phase != Phase::forward;
+    const bool ends = goes_back(pass.phase) || pass.phase == Phase::head;
+    const bool retain = train() && !schedule_.update_ahead && pass.is_last && ends;
     fetch_tasks(u, retain, tasks);
   }
   if (tied_head(pass)) fetch_tasks(0, false, tasks);
@@ -241,7 +247,8 @@ std::vector<Task> Driver::drain(std::size_t p) {
 
 void Driver::emit_slot(const Pass& pass, int mb) {
   switch (pass.phase) {
-    case Phase::forward: rank_.activations.forward(pass.unit, mb); break;
+    case Phase::forward: rank_.activations.forward(pass.unit, mb, pass.keeps); break;
+    case Phase::again: return rank_.activations.forward(pass.unit, mb, pass.keeps);
     case Phase::head:
       if (kind_ == PlanKind::decode) {
         rank_.activations.decode_head();
@@ -261,7 +268,8 @@ void Driver::emit_slot(const Pass& pass, int mb) {
       break;
     case Phase::backward_weight: rank_.activations.backward_weight(pass.unit, mb); return;
   }
-  if (pass.phase != Phase::head || train()) rank_.activations.send_outputs(pass.unit, mb, pass.phase != Phase::forward);
+  if (pass.phase != Phase::head || train())
+    rank_.activations.send_outputs(pass.unit, mb, pass.makes_input_gradients());
 }
 
 void Driver::close_pass(std::size_t p) {
@@ -330,7 +338,7 @@ void Driver::emit_pass(std::size_t p) {
     if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train()) || !has_inputs) continue;
     const int mb = slots[i];
     deferred_.push_back(
-        [this, pass, mb] { rank_.activations.park_outputs(pass.unit, mb, pass.phase != Phase::forward); });
+        [this, pass, mb] { rank_.activations.park_outputs(pass.unit, mb, pass.makes_input_gradients()); });
     if (schedule_.lag == 0) park_deferred();
   }
   close_pass(p);
@@ -389,10 +397,12 @@ void Driver::bring_next(std::size_t p, std::size_t slot) {
     rank_.activations.bring_inputs(pass.unit, slots[slot + 1], goes_back(pass.phase));
     return;
   }
-  if (p + 1 >= order_.passes.size() || !goes_back(order_.passes[p + 1].phase)) return;
+  if (p + 1 >= order_.passes.size()) return;
+  const Pass& next = order_.passes[p + 1];
+  const bool back = goes_back(next.phase);
+  if (!back && next.phase != Phase::again) return;
   park_deferred();
-  const int first = order_.passes[p + 1].group.first;
-  rank_.activations.bring_inputs(order_.passes[p + 1].unit, first, true);
+  rank_.activations.bring_inputs(next.unit, next.group.first, back);
 }
 
 StepPlan frame(PlanKind kind, const Workload& w, const Schedule& s, Detail detail) {

@@ -206,12 +206,42 @@ class Law {
     if (u == 0) return;
     // The unit's input waits for its backward pass (the head has none of its own); where neighbouring passes do not
     // hand activations over on the device, input and gradient of the input also leave in between.
-    // From another stage it comes once.
     const bool travels = !schedule_.hold && schedule_.group > 1 && has(u - 1);
     const std::uint64_t bytes = cost(u).boundary_bytes;
-    const std::uint64_t reads = (u < head_ ? 1u : 0u) + (travels ? 1u : 0u);
-    if (reads > 0) park(c.boundary, micro_batches, bytes, reads);
+    travel(c.boundary, bytes, travels_of_input(u, travels));
     if (travels) park(c.boundary, micro_batches, bytes, 1);
+  }
+
+  struct Travels {
+    std::uint64_t away = 0, back = 0;
+  };
+  /// Of a unit's input, of all micro-batches: it leaves the device where it is made to be kept, or travels, and comes
+  /// back to every pass that finds it gone. From another stage it arrives with the unit's own pass.
+  Travels travels_of_input(UnitId u, bool travels) const {
+    Travels t;
+    bool is_here = false;
+    for (const Pass& pass : order_.passes) {
+      const auto count = static_cast<std::uint64_t>(pass.group.end - pass.group.first);
+      const bool forward = pass.phase == Phase::forward || pass.phase == Phase::again;
+      if (forward && pass.unit + 1 == u) {
+        if (travels || (pass.keeps && u < head_)) t.away += count;
+        is_here = !travels;
+      }
+      if (pass.unit != u || pass.phase == Phase::backward_weight) continue;
+      const bool arrives = pass.phase == Phase::forward && !has(u - 1);
+      if (arrives && u < head_) t.away += count;
+      if (!is_here && !arrives && !(pass.phase == Phase::head && !has(u - 1))) t.back += count;
+      is_here = false;
+    }
+    return t;
+  }
+  /// Passes forward over it, of all micro-batches.
+  std::uint64_t forward_passes(UnitId u) const {
+    std::uint64_t count = 0;
+    for (const Pass& pass : order_.passes)
+      if (pass.unit == u && (pass.phase == Phase::forward || pass.phase == Phase::again || pass.phase == Phase::head))
+        count += static_cast<std::uint64_t>(pass.group.end - pass.group.first);
+    return count;
   }
 
   /// What ranks that a sublayer is cut over give each other.
@@ -220,9 +250,11 @@ class Law {
     const RankId members = work_.tensor_ranks();
     const std::uint64_t slice = cost(u).boundary_bytes, sum = slice / element_ * 4;
     const bool is_inner = u > 0 && u < head_;
-    gathered(micro_batches * (is_inner ? 3 : 1), slice,
-             members);  // normed and again, and the gradient; of the ends one
-    reduced(micro_batches * (is_inner ? 2 : 1), sum, members);
+    // Normed and again, and the gradient; of the embedding that, of the head the first. The sum and its gradient; of
+    // the ends one of them.
+    const std::uint64_t passes = forward_passes(u);
+    gathered(is_inner ? passes + 2 * micro_batches : micro_batches, slice, members);
+    reduced(is_inner ? passes + micro_batches : passes, sum, members);
     if (u == head_) {
       const Dims d(*work_.model, work_.shape, work_.dtype, *work_.kernels);
       gathered(micro_batches * static_cast<std::uint64_t>(cost(u).chunks), vocabulary_part_bytes(d), members);
@@ -243,13 +275,13 @@ class Law {
     const Dims d(*work_.model, work_.shape, work_.dtype, *work_.kernels);
     const ContextSaved saved(d);
     const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
+    const std::uint64_t passes = forward_passes(u) + micro_batches * (choice(u).saved == Saved::recompute ? 2 : 1);
     if (work_.shape.ring) {
       // A block comes by in every pass over it, and its gradient comes home.
-      const std::uint64_t ranks = work_.context_ranks(), passes = choice(u).saved == Saved::recompute ? 3 : 2;
-      return shifted(micro_batches * ((ranks - 1) * passes * saved.block.bytes + ranks * ring_gradient_bytes(d)));
+      const std::uint64_t ranks = work_.context_ranks();
+      return shifted((ranks - 1) * passes * saved.block.bytes + micro_batches * ranks * ring_gradient_bytes(d));
     }
-    const std::uint64_t bytes =
-        micro_batches * (saved.mixed.bytes + saved.attended.bytes) * (choice(u).saved == Saved::recompute ? 3 : 2);
+    const std::uint64_t bytes = passes * (saved.mixed.bytes + saved.attended.bytes);
     b_.collective += bytes / work_.context_ranks() * (work_.context_ranks() - 1u);
     if (!work_.stages_collectives()) return;
     b_.d2h += bytes;
@@ -284,12 +316,15 @@ class Law {
 
   /// `count` things away from the device once, back `reads` times. The drive moves whole pages.
   void park(Place place, std::uint64_t count, std::uint64_t bytes, std::uint64_t reads) {
+    travel(place, bytes, {count, count * reads});
+  }
+  void travel(Place place, std::uint64_t bytes, Travels t) {
     if (place == Place::device) return;
-    b_.d2h += count * bytes;
-    b_.h2d += count * bytes * reads;
+    b_.d2h += t.away * bytes;
+    b_.h2d += t.back * bytes;
     if (place != Place::nvme) return;
-    b_.nvme_write += count * padded_bytes(bytes);
-    b_.nvme_read += count * padded_bytes(bytes) * reads;
+    b_.nvme_write += t.away * padded_bytes(bytes);
+    b_.nvme_read += t.back * padded_bytes(bytes);
   }
 
   const Workload& work_;

@@ -79,33 +79,73 @@ struct Cut {
 };
 
 /// The passes of a turn: over the units of a chunk, up or down.
-std::vector<Pass> passes_of(const StagePass& turn, const MicroBatchGroup& group, const Cut& cut) {
-  std::vector<Pass> passes;
-  const auto add = [&](Phase phase, UnitId u) {
-    const StageChunk owner = cut.stages.owner(u);
-    if (owner.stage == cut.stage && owner.chunk == turn.chunk) passes.push_back({phase, u, group});
-  };
-  const auto back = [&](Phase phase) {
-    for (UnitId u = cut.head - 1; u > 0; --u) add(phase, u);
-  };
-  switch (turn.kind) {
-    case StagePass::Kind::forward:
-      for (UnitId u = 0; u < cut.head; ++u) add(Phase::forward, u);
-      add(Phase::head, cut.head);
-      break;
-    case StagePass::Kind::backward: back(Phase::backward); break;
-    case StagePass::Kind::backward_input: back(Phase::backward_input); break;
-    case StagePass::Kind::backward_weight: back(Phase::backward_weight); return passes;
+class Turn {
+ public:
+  Turn(const StagePass& turn, const MicroBatchGroup& group, const Cut& cut, const Schedule& schedule)
+      : kind_(turn.kind), group_(group), schedule_(schedule) {
+    for (UnitId u = 0; u <= cut.head; ++u) {
+      const StageChunk owner = cut.stages.owner(u);
+      if (owner.stage != cut.stage || owner.chunk != turn.chunk) continue;
+      has_head_ = u == cut.head;
+      if (!has_head_) inner_.push_back(u);
+    }
+    head_ = cut.head;
   }
-  if (turn.kind != StagePass::Kind::forward) add(Phase::backward, 0);
-  return passes;
-}
+
+  std::vector<Pass> passes(bool trains) {
+    if (kind_ == StagePass::Kind::forward) {
+      for (const UnitId u : inner_) add(Phase::forward, u, !trains || u == inner_.back() || sweep(u + 1) == 0);
+      if (has_head_) add(Phase::head, head_);
+    } else if (kind_ == StagePass::Kind::backward_weight) {
+      for (std::size_t i = inner_.size(); i-- > 0;)
+        if (inner_[i] > 0) add(Phase::backward_weight, inner_[i]);
+    } else if (!inner_.empty()) {
+      go_back_between(inner_.front(), inner_.back(), 0);
+    }
+    return std::move(passes_);
+  }
+
+ private:
+  int sweep(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)].sweep; }
+  void add(Phase phase, UnitId u, bool keeps = true) { passes_.push_back({phase, u, group_, 0, keeps}); }
+
+  /// The inputs of `first` and of those that this sweep keeps are there.
+  void go_back_between(UnitId first, UnitId last, int kept) {
+    UnitId end = last;
+    for (UnitId u = last; u > first; --u) {
+      if (sweep(u) != kept) continue;
+      go_back(u, end);
+      end = u - 1;
+    }
+    go_back(first, end);
+  }
+  /// Of these units only the first one's input is there.
+  void go_back(UnitId first, UnitId last) {
+    if (first == last)
+      return add(first > 0 && kind_ == StagePass::Kind::backward_input ? Phase::backward_input : Phase::backward,
+                 first);
+    int next = sweep(last);
+    for (UnitId u = first + 1; u < last; ++u) next = std::min(next, sweep(u));
+    UnitId end = last;
+    while (sweep(end) != next) --end;
+    for (UnitId u = first; u < end; ++u) add(Phase::again, u, sweep(u + 1) == next);
+    go_back_between(first, last, next);
+  }
+
+  StagePass::Kind kind_;
+  const MicroBatchGroup& group_;
+  const Schedule& schedule_;
+  std::vector<UnitId> inner_;  ///< all but the head
+  UnitId head_ = 0;
+  bool has_head_ = false;
+  std::vector<Pass> passes_;
+};
 
 /// Which of each unit's passes is first and last, which read parameters, and in which order units are updated.
 void mark(PassOrder& order, const Cut& cut, bool trains, bool update_ahead) {
   const std::size_t units = static_cast<std::size_t>(cut.head) + 1;
   // By phase and unit: its latest pass so far.
-  std::array<std::vector<Pass*>, 5> latest;
+  std::array<std::vector<Pass*>, phase_count> latest;
   latest.fill(std::vector<Pass*>(units, nullptr));
   order.readers.resize(units);
   const bool is_tied_here = cut.tied && cut.stages.stage_of(0) == cut.stages.stage_of(cut.head);
@@ -136,7 +176,8 @@ PassOrder order_passes(PlanKind kind, const Workload& workload, const Schedule& 
   std::vector<std::size_t> kept;  // turns that have passes: a chunk that is the head alone has no way back
   std::vector<std::size_t> at_kept(turns.size());  // of each turn, the latest kept one
   for (std::size_t t = 0; t < turns.size(); ++t) {
-    const std::vector<Pass> passes = passes_of(turns[t], groups[static_cast<std::size_t>(turns[t].group)], cut);
+    const std::vector<Pass> passes =
+        Turn(turns[t], groups[static_cast<std::size_t>(turns[t].group)], cut, schedule).passes(kind == PlanKind::train);
     if (!passes.empty()) {
       order.turns.push_back(order.passes.size());
       kept.push_back(t);

@@ -188,6 +188,10 @@ struct UnitChoice {
   Place accumulator = Place::device;   ///< fp32 gradient between groups of micro-batches
   Saved saved = Saved::recompute;
   Place boundary = Place::device;  ///< the unit's input between forward and backward
+  /// Which sweep over the sublayers before it keeps the unit's input for its backward pass: the step's own forward pass
+  /// (0), or one that a backward pass makes again from what an earlier one has kept (1: from that of sweep 0, ...). Of
+  /// a place's first unit and of the head always 0.
+  std::uint8_t sweep = 0;
   bool update_on_device = false;   ///< AdamW there, its states streamed through; else on the CPU
   bool operator==(const UnitChoice&) const = default;
 };

@@ -14,6 +14,7 @@ struct Places {
   Place home = Place::nvme, accumulator = Place::host, boundary = Place::device;
   bool resident = false, held = false;
   Saved saved = Saved::recompute;
+  bool again = false;  ///< inputs are made again
 };
 
 class CutRuns : public Resume {
@@ -33,6 +34,8 @@ class CutRuns : public Resume {
       unit.held = places.held;
       unit.saved = places.saved;
     }
+    if (places.again)
+      for (std::size_t u = 1; u < 5; ++u) s.units[u].sweep = static_cast<std::uint8_t>(u == 3 ? 2 : 1);
     return s;
   }
   Finished whole(const RunConfig& c, const Schedule& s) {

@@ -96,6 +96,8 @@ TEST_F(PartsOfARun, OtherRanksStagesAndTiersChangeNoBit) {
         RunConfig by_lot = config(tensor);
         by_lot.reduction = Reduction::pass;
         expect_same_as(by_lot, {}, 2, {Place::host});
+        expect_same_as(config(tensor), {}, 2,
+                       {Place::host, Place::device, Place::host, false, false, Saved::keep, true});
       }
 }
 

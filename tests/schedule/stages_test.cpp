@@ -234,7 +234,7 @@ TEST_P(RandomStages, MoveWhatTheByteLawSays) {
   }
 }
 
-/// Every unit's states are at one stage, and every micro-batch passes each unit once a direction.
+/// Every unit's states are at one stage, and every micro-batch passes each unit once a direction, or forward again.
 TEST_P(RandomStages, ShareTheModel) {
   for (int i = 0; i < 12; ++i) {
     Case c;
@@ -254,8 +254,12 @@ TEST_P(RandomStages, ShareTheModel) {
         if (makes_weight_gradients(op.kind) && op.chunk <= 0) ++backward[static_cast<std::size_t>(op.unit)];
       }
     }
+    const bool again = std::ranges::any_of(c.schedule.units, [](const UnitChoice& unit) { return unit.sweep > 0; });
     for (UnitId u = 0; u < units; ++u) {
-      EXPECT_EQ(forward[static_cast<std::size_t>(u)], c.work.micro_batches);
+      if (again)
+        EXPECT_GE(forward[static_cast<std::size_t>(u)], c.work.micro_batches);
+      else
+        EXPECT_EQ(forward[static_cast<std::size_t>(u)], c.work.micro_batches);
       EXPECT_EQ(backward[static_cast<std::size_t>(u)], c.work.micro_batches);
       for (RankId s = 0; s < c.work.stages(); ++s)
         EXPECT_EQ(tables[s].home(u, StateKind::parameter) != no_buffer, stages.stage_of(u) == s);

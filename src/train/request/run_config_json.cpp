@@ -107,6 +107,7 @@ void each_choice(S& c, F&& f) {
   f("accumulator", c.accumulator);
   f("saved", c.saved);
   f("boundary", c.boundary);
+  f("sweep", c.sweep);
   f("update_on_device", c.update_on_device);
 }
 
