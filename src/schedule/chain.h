@@ -1,0 +1,128 @@
+// The chain of sublayers that a step passes, and what becomes of its activations at least cost.
+//
+// Between a sublayer's pass forward and its backward pass three things can become of its input, and of what it saves:
+// they stay on the device, they are parked elsewhere, or they are made again. Inputs are made again by sweeps
+// (UnitChoice::sweep). With a price for a second of each resource the cheapest of all such schedules that keeps a
+// budget of device memory is found by a dynamic programme, in the manner of rotor (arXiv 1911.13214), which knows no
+// parking: exact up to the rounding of bytes to slots. Resources work side by side, so that a step takes as long as the
+// largest: for any prices that add up to 1 the cheapest schedule is a lower bound of that (Lagrange), and the prices at
+// which the bound is largest are those that the best schedule is looked for with.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "offload/plan/simulate.h"
+#include "src/schedule/schedule.h"
+
+namespace sluice {
+
+/// A place on the way: what it asks of each resource to go there and to come back. On the device: nothing.
+struct ParkingUse {
+  Place place = Place::host;
+  ResourceSeconds away{}, back{};
+};
+
+/// What a sublayer saves, or a part of it, in one of the ways that spare making it again.
+struct SavedWay {
+  Saved saved = Saved::keep;
+  std::uint64_t bytes = 0;  ///< on the device from forward to backward
+  ResourceSeconds use{};
+};
+
+/// All of it for the micro-batches that pass a unit together.
+struct ChainUnit {
+  ResourceSeconds forward{};   ///< of one pass forward, with its parameters brought
+  ResourceSeconds again{};     ///< to make what it saves once more, from its input
+  ResourceSeconds backward{};  ///< with that there
+  std::vector<SavedWay> ways;  ///< but making it again
+  std::uint64_t input_bytes = 0;
+  std::vector<ParkingUse> parking;  ///< of its input, but the device
+  /// That must be there in its backward pass beside what waits: with what it saves made again or brought, and with it
+  /// kept.
+  std::uint64_t backward_bytes = 0, backward_bytes_kept = 0;
+};
+
+/// In the order of the pass forward. The first one's input is there all along; the last one's passes forward and back
+/// are one, which is its `backward`: a head.
+using Chain = std::vector<ChainUnit>;
+
+/// What becomes of one unit's activations.
+struct ChainChoice {
+  int sweep = 0;
+  Place boundary = Place::device;
+  Saved saved = Saved::recompute;
+  bool operator==(const ChainChoice&) const = default;
+};
+using ChainChoices = std::vector<ChainChoice>;
+
+/// What all of it asks of each resource, and the most bytes on the device: what waits, and what the backward pass at
+/// hand needs beside it.
+struct ChainCost {
+  ResourceSeconds use{};
+  std::uint64_t device_bytes = 0;
+};
+ChainCost chain_cost(const Chain& chain, const ChainChoices& choices);
+
+/// What a sublayer saves waits only where its input does: no sweep makes that again meanwhile. Schedules that do not do
+/// so exist, and are of no use where making it again takes no longer than a pass forward.
+bool keeps_inputs_of_saved(const ChainChoices& choices);
+
+/// The programme's answers for all budgets up to one, at given prices, among schedules of keeps_inputs_of_saved. `slots`: into which the budget is cut; sizes are
+/// rounded up to them, or, for a bound, down.
+class ChainTable {
+ public:
+  enum class Rounding : std::uint8_t { up, down };
+  ChainTable(const Chain& chain, const ResourceSeconds& prices, std::uint64_t budget_bytes, int slots,
+             Rounding rounding = Rounding::up);
+
+  int slots() const { return slots_; }
+  /// Of the cheapest within so many slots; infinite where none fits.
+  double cost(int slots) const;
+  double cost() const { return cost(slots_); }
+  /// None where none fits.
+  std::optional<ChainChoices> choices(int slots) const;
+
+ private:
+  struct Option {
+    int slots = 0;
+    float cost = 0;  ///< for good
+    int index = -1;  ///< of the way, or of the parking; -1: on the device
+  };
+  struct Step {
+    int next = -1;  ///< the first unit of what follows; -1: there is one unit
+    Option input;   ///< of that one
+    std::optional<Option> saved;
+  };
+  int slots_of(std::uint64_t bytes) const;
+  std::size_t at(int place, int first, int last) const;
+  const float* row(int place, int first, int last) const { return table_.data() + at(place, first, last); }
+  float least(int place, int first, int last, int slots, Step* step) const;
+  void fill(int place, int first, int last);
+  void assign(int place, int first, int last, int slots, int sweep, ChainChoices& choices) const;
+  float returns(int place, int unit) const { return place == 0 ? 0 : read_[static_cast<std::size_t>(unit)]; }
+
+  const Chain& chain_;
+  int units_, slots_;
+  double slot_bytes_;
+  Rounding rounding_;
+  std::vector<float> forward_, again_, backward_, read_;  ///< priced; `forward_`: of all units before
+  std::vector<std::vector<Option>> inputs_, saved_;
+  std::vector<int> backward_slots_, kept_slots_;
+  std::vector<float> table_;  ///< by place of the first input, first and last unit, slots
+};
+
+/// The best schedules within a budget, by the largest of `rest` and what they ask of each resource, and a lower bound
+/// of it.
+struct BalancedChain {
+  std::vector<ChainChoices> found;  ///< best first; none: nothing fits
+  double seconds = 0;               ///< of the best one
+  double bound_seconds = 0;
+  ResourceSeconds prices{};  ///< of the bound
+};
+/// `rest`: what the step asks of each resource but for what chains are counted for, which is `times` the chain.
+BalancedChain balance(const Chain& chain, const ResourceSeconds& rest, double times, std::uint64_t budget_bytes,
+                      int slots = 256);
+
+}  // namespace sluice
