@@ -340,8 +340,10 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({"auto", "backward", "ahead"}))
       ->capture_default_str()
       ->group("Schedule");
-  app->add_option("--recompute", o->recompute, "saved activations: recompute all, none, or as fits")
-      ->check(one_of({"auto", "none", "full"}))
+  app->add_option("--recompute", o->recompute,
+                  "activations: none is made again, full: all that sublayers save; sqrt, revolve: most of their inputs "
+                  "too; optimal: as is least by resource; auto: the quickest of what fits")
+      ->check(one_of({"auto", "none", "full", "sqrt", "revolve", "optimal"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--activations", o->activations, "where boundary activations wait for the backward pass")
@@ -469,7 +471,9 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.schedule == "horizontal") c.wish.group = 1;
   if (o.schedule == "vertical") c.wish.group = micro_batches;
   if (o.update != "auto") c.wish.update_ahead = o.update == "ahead";
-  if (o.recompute != "auto") c.wish.recompute = o.recompute == "full";
+  if (o.recompute != "auto")
+    c.wish.recompute =
+        static_cast<Recompute>(std::ranges::find(recompute_names, o.recompute) - recompute_names.begin());
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
   if (o.residency != "auto") c.wish.held = o.residency == "step";
   c.reduction = o.reduction == "pass" ? Reduction::pass : Reduction::last;

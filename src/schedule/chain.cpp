@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "sluice/status.h"
 
@@ -12,6 +14,9 @@ namespace {
 
 constexpr float infinite = std::numeric_limits<float>::infinity();
 constexpr int price_rounds = 14;
+constexpr std::size_t bounds_kept = 3;
+/// Of single changes: each walks through the chain.
+constexpr std::size_t tries_max = 20'000;
 
 double priced(const ResourceSeconds& use, const ResourceSeconds& prices) {
   return std::inner_product(use.begin(), use.end(), prices.begin(), 0.0);
@@ -258,26 +263,28 @@ std::optional<ChainChoices> ChainTable::choices(int slots) const {
   return list;
 }
 
-namespace {
-
-double largest(const ResourceSeconds& rest, const ResourceSeconds& use, double times) {
+double largest_resource(const ResourceSeconds& rest, const ResourceSeconds& use, double times) {
   double most = 0;
   for (std::size_t r = 0; r < rest.size(); ++r) most = std::max(most, rest[r] + times * use[r]);
   return most;
 }
 
+namespace {
+
 /// Single changes that make the largest resource less, each the best of all, within the budget.
 void improve(const Chain& chain, const ResourceSeconds& rest, double times, std::uint64_t budget, ChainChoices& choices) {
-  double now = largest(rest, chain_cost(chain, choices).use, times);
-  for (std::size_t round = 0; round < 2 * chain.size(); ++round) {
+  double now = largest_resource(rest, chain_cost(chain, choices).use, times);
+  std::size_t left = tries_max;
+  while (left > 0) {
     double best = now * (1 - 1e-9);
     ChainChoices next;
     const auto consider = [&](std::size_t u, auto change) {
       ChainChoices tried = choices;
       change(tried[u]);
-      if (tried == choices || !keeps_inputs_of_saved(tried)) return;
+      if (left == 0 || tried == choices || !keeps_inputs_of_saved(tried)) return;
+      --left;
       const ChainCost cost = chain_cost(chain, tried);
-      const double seconds = largest(rest, cost.use, times);
+      const double seconds = largest_resource(rest, cost.use, times);
       if (cost.device_bytes > budget || seconds >= best) return;
       best = seconds;
       next = std::move(tried);
@@ -306,21 +313,17 @@ BalancedChain balance(const Chain& chain, const ResourceSeconds& rest, double ti
     double seconds;
   };
   std::vector<Found> found;
+  std::vector<std::pair<double, ResourceSeconds>> bounds;  // but for the rounding of bytes
   // Prices go to where the cheapest schedule asks most, in ever smaller steps.
   ResourceSeconds prices;
   prices.fill(1.0 / static_cast<double>(prices.size()));
   for (int round = 0; round < price_rounds; ++round) {
-    const double bound_here = priced(rest, prices) +
-                              times * ChainTable(chain, prices, budget_bytes, slots, ChainTable::Rounding::down).cost();
-    if (bound_here > result.bound_seconds && std::isfinite(bound_here)) {
-      result.bound_seconds = bound_here;
-      result.prices = prices;
-    }
     const ChainTable table(chain, prices, budget_bytes, slots);
     const std::optional<ChainChoices> choices = table.choices(slots);
     if (!choices) return result;
+    bounds.emplace_back(priced(rest, prices) + times * table.cost(), prices);
     const ResourceSeconds use = chain_cost(chain, *choices).use;
-    const double most = largest(rest, use, times);
+    const double most = largest_resource(rest, use, times);
     if (std::ranges::find(found, *choices, &Found::choices) == found.end()) found.push_back({*choices, most});
     const double rate = 4.0 / std::sqrt(1.0 + round);
     double sum = 0;
@@ -330,10 +333,17 @@ BalancedChain balance(const Chain& chain, const ResourceSeconds& rest, double ti
     }
     for (double& p : prices) p /= sum;
   }
+  std::ranges::stable_sort(bounds, std::greater(), [](const auto& b) { return b.first; });
+  result.prices = bounds.front().second;
+  for (std::size_t i = 0; i < std::min<std::size_t>(bounds.size(), bounds_kept); ++i) {
+    const ChainTable optimistic(chain, bounds[i].second, budget_bytes, slots, ChainTable::Rounding::down);
+    result.bound_seconds =
+        std::max(result.bound_seconds, priced(rest, bounds[i].second) + times * optimistic.cost());
+  }
   std::ranges::stable_sort(found, {}, &Found::seconds);
   Found better = found.front();
   improve(chain, rest, times, budget_bytes, better.choices);
-  better.seconds = largest(rest, chain_cost(chain, better.choices).use, times);
+  better.seconds = largest_resource(rest, chain_cost(chain, better.choices).use, times);
   if (better.seconds < found.front().seconds) found.insert(found.begin(), better);
   for (Found& f : found) result.found.push_back(std::move(f.choices));
   result.seconds = found.front().seconds;

@@ -121,6 +121,7 @@ struct BalancedChain {
   double bound_seconds = 0;
   ResourceSeconds prices{};  ///< of the bound
 };
+double largest_resource(const ResourceSeconds& rest, const ResourceSeconds& use, double times);
 /// `rest`: what the step asks of each resource but for what chains are counted for, which is `times` the chain.
 BalancedChain balance(const Chain& chain, const ResourceSeconds& rest, double times, std::uint64_t budget_bytes,
                       int slots = 256);

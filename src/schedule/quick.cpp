@@ -41,15 +41,15 @@ std::vector<int> few_groups(const Workload& w, const ScheduleWish& wish, bool is
 }
 
 /// On the sample.
-std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, const Recipe& recipe, Sample::Kind kind,
-                               double margin, std::atomic<bool>& leaves_out) {
+std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, const Recipe& recipe, const HardwareProfile& hw,
+                               Sample::Kind kind, double margin, std::atomic<bool>& leaves_out) {
   Schedule like;
   like.group = recipe.group;
   like.pipeline = wish.pipeline;
   ScheduleWish own = wish;
   own.group = recipe.group;
   const Workload w = sample.with_room(like, kind);
-  const Cook cook(w, own, margin, sample.is_whole() ? Cook::no_limit : transfers_max);
+  const Cook cook(w, own, sample.is_whole() ? &hw : nullptr, margin, sample.is_whole() ? Cook::no_limit : transfers_max);
   std::optional<Schedule> s = cook.follow(recipe);
   if (!s && cook.leaves_out(recipe)) leaves_out = true;
   if (!s && sample.is_whole()) s = FrugalFamily(w, own).fit(budgets_of(w));
@@ -88,7 +88,7 @@ std::optional<QuickSchedule> quick_schedule(const Workload& w, const ScheduleWis
       if (found[i] || (estimator.is_exact() && kind == Sample::Kind::streaming)) return;
       for (const bool activations_first : {true, false}) {
         const Recipe recipe{groups[i], ahead, activations_first, Saved::recompute};
-        const std::optional<Schedule> s = follow(estimator.sample(), wish, recipe, kind, margin, too_long);
+        const std::optional<Schedule> s = follow(estimator.sample(), wish, recipe, hw, kind, margin, too_long);
         if (!s) break;
         const StepEstimate e = estimator.of_sample(*s);
         if (!found[i] || e.step_seconds < found[i]->estimate.step_seconds) found[i] = QuickSchedule{*s, recipe, e};

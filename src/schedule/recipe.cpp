@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "offload/parallel.h"
+#include "src/schedule/chain_costs.h"
 #include "src/schedule/stages.h"
 
 namespace sluice {
@@ -16,13 +17,23 @@ std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
   std::optional<Schedule> base = streamed(group, update_ahead);
   if (!base) return list;
   fill_homes(*base);
+  const bool is_open = !wish_.recompute && !work_.inference;
   const auto serve = [&](bool activations_first, std::vector<Dish>& to) {
+    Recipe recipe{group, update_ahead, activations_first, Saved::recompute, false};
+    if ((is_open || wish_.recompute == Recompute::optimal) && hw_ != nullptr) {
+      Schedule balanced = *base;
+      recipe.balanced = true;
+      fill_device(balanced, recipe);
+      to.push_back({recipe, std::move(balanced)});
+      recipe.balanced = false;
+      if (!is_open) return;
+    }
     Schedule s = *base;
-    fill_device(s, activations_first);
-    to.push_back({{group, update_ahead, activations_first, Saved::recompute}, s});
+    fill_device(s, recipe);
+    to.push_back({recipe, s});
     for (const Saved place : {Saved::host, Saved::nvme})
       if (Schedule t = s; spill(t, place, 1))
-        to.push_back({{group, update_ahead, activations_first, place}, std::move(t)});
+        to.push_back({{group, update_ahead, activations_first, place, false}, std::move(t)});
   };
   if (work_.inference) {
     serve(true, list);
@@ -38,7 +49,7 @@ std::optional<Schedule> Cook::follow(const Recipe& recipe) const {
   std::optional<Schedule> s = streamed(recipe.group, recipe.update_ahead);
   if (!s) return s;
   fill_homes(*s);
-  fill_device(*s, recipe.activations_first);
+  fill_device(*s, recipe);
   if (recipe.spilled == Saved::recompute) return s;
   for (const double share : {1.0, 0.9, 0.75, 0.5, 0.25})
     if (spill(*s, recipe.spilled, share)) break;
@@ -229,9 +240,112 @@ void Cook::fill_homes(Schedule& s) const {
   turn(s, [](UnitChoice& c) { c.parameter_home = Place::host; });
 }
 
-void Cook::fill_device(Schedule& s, bool activations_first) const {
+/// Of inputs, as many as the device has room for, spread so that the others are made again with the fewest passes: the
+/// chain's programme where units are alike and nothing is parked.
+void Cook::keep_most_inputs(Schedule& s) const {
+  const auto kept = [&](int count) {
+    Schedule t = s;
+    for (PlaceChain& place : places_of(work_, s)) {
+      for (std::size_t i = 0; i + 1 < place.chain.size(); ++i) place.chain[i].input_bytes = i == 0 ? 0 : 1;
+      for (std::size_t i = 0; i + 1 < place.chain.size(); ++i)
+        place.chain[i].forward[static_cast<std::size_t>(Resource::compute)] = 1;
+      ResourceSeconds prices{};
+      prices[static_cast<std::size_t>(Resource::compute)] = 1;
+      const ChainTable table(place.chain, prices, static_cast<std::uint64_t>(count), count);
+      choose(t, place, table.choices(count).value());
+    }
+    return t;
+  };
+  int low = 0, high = static_cast<int>(s.units.size());  // one is kept too few, or fits in no case
+  while (low + 1 < high) {
+    const int middle = (low + high) / 2;
+    (fits(kept(middle)) ? low : high) = middle;
+  }
+  if (low > 0) s = kept(low);
+}
+
+/// By prices at which resources are in balance, in as much memory as there is.
+void Cook::balance_activations(Schedule& s) const {
+  constexpr int slots = 256;
+  Schedule base = s;
+  for (UnitChoice& c : base.units) {
+    c.saved = Saved::recompute;
+    c.sweep = 0;
+  }
+  Schedule least = base;
+  for (UnitChoice& c : least.units) c.boundary = Place::host;
+  const std::uint64_t device = work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
+  std::vector<PlaceChain> places = chains_of(work_, base, *hw_);
+  const std::uint64_t beside = needs(fixed(least, wish_)).device;
+  std::optional<Schedule> best;
+  double best_seconds = 0;
+  for (const std::optional<Place> forbidden : {std::optional<Place>(), std::optional(Place::host), std::optional(Place::nvme)}) {
+    double seconds = 0;
+    std::vector<BalancedChain> balanced;
+    std::vector<std::uint64_t> rooms;
+    for (PlaceChain& place : places) {
+      if (forbidden) forbid_parking(place, *forbidden);
+      std::uint64_t all = place.working;
+      for (const ChainUnit& unit : place.chain) {
+        all += unit.input_bytes;
+        for (const SavedWay& way : unit.ways) all += way.bytes;
+      }
+      const double room = (static_cast<double>(device) / margin_ - static_cast<double>(beside)) / place.alive;
+      const auto free = static_cast<std::uint64_t>(std::max(0.0, room)) + place.working;
+      rooms.push_back(device == 0 ? all : std::min(all, free));
+      balanced.push_back(balance(place.chain, place.rest, place.times, rooms.back(), slots));
+      seconds = std::max(seconds, balanced.back().seconds);
+    }
+    if (std::ranges::any_of(balanced, [](const BalancedChain& b) { return b.found.empty(); })) continue;
+    if (best && best_seconds <= seconds) break;
+    const auto chosen = [&](auto choices) {
+      Schedule t = base;
+      for (std::size_t i = 0; i < places.size(); ++i) choose(t, places[i], choices(i));
+      return fixed(std::move(t), wish_);
+    };
+    Schedule whole = chosen([&](std::size_t i) { return balanced[i].found.front(); });
+    if (fits(whole)) {
+      best = std::move(whole);
+      break;
+    }
+    std::vector<ChainTable> tables;
+    for (std::size_t i = 0; i < places.size(); ++i) tables.emplace_back(places[i].chain, balanced[i].prices, rooms[i], slots);
+    const auto within_slots = [&](int m) -> std::optional<Schedule> {
+      for (const ChainTable& table : tables)
+        if (!table.choices(m)) return std::nullopt;
+      return chosen([&](std::size_t i) { return *tables[i].choices(m); });
+    };
+    int low = 0, high = slots + 1;
+    std::optional<Schedule> found;
+    while (low + 1 < high) {
+      const int middle = (low + high) / 2;
+      std::optional<Schedule> t = within_slots(middle);
+      const bool is_less = t && fits(*t);
+      if (is_less) found = std::move(t);
+      // What no slots are enough for lies below what does not fit.
+      (is_less || !t ? low : high) = middle;
+    }
+    if (!found) continue;
+    seconds = 0;
+    for (const PlaceChain& place : places)
+      seconds = std::max(seconds, largest_resource(place.rest, chain_cost(place.chain, choices_of(*found, place)).use, place.times));
+    if (best && best_seconds <= seconds) continue;
+    best = std::move(found);
+    best_seconds = seconds;
+  }
+  if (best) s = *std::move(best);
+}
+
+void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
+  const bool activations_first = recipe.activations_first;
   const auto keep = [&] {
-    if (!wish_.recompute && !work_.inference) turn(s, [](UnitChoice& c) { c.saved = Saved::keep; });
+    if (work_.inference) return;
+    if (recipe.balanced)
+      balance_activations(s);
+    else if (!wish_.recompute)
+      turn(s, [](UnitChoice& c) { c.saved = Saved::keep; });
+    else if (wish_.recompute == Recompute::revolve)
+      keep_most_inputs(s);
   };
   const auto resident = [&] {
     if (!wish_.resident) turn(s, [](UnitChoice& c) { c.resident = true; });

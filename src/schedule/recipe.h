@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "sluice/profile.h"
 #include "src/schedule/needs.h"
 #include "src/schedule/wish.h"
 
@@ -15,6 +16,7 @@ struct Recipe {
   bool update_ahead = true;
   bool activations_first = true;     ///< room on the device goes to saved activations, then to parameters; or in turn
   Saved spilled = Saved::recompute;  ///< what becomes of saved activations that the device has no room for
+  bool balanced = false;             ///< else: what becomes of all activations by src/schedule/chain.h
 };
 
 /// Follows recipes within the budgets of the workload: streamed schedules from a ladder, each rung with less memory
@@ -24,8 +26,10 @@ class Cook {
  public:
   /// Both outlive it. Live bytes times `margin` are to keep the budgets, since arenas are a little larger; with one the
   /// plans beside the main one are looked at too. Rungs that move more than `transfers_max` tiles are not looked at.
-  Cook(const Workload& workload, const ScheduleWish& wish, double margin = 1, double transfers_max = no_limit)
-      : work_(workload), wish_(wish), margin_(margin), transfers_max_(transfers_max) {}
+  /// With a profile recipes that balance activations are there too.
+  Cook(const Workload& workload, const ScheduleWish& wish, const HardwareProfile* hw, double margin = 1,
+       double transfers_max = no_limit)
+      : work_(workload), wish_(wish), hw_(hw), margin_(margin), transfers_max_(transfers_max) {}
   static constexpr double no_limit = 1e300;
 
   /// The schedules of all recipes with this group and order of updates: none where nothing fits. On any thread.
@@ -55,10 +59,13 @@ class Cook {
   std::vector<std::size_t> turning(const Schedule& s) const;
   void turn(Schedule& s, const Turn& change) const;
   void fill_homes(Schedule& s) const;
-  void fill_device(Schedule& s, bool activations_first) const;
+  void fill_device(Schedule& s, const Recipe& recipe) const;
+  void keep_most_inputs(Schedule& s) const;
+  void balance_activations(Schedule& s) const;
 
   const Workload& work_;
   const ScheduleWish& wish_;
+  const HardwareProfile* hw_;
   double margin_, transfers_max_;
 };
 

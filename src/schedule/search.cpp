@@ -115,7 +115,7 @@ class Search {
     std::vector<std::pair<int, bool>> kinds;
     for (const int group : groups())
       for (const bool ahead : open_updates(work_, wish_)) kinds.emplace_back(group, ahead);
-    const Cook cook(work_, wish_);
+    const Cook cook(work_, wish_, &hw_);
     // The first kind alone, so that there soon is an answer.
     for (std::size_t begin = 0; begin < kinds.size(); begin = begin == 0 ? 1 : kinds.size()) {
       const std::size_t end = begin == 0 ? 1 : kinds.size();
@@ -169,7 +169,7 @@ class Search {
   /// Single changes, each kept where it is predicted to help, until none does, the prediction comes to the bound, or as
   /// many have been tried as a person likes to wait for. Two at a time, the first that helps is taken.
   Candidate polished(Candidate best, bool exact) {
-    const Cook cook(work_, wish_);
+    const Cook cook(work_, wish_, &hw_);
     int left = static_cast<int>(std::min<std::size_t>(ops_to_polish / std::max<std::size_t>(best.ops, 1), 120));
     for (bool improved = left >= tries_min; improved && left > 0;) {
       improved = false;
@@ -220,7 +220,7 @@ class Search {
     };
     for (const Saved place : {Saved::host, Saved::nvme})
       for (const double share : {1.0, 0.5, 0.25})
-        list.push_back([this, place, share](Schedule& s) { return Cook(work_, wish_).spill(s, place, share); });
+        list.push_back([this, place, share](Schedule& s) { return Cook(work_, wish_, &hw_).spill(s, place, share); });
     if (!work_.inference && !wish_.update_on_device && device_is_apart(hw_))
       for (const double share : {1.0, 0.5, 0.25, 0.0})
         list.push_back([share](Schedule& s) { return spread_updates(s, share); });
@@ -248,7 +248,7 @@ class Search {
 
   /// The same recipe and changes with room to spare.
   Candidate remade(const Candidate& c, double margin) const {
-    const Cook cook(work_, wish_, margin);
+    const Cook cook(work_, wish_, &hw_, margin);
     Candidate made = c;
     std::optional<Schedule> s = cook.follow(c.recipe);
     if (!s) return made;

@@ -1,6 +1,7 @@
 // What of a schedule the user fixed.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -8,12 +9,19 @@
 
 namespace sluice {
 
+/// What becomes of activations, by name. none: all that sublayers save is kept. full: it is made again from each
+/// sublayer's input, and these are kept. sqrt: of the inputs of n sublayers about the square root of n are kept, and the
+/// others are made again (arXiv 1604.06174). revolve: as many inputs as there is room for on the device, and the others
+/// made again with the fewest passes forward (Griewank and Walther 2000). optimal: src/schedule/chain.h.
+enum class Recompute : std::uint8_t { none, full, sqrt, revolve, optimal };
+constexpr std::array<const char*, 5> recompute_names{"none", "full", "sqrt", "revolve", "optimal"};
+
 /// Everything unset is searched.
 struct ScheduleWish {
   PipelineChoice pipeline;   ///< of several stages
   std::optional<int> group;  ///< 1 = horizontal, all micro-batches = vertical
   std::optional<bool> update_ahead;
-  std::optional<bool> recompute;     ///< all sublayers recompute, or none does
+  std::optional<Recompute> recompute;
   std::optional<Place> activations;  ///< where boundary activations wait
   std::optional<int> prefetch;
   std::optional<Place> states;           ///< home of parameters and optimizer states: host or nvme

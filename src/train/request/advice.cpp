@@ -32,7 +32,7 @@ double best_seconds(const Workload& w, const Prepared& run, double now) {
     const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile);
     return quick ? std::min(now, quick->estimate.step_seconds) : now;
   }
-  const Cook cook(w, run.wish);
+  const Cook cook(w, run.wish, &run.profile);
   Recipe recipe = run.search.recipe;
   double best = now;
   for (const Saved spilled : std::set<Saved>{Saved::recompute, recipe.spilled}) {

@@ -163,6 +163,8 @@ constexpr int count_of<MomentFormat> = 3;
 template <>
 constexpr int count_of<Place> = static_cast<int>(place_names.size());
 template <>
+constexpr int count_of<Recompute> = static_cast<int>(recompute_names.size());
+template <>
 constexpr int count_of<Saved> = static_cast<int>(saved_names.size());
 
 template <class T>

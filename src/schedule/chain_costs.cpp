@@ -1,0 +1,263 @@
+#include "src/schedule/chain_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "offload/plan/cost.h"
+#include "src/model/sublayer.h"
+#include "src/schedule/build.h"
+#include "src/schedule/passes.h"
+#include "src/schedule/stages.h"
+
+namespace sluice {
+namespace {
+
+ResourceSeconds operator*(ResourceSeconds s, double by) {
+  for (double& seconds : s) seconds *= by;
+  return s;
+}
+ResourceSeconds& operator+=(ResourceSeconds& to, const ResourceSeconds& s) {
+  for (std::size_t r = 0; r < to.size(); ++r) to[r] += s[r];
+  return to;
+}
+
+/// Of one op, as the time law counts them, but compute as long as it was measured to take. Drives at their best rate.
+ResourceSeconds seconds_of(const planning::OpCost& c, bool computes, const HardwareProfile& hw) {
+  const double drive = std::max(
+      {hw.drive.read_bytes_per_second, hw.drive.write_bytes_per_second, hw.drive.mixed_bytes_per_second});
+  const double on_drive = c.drive == planning::DriveUse::read || c.drive == planning::DriveUse::write ? c.drive_bytes : 0;
+  return {computes ? c.seconds : 0,
+          hw.ranks * c.core_seconds / hw.cores,
+          hw.ranks * c.memory_seconds,
+          hw.ranks * on_drive / drive,
+          planning::ranks_of_link(hw) * c.link_down_seconds,
+          planning::ranks_of_link(hw) * c.link_up_seconds,
+          c.network_seconds};
+}
+
+/// Transfers of a thing of some bytes.
+class Travel {
+ public:
+  explicit Travel(const HardwareProfile& hw) : hw_(hw) {
+    for (const LaneKind kind : {LaneKind::h2d, LaneKind::d2h, LaneKind::nvme_read, LaneKind::nvme_write}) {
+      Lane lane;
+      lane.kind = kind;
+      lane.windowed = true;
+      plan_.lanes.push_back(lane);
+    }
+  }
+  ResourceSeconds down(std::uint64_t bytes) const { return of(OpKind::copy, 0, bytes); }
+  ResourceSeconds up(std::uint64_t bytes) const { return of(OpKind::copy, 1, bytes); }
+  ResourceSeconds from(Place place, std::uint64_t bytes) const {
+    ResourceSeconds s = down(bytes);
+    return place == Place::nvme ? s += of(OpKind::read, 2, bytes) : s;
+  }
+  ResourceSeconds to(Place place, std::uint64_t bytes) const {
+    ResourceSeconds s = up(bytes);
+    return place == Place::nvme ? s += of(OpKind::write, 3, bytes) : s;
+  }
+
+ private:
+  ResourceSeconds of(OpKind kind, LaneId lane, std::uint64_t bytes) const {
+    Op op;
+    op.kind = kind;
+    op.lane = lane;
+    op.bytes = bytes;
+    return seconds_of(planning::CostModel(plan_, hw_).cost(op), false, hw_);
+  }
+  const HardwareProfile& hw_;
+  StepPlan plan_;
+};
+
+bool goes_back(OpKind kind) {
+  static const std::set<OpKind> kinds{OpKind::backward,       OpKind::backward_input, OpKind::backward_weight,
+                                      OpKind::expose,         OpKind::enter_backward, OpKind::part_backward,
+                                      OpKind::out_backward,   OpKind::core_backward,  OpKind::qkv_backward,
+                                      OpKind::forward_backward, OpKind::part_logits,  OpKind::part_gradient};
+  return kinds.contains(kind);
+}
+
+/// What the compute ops of the first micro-batch of each unit take: forward, once more for what is saved, and back.
+struct UnitSeconds {
+  ResourceSeconds forward{}, again{}, backward{};
+};
+
+class Stage {
+ public:
+  Stage(const Workload& stage, const Schedule& schedule, const HardwareProfile& hw)
+      : work_(stage), hw_(hw), units_(stage.model->units.size()) {
+    const StepPlan plan = build_ops(PlanKind::train, stage, schedule);
+    const planning::CostModel model(plan, hw);
+    std::set<std::tuple<UnitId, OpKind, std::int32_t>> seen;
+    for (const Op& op : plan.ops) {
+      const bool computes = plan.lanes[op.lane].kind == LaneKind::compute;
+      const ResourceSeconds s = seconds_of(model.cost(op), computes, hw);
+      all += s;
+      if (!computes || op.unit < 0 || op.micro_batch != first_micro_batch(op.unit, op.micro_batch)) continue;
+      UnitSeconds& unit = units_[static_cast<std::size_t>(op.unit)];
+      if (goes_back(op.kind))
+        unit.backward += s;
+      else if (op.kind == OpKind::recompute || op.kind == OpKind::part_recompute ||
+               !seen.emplace(op.unit, op.kind, op.step).second)
+        unit.again += s;
+      else
+        unit.forward += s;
+    }
+  }
+  const UnitSeconds& unit(UnitId u) const { return units_[static_cast<std::size_t>(u)]; }
+  ResourceSeconds all{};
+
+ private:
+  std::int32_t first_micro_batch(UnitId u, std::int32_t micro_batch) {
+    return first_.emplace(u, micro_batch).first->second;
+  }
+  const Workload& work_;
+  const HardwareProfile& hw_;
+  std::vector<UnitSeconds> units_;
+  std::map<UnitId, std::int32_t> first_;
+};
+
+/// Groups that have gone forward and not yet back, at the most, of all chunks of a stage.
+int alive_of(const PassOrder& order) {
+  int alive = 0, most = 1;
+  for (const std::size_t first : order.turns) {
+    const Phase phase = order.passes[first].phase;
+    if (phase == Phase::backward_weight) continue;
+    alive += phase == Phase::forward || phase == Phase::head ? 1 : -1;
+    most = std::max(most, alive);
+  }
+  return most;
+}
+
+}  // namespace
+
+void choose(Schedule& schedule, const PlaceChain& place, const ChainChoices& choices) {
+  for (std::size_t i = 0; i + 1 < place.chain.size(); ++i) {
+    UnitChoice& unit = schedule.units[static_cast<std::size_t>(place.first) + i];
+    unit.saved = choices[i].saved;
+    if (i == 0) continue;
+    unit.sweep = static_cast<std::uint8_t>(std::min(choices[i].sweep, 255));
+    unit.boundary = choices[i].boundary;
+  }
+}
+
+ChainChoices choices_of(const Schedule& schedule, const PlaceChain& place) {
+  ChainChoices choices(place.chain.size());
+  for (std::size_t i = 0; i + 1 < place.chain.size(); ++i) {
+    const UnitChoice& unit = schedule.units[static_cast<std::size_t>(place.first) + i];
+    choices[i] = {i == 0 ? 0 : unit.sweep, unit.boundary, unit.saved};
+  }
+  return choices;
+}
+
+void forbid_parking(PlaceChain& place, Place at) {
+  const Saved saved = at == Place::host ? Saved::host : Saved::nvme;
+  for (ChainUnit& unit : place.chain) {
+    std::erase_if(unit.ways, [&](const SavedWay& way) { return way.saved == saved; });
+    std::erase_if(unit.parking, [&](const ParkingUse& use) { return use.place == at; });
+  }
+}
+
+double activation_gap(const Workload& workload, const Schedule& schedule, const HardwareProfile& hw) {
+  const std::uint64_t budget = workload.budget_bytes[static_cast<std::size_t>(Tier::device)];
+  double gap = 0;
+  for (const PlaceChain& place : chains_of(workload, schedule, hw)) {
+    const RankId s = Stages(workload, schedule).stage_of(place.first);
+    std::uint64_t all = place.working, held = 0;
+    for (const ChainUnit& unit : place.chain) {
+      all += unit.input_bytes;
+      for (const SavedWay& way : unit.ways) all += way.bytes;
+    }
+    for (const Buffer& b : build_lives(PlanKind::train, at_stage(workload, s), schedule).buffers)
+      if (b.tier == Tier::device && b.life == Life::persistent) held += footprint_bytes(b);
+    const std::uint64_t room = budget == 0 ? all : std::min(all, budget - std::min(budget, held));
+    const double asked = largest_resource(place.rest, chain_cost(place.chain, choices_of(schedule, place)).use, place.times);
+    const BalancedChain best = balance(place.chain, place.rest, place.times, room);
+    if (best.bound_seconds > 0) gap = std::max(gap, asked / best.bound_seconds - 1);
+  }
+  return gap;
+}
+
+std::vector<PlaceChain> places_of(const Workload& workload, const Schedule& schedule) {
+  const Stages stages(workload, schedule);
+  const auto head = static_cast<UnitId>(workload.model->units.size()) - 1;
+  const auto place_of = [&](UnitId u) { return std::pair(stages.stage_of(u), stages.owner(u).chunk); };
+  std::vector<PlaceChain> list;
+  for (UnitId u = 0; u <= head; ++u) {
+    if (u == 0 || place_of(u) != place_of(u - 1)) list.emplace_back().first = u;
+    list.back().chain.emplace_back();
+    if (u < head && place_of(u + 1) != place_of(u)) list.back().chain.emplace_back();
+  }
+  std::erase_if(list, [](const PlaceChain& place) { return place.chain.size() < 2; });
+  return list;
+}
+
+std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& schedule, const HardwareProfile& hw) {
+  Schedule base = schedule;
+  for (UnitChoice& unit : base.units) {
+    unit.saved = Saved::recompute;
+    unit.sweep = 0;
+  }
+  const Travel travel(hw);
+  const Stages stages(workload, schedule);
+  const auto head = static_cast<UnitId>(workload.model->units.size()) - 1;
+  std::vector<PlaceChain> list = places_of(workload, schedule);
+  for (RankId s = 0; s < workload.stages(); ++s) {
+    const Workload work = at_stage(workload, s);
+    const Stage stage(work, base, hw);
+    const auto groups = micro_batch_groups(work, base, PlanKind::train);
+    const int alive = alive_of(order_passes(PlanKind::train, work, base));
+    const auto together = static_cast<std::uint64_t>(groups.front().end - groups.front().first);
+    const auto unit_of = [&](UnitId u) {
+      const UnitChoice& choice = base.units[static_cast<std::size_t>(u)];
+      const SublayerCost cost = sublayer_cost(*work.model, work.model->units[static_cast<std::size_t>(u)], work.shape,
+                                              work.dtype, *work.kernels);
+      ChainUnit unit;
+      const double many = static_cast<double>(together);
+      unit.forward = stage.unit(u).forward * many;
+      unit.again = stage.unit(u).again * many;
+      unit.backward = stage.unit(u).backward * many;
+      if (!choice.resident && !choice.held)
+        unit.forward += travel.from(choice.parameter_home, work.shard_numel(u) * dtype_bytes(work.dtype));
+      unit.input_bytes = u == 0 ? 0 : together * cost.boundary_bytes;
+      unit.backward_bytes_kept = cost.backward_workspace_bytes + 2 * cost.boundary_bytes;
+      unit.backward_bytes = unit.backward_bytes_kept + cost.saved_bytes;
+      if (u == head) {
+        unit.backward += std::exchange(unit.forward, {});
+        return unit;
+      }
+      unit.ways.push_back({Saved::keep, together * cost.saved_bytes, {}});
+      for (const Place place : {Place::host, Place::nvme}) {
+        if (cost.saved_bytes > 0) {
+          ResourceSeconds use = travel.to(place, cost.saved_bytes);
+          use += travel.from(place, cost.saved_bytes);
+          unit.ways.push_back({place == Place::host ? Saved::host : Saved::nvme, 0, use * many});
+        }
+        if (u > 0)
+          unit.parking.push_back(
+              {place, travel.to(place, cost.boundary_bytes) * many, travel.from(place, cost.boundary_bytes) * many});
+      }
+      return unit;
+    };
+    for (PlaceChain& place : list) {
+      if (stages.stage_of(place.first) != s) continue;
+      place.times = static_cast<double>(groups.size());
+      place.alive = alive;
+      // Behind the last unit is what another stage goes on with, unless the head is.
+      for (std::size_t i = 0; i < place.chain.size(); ++i) {
+        const UnitId u = place.first + static_cast<UnitId>(i);
+        if (i + 1 < place.chain.size() || u == head) place.chain[i] = unit_of(u);
+      }
+      for (const ChainUnit& unit : place.chain) place.working = std::max(place.working, unit.backward_bytes);
+      place.rest = stage.all;
+      const ResourceSeconds own = chain_cost(place.chain, choices_of(base, place)).use * place.times;
+      for (std::size_t r = 0; r < own.size(); ++r) place.rest[r] = std::max(0.0, place.rest[r] - own[r]);
+    }
+  }
+  return list;
+}
+
+}  // namespace sluice
