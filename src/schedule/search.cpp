@@ -26,10 +26,12 @@ constexpr double equal_time = 1.005;
 constexpr double notably_less = 0.9;
 /// What is slower than the best by more than this is not looked at again.
 constexpr double near_best = 1.02;
+/// What is slower by no more, and has other groups, may be faster once its knobs are turned.
+constexpr double worth_polishing = 1.05;
 /// Ops that are simulated to turn single knobs of a schedule, and for how few tries it is not begun.
 constexpr std::size_t ops_to_polish = 500'000;
 constexpr int tries_min = 6;
-constexpr std::size_t finalists_max = 3;  ///< that are predicted exactly where the others are estimated
+constexpr std::size_t finalists_max = 4;  ///< that are predicted exactly where the others are estimated
 
 /// False if there is nothing to change.
 using Change = std::function<bool(Schedule&)>;
@@ -145,6 +147,11 @@ class Search {
     for (const Candidate& c : all)
       if (c.seconds <= limit * near_best && c.written < thrifty->written) thrifty = &c;
     if (thrifty->written < all.front().written) last.push_back(polished(*thrifty, is_exact));
+    // Where groups are others, other changes help.
+    const auto rival = std::ranges::find_if(all, [&](const Candidate& c) {
+      return c.schedule.group != all.front().schedule.group && c.seconds <= worth_polishing * all.front().seconds;
+    });
+    if (rival != all.end() && &*rival != thrifty) last.push_back(polished(*rival, is_exact));
     const std::size_t most = is_exact ? all.size() : finalists_max;
     for (const Candidate& c : all) {
       const bool is_new = std::ranges::find(last, c.schedule, &Candidate::schedule) == last.end();
