@@ -12,6 +12,7 @@
 #include "sluice/size.h"
 #include "src/device/efficiency.h"
 #include "src/device/profile.h"
+#include "src/schedule/chain_costs.h"
 #include "src/schedule/stages.h"
 #include "src/train/request/advice.h"
 #include "src/train/request/arrangement.h"
@@ -70,12 +71,17 @@ double run_seconds(const Prepared& run) { return static_cast<double>(run.config.
 struct Findings {
   SmallestBudgets smallest;
   Advice advice;  ///< where the run fits
+  /// That activations ask more of the scarcest resource than a lower bound of that; of training runs that fit.
+  std::optional<double> activation_gap;
 };
 Findings find_out(const Prepared& run) {
   Findings f;
   parallel_invoke([&] { f.smallest = smallest_budgets(run); },
                   [&] {
-                    if (run.search.fits) f.advice = advise(run);
+                    if (!run.search.fits) return;
+                    f.advice = advise(run);
+                    if (!run.workload.inference)
+                      f.activation_gap = activation_gap(run.workload, run.search.schedule, run.profile);
                   });
   return f;
 }
@@ -103,6 +109,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
                     {"tokens_per_second", tokens_per_second(run)},
                     {"steps", run.config.steps},
                     {"run_seconds", run_seconds(run)}};
+  if (findings.activation_gap) j["predicted"]["activations_above_bound"] = *findings.activation_gap;
   if (const std::optional<SavingStep> saving = predict_saving(run))
     j["saving_step"] = {{"bytes", saving->bytes},
                         {"to_swap_drive", saving->to_swap_drive},
@@ -363,15 +370,18 @@ void print_placement(const Prepared& run) {
              share(s, [](const UnitChoice& c) { return c.saved == Saved::host; }),
              share(s, [](const UnitChoice& c) { return c.saved == Saved::nvme; })});
   std::printf("%s\n", table.text().c_str());
+  const auto again = std::ranges::count_if(s.units, [](const UnitChoice& c) { return c.sweep > 0; });
+  const std::string inputs = again == 0 ? "" : "; " + std::to_string(again) + " inputs made again on the way back";
   std::printf(
-      "recomputed: %s; %d micro-batches in groups of %d; updates %s; %d units fetched ahead; tiles of %s "
+      "recomputed: %s%s; %d micro-batches in groups of %d; updates %s; %d units fetched ahead; tiles of %s "
       "parameters\n\n",
-      share(s, [](const UnitChoice& c) { return c.saved == Saved::recompute; }).c_str(), run.workload.micro_batches,
-      s.group, s.update_ahead ? "ahead of the next forward" : "in the backward pass", s.prefetch,
-      format_count(static_cast<double>(s.tile_numel)).c_str());
+      share(s, [](const UnitChoice& c) { return c.saved == Saved::recompute; }).c_str(), inputs.c_str(),
+      run.workload.micro_batches, s.group, s.update_ahead ? "ahead of the next forward" : "in the backward pass",
+      s.prefetch, format_count(static_cast<double>(s.tile_numel)).c_str());
 }
 
-void print_time(const Prepared& run, const Advice& advice) {
+void print_time(const Prepared& run, const Findings& findings) {
+  const Advice& advice = findings.advice;
   const Simulation& p = run.predicted();
   const LinkBytes b = machine_link_bytes(run);
   Table table({"resource", "work per step", "seconds alone", "share of the step"});
@@ -396,6 +406,9 @@ void print_time(const Prepared& run, const Advice& advice) {
               format_seconds(p.step_seconds).c_str(), format_seconds(p.bound_seconds).c_str(),
               resource_names[static_cast<std::size_t>(p.bottleneck)], format_seconds(p.pass_bound_seconds).c_str(),
               format_efficiency(p.bound_seconds / p.step_seconds).c_str());
+  if (findings.activation_gap)
+    std::printf("activations     %.1f%% above the bound of what could become of them, by the scarcest resource\n",
+                100 * std::max(0.0, *findings.activation_gap));
   std::printf("speed           %stokens/s; %lld steps take %s\n", format_count(tokens_per_second(run)).c_str(),
               static_cast<long long>(run.config.steps), format_seconds(run_seconds(run)).c_str());
   std::printf("advice          %s\n", to_text(advice).c_str());
@@ -540,7 +553,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   print_ranks(*run);
   print_memory(*run, findings.smallest);
   print_placement(*run);
-  print_time(*run, findings.advice);
+  print_time(*run, findings);
   if (!config.trace.empty()) std::printf("trace           %s (open in ui.perfetto.dev)\n", config.trace.c_str());
   return success();
 }

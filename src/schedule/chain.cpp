@@ -169,7 +169,8 @@ int ChainTable::slots_of(std::uint64_t bytes) const {
 
 std::size_t ChainTable::at(int place, int first, int last) const {
   const auto n = static_cast<std::size_t>(units_);
-  return ((static_cast<std::size_t>(place) * n + static_cast<std::size_t>(first)) * n + static_cast<std::size_t>(last)) *
+  return ((static_cast<std::size_t>(place) * n + static_cast<std::size_t>(first)) * n +
+          static_cast<std::size_t>(last)) *
          static_cast<std::size_t>(slots_ + 1);
 }
 
@@ -272,7 +273,8 @@ double largest_resource(const ResourceSeconds& rest, const ResourceSeconds& use,
 namespace {
 
 /// Single changes that make the largest resource less, each the best of all, within the budget.
-void improve(const Chain& chain, const ResourceSeconds& rest, double times, std::uint64_t budget, ChainChoices& choices) {
+void improve(const Chain& chain, const ResourceSeconds& rest, double times, std::uint64_t budget,
+             ChainChoices& choices) {
   double now = largest_resource(rest, chain_cost(chain, choices).use, times);
   std::size_t left = tries_max;
   while (left > 0) {
@@ -337,8 +339,7 @@ BalancedChain balance(const Chain& chain, const ResourceSeconds& rest, double ti
   result.prices = bounds.front().second;
   for (std::size_t i = 0; i < std::min<std::size_t>(bounds.size(), bounds_kept); ++i) {
     const ChainTable optimistic(chain, bounds[i].second, budget_bytes, slots, ChainTable::Rounding::down);
-    result.bound_seconds =
-        std::max(result.bound_seconds, priced(rest, bounds[i].second) + times * optimistic.cost());
+    result.bound_seconds = std::max(result.bound_seconds, priced(rest, bounds[i].second) + times * optimistic.cost());
   }
   std::ranges::stable_sort(found, {}, &Found::seconds);
   Found better = found.front();

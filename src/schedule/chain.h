@@ -69,8 +69,8 @@ ChainCost chain_cost(const Chain& chain, const ChainChoices& choices);
 /// so exist, and are of no use where making it again takes no longer than a pass forward.
 bool keeps_inputs_of_saved(const ChainChoices& choices);
 
-/// The programme's answers for all budgets up to one, at given prices, among schedules of keeps_inputs_of_saved. `slots`: into which the budget is cut; sizes are
-/// rounded up to them, or, for a bound, down.
+/// The programme's answers for all budgets up to one, at given prices, among schedules of keeps_inputs_of_saved.
+/// `slots`: into which the budget is cut; sizes are rounded up to them, or, for a bound, down.
 class ChainTable {
  public:
   enum class Rounding : std::uint8_t { up, down };

@@ -26,9 +26,10 @@ ResourceSeconds& operator+=(ResourceSeconds& to, const ResourceSeconds& s) {
 
 /// Of one op, as the time law counts them, but compute as long as it was measured to take. Drives at their best rate.
 ResourceSeconds seconds_of(const planning::OpCost& c, bool computes, const HardwareProfile& hw) {
-  const double drive = std::max(
-      {hw.drive.read_bytes_per_second, hw.drive.write_bytes_per_second, hw.drive.mixed_bytes_per_second});
-  const double on_drive = c.drive == planning::DriveUse::read || c.drive == planning::DriveUse::write ? c.drive_bytes : 0;
+  const double drive =
+      std::max({hw.drive.read_bytes_per_second, hw.drive.write_bytes_per_second, hw.drive.mixed_bytes_per_second});
+  const double on_drive =
+      c.drive == planning::DriveUse::read || c.drive == planning::DriveUse::write ? c.drive_bytes : 0;
   return {computes ? c.seconds : 0,
           hw.ranks * c.core_seconds / hw.cores,
           hw.ranks * c.memory_seconds,
@@ -73,10 +74,10 @@ class Travel {
 };
 
 bool goes_back(OpKind kind) {
-  static const std::set<OpKind> kinds{OpKind::backward,       OpKind::backward_input, OpKind::backward_weight,
-                                      OpKind::expose,         OpKind::enter_backward, OpKind::part_backward,
-                                      OpKind::out_backward,   OpKind::core_backward,  OpKind::qkv_backward,
-                                      OpKind::forward_backward, OpKind::part_logits,  OpKind::part_gradient};
+  static const std::set<OpKind> kinds{OpKind::backward,         OpKind::backward_input, OpKind::backward_weight,
+                                      OpKind::expose,           OpKind::enter_backward, OpKind::part_backward,
+                                      OpKind::out_backward,     OpKind::core_backward,  OpKind::qkv_backward,
+                                      OpKind::forward_backward, OpKind::part_logits,    OpKind::part_gradient};
   return kinds.contains(kind);
 }
 
@@ -137,7 +138,8 @@ int alive_of(const PassOrder& order) {
 void choose(Schedule& schedule, const PlaceChain& place, const ChainChoices& choices) {
   for (std::size_t i = 0; i + 1 < place.chain.size(); ++i) {
     UnitChoice& unit = schedule.units[static_cast<std::size_t>(place.first) + i];
-    unit.saved = choices[i].saved;
+    const bool saves = std::ranges::any_of(place.chain[i].ways, [](const SavedWay& way) { return way.bytes > 0; });
+    unit.saved = saves ? choices[i].saved : Saved::keep;
     if (i == 0) continue;
     unit.sweep = static_cast<std::uint8_t>(std::min(choices[i].sweep, 255));
     unit.boundary = choices[i].boundary;
@@ -174,7 +176,8 @@ double activation_gap(const Workload& workload, const Schedule& schedule, const 
     for (const Buffer& b : build_lives(PlanKind::train, at_stage(workload, s), schedule).buffers)
       if (b.tier == Tier::device && b.life == Life::persistent) held += footprint_bytes(b);
     const std::uint64_t room = budget == 0 ? all : std::min(all, budget - std::min(budget, held));
-    const double asked = largest_resource(place.rest, chain_cost(place.chain, choices_of(schedule, place)).use, place.times);
+    const double asked =
+        largest_resource(place.rest, chain_cost(place.chain, choices_of(schedule, place)).use, place.times);
     const BalancedChain best = balance(place.chain, place.rest, place.times, room);
     if (best.bound_seconds > 0) gap = std::max(gap, asked / best.bound_seconds - 1);
   }

@@ -23,7 +23,7 @@ struct Pass {
   Phase phase;
   UnitId unit;
   MicroBatchGroup group;
-  std::size_t turn = 0;                    ///< that it is of
+  std::size_t turn = 0;  ///< that it is of
   /// Forward or again: it is the last before the backward pass over the unit. What it saves, and the next unit's input,
   /// are kept for their backward passes.
   bool keeps = true;

@@ -254,7 +254,7 @@ void Cook::keep_most_inputs(Schedule& s) const {
       const ChainTable table(place.chain, prices, static_cast<std::uint64_t>(count), count);
       choose(t, place, table.choices(count).value());
     }
-    return t;
+    return fixed(std::move(t), wish_);
   };
   int low = 0, high = static_cast<int>(s.units.size());  // one is kept too few, or fits in no case
   while (low + 1 < high) {
@@ -272,6 +272,7 @@ void Cook::balance_activations(Schedule& s) const {
     c.saved = Saved::recompute;
     c.sweep = 0;
   }
+  base.units.back().saved = Saved::keep;  // a head saves nothing
   Schedule least = base;
   for (UnitChoice& c : least.units) c.boundary = Place::host;
   const std::uint64_t device = work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
@@ -279,7 +280,8 @@ void Cook::balance_activations(Schedule& s) const {
   const std::uint64_t beside = needs(fixed(least, wish_)).device;
   std::optional<Schedule> best;
   double best_seconds = 0;
-  for (const std::optional<Place> forbidden : {std::optional<Place>(), std::optional(Place::host), std::optional(Place::nvme)}) {
+  for (const std::optional<Place> forbidden :
+       {std::optional<Place>(), std::optional(Place::host), std::optional(Place::nvme)}) {
     double seconds = 0;
     std::vector<BalancedChain> balanced;
     std::vector<std::uint64_t> rooms;
@@ -309,7 +311,8 @@ void Cook::balance_activations(Schedule& s) const {
       break;
     }
     std::vector<ChainTable> tables;
-    for (std::size_t i = 0; i < places.size(); ++i) tables.emplace_back(places[i].chain, balanced[i].prices, rooms[i], slots);
+    for (std::size_t i = 0; i < places.size(); ++i)
+      tables.emplace_back(places[i].chain, balanced[i].prices, rooms[i], slots);
     const auto within_slots = [&](int m) -> std::optional<Schedule> {
       for (const ChainTable& table : tables)
         if (!table.choices(m)) return std::nullopt;
@@ -328,7 +331,8 @@ void Cook::balance_activations(Schedule& s) const {
     if (!found) continue;
     seconds = 0;
     for (const PlaceChain& place : places)
-      seconds = std::max(seconds, largest_resource(place.rest, chain_cost(place.chain, choices_of(*found, place)).use, place.times));
+      seconds = std::max(
+          seconds, largest_resource(place.rest, chain_cost(place.chain, choices_of(*found, place)).use, place.times));
     if (best && best_seconds <= seconds) continue;
     best = std::move(found);
     best_seconds = seconds;

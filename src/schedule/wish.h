@@ -10,9 +10,9 @@
 namespace sluice {
 
 /// What becomes of activations, by name. none: all that sublayers save is kept. full: it is made again from each
-/// sublayer's input, and these are kept. sqrt: of the inputs of n sublayers about the square root of n are kept, and the
-/// others are made again (arXiv 1604.06174). revolve: as many inputs as there is room for on the device, and the others
-/// made again with the fewest passes forward (Griewank and Walther 2000). optimal: src/schedule/chain.h.
+/// sublayer's input, and these are kept. sqrt: of the inputs of n sublayers about the square root of n are kept, and
+/// the others are made again (arXiv 1604.06174). revolve: as many inputs as there is room for on the device, and the
+/// others made again with the fewest passes forward (Griewank and Walther 2000). optimal: src/schedule/chain.h.
 enum class Recompute : std::uint8_t { none, full, sqrt, revolve, optimal };
 constexpr std::array<const char*, 5> recompute_names{"none", "full", "sqrt", "revolve", "optimal"};
 

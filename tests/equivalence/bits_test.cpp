@@ -221,6 +221,33 @@ TEST_P(Bits, AreTheSameAtTheSmallestBudgets) {
   }
 }
 
+/// On a device that has room for some activations only.
+TEST_P(Bits, DoNotDependOnWhatBecomesOfActivations) {
+  RunConfig c = config();
+  const Outcome reference = picked(all_resident, c);
+  c.wish.activations = Place::device;
+  for (const std::optional<Recompute> recompute :
+       {std::optional<Recompute>(), std::optional(Recompute::full), std::optional(Recompute::sqrt),
+        std::optional(Recompute::revolve), std::optional(Recompute::optimal)}) {
+    SCOPED_TRACE(recompute ? recompute_names[static_cast<std::size_t>(*recompute)] : "auto");
+    c.wish.recompute = recompute;
+    c.wish.resident = false;
+    c.device_memory = 0;
+    const auto roomy = prepare(c, Purpose::train, {});
+    ASSERT_TRUE(roomy.ok()) << roomy.error().message;
+    c.device_memory = smallest_budgets(**roomy).corner.device + (1u << 16);
+    const auto searched = prepare(c, Purpose::train, {});
+    ASSERT_TRUE(searched.ok()) << searched.error().message;
+    ASSERT_TRUE((*searched)->search.fits) << does_not_fit(**searched).message;
+    const Outcome out = run(**searched);
+    expect_same(reference, out);
+    const bool is_made_again =
+        std::ranges::any_of((*searched)->search.schedule.units, [](const UnitChoice& unit) { return unit.sweep > 0; });
+    EXPECT_TRUE(recompute != Recompute::sqrt || is_made_again);
+    EXPECT_FALSE(recompute == Recompute::full && is_made_again);
+  }
+}
+
 TEST_P(Bits, DoNotDependOnTiming) {
   const Outcome reference = picked(all_resident, config());
   std::mt19937_64 random(99);

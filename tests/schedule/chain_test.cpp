@@ -1,14 +1,15 @@
 // The dynamic programme over a chain: against the table of rotor's recurrence, against all schedules of small chains,
 // and its count of passes against the passes that plans have.
+#include "src/schedule/chain.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <iostream>
 #include <random>
 
-#include "src/schedule/chain.h"
-#include "src/schedule/passes.h"
 #include "random_schedule.h"
+#include "src/schedule/passes.h"
 
 namespace sluice {
 namespace {
@@ -47,7 +48,7 @@ Chain equal_layers(int count) {
 TEST(Chain, TakesNoLongerThanRotorsRecurrence) {
   const Chain chain = equal_layers(32);
   const double all = 34 * 32, step = 3 * 32;
-  const std::vector<std::pair<double, double>> table{{0.75, 9.4}, {0.50, 17.7}, {0.25, 26.0},
+  const std::vector<std::pair<double, double>> table{{0.75, 9.4},  {0.50, 17.7}, {0.25, 26.0},
                                                      {0.10, 31.2}, {0.07, 43.8}, {0.05, 57.3}};
   for (const auto& [part, percent] : table) {
     const auto budget = static_cast<std::uint64_t>(std::floor(part * all));
@@ -158,8 +159,8 @@ TEST(Chain, BalancesResourcesNearlyAsWellAsTheBestOfAllSchedules) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const Chain chain = random_chain(100 + seed, 5, true);
     std::mt19937_64 random(seed);
-    const ResourceSeconds rest =
-        seconds_of(static_cast<double>(random() % 10), static_cast<double>(random() % 12), static_cast<double>(random() % 12));
+    const ResourceSeconds rest = seconds_of(static_cast<double>(random() % 10), static_cast<double>(random() % 12),
+                                            static_cast<double>(random() % 12));
     const std::uint64_t budget = 14 + random() % 16;
     double best = INFINITY;
     each_schedule(chain, [&](const ChainChoices& choices) {

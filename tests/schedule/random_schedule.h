@@ -79,9 +79,10 @@ inline std::string describe(const Schedule& s) {
                      std::to_string(s.tile_numel);
   const auto place = [](Place p) { return std::string(place_names[static_cast<std::size_t>(p)]); };
   for (const UnitChoice& c : s.units)
-    text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") + (c.second_copy ? "second " : "") + "p " + place(c.parameter_home) + " s " +
-            place(c.state_home) + " g " + place(c.gradient) + " a " + place(c.accumulator) + " " +
-            saved_names[static_cast<std::size_t>(c.saved)] + " x " + place(c.boundary) + (c.sweep > 0 ? " sweep " + std::to_string(c.sweep) : "") +
+    text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") +
+            (c.second_copy ? "second " : "") + "p " + place(c.parameter_home) + " s " + place(c.state_home) + " g " +
+            place(c.gradient) + " a " + place(c.accumulator) + " " + saved_names[static_cast<std::size_t>(c.saved)] +
+            " x " + place(c.boundary) + (c.sweep > 0 ? " sweep " + std::to_string(c.sweep) : "") +
             (c.update_on_device ? " u device" : "") + "]";
   return text;
 }
