@@ -83,7 +83,9 @@ constexpr bool is_of_device_collectives(const Lane& lane) { return lane.kind == 
 enum class OpKind : std::uint8_t {
   // compute lane; the unit says which sublayer
   forward,           ///< x_in, parameters -> x_out, saved
-  recompute,         ///< x_in, parameters -> saved again
+  recompute,         ///< x_in, parameters -> saved, core again
+  recompute_qkv,     ///< attention: x_in or normed, parameters -> saved again
+  recompute_core,    ///< attention: saved, parameters -> core again
   backward,          ///< x_in, saved, parameters, d_out -> d_in, gradient (+=)
   backward_input,    ///< the first half of it: x_in, saved, parameters, d_out -> d_in, deferred
   backward_weight,   ///< the other one: x_in, saved, d_out, deferred -> gradient (+=)
@@ -145,8 +147,10 @@ enum class OpKind : std::uint8_t {
   // save lane
   save,  ///< the updated states of a tile, in host memory -> a checkpoint, where the iteration saves; else nothing
 };
-constexpr std::array<const char*, 47> op_names{"forward",
+constexpr std::array<const char*, 49> op_names{"forward",
                                                "recompute",
+                                               "recompute_qkv",
+                                               "recompute_core",
                                                "backward",
                                                "backward_input",
                                                "backward_weight",
@@ -206,6 +210,7 @@ enum class Role : std::uint8_t {
   x_in,
   x_out,
   saved,
+  core,    // of what attention saves its output and the log-sum-exp of its scores; `saved` is the rest
   normed,  // what a cut sublayer begins with
   sum,     // fp32, of what all ranks' parts of a sublayer make; d_sum: of the gradient of normed
   d_sum,

@@ -15,6 +15,8 @@ using namespace planning;
 bool goes_back(OpKind kind) {
   switch (kind) {
     case OpKind::recompute:
+    case OpKind::recompute_qkv:
+    case OpKind::recompute_core:
     case OpKind::backward:
     case OpKind::backward_input:
     case OpKind::backward_weight:

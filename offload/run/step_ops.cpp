@@ -103,6 +103,8 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::commit: return commit(params);
     case OpKind::forward:
     case OpKind::recompute:
+    case OpKind::recompute_qkv:
+    case OpKind::recompute_core:
     case OpKind::backward:
     case OpKind::backward_input:
     case OpKind::backward_weight:

@@ -31,6 +31,7 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
       case Role::x_in: a.x_in = o.data; break;
       case Role::x_out: a.x_out = o.data; break;
       case Role::saved: a.saved = o.data; break;
+      case Role::core: a.core = o.data; break;
       case Role::leaving: a.leaving = o.data; break;
       case Role::arrived: a.arrived = o.data; break;
       case Role::mixed: a.mixed = o.data; break;

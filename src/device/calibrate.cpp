@@ -130,6 +130,7 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   SLUICE_ASSIGN(a.d_out, place.noise(cost.boundary_bytes, dtype, 1e-3f));
   SLUICE_ASSIGN(a.d_in, place.noise(cost.boundary_bytes, dtype, 1e-3f));
   SLUICE_ASSIGN(a.saved, place.noise(cost.saved_bytes, dtype, 1));
+  if (cost.core_bytes > 0) a.core = a.saved + (cost.saved_bytes - cost.core_bytes);
   if (workload.split != nullptr) {
     const Dims d(model, shape, dtype, *workload.kernels);
     const auto whole = static_cast<std::uint64_t>(d.tokens * d.hidden);
@@ -203,6 +204,7 @@ bool goes_back(OpKind kind) {
 
 Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   if (kind == OpKind::recompute) args.x_out = nullptr;
+  if (kind == OpKind::recompute_core) SLUICE_TRY(bench.run(OpKind::recompute_qkv, args));
   if (kind == OpKind::part_recompute) args.sum = nullptr;
   // What backward reads must be what forward saves: statistics of noise would be infinite.
   if (goes_back(kind) && args.unit->kind != Sublayer::embed) {
@@ -274,6 +276,7 @@ std::vector<OpKind> ops_of(Sublayer sublayer, const Workload& workload) {
     } else {
       ops.insert(ops.end(), {OpKind::part_recompute, OpKind::expose, OpKind::part_backward, OpKind::enter_backward});
     }
+    if (sublayer == Sublayer::attention) ops.insert(ops.end(), {OpKind::recompute_qkv, OpKind::recompute_core});
     return ops;
   }
   if (sublayer == Sublayer::head) {
@@ -283,9 +286,13 @@ std::vector<OpKind> ops_of(Sublayer sublayer, const Workload& workload) {
   }
   if (main != PlanKind::train) return {OpKind::forward};
   if (sublayer == Sublayer::embed) return {OpKind::forward, OpKind::backward};
+  std::vector<OpKind> ops{OpKind::forward, OpKind::recompute};
+  if (sublayer == Sublayer::attention) ops.insert(ops.end(), {OpKind::recompute_qkv, OpKind::recompute_core});
   if (workload.splits_backward)
-    return {OpKind::forward, OpKind::recompute, OpKind::backward_input, OpKind::backward_weight};
-  return {OpKind::forward, OpKind::recompute, OpKind::backward};
+    ops.insert(ops.end(), {OpKind::backward_input, OpKind::backward_weight});
+  else
+    ops.push_back(OpKind::backward);
+  return ops;
 }
 
 std::vector<Task> missing_tasks(const Workload& w, const HardwareProfile& profile) {

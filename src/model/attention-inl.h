@@ -98,28 +98,69 @@ struct AttentionSublayer {
     device.add(reinterpret_cast<const T*>(args.x_in) + at, x_out, x_out, rows * d.hidden);
   }
 
-  /// From the normed input of a chunk to attention's output, which is returned, with what is kept on the way.
-  const T* attend(const AttentionForwardSpace& space, const T* normed, std::int64_t first,
-                  std::int64_t sequences) const {
-    const bool keeps = args.saved != nullptr;
-    const AttentionSaved kept(Carver(keeps ? args.saved : space.saved), d,
-                              keeps ? d.batch : d.attention_chunk_sequences);
-    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence, at = keeps ? token : 0;
-    T* qkv = reinterpret_cast<T*>(kept.qkv) + at * d.qkv;
-    T* out = reinterpret_cast<T*>(kept.out) + at * d.q;
-    project(normed, rows, qkv, space.scratch);
+  /// q, k and v of a chunk as they are kept, from its normed input.
+  void make_qkv(const T* normed, std::int64_t token, std::int64_t rows, T* qkv, std::span<std::byte> scratch) const {
+    project(normed, rows, qkv, scratch);
+    if (!d.qk_norm) rotate(qkv, token, rows, false);
+  }
+
+  /// Attention's output and the log-sum-exp of its scores, from those.
+  void make_core(const AttentionForwardSpace& space, T* qkv, std::int64_t first, std::int64_t sequences, T* out,
+                 float* lse) const {
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     T* turned = qkv;
     if (d.qk_norm) {
       turned = reinterpret_cast<T*>(space.turned);
       turn(qkv, token, rows, turned, space.head_rstd);
-    } else {
-      rotate(qkv, token, rows, false);
     }
     const T *k = turned + d.q, *v = qkv + d.q + d.kv;
     kernels::AttentionShape shape = shape_from(token, sequences);
     if (args.kv_cache != nullptr) shape = append_to_cache(sequences, &k, &v);
-    device.attention_forward(shape, static_cast<const T*>(turned), k, v, out, kept.lse + at * d.heads, space.scratch);
-    return out;
+    device.attention_forward(shape, static_cast<const T*>(turned), k, v, out, lse, space.scratch);
+  }
+
+  /// From the normed input of a chunk to attention's output, which is returned, with what is kept on the way.
+  const T* attend(const AttentionForwardSpace& space, const T* normed, std::int64_t first,
+                  std::int64_t sequences) const {
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
+    const Chunk c = chunk_of(space, token);
+    make_qkv(normed, token, rows, c.qkv, space.scratch);
+    make_core(space, c.qkv, first, sequences, c.out, c.lse);
+    return c.out;
+  }
+
+  /// Where a chunk's q, k and v, attention's output and the log-sum-exp are: kept, or in the workspace.
+  struct Chunk {
+    T *qkv, *out;
+    float* lse;
+  };
+  Chunk chunk_of(const AttentionForwardSpace& space, std::int64_t token) const {
+    const AttentionSaved own(Carver(space.saved), d, d.attention_chunk_sequences);
+    const AttentionSaved kept(args.saved, args.core, d, d.batch);
+    Chunk c{reinterpret_cast<T*>(own.qkv), reinterpret_cast<T*>(own.out), own.lse};
+    if (args.saved != nullptr) c.qkv = reinterpret_cast<T*>(kept.qkv) + token * d.qkv;
+    if (args.core == nullptr) return c;
+    c.out = reinterpret_cast<T*>(kept.out) + token * d.q;
+    c.lse = kept.lse + token * d.heads;
+    return c;
+  }
+
+  void qkv_again_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionForwardSpace space(Carver(args.workspace.data()), d, keys());
+    const std::int64_t token = first * d.sequence, rows = sequences * d.sequence, at = token * d.hidden;
+    const T* normed = reinterpret_cast<const T*>(args.normed) + at;
+    if (args.normed == nullptr) {
+      T* own = reinterpret_cast<T*>(space.normed);
+      norm.forward(device, reinterpret_cast<const T*>(args.x_in) + at, rows, own, space.statistics);
+      normed = own;
+    }
+    make_qkv(normed, token, rows, chunk_of(space, token).qkv, space.scratch);
+  }
+
+  void core_again_chunk(std::int64_t first, std::int64_t sequences) const {
+    const AttentionForwardSpace space(Carver(args.workspace.data()), d, keys());
+    const Chunk c = chunk_of(space, first * d.sequence);
+    make_core(space, c.qkv, first, sequences, c.out, c.lse);
   }
 
   void forward_chunk(std::int64_t first, std::int64_t sequences) const {
@@ -141,7 +182,7 @@ struct AttentionSublayer {
 
   void part_backward_chunk(std::int64_t first, std::int64_t sequences) const {
     const AttentionBackwardSpace space(Carver(args.workspace.data()), d);
-    const AttentionSaved kept(Carver(const_cast<std::byte*>(args.saved)), d, d.batch);
+    const AttentionSaved kept(args.saved, args.core, d, d.batch);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     const bool accumulate = args.accumulate || first > 0;
     const T* normed = reinterpret_cast<const T*>(args.normed) + token * d.hidden;
@@ -204,7 +245,7 @@ struct AttentionSublayer {
 
   void backward_chunk(std::int64_t first, std::int64_t sequences) const {
     const AttentionBackwardSpace space(Carver(args.workspace.data()), d);
-    const AttentionSaved kept(Carver(const_cast<std::byte*>(args.saved)), d, d.batch);
+    const AttentionSaved kept(args.saved, args.core, d, d.batch);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     const bool accumulate = args.accumulate || first > 0;
     const T* x = reinterpret_cast<const T*>(args.x_in) + token * d.hidden;
@@ -242,7 +283,7 @@ struct AttentionSublayer {
 
   void backward_input_chunk(std::int64_t first, std::int64_t sequences) const {
     const AttentionBackwardSpace space(Carver(args.workspace.data()), d);
-    const AttentionSaved kept(Carver(const_cast<std::byte*>(args.saved)), d, d.batch);
+    const AttentionSaved kept(args.saved, args.core, d, d.batch);
     const AttentionDeferred deferred(Carver(args.deferred), d);
     float* unwanted = reinterpret_cast<float*>(args.workspace.data() + space.bytes);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
@@ -273,7 +314,7 @@ struct AttentionSublayer {
 
   void backward_weight_chunk(std::int64_t first, std::int64_t sequences) const {
     const AttentionBackwardSpace space(Carver(args.workspace.data()), d);
-    const AttentionSaved kept(Carver(const_cast<std::byte*>(args.saved)), d, d.batch);
+    const AttentionSaved kept(args.saved, args.core, d, d.batch);
     const AttentionDeferred deferred(Carver(args.deferred), d);
     const Norm<T> own = deferred_norm(norm, deferred.norm, d.gpt2);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
@@ -314,6 +355,20 @@ void attention_forward(const K& device, const SublayerArgs& args) {
                "workspace of %zu bytes", args.workspace.size());
   for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences)
     attention.forward_chunk(b, std::min(d.attention_chunk_sequences, d.batch - b));
+}
+
+/// recompute_qkv and recompute_core.
+template <class T, class K>
+void attention_again(const K& device, OpKind op, const SublayerArgs& args) {
+  SLUICE_CHECK(args.unit->kind == Sublayer::attention, "%s", args.unit->name.c_str());
+  const AttentionSublayer<T, K> attention(device, args);
+  const Dims& d = attention.d;
+  SLUICE_CHECK(AttentionForwardSpace(Carver(nullptr), d, attention.keys()).bytes <= args.workspace.size(),
+               "workspace of %zu bytes", args.workspace.size());
+  for (std::int64_t b = 0; b < d.batch; b += d.attention_chunk_sequences) {
+    const std::int64_t sequences = std::min(d.attention_chunk_sequences, d.batch - b);
+    op == OpKind::recompute_qkv ? attention.qkv_again_chunk(b, sequences) : attention.core_again_chunk(b, sequences);
+  }
 }
 
 template <class T, class K>

@@ -26,7 +26,9 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   const double context = static_cast<double>(d.context);
   const double scores = 2.0 * static_cast<double>(d.q) / context * visible_pairs(d);
   const double project = matmul_flop(d.tokens, d.hidden, d.qkv), out = matmul_flop(d.tokens, d.q, d.hidden);
-  cost->saved_bytes = AttentionSaved(Carver(nullptr), d, d.batch).bytes;
+  const AttentionSaved saved(Carver(nullptr), d, d.batch);
+  cost->saved_bytes = saved.bytes;
+  cost->core_bytes = saved.bytes - saved.core_at;
   cost->forward_workspace_bytes = AttentionForwardSpace(Carver(nullptr), d, keys).bytes;
   cost->backward_workspace_bytes = AttentionBackwardSpace(Carver(nullptr), d).bytes;
   cost->recompute_flop = project + 2 * scores;
@@ -40,6 +42,7 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   cost->out_flop = out;
   if (d.context == 1) return;
   cost->saved_bytes = ContextSaved(d).bytes;
+  cost->core_bytes = 0;
   cost->forward_workspace_bytes = ContextSpace(Carver(nullptr), d, false).bytes;
   cost->backward_workspace_bytes = ContextSpace(Carver(nullptr), d, true).bytes;
 }
@@ -92,6 +95,8 @@ double op_flop(const SublayerCost& cost, OpKind kind) {
     case OpKind::loss: return cost.forward_flop;
     case OpKind::part_recompute:
     case OpKind::recompute: return cost.recompute_flop;
+    case OpKind::recompute_qkv: return cost.qkv_flop;
+    case OpKind::recompute_core: return cost.core_flop;
     case OpKind::part_backward:
     case OpKind::backward: return cost.backward_flop;
     case OpKind::part_logits: return cost.forward_flop / cost.chunks;

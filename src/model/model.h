@@ -128,6 +128,7 @@ struct KernelSizes;  // src/model/kernel_sizes.h
 struct SublayerCost {
   std::uint64_t boundary_bytes = 0;            ///< one boundary activation [tokens, hidden] (x_in, x_out, d_in, d_out)
   std::uint64_t saved_bytes = 0;               ///< what forward keeps for backward, x_in excluded (0 for embed, head)
+  std::uint64_t core_bytes = 0;                ///< the last of them: attention's output and the log-sum-exp of scores
   std::uint64_t forward_workspace_bytes = 0;   ///< forward, recompute, loss
   std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward, backward_weight
   std::uint64_t deferred_bytes = 0;  ///< what backward_input leaves for backward_weight, x_in, saved, d_out excluded
@@ -136,7 +137,7 @@ struct SublayerCost {
   double forward_flop = 0, backward_flop = 0;  ///< matrix multiplies only; the head's forward_backward costs their sum
   std::uint64_t slice_workspace_bytes = 0;     ///< enter, leave, enter_backward, where sublayers are cut
   double backward_input_flop = 0;              ///< the rest of backward's is backward_weight's
-  double qkv_flop = 0, core_flop = 0, out_flop = 0;  ///< of forward, where ranks have slices of sequences
+  double qkv_flop = 0, core_flop = 0, out_flop = 0;  ///< of attention's forward
   int chunks = 1;                                    ///< of tokens, that the head takes one after the other
   double logits_flop = 0;                            ///< head: forward of one token
 };

@@ -76,6 +76,7 @@ struct SublayerArgs {
   const std::byte* x_in = nullptr;
   std::byte* x_out = nullptr;
   std::byte* saved = nullptr;     ///< written by forward/recompute, read by backward
+  std::byte* core = nullptr;      ///< the rest of what attention saves (SublayerCost::core_bytes), the same
   std::byte* deferred = nullptr;  ///< written by backward_input, read and used up by backward_weight
   const std::byte* d_out = nullptr;
   std::byte* d_in = nullptr;
@@ -109,7 +110,9 @@ struct SublayerArgs {
 
 /// A compute op of a unit, on the CPU:
 /// forward: x_in, parameters -> x_out, saved. embed: tokens -> x_out. With kv_cache: appends at position0 and attends
-/// to the cache. saved may be null: nothing is kept. x_out may be null: only saved is wanted; recompute is that.
+/// to the cache. saved and core may be null, each by itself: it is not kept. x_out may be null: only those are wanted;
+/// recompute is that.
+/// recompute_qkv, recompute_core: attention's, of one of them; where sublayers are cut the first begins with normed.
 /// backward: x_in, saved, parameters, d_out -> d_in, gradient. embed: no d_in. d_in may not alias d_out.
 /// backward_input and backward_weight: the same in two halves, to the same bits. The second takes no parameters and may
 /// come much later. embed: only backward.

@@ -57,6 +57,8 @@ void run_typed(const K& device, OpKind op, const SublayerArgs& args) {
   switch (op) {
     case OpKind::forward:
     case OpKind::recompute: return forward_of_kind<T>(device, args);
+    case OpKind::recompute_qkv:
+    case OpKind::recompute_core: return attention_again<T>(device, op, args);
     case OpKind::backward: return backward_of_kind<T>(device, args);
     case OpKind::backward_input:
     case OpKind::backward_weight: return backward_half_of_kind<T>(device, op, args);

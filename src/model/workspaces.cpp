@@ -111,11 +111,21 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
   slice_chunk = even_chunk(std::max<std::int64_t>(slice, 1), most);
 }
 
-AttentionSaved::AttentionSaved(Carver carver, const Dims& d, std::int64_t sequences)
-    : qkv(carver.elements(d, sequences * d.sequence * d.qkv)),
-      out(carver.elements(d, sequences * d.sequence * d.q)),
-      lse(carver.floats(sequences * d.sequence * d.heads)),
-      bytes(carver.used()) {}
+AttentionSaved::AttentionSaved(Carver carver, const Dims& d, std::int64_t sequences) {
+  qkv = carver.elements(d, sequences * d.sequence * d.qkv);
+  core_at = carver.used();
+  out = carver.elements(d, sequences * d.sequence * d.q);
+  lse = carver.floats(sequences * d.sequence * d.heads);
+  bytes = carver.used();
+}
+
+AttentionSaved::AttentionSaved(std::byte* saved, std::byte* core, const Dims& d, std::int64_t sequences)
+    : AttentionSaved(Carver(nullptr), d, sequences) {
+  Carver carver(core);
+  qkv = saved;
+  out = carver.elements(d, sequences * d.sequence * d.q);
+  lse = carver.floats(sequences * d.sequence * d.heads);
+}
 
 AttentionForwardSpace::AttentionForwardSpace(Carver carver, const Dims& d, std::int64_t keys)
     : normed(carver.elements(d, d.attention_chunk * d.hidden)),

@@ -68,10 +68,12 @@ class Carver {
 /// attention's output and the log-sum-exp of its scores.
 struct AttentionSaved {
   AttentionSaved(Carver carver, const Dims& d, std::int64_t sequences);
-  std::byte* qkv;  ///< [tokens, qkv]
-  std::byte* out;  ///< [tokens, q]
-  float* lse;      ///< [sequences, heads, sequence]
-  std::uint64_t bytes;
+  /// The last two apart.
+  AttentionSaved(std::byte* saved, std::byte* core, const Dims& d, std::int64_t sequences);
+  std::byte* qkv;                ///< [tokens, qkv]
+  std::byte* out;                ///< [tokens, q]
+  float* lse;                    ///< [sequences, heads, sequence]
+  std::uint64_t core_at, bytes;  ///< where `out` begins; all of it
 };
 
 /// The parameters of a sublayer's norms, as backward_weight finds them without the rest of the unit.

@@ -14,7 +14,8 @@ ActivationMoves::ActivationMoves(RankContext& context, GradientMoves& gradients)
       ops_{[this](OpKind kind, UnitId u, int mb) -> Op& { return compute(kind, u, mb); },
            [this](Op& op, UnitId u) { touch_parameters(op, u); },
            [this](Op& op, UnitId u, int mb) { touch_tokens(op, u, mb); },
-           [this](UnitId u) -> const SublayerCost& { return costs_[static_cast<std::size_t>(u)]; }},
+           [this](UnitId u) -> const SublayerCost& { return costs_[static_cast<std::size_t>(u)]; },
+           [this](Op& op, UnitId u, int mb, Mode mode) { touch_saved(op, u, mb, mode); }},
       context_(context, ops_),
       part_(context, gradients, ops_, context_) {
   for (auto& row : cost_index_) row.fill(-1);
@@ -83,9 +84,11 @@ void ActivationMoves::bring_inputs(UnitId u, int mb, bool backward) {
   if (!m.x.valid() && m.parked_x.part.valid()) m.x = bring(m.parked_x, label(u, "x", mb), u, mb, Life::brief);
   if (!backward) return;
   if (m.parked_saved.part.valid()) {
-    m.saved = bring(m.parked_saved, label(u, "saved", mb), u, mb, Life::brief);
-    m.parked_saved = {};
+    m.saved = bring(std::exchange(m.parked_saved, {}), label(u, "saved", mb), u, mb, Life::brief);
+    if (has_core(u) && !is_core_apart(u)) split_saved(u, m);
   }
+  if (m.parked_core.part.valid())
+    m.core = bring(std::exchange(m.parked_core, {}), label(u, "core", mb), u, mb, Life::brief);
   if (u >= head_unit()) return;
   PerMicroBatch& above = micro(u + 1, mb);
   if (above.parked_d.part.valid()) {
@@ -143,17 +146,18 @@ void ActivationMoves::forward(UnitId u, int mb, bool keeps) {
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   const bool train = kind_ == PlanKind::train;
-  const bool saves = train && keeps && cost.saved_bytes > 0 && choice(u).saved != Saved::recompute;
-  if (saves) m.saved = device(label(u, "saved", mb), cost.saved_bytes, Life::lasting);
+  if (train && keeps && cost.saved_bytes > 0)
+    make_room_for_saved(u, mb, choice(u).saved != Saved::recompute, has_core(u) && core_choice(u) != Saved::recompute,
+                        Life::lasting);
   const Part out = device(label(u + 1, "x", mb), cost.boundary_bytes, Life::lasting);
   micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
   micro(u + 1, mb).kept = keeps;
   if (is_cut()) {
-    part_.forward(u, mb, saves ? m.saved : Part{}, out);
+    part_.forward(u, mb, out);
     return leave_input(u, mb);
   }
   if (context_.has_ops_of(u)) {
-    context_.forward(u, mb, {m.x, Role::x_in}, saves ? m.saved : Part{}, {out, Role::x_out});
+    context_.forward(u, mb, {m.x, Role::x_in}, m.saved, {out, Role::x_out});
     return leave_input(u, mb);
   }
   Part workspace;
@@ -163,11 +167,56 @@ void ActivationMoves::forward(UnitId u, int mb, bool keeps) {
   touch_tokens(op, u, mb);
   if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
   Emitter::touch(op, out, Role::x_out, Mode::write);
-  if (saves) Emitter::touch(op, m.saved, Role::saved, Mode::write);
+  touch_saved(op, u, mb, Mode::write);
   if (!parts_.kv.empty() && parts_.kv[static_cast<std::size_t>(u)].valid())
     Emitter::touch(op, parts_.kv[static_cast<std::size_t>(u)], Role::kv_cache, Mode::read_write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
   leave_input(u, mb);
+}
+
+/// In one piece where both are wanted and become of the same.
+void ActivationMoves::make_room_for_saved(UnitId u, int mb, bool rest, bool core, Life life) {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  PerMicroBatch& m = micro(u, mb);
+  if (rest && core && !is_core_apart(u)) {
+    m.saved = device(label(u, "saved", mb), cost.saved_bytes, life);
+    return split_saved(u, m);
+  }
+  if (rest) m.saved = device(label(u, "saved", mb), cost.saved_bytes - cost.core_bytes, life);
+  if (core) m.core = device(label(u, "core", mb), cost.core_bytes, life);
+}
+
+/// What is one piece.
+void ActivationMoves::split_saved(UnitId u, PerMicroBatch& m) const {
+  const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
+  const Part whole = m.saved;
+  m.saved = whole.slice(0, cost.saved_bytes - cost.core_bytes);
+  m.core = whole.slice(cost.saved_bytes - cost.core_bytes, cost.core_bytes);
+}
+
+void ActivationMoves::touch_saved(Op& op, UnitId u, int mb, Mode mode) {
+  const PerMicroBatch& m = micro(u, mb);
+  if (m.saved.valid()) Emitter::touch(op, m.saved, Role::saved, mode);
+  if (m.core.valid()) Emitter::touch(op, m.core, Role::core, mode);
+}
+
+void ActivationMoves::park_saved(UnitId u, int mb) {
+  PerMicroBatch& m = micro(u, mb);
+  const auto goes = [](Saved saved) { return saved == Saved::host || saved == Saved::nvme; };
+  const auto place = [](Saved saved) { return saved == Saved::host ? Place::host : Place::nvme; };
+  if (m.saved.valid() && goes(choice(u).saved)) {
+    Part whole = m.saved;
+    if (has_core(u) && !is_core_apart(u)) {
+      whole.bytes += m.core.bytes;
+      m.core = Part{};
+    }
+    m.parked_saved = park(whole, place(choice(u).saved), label(u, "saved", mb), u, mb);
+    m.saved = Part{};
+  }
+  if (m.core.valid() && is_core_apart(u) && goes(core_choice(u))) {
+    m.parked_core = park(m.core, place(core_choice(u)), label(u, "core", mb), u, mb);
+    m.core = Part{};
+  }
 }
 
 /// Behind a pass forward: the input's device copy ends unless it waits there for the backward pass.
@@ -180,20 +229,25 @@ void ActivationMoves::leave_input(UnitId u, int mb) {
 void ActivationMoves::recompute(UnitId u, int mb, Life life) {
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
-  if (cost.saved_bytes == 0 || m.saved.valid()) return;
-  if (is_cut()) return part_.recompute(u, mb);
-  if (context_.has_ops_of(u)) {
-    m.saved = device(label(u, "saved", mb), cost.saved_bytes, life);
+  const bool rest = cost.saved_bytes > 0 && !m.saved.valid(), core = has_core(u) && !m.core.valid();
+  if (!rest && !core) return;
+  if (context_.has_ops_of(u) && !is_cut()) {
+    make_room_for_saved(u, mb, rest, core, life);
     return context_.attend(u, mb, {m.x, Role::x_in}, m.saved);
   }
+  if (is_cut() && rest) part_.enter_again(u, mb);
   Part workspace;
-  touch_workspace(OpKind::recompute, u, workspace);
-  m.saved = device(label(u, "saved", mb), cost.saved_bytes, life);
-  Op& op = compute(OpKind::recompute, u, mb);
+  if (!is_cut() || !context_.has_ops_of(u)) touch_workspace(OpKind::recompute, u, workspace);
+  make_room_for_saved(u, mb, rest, core, life);
+  if (context_.has_ops_of(u)) return context_.attend(u, mb, {m.normed, Role::normed}, m.saved);
+  const OpKind all = is_cut() ? OpKind::part_recompute : OpKind::recompute;
+  Op& op = compute(rest && core == has_core(u) ? all : rest ? OpKind::recompute_qkv : OpKind::recompute_core, u, mb);
   touch_parameters(op, u);
   touch_tokens(op, u, mb);
-  Emitter::touch(op, m.x, Role::x_in, Mode::read);
-  Emitter::touch(op, m.saved, Role::saved, Mode::write);
+  if (rest) Emitter::touch(op, is_cut() ? m.normed : m.x, is_cut() ? Role::normed : Role::x_in, Mode::read);
+  if (rest) Emitter::touch(op, m.saved, Role::saved, Mode::write);
+  if (!rest) Emitter::touch(op, m.saved, Role::saved, Mode::read);
+  if (core) Emitter::touch(op, m.core, Role::core, Mode::write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
 }
 
@@ -217,7 +271,7 @@ void ActivationMoves::backward(UnitId u, int mb) {
   if (u > 0) touch_parameters(op, u);
   touch_tokens(op, u, mb);
   if (u > 0) Emitter::touch(op, m.x, Role::x_in, Mode::read);
-  if (m.saved.valid()) Emitter::touch(op, m.saved, Role::saved, Mode::read);
+  touch_saved(op, u, mb, Mode::read);
   Emitter::touch(op, above.d, Role::d_out, Mode::read);
   if (u > 0) Emitter::touch(op, m.d, Role::d_in, Mode::write);
   Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
@@ -227,7 +281,7 @@ void ActivationMoves::backward(UnitId u, int mb) {
 
 void ActivationMoves::close_backward(UnitId u, int mb) {
   PerMicroBatch& m = micro(u, mb);
-  m.x = m.saved = micro(u + 1, mb).d = Part{};
+  m.x = m.saved = m.core = micro(u + 1, mb).d = Part{};
   m.parked_x = {};
   gradients_.close_lot(u, mb);
 }
@@ -243,7 +297,7 @@ void ActivationMoves::backward_input(UnitId u, int mb) {
   touch_parameters(op, u);
   touch_tokens(op, u, mb);
   Emitter::touch(op, m.x, Role::x_in, Mode::read);
-  Emitter::touch(op, m.saved, Role::saved, Mode::read);
+  touch_saved(op, u, mb, Mode::read);
   m.d_out = std::exchange(micro(u + 1, mb).d, Part{});
   Emitter::touch(op, m.d_out, Role::d_out, Mode::read);
   Emitter::touch(op, m.d, Role::d_in, Mode::write);
@@ -260,12 +314,12 @@ void ActivationMoves::backward_weight(UnitId u, int mb) {
   op.accumulate = mode == Mode::read_write;
   touch_tokens(op, u, mb);
   Emitter::touch(op, m.x, Role::x_in, Mode::read);
-  Emitter::touch(op, m.saved, Role::saved, Mode::read);
+  touch_saved(op, u, mb, Mode::read);
   Emitter::touch(op, m.d_out, Role::d_out, Mode::read);
   Emitter::touch(op, m.deferred, Role::deferred, Mode::read_write);
   Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
-  m.x = m.saved = m.d_out = m.deferred = Part{};
+  m.x = m.saved = m.core = m.d_out = m.deferred = Part{};
   m.parked_x = {};
   gradients_.close_lot(u, mb);
 }
@@ -336,11 +390,7 @@ void ActivationMoves::park_outputs(UnitId u, int mb, bool backward) {
   PerMicroBatch& m = micro(u, mb);
   if (u > 0 && !has(u - 1) && keeps_input(u) && !m.parked_x.part.valid())
     m.parked_x = park(m.produced, choice(u).boundary, label(u, "x", mb), u, mb);
-  if (m.saved.valid() && (choice(u).saved == Saved::host || choice(u).saved == Saved::nvme)) {
-    const Place place = choice(u).saved == Saved::host ? Place::host : Place::nvme;
-    m.parked_saved = park(m.saved, place, label(u, "saved", mb), u, mb);
-    m.saved = Part{};
-  }
+  park_saved(u, mb);
   const UnitId v = u + 1;
   if (!has(v)) return;
   PerMicroBatch& next = micro(v, mb);

@@ -32,6 +32,13 @@ class ActivationMoves : RankMoves {
  private:
   void leave_input(UnitId u, int mb);
   void close_backward(UnitId u, int mb);
+  bool has_core(UnitId u) const { return costs_[static_cast<std::size_t>(u)].core_bytes > 0; }
+  Saved core_choice(UnitId u) const { return choice(u).core.value_or(choice(u).saved); }
+  bool is_core_apart(UnitId u) const { return has_core(u) && core_choice(u) != choice(u).saved; }
+  void make_room_for_saved(UnitId u, int mb, bool rest, bool core, Life life);
+  void split_saved(UnitId u, PerMicroBatch& m) const;
+  void touch_saved(Op& op, UnitId u, int mb, Mode mode);
+  void park_saved(UnitId u, int mb);
   bool is_cut() const { return work_.split != nullptr; }
   void load_tokens(int mb);
   bool reads_tokens(UnitId u) const;

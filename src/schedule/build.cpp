@@ -268,8 +268,7 @@ void Driver::emit_slot(const Pass& pass, int mb) {
       break;
     case Phase::backward_weight: rank_.activations.backward_weight(pass.unit, mb); return;
   }
-  if (pass.phase != Phase::head || train())
-    rank_.activations.send_outputs(pass.unit, mb, pass.makes_input_gradients());
+  if (pass.phase != Phase::head || train()) rank_.activations.send_outputs(pass.unit, mb, pass.makes_input_gradients());
 }
 
 void Driver::close_pass(std::size_t p) {

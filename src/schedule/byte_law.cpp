@@ -201,8 +201,14 @@ class Law {
   void activations(UnitId u) {
     const UnitChoice& c = choice(u);
     const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
-    if (u < head_ && c.saved == Saved::host) park(Place::host, micro_batches, cost(u).saved_bytes, 1);
-    if (u < head_ && c.saved == Saved::nvme) park(Place::nvme, micro_batches, cost(u).saved_bytes, 1);
+    const std::uint64_t saved = cost(u).saved_bytes, core = cost(u).core_bytes;
+    const bool is_core_apart = core > 0 && c.core.value_or(c.saved) != c.saved;
+    const auto leaves = [&](Saved choice, std::uint64_t of) {
+      if (choice == Saved::host) park(Place::host, micro_batches, of, 1);
+      if (choice == Saved::nvme) park(Place::nvme, micro_batches, of, 1);
+    };
+    if (u < head_) leaves(c.saved, is_core_apart ? saved - core : saved);
+    if (u < head_ && is_core_apart) leaves(*c.core, core);
     if (u == 0) return;
     // The unit's input waits for its backward pass (the head has none of its own); where neighbouring passes do not
     // hand activations over on the device, input and gradient of the input also leave in between.

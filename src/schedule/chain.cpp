@@ -28,8 +28,9 @@ const ParkingUse* parking_of(const ChainUnit& unit, Place place) {
   const auto at = std::ranges::find(unit.parking, place, &ParkingUse::place);
   return at == unit.parking.end() ? nullptr : &*at;
 }
-const SavedWay* way_of(const ChainUnit& unit, Saved saved) {
-  const auto at = std::ranges::find(unit.ways, saved, &SavedWay::saved);
+const SavedWay* way_of(const ChainUnit& unit, const ChainChoice& choice) {
+  const auto at = std::ranges::find_if(
+      unit.ways, [&](const SavedWay& way) { return way.saved == choice.saved && way.core == choice.core; });
   return at == unit.ways.end() ? nullptr : &*at;
 }
 
@@ -58,7 +59,7 @@ class Walk {
       add(cost_.use, parked->away);
     else
       live_ += unit(next).input_bytes;
-    const SavedWay* way = way_of(unit(u), choice(u).saved);
+    const SavedWay* way = way_of(unit(u), choice(u));
     if (way == nullptr) return;
     add(cost_.use, way->use);
     live_ += way->bytes;
@@ -117,7 +118,7 @@ ChainCost chain_cost(const Chain& chain, const ChainChoices& choices) { return W
 
 bool keeps_inputs_of_saved(const ChainChoices& choices) {
   for (std::size_t u = 0; u + 1 < choices.size(); ++u)
-    if (choices[u].saved != Saved::recompute && choices[u].sweep > choices[u + 1].sweep) return false;
+    if (choices[u].saves() && choices[u].sweep > choices[u + 1].sweep) return false;
   return true;
 }
 
@@ -249,7 +250,9 @@ void ChainTable::assign(int place, int first, int last, int slots, int sweep, Ch
   const int follows = step.input.index < 0 ? 0 : 1;
   if (step.saved) {
     const auto f = static_cast<std::size_t>(first);
-    choices[f].saved = chain_[f].ways[static_cast<std::size_t>(step.saved->index)].saved;
+    const SavedWay& way = chain_[f].ways[static_cast<std::size_t>(step.saved->index)];
+    choices[f].saved = way.saved;
+    choices[f].core = way.core;
     return assign(follows, step.next, last, slots - step.input.slots - step.saved->slots, sweep, choices);
   }
   assign(follows, step.next, last, slots - step.input.slots, sweep, choices);
@@ -292,8 +295,15 @@ void improve(const Chain& chain, const ResourceSeconds& rest, double times, std:
       next = std::move(tried);
     };
     for (std::size_t u = 0; u + 1 < chain.size(); ++u) {
-      consider(u, [](ChainChoice& c) { c.saved = Saved::recompute; });
-      for (const SavedWay& way : chain[u].ways) consider(u, [&](ChainChoice& c) { c.saved = way.saved; });
+      consider(u, [](ChainChoice& c) {
+        c.saved = Saved::recompute;
+        c.core.reset();
+      });
+      for (const SavedWay& way : chain[u].ways)
+        consider(u, [&](ChainChoice& c) {
+          c.saved = way.saved;
+          c.core = way.core;
+        });
       if (u == 0) continue;
       consider(u, [](ChainChoice& c) { c.boundary = Place::device; });
       for (const ParkingUse& p : chain[u].parking) consider(u, [&](ChainChoice& c) { c.boundary = p.place; });

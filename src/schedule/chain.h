@@ -27,8 +27,9 @@ struct ParkingUse {
 /// What a sublayer saves, or a part of it, in one of the ways that spare making it again.
 struct SavedWay {
   Saved saved = Saved::keep;
-  std::uint64_t bytes = 0;  ///< on the device from forward to backward
-  ResourceSeconds use{};
+  std::optional<Saved> core;  ///< as UnitChoice has it
+  std::uint64_t bytes = 0;    ///< on the device from forward to backward
+  ResourceSeconds use{};      ///< of parking, and of making again what of it is not kept
 };
 
 /// All of it for the micro-batches that pass a unit together.
@@ -53,6 +54,8 @@ struct ChainChoice {
   int sweep = 0;
   Place boundary = Place::device;
   Saved saved = Saved::recompute;
+  std::optional<Saved> core;
+  bool saves() const { return saved != Saved::recompute || core.value_or(saved) != Saved::recompute; }
   bool operator==(const ChainChoice&) const = default;
 };
 using ChainChoices = std::vector<ChainChoice>;

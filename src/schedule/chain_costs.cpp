@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "offload/plan/cost.h"
+#include "src/device/calibrate.h"
 #include "src/model/sublayer.h"
 #include "src/schedule/build.h"
 #include "src/schedule/passes.h"
@@ -140,6 +141,7 @@ void choose(Schedule& schedule, const PlaceChain& place, const ChainChoices& cho
     UnitChoice& unit = schedule.units[static_cast<std::size_t>(place.first) + i];
     const bool saves = std::ranges::any_of(place.chain[i].ways, [](const SavedWay& way) { return way.bytes > 0; });
     unit.saved = saves ? choices[i].saved : Saved::keep;
+    unit.core = choices[i].core;
     if (i == 0) continue;
     unit.sweep = static_cast<std::uint8_t>(std::min(choices[i].sweep, 255));
     unit.boundary = choices[i].boundary;
@@ -150,7 +152,7 @@ ChainChoices choices_of(const Schedule& schedule, const PlaceChain& place) {
   ChainChoices choices(place.chain.size());
   for (std::size_t i = 0; i + 1 < place.chain.size(); ++i) {
     const UnitChoice& unit = schedule.units[static_cast<std::size_t>(place.first) + i];
-    choices[i] = {i == 0 ? 0 : unit.sweep, unit.boundary, unit.saved};
+    choices[i] = {i == 0 ? 0 : unit.sweep, unit.boundary, unit.saved, unit.core};
   }
   return choices;
 }
@@ -158,7 +160,7 @@ ChainChoices choices_of(const Schedule& schedule, const PlaceChain& place) {
 void forbid_parking(PlaceChain& place, Place at) {
   const Saved saved = at == Place::host ? Saved::host : Saved::nvme;
   for (ChainUnit& unit : place.chain) {
-    std::erase_if(unit.ways, [&](const SavedWay& way) { return way.saved == saved; });
+    std::erase_if(unit.ways, [&](const SavedWay& way) { return way.saved == saved || way.core == saved; });
     std::erase_if(unit.parking, [&](const ParkingUse& use) { return use.place == at; });
   }
 }
@@ -202,6 +204,7 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
   Schedule base = schedule;
   for (UnitChoice& unit : base.units) {
     unit.saved = Saved::recompute;
+    unit.core.reset();
     unit.sweep = 0;
   }
   const Travel travel(hw);
@@ -214,6 +217,34 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
     const auto groups = micro_batch_groups(work, base, PlanKind::train);
     const int alive = alive_of(order_passes(PlanKind::train, work, base));
     const auto together = static_cast<std::uint64_t>(groups.front().end - groups.front().first);
+    // Attention may keep its core and make q, k and v again, or the other way round, and may park one of them.
+    const auto add_ways_of_core = [&](UnitId u, const SublayerCost& cost, ChainUnit& unit) {
+      if (cost.core_bytes == 0) return;
+      const double many = static_cast<double>(together), part = cost.core_flop / cost.recompute_flop;
+      const std::uint64_t rest = cost.saved_bytes - cost.core_bytes;
+      const auto seconds = [&](OpKind kind, double share) {
+        const auto known =
+            hw.op_seconds.find(cost_key(work, work.model->units[static_cast<std::size_t>(u)].kind, kind));
+        const double whole = unit.again[static_cast<std::size_t>(Resource::compute)];
+        if (known == hw.op_seconds.end() || whole == 0) return unit.again * share;
+        return unit.again * std::min(1.0, known->second * many / whole);
+      };
+      const ResourceSeconds qkv_again = seconds(OpKind::recompute_qkv, 1 - part),
+                            core_again = seconds(OpKind::recompute_core, part);
+      const auto both_ways = [&](Place place, std::uint64_t bytes) {
+        ResourceSeconds use = travel.to(place, bytes);
+        use += travel.from(place, bytes);
+        return use * many;
+      };
+      unit.ways.push_back({Saved::recompute, Saved::keep, together * cost.core_bytes, qkv_again});
+      unit.ways.push_back({Saved::keep, Saved::recompute, together * rest, core_again});
+      for (const Place place : {Place::host, Place::nvme}) {
+        const Saved parked = place == Place::host ? Saved::host : Saved::nvme;
+        ResourceSeconds use = both_ways(place, cost.core_bytes);
+        unit.ways.push_back({Saved::recompute, parked, 0, use += qkv_again});
+        unit.ways.push_back({parked, Saved::keep, together * cost.core_bytes, both_ways(place, rest)});
+      }
+    };
     const auto unit_of = [&](UnitId u) {
       const UnitChoice& choice = base.units[static_cast<std::size_t>(u)];
       const SublayerCost cost = sublayer_cost(*work.model, work.model->units[static_cast<std::size_t>(u)], work.shape,
@@ -232,12 +263,13 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
         unit.backward += std::exchange(unit.forward, {});
         return unit;
       }
-      unit.ways.push_back({Saved::keep, together * cost.saved_bytes, {}});
+      unit.ways.push_back({Saved::keep, std::nullopt, together * cost.saved_bytes, {}});
+      add_ways_of_core(u, cost, unit);
       for (const Place place : {Place::host, Place::nvme}) {
         if (cost.saved_bytes > 0) {
           ResourceSeconds use = travel.to(place, cost.saved_bytes);
           use += travel.from(place, cost.saved_bytes);
-          unit.ways.push_back({place == Place::host ? Saved::host : Saved::nvme, 0, use * many});
+          unit.ways.push_back({place == Place::host ? Saved::host : Saved::nvme, std::nullopt, 0, use * many});
         }
         if (u > 0)
           unit.parking.push_back(

@@ -29,18 +29,18 @@ Part PartMoves::normed(UnitId u, int mb) {
   return whole;
 }
 
-void PartMoves::forward(UnitId u, int mb, const Part& saved, const Part& out) {
+void PartMoves::forward(UnitId u, int mb, const Part& out) {
   const Part before = u > 0 ? normed(u, mb) : Part{};
   const Part whole = device(label(u, "sum", mb), sum_bytes());
   if (context_.has_ops_of(u)) {
-    context_.forward(u, mb, {before, Role::normed}, saved, {whole, Role::sum});
+    context_.forward(u, mb, {before, Role::normed}, micro(u, mb).saved, {whole, Role::sum});
   } else {
     Op& op = ops_.compute(OpKind::part_forward, u, mb);
     ops_.touch_parameters(op, u);
     ops_.touch_tokens(op, u, mb);
     if (u > 0) Emitter::touch(op, before, Role::normed, Mode::read);
     Emitter::touch(op, whole, Role::sum, Mode::write);
-    if (saved.valid()) Emitter::touch(op, saved, Role::saved, Mode::write);
+    ops_.touch_saved(op, u, mb, Mode::write);
     workspace(op, u, ops_.cost(u).forward_workspace_bytes);
   }
   const Part sum = reduced_part(u, whole, label(u, "sum.slice", mb), tensor_group);
@@ -51,17 +51,9 @@ void PartMoves::forward(UnitId u, int mb, const Part& saved, const Part& out) {
   Emitter::touch(op, out, Role::x_out, Mode::write);
 }
 
-void PartMoves::recompute(UnitId u, int mb) {
+void PartMoves::enter_again(UnitId u, int mb) {
   PerMicroBatch& m = micro(u, mb);
   m.normed = normed(u, mb);
-  m.saved = device(label(u, "saved", mb), ops_.cost(u).saved_bytes);
-  if (context_.has_ops_of(u)) return context_.attend(u, mb, {m.normed, Role::normed}, m.saved);
-  Op& op = ops_.compute(OpKind::part_recompute, u, mb);
-  ops_.touch_parameters(op, u);
-  ops_.touch_tokens(op, u, mb);
-  Emitter::touch(op, m.normed, Role::normed, Mode::read);
-  Emitter::touch(op, m.saved, Role::saved, Mode::write);
-  workspace(op, u, ops_.cost(u).forward_workspace_bytes);
 }
 
 void PartMoves::backward(UnitId u, int mb) {
@@ -84,14 +76,14 @@ void PartMoves::backward(UnitId u, int mb) {
     if (u > 0) ops_.touch_parameters(op, u);
     ops_.touch_tokens(op, u, mb);
     if (u > 0) Emitter::touch(op, m.normed, Role::normed, Mode::read);
-    if (m.saved.valid()) Emitter::touch(op, m.saved, Role::saved, Mode::read);
+    ops_.touch_saved(op, u, mb, Mode::read);
     Emitter::touch(op, d_whole, Role::d_out, Mode::read);
     if (u > 0) Emitter::touch(op, d_sum, Role::d_sum, Mode::write);
     Emitter::touch(op, unit(u).gradients.back(), Role::gradient, mode);
     workspace(op, u, ops_.cost(u).backward_workspace_bytes);
   }
   if (u > 0) enter_backward(u, mb, reduced_part(u, d_sum, label(u, "d_sum.slice", mb), tensor_group), d_out);
-  m.x = m.saved = m.normed = Part{};
+  m.x = m.saved = m.core = m.normed = Part{};
   m.parked_x = {};
   gradients_.close_lot(u, mb);
 }

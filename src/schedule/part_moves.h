@@ -18,10 +18,10 @@ class PartMoves : RankMoves {
         context_(context_moves),
         dims_(*work_.model, work_.shape, work_.dtype, *work_.kernels) {}
 
-  /// x, and in training what is saved where `saved` is valid -> out, slices of the tokens.
-  void forward(UnitId u, int mb, const Part& saved, const Part& out);
-  /// What is normed stays for the backward pass.
-  void recompute(UnitId u, int mb);
+  /// x, and in training what is saved where there is room for it -> out, slices of the tokens.
+  void forward(UnitId u, int mb, const Part& out);
+  /// What a sublayer begins with, once more: the backward pass needs it too.
+  void enter_again(UnitId u, int mb);
   void backward(UnitId u, int mb);
   void head(int mb);
   void evaluate_head(int mb);

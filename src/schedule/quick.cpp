@@ -41,15 +41,17 @@ std::vector<int> few_groups(const Workload& w, const ScheduleWish& wish, bool is
 }
 
 /// On the sample.
-std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, const Recipe& recipe, const HardwareProfile& hw,
-                               Sample::Kind kind, double margin, std::atomic<bool>& leaves_out) {
+std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, const Recipe& recipe,
+                               const HardwareProfile& hw, Sample::Kind kind, double margin,
+                               std::atomic<bool>& leaves_out) {
   Schedule like;
   like.group = recipe.group;
   like.pipeline = wish.pipeline;
   ScheduleWish own = wish;
   own.group = recipe.group;
   const Workload w = sample.with_room(like, kind);
-  const Cook cook(w, own, sample.is_whole() ? &hw : nullptr, margin, sample.is_whole() ? Cook::no_limit : transfers_max);
+  const Cook cook(w, own, sample.is_whole() ? &hw : nullptr, margin,
+                  sample.is_whole() ? Cook::no_limit : transfers_max);
   std::optional<Schedule> s = cook.follow(recipe);
   if (!s && cook.leaves_out(recipe)) leaves_out = true;
   if (!s && sample.is_whole()) s = FrugalFamily(w, own).fit(budgets_of(w));

@@ -46,12 +46,13 @@ struct RankParts {
   };
   struct PerMicroBatch {
     Part x, saved, d;           ///< on the device: input, saved activations, gradient of the input
+    Part core;                  ///< on the device: of what attention saves its core, which `saved` is without then
     Part d_out, deferred;       ///< between both halves of a backward pass
     Part normed;                ///< of all tokens, where sublayers are cut: from recomputing on
     Part produced;              ///< the input as its producer left it, until it is parked
     bool kept = true;           ///< the input waits for the backward pass; else only for the pass behind its producer's
     Part arrived_x, arrived_d;  ///< in host memory, from another stage
-    Parked parked_x, parked_saved, parked_d;
+    Parked parked_x, parked_saved, parked_core, parked_d;
   };
   /// The tile of each state while it is worked on.
   struct Tile {

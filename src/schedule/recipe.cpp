@@ -270,6 +270,7 @@ void Cook::balance_activations(Schedule& s) const {
   Schedule base = s;
   for (UnitChoice& c : base.units) {
     c.saved = Saved::recompute;
+    c.core.reset();
     c.sweep = 0;
   }
   base.units.back().saved = Saved::keep;  // a head saves nothing

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -172,7 +173,9 @@ struct Workload {
 enum class Place : std::uint8_t { device, host, nvme };
 constexpr std::array<const char*, 3> place_names{"device", "host", "nvme"};
 
-/// What becomes of a sublayer's saved activations between forward and backward.
+/// What becomes of a sublayer's saved activations between forward and backward: an MLP's are what comes from its first
+/// multiply; attention's are q, k and v, and its core, which is its output with the log-sum-exp of its scores. What is
+/// quickly made of these is made again in any case.
 enum class Saved : std::uint8_t { keep, recompute, host, nvme };
 constexpr std::array<const char*, 4> saved_names{"keep", "recompute", "host", "nvme"};
 
@@ -187,12 +190,13 @@ struct UnitChoice {
   Place gradient = Place::host;        ///< where the reduced gradient waits for the global norm: host or nvme
   Place accumulator = Place::device;   ///< fp32 gradient between groups of micro-batches
   Saved saved = Saved::recompute;
+  std::optional<Saved> core;       ///< of attention, its core's; none: as `saved`, in one piece with that
   Place boundary = Place::device;  ///< the unit's input between forward and backward
   /// Which sweep over the sublayers before it keeps the unit's input for its backward pass: the step's own forward pass
   /// (0), or one that a backward pass makes again from what an earlier one has kept (1: from that of sweep 0, ...). Of
   /// a place's first unit and of the head always 0.
   std::uint8_t sweep = 0;
-  bool update_on_device = false;   ///< AdamW there, its states streamed through; else on the CPU
+  bool update_on_device = false;  ///< AdamW there, its states streamed through; else on the CPU
   bool operator==(const UnitChoice&) const = default;
 };
 

@@ -15,6 +15,8 @@ struct SublayerOps {
   /// Where the unit reads any.
   std::function<void(Op&, UnitId, int)> touch_tokens;
   std::function<const SublayerCost&(UnitId)> cost;
+  /// What of its saved activations is on the device.
+  std::function<void(Op&, UnitId, int, Mode)> touch_saved;
 };
 
 }  // namespace sluice

@@ -31,6 +31,7 @@ Schedule fixed(Schedule s, const ScheduleWish& wish) {
     s.lag = std::min(s.prefetch, s.lag);
   }
   for (UnitChoice& c : s.units) {
+    if (wish.recompute && *wish.recompute != Recompute::optimal) c.core.reset();
     if (wish.recompute == Recompute::none) c.saved = Saved::keep;
     if (wish.recompute && *wish.recompute != Recompute::none && *wish.recompute != Recompute::optimal)
       c.saved = Saved::recompute;

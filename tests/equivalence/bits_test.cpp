@@ -27,9 +27,10 @@ enum Dimension {
   tile,
   updates,
   sweeps,
+  core,
   dimensions
 };
-constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 2, 4, 2, 2, 3, 4};
+constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 2, 4, 2, 2, 3, 4, 5};
 /// Which sweep keeps each unit's input: the step's own, every other one again, all in one more, and all one by one.
 constexpr std::array<std::array<std::uint8_t, 6>, 4> kept_by{
     {{0, 0, 0, 0, 0, 0}, {0, 1, 0, 1, 0, 0}, {0, 1, 1, 1, 1, 0}, {0, 4, 3, 2, 1, 0}}};
@@ -96,6 +97,7 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
     c.saved = static_cast<Saved>(p[saved]);
     c.boundary = static_cast<Place>(p[boundary]);
     c.accumulator = static_cast<Place>(p[accumulator]);
+    if (p[core] > 0) c.core = static_cast<Saved>(p[core] - 1);
     c.sweep = kept_by[static_cast<std::size_t>(p[sweeps])][u];
     c.update_on_device = p[updates] == 1 || (p[updates] == 2 && u % 2 == 1);  // none, all, half
     s.units.push_back(c);
@@ -104,13 +106,13 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
 }
 
 std::string text(const Pick& p) {
-  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates,sweeps = ";
+  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates,sweeps,core = ";
   for (int v : p) s += std::to_string(v) + " ";
   return s;
 }
 
 constexpr std::int64_t steps = 20;
-constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1, 0, 0};
+constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1, 0, 0, 0};
 
 class Bits : public testing::TestWithParam<std::tuple<Dtype, bool>> {
  protected:

@@ -15,6 +15,7 @@ struct Places {
   bool resident = false, held = false;
   Saved saved = Saved::recompute;
   bool again = false;  ///< inputs are made again
+  std::optional<Saved> core = std::nullopt;
 };
 
 class CutRuns : public Resume {
@@ -33,6 +34,7 @@ class CutRuns : public Resume {
       unit.resident = places.resident;
       unit.held = places.held;
       unit.saved = places.saved;
+      unit.core = places.core;
     }
     if (places.again)
       for (std::size_t u = 1; u < 5; ++u) s.units[u].sweep = static_cast<std::uint8_t>(u == 3 ? 2 : 1);

@@ -78,8 +78,9 @@ TEST_F(StagesOfARun, ChangeNoBit) {
         expect_same_as_one(by_lot, {3}, 2, {Place::host});
         expect_same_as_one(config(2, 1), {3}, 2,
                            {Place::host, Place::host, Place::host, false, false, Saved::keep, true});
-        expect_same_as_one(config(2, 1, false, zb_v), {1, 3, 4}, 2,
-                           {Place::nvme, Place::device, Place::device, false, false, Saved::recompute, true});
+        expect_same_as_one(
+            config(2, 1, false, zb_v), {1, 3, 4}, 2,
+            {Place::nvme, Place::device, Place::device, false, false, Saved::recompute, true, Saved::keep});
       }
 }
 

@@ -152,10 +152,16 @@ class ModelRunner {
       a.x_in = x[u].data();
       a.x_out = x[u + 1].data();
       a.saved = keep && saved[u].size() > 0 ? saved[u].data() : nullptr;
+      a.core = a.saved != nullptr ? core(u) : nullptr;
       a.workspace = workspace.span();
       computer_.run(OpKind::forward, a);
       expect_intact(u, workspace);
     }
+  }
+
+  /// Behind the rest of what attention saves.
+  std::byte* core(std::size_t u) {
+    return costs_[u].core_bytes > 0 ? saved[u].data() + (costs_[u].saved_bytes - costs_[u].core_bytes) : nullptr;
   }
 
   /// Throws away what forward kept and makes it again from the boundary activations.
@@ -167,6 +173,7 @@ class ModelRunner {
       a.tokens = planes(nullptr);
       a.x_in = x[u].data();
       a.saved = saved[u].data();
+      a.core = core(u);
       a.workspace = workspace.span();
       computer_.run(OpKind::forward, a);
       expect_intact(u, workspace);
@@ -204,6 +211,7 @@ class ModelRunner {
       a.accumulate = accumulate;
       a.x_in = x[u].data();
       a.saved = saved[u].data();
+      a.core = core(u);
       a.d_out = d[u + 1].data();
       a.d_in = to_weights ? nullptr : d[u].data();
       a.deferred = deferred[u].data();

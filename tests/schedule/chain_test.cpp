@@ -37,7 +37,7 @@ Chain equal_layers(int count) {
     if (!is_head) {
       unit.forward = unit.again = seconds_of(1);
       unit.backward = seconds_of(2);
-      unit.ways.push_back({Saved::keep, 32, {}});
+      unit.ways.push_back({Saved::keep, std::nullopt, 32, {}});
       unit.backward_bytes = 32;
     }
     chain.push_back(unit);
@@ -75,12 +75,12 @@ ChainUnit random_unit(std::mt19937_64& random, bool parks) {
   unit.again = seconds_of(number(1, 5));
   unit.backward = seconds_of(number(2, 12));
   const auto saved = static_cast<std::uint64_t>(number(2, 12));
-  unit.ways.push_back({Saved::keep, saved, {}});
+  unit.ways.push_back({Saved::keep, std::nullopt, saved, {}});
   unit.backward_bytes = saved + 2;
   unit.backward_bytes_kept = 2;
   if (!parks) return unit;
   const double each = number(1, 6);
-  unit.ways.push_back({Saved::host, 0, seconds_of(0, each, each)});
+  unit.ways.push_back({Saved::host, std::nullopt, 0, seconds_of(0, each, each)});
   const double input = number(0, 3);
   unit.parking.push_back({Place::host, seconds_of(0, 0, input), seconds_of(0, input)});
   return unit;
@@ -113,7 +113,7 @@ void each_schedule(const Chain& chain, F&& visit) {
     for (const Saved s : saved)
       for (const Place p : places)
         for (int sweep = 0; sweep <= (u == 0 ? 0 : static_cast<int>(last) - 1); ++sweep) {
-          choices[u] = {sweep, p, s};
+          choices[u] = {sweep, p, s, std::nullopt};
           self(self, u + 1);
         }
   };

@@ -82,7 +82,8 @@ inline std::string describe(const Schedule& s) {
     text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") +
             (c.second_copy ? "second " : "") + "p " + place(c.parameter_home) + " s " + place(c.state_home) + " g " +
             place(c.gradient) + " a " + place(c.accumulator) + " " + saved_names[static_cast<std::size_t>(c.saved)] +
-            " x " + place(c.boundary) + (c.sweep > 0 ? " sweep " + std::to_string(c.sweep) : "") +
+            (c.core ? std::string("/") + saved_names[static_cast<std::size_t>(*c.core)] : "") + " x " +
+            place(c.boundary) + (c.sweep > 0 ? " sweep " + std::to_string(c.sweep) : "") +
             (c.update_on_device ? " u device" : "") + "]";
   return text;
 }

@@ -106,6 +106,7 @@ void each_choice(S& c, F&& f) {
   f("gradient", c.gradient);
   f("accumulator", c.accumulator);
   f("saved", c.saved);
+  f("core", c.core);
   f("boundary", c.boundary);
   f("sweep", c.sweep);
   f("update_on_device", c.update_on_device);
