@@ -165,7 +165,9 @@ class ModelRunner {
   }
 
   /// Throws away what forward kept and makes it again from the boundary activations.
-  void recompute() {
+  /// Attention's in two halves: q, k and v, then its core.
+  enum class Again : std::uint8_t { whole, halves };
+  void recompute(Again again = Again::whole) {
     for (std::size_t u = 1; u + 1 < spec.units.size(); ++u) {
       Guarded workspace(costs_[u].forward_workspace_bytes, shift_);
       saved[u] = Guarded(saved[u].size(), shift_);
@@ -175,7 +177,15 @@ class ModelRunner {
       a.saved = saved[u].data();
       a.core = core(u);
       a.workspace = workspace.span();
-      computer_.run(OpKind::forward, a);
+      if (again == Again::halves && costs_[u].core_bytes > 0) {
+        SublayerArgs qkv = a;
+        qkv.core = nullptr;
+        computer_.run(OpKind::recompute_qkv, qkv);
+        a.x_in = nullptr;
+        computer_.run(OpKind::recompute_core, a);
+      } else {
+        computer_.run(OpKind::forward, a);
+      }
       expect_intact(u, workspace);
     }
   }
