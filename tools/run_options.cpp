@@ -341,8 +341,8 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Schedule");
   app->add_option("--recompute", o->recompute,
-                  "activations: none is made again, full: all that sublayers save; sqrt, revolve: most of their inputs "
-                  "too; optimal: as is least by resource; auto: the quickest of what fits")
+                  "activations that are made again: none, full: all that sublayers save, sqrt or revolve: most of their "
+                  "inputs too, optimal: those that cost least; auto: the quickest of what fits")
       ->check(one_of({"auto", "none", "full", "sqrt", "revolve", "optimal"}))
       ->capture_default_str()
       ->group("Schedule");
