@@ -386,22 +386,27 @@ void Driver::park_deferred() {
   deferred_.clear();
 }
 
-/// Fetch the activations of the next slot before this one computes, so that they travel meanwhile.
+/// Fetch the activations of the next slots before this one computes, so that they travel meanwhile.
 void Driver::bring_next(std::size_t p, std::size_t slot) {
-  const Pass& pass = order_.passes[p];
-  const std::vector<int> slots = micro_batches(pass);
-  if (slot + 1 < slots.size()) {
+  const std::size_t own = p;
+  for (int ahead = 0; ahead < schedule_.activations_ahead; ++ahead) {
+    const MicroBatchGroup& group = order_.passes[p].group;
+    if (slot + 1 < static_cast<std::size_t>(group.end - group.first)) {
+      ++slot;
+    } else {
+      if (p + 1 >= order_.passes.size()) return;
+      const Phase next = order_.passes[p + 1].phase;
+      if (!goes_back(next) && next != Phase::again) return;
+      park_deferred();
+      ++p;
+      slot = 0;
+    }
+    const Pass& pass = order_.passes[p];
     if (pass.phase == Phase::backward_weight) return;
-    rank_.activations.land_inputs(pass.unit, slots[slot + 1], goes_back(pass.phase));
-    rank_.activations.bring_inputs(pass.unit, slots[slot + 1], goes_back(pass.phase));
-    return;
+    const int mb = pass.group.first + static_cast<int>(slot);
+    if (p == own) rank_.activations.land_inputs(pass.unit, mb, goes_back(pass.phase));
+    rank_.activations.bring_inputs(pass.unit, mb, goes_back(pass.phase));
   }
-  if (p + 1 >= order_.passes.size()) return;
-  const Pass& next = order_.passes[p + 1];
-  const bool back = goes_back(next.phase);
-  if (!back && next.phase != Phase::again) return;
-  park_deferred();
-  rank_.activations.bring_inputs(next.unit, next.group.first, back);
 }
 
 StepPlan frame(PlanKind kind, const Workload& w, const Schedule& s, Detail detail) {

@@ -25,16 +25,16 @@ ResourceSeconds& operator+=(ResourceSeconds& to, const ResourceSeconds& s) {
   return to;
 }
 
-/// Of one op, as the time law counts them, but compute as long as it was measured to take. Drives at their best rate.
+/// Of one op, as the time law counts them, but compute as long as it was measured to take. A drive reads and writes as
+/// much: what it gains by doing both at once it gains for all.
 ResourceSeconds seconds_of(const planning::OpCost& c, bool computes, const HardwareProfile& hw) {
-  const double drive =
-      std::max({hw.drive.read_bytes_per_second, hw.drive.write_bytes_per_second, hw.drive.mixed_bytes_per_second});
-  const double on_drive =
-      c.drive == planning::DriveUse::read || c.drive == planning::DriveUse::write ? c.drive_bytes : 0;
+  const double read = 1 / hw.drive.read_bytes_per_second, write = 1 / hw.drive.write_bytes_per_second;
+  const double gain = planning::drive_seconds(hw, 1, 1) / (read + write);
+  const double a_byte = c.drive == planning::DriveUse::read ? read : c.drive == planning::DriveUse::write ? write : 0;
   return {computes ? c.seconds : 0,
           hw.ranks * c.core_seconds / hw.cores,
           hw.ranks * c.memory_seconds,
-          hw.ranks * on_drive / drive,
+          hw.ranks * c.drive_bytes * a_byte * gain,
           planning::ranks_of_link(hw) * c.link_down_seconds,
           planning::ranks_of_link(hw) * c.link_up_seconds,
           c.network_seconds};
@@ -163,6 +163,13 @@ void forbid_parking(PlaceChain& place, Place at) {
     std::erase_if(unit.ways, [&](const SavedWay& way) { return way.saved == saved || way.core == saved; });
     std::erase_if(unit.parking, [&](const ParkingUse& use) { return use.place == at; });
   }
+}
+
+void keep_off_host(PlaceChain& place, double share) {
+  const auto first = static_cast<std::size_t>(share * static_cast<double>(place.chain.size()));
+  for (std::size_t i = first; i < place.chain.size(); ++i)
+    std::erase_if(place.chain[i].ways,
+                  [](const SavedWay& way) { return way.saved == Saved::host || way.core == Saved::host; });
 }
 
 double activation_gap(const Workload& workload, const Schedule& schedule, const HardwareProfile& hw) {

@@ -25,6 +25,8 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
 std::vector<PlaceChain> places_of(const Workload& workload, const Schedule& schedule);
 /// Nothing is parked there.
 void forbid_parking(PlaceChain& place, Place at);
+/// Only of the first units, a share of all, what they save may be parked in host memory.
+void keep_off_host(PlaceChain& place, double share);
 
 /// The schedule with these choices for the units of a place.
 void choose(Schedule& schedule, const PlaceChain& place, const ChainChoices& choices);

@@ -58,6 +58,39 @@ std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, c
   return s;
 }
 
+/// A plan of more ops is not simulated as a whole.
+constexpr double ops_to_balance = 600'000;
+
+/// What is best for a few layers is not for many: activations are balanced on the whole, and the whole simulated.
+void balance_whole(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, QuickSchedule& quick,
+                   TierBytes& needs) {
+  const bool is_open = !wish.recompute || wish.recompute == Recompute::optimal;
+  if (w.stages() > 1 || w.inference || !is_open || expected_ops(w) > ops_to_balance) return;
+  const Estimator estimator(w, hw, wish.pipeline);
+  double least = estimator.exact(quick.schedule).step_seconds;
+  for (const double margin : {1.0, margin_at_first}) {
+    const Cook cook(w, wish, &hw, margin);
+    Schedule balanced = quick.schedule;
+    cook.balance_activations(balanced);
+    if (balanced == quick.schedule || !within(run_needs(w, balanced), w.budget_bytes)) continue;
+    // Where much is parked it takes more than one micro-batch's time to come back.
+    for (const int ahead : {1, 2, 4}) {
+      Schedule s = balanced;
+      s.activations_ahead = ahead;
+      const TierBytes takes = run_needs(w, s);
+      if (!within(takes, w.budget_bytes)) return;
+      const StepEstimate e = estimator.exact(s);
+      if (e.step_seconds >= least) continue;
+      least = e.step_seconds;
+      quick.schedule = std::move(s);
+      quick.recipe.balanced = true;
+      quick.estimate = e;
+      needs = takes;
+    }
+    return;
+  }
+}
+
 SearchResult result_of(const Workload& w, const QuickSchedule& found, const TierBytes& needs) {
   return {found.schedule,
           true,
@@ -111,13 +144,14 @@ SearchResult search_quickly(const Workload& w, const ScheduleWish& wish, const H
   if (Sample(w, wish.pipeline).is_whole()) return search_schedule(w, wish, hw, watch);
   double margin = margin_at_first;
   for (int i = 0; i < tries_max; ++i) {
-    const std::optional<QuickSchedule> quick = quick_schedule(w, wish, hw, margin);
+    std::optional<QuickSchedule> quick = quick_schedule(w, wish, hw, margin);
     if (!quick) break;
-    const TierBytes needs = run_needs(w, quick->schedule);
+    TierBytes needs = run_needs(w, quick->schedule);
     if (!within(needs, w.budget_bytes)) {
       margin *= margin_at_first * excess(needs, w.budget_bytes);
       continue;
     }
+    balance_whole(w, wish, hw, *quick, needs);
     return result_of(w, *quick, needs);
   }
   // Where budgets are nearly the smallest a sample does not tell. Of a pipeline that would take minutes.

@@ -1,6 +1,7 @@
 #include "src/schedule/recipe.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <numeric>
@@ -264,9 +265,33 @@ void Cook::keep_most_inputs(Schedule& s) const {
   if (low > 0) s = kept(low);
 }
 
-/// By prices at which resources are in balance, in as much memory as there is.
+/// In a share of what the device has beside so many bytes: the seconds of the largest resource, and the schedule, if
+/// any.
+std::pair<double, std::optional<Schedule>> Cook::balanced_within(const Schedule& base,
+                                                                 const std::vector<PlaceChain>& places, double share,
+                                                                 std::uint64_t beside) const {
+  const std::uint64_t device = work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
+  Schedule s = base;
+  double seconds = 0;
+  for (const PlaceChain& place : places) {
+    std::uint64_t all = place.working;
+    for (const ChainUnit& unit : place.chain) {
+      all += unit.input_bytes;
+      for (const SavedWay& way : unit.ways) all += way.bytes;
+    }
+    const double beside_it = static_cast<double>(device) / margin_ - static_cast<double>(beside);
+    const double room = share * std::max(0.0, beside_it) / place.alive + static_cast<double>(place.working);
+    const std::uint64_t budget = device == 0 ? all : std::min(all, static_cast<std::uint64_t>(room));
+    const BalancedChain balanced =
+        balance(place.chain, place.rest, place.times, budget, place.chain.size() > 64 ? 128 : 256);
+    if (balanced.found.empty()) return {};
+    seconds = std::max(seconds, balanced.seconds);
+    choose(s, place, balanced.found.front());
+  }
+  return {seconds, fixed(std::move(s), wish_)};
+}
+
 void Cook::balance_activations(Schedule& s) const {
-  constexpr int slots = 256;
   Schedule base = s;
   for (UnitChoice& c : base.units) {
     c.saved = Saved::recompute;
@@ -276,67 +301,34 @@ void Cook::balance_activations(Schedule& s) const {
   base.units.back().saved = Saved::keep;  // a head saves nothing
   Schedule least = base;
   for (UnitChoice& c : least.units) c.boundary = Place::host;
-  const std::uint64_t device = work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
   std::vector<PlaceChain> places = chains_of(work_, base, *hw_);
   const std::uint64_t beside = needs(fixed(least, wish_)).device;
+  // What goes by the device on its way elsewhere takes room too, more or less of it; and host memory may have room for
+  // what some of the sublayers save.
+  constexpr std::array device_shares{1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.02};
+  constexpr std::array host_shares{1.0, 0.75, 0.5, 0.25, 0.1, 0.0};
   std::optional<Schedule> best;
   double best_seconds = 0;
-  for (const std::optional<Place> forbidden :
-       {std::optional<Place>(), std::optional(Place::host), std::optional(Place::nvme)}) {
-    double seconds = 0;
-    std::vector<BalancedChain> balanced;
-    std::vector<std::uint64_t> rooms;
-    for (PlaceChain& place : places) {
-      if (forbidden) forbid_parking(place, *forbidden);
-      std::uint64_t all = place.working;
-      for (const ChainUnit& unit : place.chain) {
-        all += unit.input_bytes;
-        for (const SavedWay& way : unit.ways) all += way.bytes;
+  for (const bool drive_too : {true, false}) {
+    if (!drive_too)
+      for (PlaceChain& place : places) forbid_parking(place, Place::nvme);
+    for (const double share : host_shares) {
+      std::vector<PlaceChain> some = places;
+      for (PlaceChain& place : some) keep_off_host(place, share);
+      for (const double device_share : device_shares) {
+        const auto [seconds, balanced] = balanced_within(base, some, device_share, beside);
+        if (!balanced || (best && best_seconds <= seconds)) break;
+        const TierBytes takes = needs(*balanced);
+        const bool is_host_short = !within({0, takes.host, 0}, work_.budget_bytes, margin_);
+        if (is_host_short) break;
+        if (!fits(takes)) continue;
+        best = balanced;
+        best_seconds = seconds;
+        if (device_share == 1 && share == 1) return void(s = *std::move(best));
+        break;
       }
-      const double room = (static_cast<double>(device) / margin_ - static_cast<double>(beside)) / place.alive;
-      const auto free = static_cast<std::uint64_t>(std::max(0.0, room)) + place.working;
-      rooms.push_back(device == 0 ? all : std::min(all, free));
-      balanced.push_back(balance(place.chain, place.rest, place.times, rooms.back(), slots));
-      seconds = std::max(seconds, balanced.back().seconds);
     }
-    if (std::ranges::any_of(balanced, [](const BalancedChain& b) { return b.found.empty(); })) continue;
-    if (best && best_seconds <= seconds) break;
-    const auto chosen = [&](auto choices) {
-      Schedule t = base;
-      for (std::size_t i = 0; i < places.size(); ++i) choose(t, places[i], choices(i));
-      return fixed(std::move(t), wish_);
-    };
-    Schedule whole = chosen([&](std::size_t i) { return balanced[i].found.front(); });
-    if (fits(whole)) {
-      best = std::move(whole);
-      break;
-    }
-    std::vector<ChainTable> tables;
-    for (std::size_t i = 0; i < places.size(); ++i)
-      tables.emplace_back(places[i].chain, balanced[i].prices, rooms[i], slots);
-    const auto within_slots = [&](int m) -> std::optional<Schedule> {
-      for (const ChainTable& table : tables)
-        if (!table.choices(m)) return std::nullopt;
-      return chosen([&](std::size_t i) { return *tables[i].choices(m); });
-    };
-    int low = 0, high = slots + 1;
-    std::optional<Schedule> found;
-    while (low + 1 < high) {
-      const int middle = (low + high) / 2;
-      std::optional<Schedule> t = within_slots(middle);
-      const bool is_less = t && fits(*t);
-      if (is_less) found = std::move(t);
-      // What no slots are enough for lies below what does not fit.
-      (is_less || !t ? low : high) = middle;
-    }
-    if (!found) continue;
-    seconds = 0;
-    for (const PlaceChain& place : places)
-      seconds = std::max(
-          seconds, largest_resource(place.rest, chain_cost(place.chain, choices_of(*found, place)).use, place.times));
-    if (best && best_seconds <= seconds) continue;
-    best = std::move(found);
-    best_seconds = seconds;
+    if (best) break;
   }
   if (best) s = *std::move(best);
 }

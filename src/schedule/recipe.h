@@ -3,9 +3,11 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "sluice/profile.h"
+#include "src/schedule/chain_costs.h"
 #include "src/schedule/needs.h"
 #include "src/schedule/wish.h"
 
@@ -46,6 +48,8 @@ class Cook {
   /// The saved activations of a share of the sublayers that recompute go to `place` instead. False, and nothing
   /// changed, where there are none or no room.
   bool spill(Schedule& s, Saved place, double share) const;
+  /// What becomes of activations, anew, by prices at which resources are in balance, in as much memory as there is.
+  void balance_activations(Schedule& s) const;
 
  private:
   using Turn = std::function<void(UnitChoice&)>;
@@ -61,7 +65,9 @@ class Cook {
   void fill_homes(Schedule& s) const;
   void fill_device(Schedule& s, const Recipe& recipe) const;
   void keep_most_inputs(Schedule& s) const;
-  void balance_activations(Schedule& s) const;
+  std::pair<double, std::optional<Schedule>> balanced_within(const Schedule& base,
+                                                             const std::vector<PlaceChain>& places, double share,
+                                                             std::uint64_t beside) const;
 
   const Workload& work_;
   const ScheduleWish& wish_;

@@ -209,13 +209,14 @@ struct PipelineChoice {
 
 struct Schedule {
   PipelineChoice pipeline;
-  std::vector<UnitId> cut;   ///< the first unit of each place along a pipeline but the first; none: one stage
-  int group = 1;             ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
-  bool update_ahead = true;  ///< update ahead of the unit's next forward (else in the backward pass)
-  int prefetch = 1;          ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
-  int lag = 1;               ///< passes that a unit's gradient may be drained behind; 0 drains at once
-  int tiles_in_flight = 3;   ///< optimizer tiles between their first read and their last write
-  bool hold = true;          ///< activations between neighbouring passes stay on the device
+  std::vector<UnitId> cut;    ///< the first unit of each place along a pipeline but the first; none: one stage
+  int group = 1;              ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
+  bool update_ahead = true;   ///< update ahead of the unit's next forward (else in the backward pass)
+  int prefetch = 1;           ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
+  int activations_ahead = 1;  ///< micro-batches that parked activations are brought ahead, where anything is
+  int lag = 1;                ///< passes that a unit's gradient may be drained behind; 0 drains at once
+  int tiles_in_flight = 3;    ///< optimizer tiles between their first read and their last write
+  bool hold = true;           ///< activations between neighbouring passes stay on the device
   std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
   std::vector<UnitChoice> units;
   bool operator==(const Schedule&) const = default;

@@ -234,6 +234,7 @@ class Search {
     scale_tiles(1);
     shift(&Schedule::tiles_in_flight, 1, 1, 8);
     shift(&Schedule::prefetch, 1, 0, 4);
+    shift(&Schedule::activations_ahead, 1, 1, 8);
     scale_tiles(-1);
     shift(&Schedule::tiles_in_flight, 2, 1, 8);
     shift(&Schedule::lag, 1, 0, 4);

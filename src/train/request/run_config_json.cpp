@@ -120,6 +120,7 @@ void each_knob(S& s, F&& f) {
   f("group", s.group);
   f("update_ahead", s.update_ahead);
   f("prefetch", s.prefetch);
+  f("activations_ahead", s.activations_ahead);
   f("lag", s.lag);
   f("tiles_in_flight", s.tiles_in_flight);
   f("hold", s.hold);
