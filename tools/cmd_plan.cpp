@@ -407,7 +407,7 @@ void print_time(const Prepared& run, const Findings& findings) {
               resource_names[static_cast<std::size_t>(p.bottleneck)], format_seconds(p.pass_bound_seconds).c_str(),
               format_efficiency(p.bound_seconds / p.step_seconds).c_str());
   if (findings.activation_gap)
-    std::printf("activations     %.1f%% above the bound of what could become of them, by the scarcest resource\n",
+    std::printf("activations     %.1f%% above the bound of what could become of them, by passes\n",
                 100 * std::max(0.0, *findings.activation_gap));
   std::printf("speed           %stokens/s; %lld steps take %s\n", format_count(tokens_per_second(run)).c_str(),
               static_cast<long long>(run.config.steps), format_seconds(run_seconds(run)).c_str());

@@ -21,6 +21,19 @@ constexpr std::size_t tries_max = 20'000;
 double priced(const ResourceSeconds& use, const ResourceSeconds& prices) {
   return std::inner_product(use.begin(), use.end(), prices.begin(), 0.0);
 }
+double priced(const ByWay& use, const ByWay& prices) {
+  return priced(use.forward, prices.forward) + priced(use.back, prices.back);
+}
+/// Where most is asked, so that prices still add up to 1.
+void raise(ResourceSeconds& prices, const ResourceSeconds& rest, const ResourceSeconds& use, double times,
+           double rate) {
+  double most = 0, sum = 0;
+  for (std::size_t r = 0; r < prices.size(); ++r) most = std::max(most, rest[r] + times * use[r]);
+  if (most == 0) return;
+  for (std::size_t r = 0; r < prices.size(); ++r)
+    sum += prices[r] *= std::exp(rate * ((rest[r] + times * use[r]) / most - 1));
+  for (double& p : prices) p /= sum;
+}
 void add(ResourceSeconds& to, const ResourceSeconds& use) {
   for (std::size_t r = 0; r < to.size(); ++r) to[r] += use[r];
 }
@@ -41,7 +54,7 @@ class Walk {
       : chain_(chain), choices_(choices), last_(static_cast<int>(chain.size()) - 1), saved_(chain.size()) {}
 
   ChainCost cost() {
-    for (int u = 0; u < last_; ++u) forward(u, u + 1 == last_ || choice(u + 1).sweep == 0);
+    for (int u = 0; u < last_; ++u) forward(u, u + 1 == last_ || choice(u + 1).sweep == 0, cost_.use.forward);
     between(0, last_, 0);
     return cost_;
   }
@@ -51,17 +64,17 @@ class Walk {
   const ChainChoice& choice(int u) const { return choices_[static_cast<std::size_t>(u)]; }
   int sweep(int u) const { return u == last_ ? 0 : choice(u).sweep; }
 
-  void forward(int u, bool keeps) {
-    add(cost_.use, unit(u).forward);
+  void forward(int u, bool keeps, ResourceSeconds& way_there) {
+    add(way_there, unit(u).forward);
     if (!keeps) return;
     const int next = u + 1;
     if (const ParkingUse* parked = parking_of(unit(next), choice(next).boundary))
-      add(cost_.use, parked->away);
+      add(way_there, parked->away);
     else
       live_ += unit(next).input_bytes;
     const SavedWay* way = way_of(unit(u), choice(u));
     if (way == nullptr) return;
-    add(cost_.use, way->use);
+    add(way_there, way->away);
     live_ += way->bytes;
     saved_[static_cast<std::size_t>(u)] = way;
     peak(0);
@@ -70,13 +83,14 @@ class Walk {
   /// What was made last is still on the device; else it comes back.
   void bring(int u, bool is_here) {
     if (is_here || u == 0) return;
-    if (const ParkingUse* parked = parking_of(unit(u), choice(u).boundary)) add(cost_.use, parked->back);
+    if (const ParkingUse* parked = parking_of(unit(u), choice(u).boundary)) add(cost_.use.back, parked->back);
   }
   void backward(int u, bool is_here) {
     const SavedWay* way = saved_[static_cast<std::size_t>(u)];
     bring(u, is_here);
-    if (way == nullptr && u < last_) add(cost_.use, unit(u).again);
-    add(cost_.use, unit(u).backward);
+    if (way == nullptr && u < last_) add(cost_.use.back, unit(u).again);
+    if (way != nullptr) add(cost_.use.back, way->back);
+    add(cost_.use.back, unit(u).backward);
     peak(way != nullptr && way->bytes > 0 ? unit(u).backward_bytes_kept : unit(u).backward_bytes);
     if (way != nullptr) live_ -= way->bytes;
     if (u > 0 && parking_of(unit(u), choice(u).boundary) == nullptr) live_ -= unit(u).input_bytes;
@@ -100,7 +114,7 @@ class Walk {
     int end = last;
     while (sweep(end) != next) --end;
     bring(first, is_here);
-    for (int u = first; u < end; ++u) forward(u, sweep(u + 1) == next);
+    for (int u = first; u < end; ++u) forward(u, sweep(u + 1) == next, cost_.use.back);
     between(first, last, next);
   }
 
@@ -122,7 +136,7 @@ bool keeps_inputs_of_saved(const ChainChoices& choices) {
   return true;
 }
 
-ChainTable::ChainTable(const Chain& chain, const ResourceSeconds& prices, std::uint64_t budget_bytes, int slots,
+ChainTable::ChainTable(const Chain& chain, const ByWay& prices, std::uint64_t budget_bytes, int slots,
                        Rounding rounding)
     : chain_(chain),
       units_(static_cast<int>(chain.size())),
@@ -130,36 +144,44 @@ ChainTable::ChainTable(const Chain& chain, const ResourceSeconds& prices, std::u
       slot_bytes_(std::max(1.0, static_cast<double>(budget_bytes) / slots)),
       rounding_(rounding) {
   SLUICE_CHECK(units_ > 1 && slots > 0, "(%d units, %d slots)", units_, slots);
-  const auto price = [&](const ResourceSeconds& use) { return static_cast<float>(priced(use, prices)); };
+  const auto there = [&](const ResourceSeconds& use) { return static_cast<float>(priced(use, prices.forward)); };
+  const auto back = [&](const ResourceSeconds& use) { return static_cast<float>(priced(use, prices.back)); };
   forward_.push_back(0);
+  sweep_.push_back(0);
   for (const ChainUnit& unit : chain) {
-    forward_.push_back(forward_.back() + price(unit.forward));
-    again_.push_back(&unit == &chain.back() ? 0 : price(unit.again));
-    backward_.push_back(price(unit.backward));
+    forward_.push_back(forward_.back() + there(unit.forward));
+    sweep_.push_back(sweep_.back() + back(unit.forward));
+    again_.push_back(&unit == &chain.back() ? 0 : back(unit.again));
+    backward_.push_back(back(unit.backward));
     backward_slots_.push_back(slots_of(unit.backward_bytes));
     kept_slots_.push_back(slots_of(unit.backward_bytes_kept));
-    std::vector<Option> inputs{{slots_of(unit.input_bytes), 0, -1}}, saved;
+    std::vector<Option> inputs{{slots_of(unit.input_bytes), 0, 0, 0, -1}}, saved;
     // Of several places the cheapest: no budget of theirs is known here.
     float read = 0, least = infinite;
     for (std::size_t i = 0; i < unit.parking.size(); ++i) {
-      const float away = price(unit.parking[i].away), back = price(unit.parking[i].back);
-      if (away + back >= least) continue;
-      least = away + back;
-      read = back;
+      const ParkingUse& p = unit.parking[i];
+      const float cost = there(p.away) + back(p.back);
+      if (cost >= least) continue;
+      least = cost;
+      read = back(p.back);
       inputs.resize(1);
-      inputs.push_back({0, away, static_cast<int>(i)});
+      inputs.push_back({0, there(p.away), back(p.away), 0, static_cast<int>(i)});
     }
-    for (std::size_t i = 0; i < unit.ways.size(); ++i)
-      saved.push_back({slots_of(unit.ways[i].bytes), price(unit.ways[i].use), static_cast<int>(i)});
+    for (std::size_t i = 0; i < unit.ways.size(); ++i) {
+      const SavedWay& w = unit.ways[i];
+      saved.push_back({slots_of(w.bytes), there(w.away), back(w.away), back(w.back), static_cast<int>(i)});
+    }
     read_.push_back(read);
     inputs_.push_back(std::move(inputs));
     saved_.push_back(std::move(saved));
   }
   const auto n = static_cast<std::size_t>(units_);
-  table_.assign(2 * n * n * static_cast<std::size_t>(slots_ + 1), infinite);
+  table_.assign(2 * (n + 1) * n * static_cast<std::size_t>(slots_ + 1), infinite);
   for (int length = 0; length < units_; ++length)
     for (int first = 0; first + length < units_; ++first)
-      for (const int place : {0, 1}) fill(place, first, first + length);
+      for (const bool parked : {false, true}) fill({parked, false, first, first + length});
+  for (int first = units_ - 1; first >= 0; --first)
+    for (const bool parked : {false, true}) fill({parked, true, first, units_ - 1});
 }
 
 int ChainTable::slots_of(std::uint64_t bytes) const {
@@ -168,117 +190,123 @@ int ChainTable::slots_of(std::uint64_t bytes) const {
   return static_cast<int>(std::min(whole, 1.0 + slots_));
 }
 
-std::size_t ChainTable::at(int place, int first, int last) const {
-  const auto n = static_cast<std::size_t>(units_);
-  return ((static_cast<std::size_t>(place) * n + static_cast<std::size_t>(first)) * n +
-          static_cast<std::size_t>(last)) *
+std::size_t ChainTable::at(const Range& range) const {
+  const auto n = static_cast<std::size_t>(units_), column = range.is_first ? n : static_cast<std::size_t>(range.last);
+  return ((static_cast<std::size_t>(range.parked) * n + static_cast<std::size_t>(range.first)) * (n + 1) + column) *
          static_cast<std::size_t>(slots_ + 1);
 }
 
-/// For all numbers of slots: the units from `first` to `last`, behind a pass forward that has just come to the first.
-void ChainTable::fill(int place, int first, int last) {
-  float* const out = table_.data() + at(place, first, last);
-  const auto f = static_cast<std::size_t>(first);
-  if (first == last) {
+/// Of the pass forward from the range's first unit to the next one whose input is kept.
+float ChainTable::forward(const Range& range, int next) const {
+  const std::vector<float>& before = range.is_first ? forward_ : sweep_;
+  return before[static_cast<std::size_t>(next)] - before[static_cast<std::size_t>(range.first)];
+}
+
+/// All that may come next behind a pass forward to the first of several units: which input this sweep keeps next, and,
+/// where that is the second unit's, what becomes of what the first one saves. `take` gets the step, its cost, the row
+/// of what follows, and that of what is gone back over behind it (none: the first unit, whose cost is in the step's),
+/// the slots that it takes from the former, and those that it needs at least.
+template <class F>
+void ChainTable::each_step(const Range& range, F&& take) const {
+  const auto f = static_cast<std::size_t>(range.first);
+  const float returns = range.parked ? read_[f] : 0;
+  for (int next = range.first + 1; next <= range.last; ++next) {
+    const float* const before = row({range.parked, false, range.first, next - 1});
+    for (const Option& input : inputs_[static_cast<std::size_t>(next)]) {
+      const float* const follows = row({input.index >= 0, range.is_first, next, range.last});
+      const float cost = forward(range, next) + (range.is_first ? input.away : input.away_again) + returns;
+      take(Step{next, input, std::nullopt}, cost, follows, before, input.slots, input.slots);
+      if (next > range.first + 1) continue;
+      for (const Option& saved : saved_[f]) {
+        const int own = saved.slots > 0 ? saved.slots + kept_slots_[f] : backward_slots_[f],
+                  waits = saved.slots + input.slots;
+        const float away = range.is_first ? saved.away : saved.away_again;
+        take(Step{next, input, saved}, cost + away + saved.back + backward_[f], follows,
+             static_cast<const float*>(nullptr), waits, std::max(own, waits));
+      }
+    }
+  }
+}
+
+/// For all numbers of slots.
+void ChainTable::fill(const Range& range) {
+  float* const out = table_.data() + at(range);
+  const auto f = static_cast<std::size_t>(range.first);
+  if (range.first == range.last) {
     for (int m = backward_slots_[f]; m <= slots_; ++m) out[m] = again_[f] + backward_[f];
     return;
   }
-  const float back = returns(place, first);
-  for (int next = first + 1; next <= last; ++next) {
-    const auto v = static_cast<std::size_t>(next);
-    const float* const rest = row(place, first, next - 1);
-    for (const Option& input : inputs_[v]) {
-      const float* const follows = row(input.index < 0 ? 0 : 1, next, last);
-      const float cost = forward_[v] - forward_[f] + input.cost + back;
-      for (int m = input.slots; m <= slots_; ++m) out[m] = std::min(out[m], cost + follows[m - input.slots] + rest[m]);
-    }
-  }
-  const auto v = f + 1;
-  for (const Option& saved : saved_[f])
-    for (const Option& input : inputs_[v]) {
-      const float* const follows = row(input.index < 0 ? 0 : 1, first + 1, last);
-      const float cost = forward_[v] - forward_[f] + input.cost + saved.cost + back + backward_[f];
-      const int own = saved.slots > 0 ? saved.slots + kept_slots_[f] : backward_slots_[f],
-                waits = saved.slots + input.slots;
-      for (int m = std::max(own, waits); m <= slots_; ++m) out[m] = std::min(out[m], cost + follows[m - waits]);
-    }
+  each_step(range, [&](const Step&, float cost, const float* follows, const float* before, int waits, int most) {
+    if (before == nullptr)
+      for (int m = most; m <= slots_; ++m) out[m] = std::min(out[m], cost + follows[m - waits]);
+    else
+      for (int m = most; m <= slots_; ++m) out[m] = std::min(out[m], cost + follows[m - waits] + before[m]);
+  });
 }
 
 /// What `fill` has found, once more, for one number of slots.
-float ChainTable::least(int place, int first, int last, int slots, Step* step) const {
-  const auto f = static_cast<std::size_t>(first);
-  const float back = returns(place, first);
+float ChainTable::least(const Range& range, int slots, Step* found) const {
   float best = infinite;
-  for (int next = first + 1; next <= last; ++next) {
-    const auto v = static_cast<std::size_t>(next);
-    for (const Option& input : inputs_[v]) {
-      if (input.slots > slots) continue;
-      const float cost = forward_[v] - forward_[f] + input.cost + back +
-                         row(input.index < 0 ? 0 : 1, next, last)[slots - input.slots] +
-                         row(place, first, next - 1)[slots];
-      if (cost >= best) continue;
-      best = cost;
-      *step = {next, input, std::nullopt};
-    }
-  }
-  const auto v = f + 1;
-  for (const Option& saved : saved_[f])
-    for (const Option& input : inputs_[v]) {
-      const int own = saved.slots > 0 ? saved.slots + kept_slots_[f] : backward_slots_[f],
-                waits = saved.slots + input.slots;
-      if (std::max(own, waits) > slots) continue;
-      const float cost = forward_[v] - forward_[f] + input.cost + saved.cost + back + backward_[f] +
-                         row(input.index < 0 ? 0 : 1, first + 1, last)[slots - waits];
-      if (cost >= best) continue;
-      best = cost;
-      *step = {first + 1, input, saved};
-    }
+  each_step(range, [&](const Step& step, float cost, const float* follows, const float* before, int waits, int most) {
+    if (most > slots) return;
+    const float all = cost + follows[slots - waits] + (before == nullptr ? 0 : before[slots]);
+    if (all >= best) return;
+    best = all;
+    *found = step;
+  });
   return best;
 }
 
-double ChainTable::cost(int slots) const { return row(0, 0, units_ - 1)[std::clamp(slots, 0, slots_)]; }
+double ChainTable::cost(int slots) const { return row({false, true, 0, units_ - 1})[std::clamp(slots, 0, slots_)]; }
 
-void ChainTable::assign(int place, int first, int last, int slots, int sweep, ChainChoices& choices) const {
-  if (first == last) return;
+void ChainTable::assign(const Range& range, int slots, int sweep, ChainChoices& choices) const {
+  if (range.first == range.last) return;
   Step step;
-  const float found = least(place, first, last, slots, &step);
-  SLUICE_CHECK(found < infinite && step.next > first, "(units %d to %d, %d slots)", first, last, slots);
+  const float found = least(range, slots, &step);
+  SLUICE_CHECK(found < infinite && step.next > range.first, "(units %d to %d, %d slots)", range.first, range.last,
+               slots);
   const auto v = static_cast<std::size_t>(step.next);
+  const bool parked = step.input.index >= 0;
   choices[v].sweep = sweep;
-  choices[v].boundary =
-      step.input.index < 0 ? Place::device : chain_[v].parking[static_cast<std::size_t>(step.input.index)].place;
-  const int follows = step.input.index < 0 ? 0 : 1;
+  choices[v].boundary = parked ? chain_[v].parking[static_cast<std::size_t>(step.input.index)].place : Place::device;
+  const Range follows{parked, range.is_first, step.next, range.last};
   if (step.saved) {
-    const auto f = static_cast<std::size_t>(first);
+    const auto f = static_cast<std::size_t>(range.first);
     const SavedWay& way = chain_[f].ways[static_cast<std::size_t>(step.saved->index)];
     choices[f].saved = way.saved;
     choices[f].core = way.core;
-    return assign(follows, step.next, last, slots - step.input.slots - step.saved->slots, sweep, choices);
+    return assign(follows, slots - step.input.slots - step.saved->slots, sweep, choices);
   }
-  assign(follows, step.next, last, slots - step.input.slots, sweep, choices);
-  assign(place, first, step.next - 1, slots, sweep + 1, choices);
+  assign(follows, slots - step.input.slots, sweep, choices);
+  assign({range.parked, false, range.first, step.next - 1}, slots, sweep + 1, choices);
 }
 
 std::optional<ChainChoices> ChainTable::choices(int slots) const {
   slots = std::clamp(slots, 0, slots_);
   if (!(cost(slots) < infinite)) return std::nullopt;
   ChainChoices list(chain_.size());
-  assign(0, 0, units_ - 1, slots, 0, list);
+  assign({false, true, 0, units_ - 1}, slots, 0, list);
   return list;
 }
 
-double largest_resource(const ResourceSeconds& rest, const ResourceSeconds& use, double times) {
-  double most = 0;
-  for (std::size_t r = 0; r < rest.size(); ++r) most = std::max(most, rest[r] + times * use[r]);
-  return most;
+double seconds_of(const ByWay& use) {
+  return *std::ranges::max_element(use.forward) + *std::ranges::max_element(use.back);
+}
+
+double seconds_of(const ByWay& rest, const ByWay& use, double times) {
+  ByWay all = rest;
+  for (std::size_t r = 0; r < all.forward.size(); ++r) {
+    all.forward[r] += times * use.forward[r];
+    all.back[r] += times * use.back[r];
+  }
+  return seconds_of(all);
 }
 
 namespace {
 
 /// Single changes that make the largest resource less, each the best of all, within the budget.
-void improve(const Chain& chain, const ResourceSeconds& rest, double times, std::uint64_t budget,
-             ChainChoices& choices) {
-  double now = largest_resource(rest, chain_cost(chain, choices).use, times);
+void improve(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget, ChainChoices& choices) {
+  double now = seconds_of(rest, chain_cost(chain, choices).use, times);
   std::size_t left = tries_max;
   while (left > 0) {
     double best = now * (1 - 1e-9);
@@ -289,7 +317,7 @@ void improve(const Chain& chain, const ResourceSeconds& rest, double times, std:
       if (left == 0 || tried == choices || !keeps_inputs_of_saved(tried)) return;
       --left;
       const ChainCost cost = chain_cost(chain, tried);
-      const double seconds = largest_resource(rest, cost.use, times);
+      const double seconds = seconds_of(rest, cost.use, times);
       if (cost.device_bytes > budget || seconds >= best) return;
       best = seconds;
       next = std::move(tried);
@@ -317,33 +345,29 @@ void improve(const Chain& chain, const ResourceSeconds& rest, double times, std:
 
 }  // namespace
 
-BalancedChain balance(const Chain& chain, const ResourceSeconds& rest, double times, std::uint64_t budget_bytes,
-                      int slots) {
+BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, int slots) {
   BalancedChain result;
   struct Found {
     ChainChoices choices;
     double seconds;
   };
   std::vector<Found> found;
-  std::vector<std::pair<double, ResourceSeconds>> bounds;  // but for the rounding of bytes
+  std::vector<std::pair<double, ByWay>> bounds;  // but for the rounding of bytes
   // Prices go to where the cheapest schedule asks most, in ever smaller steps.
-  ResourceSeconds prices;
-  prices.fill(1.0 / static_cast<double>(prices.size()));
+  ByWay prices;
+  prices.forward.fill(1.0 / static_cast<double>(prices.forward.size()));
+  prices.back = prices.forward;
   for (int round = 0; round < price_rounds; ++round) {
     const ChainTable table(chain, prices, budget_bytes, slots);
     const std::optional<ChainChoices> choices = table.choices(slots);
     if (!choices) return result;
     bounds.emplace_back(priced(rest, prices) + times * table.cost(), prices);
-    const ResourceSeconds use = chain_cost(chain, *choices).use;
-    const double most = largest_resource(rest, use, times);
+    const ByWay use = chain_cost(chain, *choices).use;
+    const double most = seconds_of(rest, use, times);
     if (std::ranges::find(found, *choices, &Found::choices) == found.end()) found.push_back({*choices, most});
     const double rate = 4.0 / std::sqrt(1.0 + round);
-    double sum = 0;
-    for (std::size_t r = 0; r < prices.size(); ++r) {
-      prices[r] *= std::exp(rate * ((rest[r] + times * use[r]) / most - 1));
-      sum += prices[r];
-    }
-    for (double& p : prices) p /= sum;
+    raise(prices.forward, rest.forward, use.forward, times, rate);
+    raise(prices.back, rest.back, use.back, times, rate);
   }
   std::ranges::stable_sort(bounds, std::greater(), [](const auto& b) { return b.first; });
   result.prices = bounds.front().second;
@@ -354,7 +378,7 @@ BalancedChain balance(const Chain& chain, const ResourceSeconds& rest, double ti
   std::ranges::stable_sort(found, {}, &Found::seconds);
   Found better = found.front();
   improve(chain, rest, times, budget_bytes, better.choices);
-  better.seconds = largest_resource(rest, chain_cost(chain, better.choices).use, times);
+  better.seconds = seconds_of(rest, chain_cost(chain, better.choices).use, times);
   if (better.seconds < found.front().seconds) found.insert(found.begin(), better);
   for (Found& f : found) result.found.push_back(std::move(f.choices));
   result.seconds = found.front().seconds;

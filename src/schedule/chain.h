@@ -4,9 +4,10 @@
 // they stay on the device, they are parked elsewhere, or they are made again. Inputs are made again by sweeps
 // (UnitChoice::sweep). With a price for a second of each resource the cheapest of all such schedules that keeps a
 // budget of device memory is found by a dynamic programme, in the manner of rotor (arXiv 1911.13214), which knows no
-// parking: exact up to the rounding of bytes to slots. Resources work side by side, so that a step takes as long as the
-// largest: for any prices that add up to 1 the cheapest schedule is a lower bound of that (Lagrange), and the prices at
-// which the bound is largest are those that the best schedule is looked for with.
+// parking: exact up to the rounding of bytes to slots. Resources work side by side, so that a pass takes as long as the
+// largest, and the way back follows the way forward: what is parked goes away on the one and comes back on the other.
+// For any prices that add up to 1 for each of both the cheapest schedule is a lower bound of their sum (Lagrange), and
+// the prices at which the bound is largest are those that the best schedule is looked for with.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,13 @@
 #include "src/schedule/schedule.h"
 
 namespace sluice {
+
+/// Of the way forward, and of the way back.
+struct ByWay {
+  ResourceSeconds forward{}, back{};
+};
+/// The largest resource of each, one after the other.
+double seconds_of(const ByWay& use);
 
 /// A place on the way: what it asks of each resource to go there and to come back. On the device: nothing.
 struct ParkingUse {
@@ -29,7 +37,8 @@ struct SavedWay {
   Saved saved = Saved::keep;
   std::optional<Saved> core;  ///< as UnitChoice has it
   std::uint64_t bytes = 0;    ///< on the device from forward to backward
-  ResourceSeconds use{};      ///< of parking, and of making again what of it is not kept
+  ResourceSeconds away{};     ///< of parking
+  ResourceSeconds back{};     ///< the same, and to make again what of it is not kept
 };
 
 /// All of it for the micro-batches that pass a unit together.
@@ -63,7 +72,7 @@ using ChainChoices = std::vector<ChainChoice>;
 /// What all of it asks of each resource, and the most bytes on the device: what waits, and what the backward pass at
 /// hand needs beside it.
 struct ChainCost {
-  ResourceSeconds use{};
+  ByWay use;
   std::uint64_t device_bytes = 0;
 };
 ChainCost chain_cost(const Chain& chain, const ChainChoices& choices);
@@ -77,7 +86,7 @@ bool keeps_inputs_of_saved(const ChainChoices& choices);
 class ChainTable {
  public:
   enum class Rounding : std::uint8_t { up, down };
-  ChainTable(const Chain& chain, const ResourceSeconds& prices, std::uint64_t budget_bytes, int slots,
+  ChainTable(const Chain& chain, const ByWay& prices, std::uint64_t budget_bytes, int slots,
              Rounding rounding = Rounding::up);
 
   int slots() const { return slots_; }
@@ -90,7 +99,8 @@ class ChainTable {
  private:
   struct Option {
     int slots = 0;
-    float cost = 0;  ///< for good
+    float away = 0, away_again = 0;  ///< on the way forward, and in a sweep on the way back
+    float back = 0;
     int index = -1;  ///< of the way, or of the parking; -1: on the device
   };
   struct Step {
@@ -99,34 +109,41 @@ class ChainTable {
     std::optional<Option> saved;
   };
   int slots_of(std::uint64_t bytes) const;
-  std::size_t at(int place, int first, int last) const;
-  const float* row(int place, int first, int last) const { return table_.data() + at(place, first, last); }
-  float least(int place, int first, int last, int slots, Step* step) const;
-  void fill(int place, int first, int last);
-  void assign(int place, int first, int last, int slots, int sweep, ChainChoices& choices) const;
-  float returns(int place, int unit) const { return place == 0 ? 0 : read_[static_cast<std::size_t>(unit)]; }
+  /// Some units, whether the first one's input is parked, and whether they are passed forward for the first time: then
+  /// the last one is the chain's.
+  struct Range {
+    bool parked = false, is_first = false;
+    int first = 0, last = 0;
+  };
+  std::size_t at(const Range& range) const;
+  const float* row(const Range& range) const { return table_.data() + at(range); }
+  float forward(const Range& range, int next) const;
+  template <class F>
+  void each_step(const Range& range, F&& take) const;
+  void fill(const Range& range);
+  float least(const Range& range, int slots, Step* found) const;
+  void assign(const Range& range, int slots, int sweep, ChainChoices& choices) const;
 
   const Chain& chain_;
   int units_, slots_;
   double slot_bytes_;
   Rounding rounding_;
-  std::vector<float> forward_, again_, backward_, read_;  ///< priced; `forward_`: of all units before
+  std::vector<float> forward_, sweep_, again_, backward_, read_;  ///< priced; the first two of all units before
   std::vector<std::vector<Option>> inputs_, saved_;
   std::vector<int> backward_slots_, kept_slots_;
-  std::vector<float> table_;  ///< by place of the first input, first and last unit, slots
+  std::vector<float> table_;  ///< by Range and slots
 };
 
-/// The best schedules within a budget, by the largest of `rest` and what they ask of each resource, and a lower bound
-/// of it.
+/// The best schedules within a budget, by seconds_of `rest` and what they ask of each resource, and a lower bound of
+/// it.
 struct BalancedChain {
   std::vector<ChainChoices> found;  ///< best first; none: nothing fits
   double seconds = 0;               ///< of the best one
   double bound_seconds = 0;
-  ResourceSeconds prices{};  ///< of the bound
+  ByWay prices;  ///< of the bound
 };
-double largest_resource(const ResourceSeconds& rest, const ResourceSeconds& use, double times);
+double seconds_of(const ByWay& rest, const ByWay& use, double times);
 /// `rest`: what the step asks of each resource but for what chains are counted for, which is `times` the chain.
-BalancedChain balance(const Chain& chain, const ResourceSeconds& rest, double times, std::uint64_t budget_bytes,
-                      int slots = 256);
+BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, int slots = 256);
 
 }  // namespace sluice

@@ -82,6 +82,8 @@ bool goes_back(OpKind kind) {
   return kinds.contains(kind);
 }
 
+bool makes_again(OpKind kind) { return kind == OpKind::recompute || kind == OpKind::part_recompute; }
+
 /// What the compute ops of the first micro-batch of each unit take: forward, once more for what is saved, and back.
 struct UnitSeconds {
   ResourceSeconds forward{}, again{}, backward{};
@@ -94,23 +96,24 @@ class Stage {
     const StepPlan plan = build_ops(PlanKind::train, stage, schedule);
     const planning::CostModel model(plan, hw);
     std::set<std::tuple<UnitId, OpKind, std::int32_t>> seen;
+    bool is_back = false;
     for (const Op& op : plan.ops) {
       const bool computes = plan.lanes[op.lane].kind == LaneKind::compute;
       const ResourceSeconds s = seconds_of(model.cost(op), computes, hw);
-      all += s;
+      if (computes && op.unit >= 0) is_back = goes_back(op.kind) || makes_again(op.kind);
+      (is_back ? all.back : all.forward) += s;
       if (!computes || op.unit < 0 || op.micro_batch != first_micro_batch(op.unit, op.micro_batch)) continue;
       UnitSeconds& unit = units_[static_cast<std::size_t>(op.unit)];
       if (goes_back(op.kind))
         unit.backward += s;
-      else if (op.kind == OpKind::recompute || op.kind == OpKind::part_recompute ||
-               !seen.emplace(op.unit, op.kind, op.step).second)
+      else if (makes_again(op.kind) || !seen.emplace(op.unit, op.kind, op.step).second)
         unit.again += s;
       else
         unit.forward += s;
     }
   }
   const UnitSeconds& unit(UnitId u) const { return units_[static_cast<std::size_t>(u)]; }
-  ResourceSeconds all{};
+  ByWay all;
 
  private:
   std::int32_t first_micro_batch(UnitId u, std::int32_t micro_batch) {
@@ -185,8 +188,7 @@ double activation_gap(const Workload& workload, const Schedule& schedule, const 
     for (const Buffer& b : build_lives(PlanKind::train, at_stage(workload, s), schedule).buffers)
       if (b.tier == Tier::device && b.life == Life::persistent) held += footprint_bytes(b);
     const std::uint64_t room = budget == 0 ? all : std::min(all, budget - std::min(budget, held));
-    const double asked =
-        largest_resource(place.rest, chain_cost(place.chain, choices_of(schedule, place)).use, place.times);
+    const double asked = seconds_of(place.rest, chain_cost(place.chain, choices_of(schedule, place)).use, place.times);
     const BalancedChain best = balance(place.chain, place.rest, place.times, room);
     if (best.bound_seconds > 0) gap = std::max(gap, asked / best.bound_seconds - 1);
   }
@@ -238,18 +240,14 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
       };
       const ResourceSeconds qkv_again = seconds(OpKind::recompute_qkv, 1 - part),
                             core_again = seconds(OpKind::recompute_core, part);
-      const auto both_ways = [&](Place place, std::uint64_t bytes) {
-        ResourceSeconds use = travel.to(place, bytes);
-        use += travel.from(place, bytes);
-        return use * many;
-      };
-      unit.ways.push_back({Saved::recompute, Saved::keep, together * cost.core_bytes, qkv_again});
-      unit.ways.push_back({Saved::keep, Saved::recompute, together * rest, core_again});
+      unit.ways.push_back({Saved::recompute, Saved::keep, together * cost.core_bytes, {}, qkv_again});
+      unit.ways.push_back({Saved::keep, Saved::recompute, together * rest, {}, core_again});
       for (const Place place : {Place::host, Place::nvme}) {
         const Saved parked = place == Place::host ? Saved::host : Saved::nvme;
-        ResourceSeconds use = both_ways(place, cost.core_bytes);
-        unit.ways.push_back({Saved::recompute, parked, 0, use += qkv_again});
-        unit.ways.push_back({parked, Saved::keep, together * cost.core_bytes, both_ways(place, rest)});
+        ResourceSeconds back = travel.from(place, cost.core_bytes) * many;
+        unit.ways.push_back({Saved::recompute, parked, 0, travel.to(place, cost.core_bytes) * many, back += qkv_again});
+        unit.ways.push_back({parked, Saved::keep, together * cost.core_bytes, travel.to(place, rest) * many,
+                             travel.from(place, rest) * many});
       }
     };
     const auto unit_of = [&](UnitId u) {
@@ -270,13 +268,12 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
         unit.backward += std::exchange(unit.forward, {});
         return unit;
       }
-      unit.ways.push_back({Saved::keep, std::nullopt, together * cost.saved_bytes, {}});
+      unit.ways.push_back({Saved::keep, std::nullopt, together * cost.saved_bytes, {}, {}});
       add_ways_of_core(u, cost, unit);
       for (const Place place : {Place::host, Place::nvme}) {
         if (cost.saved_bytes > 0) {
-          ResourceSeconds use = travel.to(place, cost.saved_bytes);
-          use += travel.from(place, cost.saved_bytes);
-          unit.ways.push_back({place == Place::host ? Saved::host : Saved::nvme, std::nullopt, 0, use * many});
+          unit.ways.push_back({place == Place::host ? Saved::host : Saved::nvme, std::nullopt, 0,
+                               travel.to(place, cost.saved_bytes) * many, travel.from(place, cost.saved_bytes) * many});
         }
         if (u > 0)
           unit.parking.push_back(
@@ -295,8 +292,11 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
       }
       for (const ChainUnit& unit : place.chain) place.working = std::max(place.working, unit.backward_bytes);
       place.rest = stage.all;
-      const ResourceSeconds own = chain_cost(place.chain, choices_of(base, place)).use * place.times;
-      for (std::size_t r = 0; r < own.size(); ++r) place.rest[r] = std::max(0.0, place.rest[r] - own[r]);
+      const ByWay own = chain_cost(place.chain, choices_of(base, place)).use;
+      for (std::size_t r = 0; r < own.forward.size(); ++r) {
+        place.rest.forward[r] = std::max(0.0, place.rest.forward[r] - place.times * own.forward[r]);
+        place.rest.back[r] = std::max(0.0, place.rest.back[r] - place.times * own.back[r]);
+      }
     }
   }
   return list;

@@ -14,7 +14,7 @@ struct PlaceChain {
   Chain chain;
   double times = 1;           ///< that a step passes it: groups of micro-batches
   int alive = 1;              ///< groups whose activations wait at the same time, of all places of the stage
-  ResourceSeconds rest{};     ///< what a step of the stage asks of each resource beside this
+  ByWay rest;                 ///< what a step of the stage asks of each resource beside this
   std::uint64_t working = 0;  ///< the most that one of its backward passes needs beside what waits
 };
 

@@ -250,8 +250,9 @@ void Cook::keep_most_inputs(Schedule& s) const {
       for (std::size_t i = 0; i + 1 < place.chain.size(); ++i) place.chain[i].input_bytes = i == 0 ? 0 : 1;
       for (std::size_t i = 0; i + 1 < place.chain.size(); ++i)
         place.chain[i].forward[static_cast<std::size_t>(Resource::compute)] = 1;
-      ResourceSeconds prices{};
-      prices[static_cast<std::size_t>(Resource::compute)] = 1;
+      ByWay prices;
+      prices.forward[static_cast<std::size_t>(Resource::compute)] = 1;
+      prices.back = prices.forward;
       const ChainTable table(place.chain, prices, static_cast<std::uint64_t>(count), count);
       choose(t, place, table.choices(count).value());
     }
