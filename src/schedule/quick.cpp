@@ -60,6 +60,8 @@ std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, c
 
 /// A plan of more ops is not simulated as a whole.
 constexpr double ops_to_balance = 600'000;
+/// What is slower by more does not become the quickest by bringing activations further ahead.
+constexpr double worth_another = 1.05;
 
 /// What is best for a few layers is not for many: activations are balanced on the whole, and the whole simulated.
 void balance_whole(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, QuickSchedule& quick,
@@ -80,6 +82,7 @@ void balance_whole(const Workload& w, const ScheduleWish& wish, const HardwarePr
       const TierBytes takes = run_needs(w, s);
       if (!within(takes, w.budget_bytes)) return;
       const StepEstimate e = estimator.exact(s);
+      if (e.step_seconds > worth_another * least) return;
       if (e.step_seconds >= least) continue;
       least = e.step_seconds;
       quick.schedule = std::move(s);
