@@ -93,6 +93,30 @@ TEST_F(PlanCommand, FindsTheLongestSequences) {
   expect_refused(tiny + "--ranks 2 --layout auto", "give one of them");
 }
 
+/// What becomes of activations, by name; none is quicker than what is found without one.
+TEST_F(PlanCommand, KnowsSchedulesOfActivationsByName) {
+  const std::string of = "plan --model llama-25m --seq 512 --batch 8 --micro-batch 4 --run none --cluster " +
+                         with_devices(1) + " --device-memory 200MiB --host-memory 1GiB ";
+  const auto planned = [&](const std::string& recompute) {
+    const Finished f = sluice(of + "--json --recompute " + recompute);
+    EXPECT_EQ(f.status, 0) << recompute << f.err;
+    return f.status == 0 ? json::parse(f.out) : json();
+  };
+  const json found = planned("auto");
+  const double quickest = found["predicted"]["step_seconds"];
+  const double gap = found["predicted"]["activations_above_bound"];
+  EXPECT_GE(gap, -1e-6);
+  EXPECT_LT(gap, 1);
+  for (const char* name : {"full", "sqrt", "revolve", "optimal"}) {
+    const json plan = planned(name);
+    EXPECT_GE(plan["predicted"]["step_seconds"].get<double>(), 0.995 * quickest) << name;
+  }
+  const Finished text = sluice(of + "--recompute sqrt");
+  EXPECT_NE(text.out.find("inputs made again on the way back"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("above the bound of what could become of them"), std::string::npos) << text.out;
+  expect_refused(of + "--recompute root", "--recompute");
+}
+
 /// Rotary positions can be extended, and how is said; learned ones end there.
 TEST_F(PlanCommand, SequencesBeyondTheModelsPositions) {
   const std::string room =
