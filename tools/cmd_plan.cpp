@@ -145,6 +145,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
   j["schedule"] = {{"group", s.group},
                    {"micro_batches", run.workload.micro_batches},
                    {"update", s.update_ahead ? "ahead" : "backward"},
+                   {"gradient_dtype", dtype_name(run.workload.gradient_dtype)},
                    {"units_updated_on_device", std::ranges::count(s.units, true, &UnitChoice::update_on_device)},
                    {"prefetch", s.prefetch},
                    {"tile_numel", s.tile_numel}};
@@ -362,8 +363,9 @@ void print_placement(const Prepared& run) {
   };
   table.add({"AdamW (units)", updated(true), updated(false), "-"});
   if (s.update_ahead)
-    table.add({"gradients until the update", "-", home(&UnitChoice::gradient, Place::host),
-               home(&UnitChoice::gradient, Place::nvme)});
+    table.add(
+        {run.workload.gradient_dtype == Dtype::f32 ? "gradients until the update" : "bf16 gradients until the update",
+         "-", home(&UnitChoice::gradient, Place::host), home(&UnitChoice::gradient, Place::nvme)});
   table.add({"sublayer inputs", home(&UnitChoice::boundary, Place::device), home(&UnitChoice::boundary, Place::host),
              home(&UnitChoice::boundary, Place::nvme)});
   table.add({"saved activations", share(s, [](const UnitChoice& c) { return c.saved == Saved::keep; }),

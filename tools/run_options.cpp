@@ -328,6 +328,12 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({"fp32", "bf16", "int8"}))
       ->capture_default_str()
       ->group("Optimizer");
+  app->add_option("--gradient-dtype", o->gradient_dtype,
+                  "of what an update reads of gradients, and so of what waits for the global norm: 4 or 2 bytes a "
+                  "parameter. bf16 is rounded at random, once, when all is added up in fp32")
+      ->check(one_of({"fp32", "bf16"}))
+      ->capture_default_str()
+      ->group("Optimizer");
   app->add_option("--seed", c.seed, "of weights and data order")->capture_default_str()->group("Optimizer");
   app->add_option("--schedule", o->schedule, "order of units and micro-batches")
       ->check(one_of({"auto", "vertical", "horizontal"}))
@@ -340,9 +346,10 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({"auto", "backward", "ahead"}))
       ->capture_default_str()
       ->group("Schedule");
-  app->add_option("--recompute", o->recompute,
-                  "activations that are made again: none, full: all that sublayers save, sqrt or revolve: most of their "
-                  "inputs too, optimal: those that cost least; auto: the quickest of what fits")
+  app->add_option(
+         "--recompute", o->recompute,
+         "activations that are made again: none, full: all that sublayers save, sqrt or revolve: most of their "
+         "inputs too, optimal: those that cost least; auto: the quickest of what fits")
       ->check(one_of({"auto", "none", "full", "sqrt", "revolve", "optimal"}))
       ->capture_default_str()
       ->group("Schedule");
@@ -459,6 +466,7 @@ Result<RunConfig> resolve(const RunOptions& o) {
   }
   c.dtype = o.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   c.moments = o.moments == "bf16" ? MomentFormat::bf16 : o.moments == "int8" ? MomentFormat::int8 : MomentFormat::f32;
+  c.gradient_dtype = o.gradient_dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   c.optimizer.schedule = o.lr_schedule == "cosine"   ? LrSchedule::cosine
                          : o.lr_schedule == "linear" ? LrSchedule::linear
                                                      : LrSchedule::constant;

@@ -17,8 +17,8 @@ struct RunOptions {
   std::string dtype = "bf16", document_mask = "auto", schedule = "auto", update = "auto", recompute = "auto",
               activations = "auto", states = "auto", residency = "auto", zero = "auto", reduction = "last",
               layout = "given", pipeline = "1f1b", reduce = "tree", gather = "exact", cp_attention = "ulysses",
-              transport = "auto", optimizer = "auto", lr_schedule = "cosine", moments = "fp32", durable = "auto", nvme,
-              cluster, poison;
+              transport = "auto", optimizer = "auto", lr_schedule = "cosine", moments = "fp32", gradient_dtype = "fp32",
+              durable = "auto", nvme, cluster, poison;
   bool max_seq = false;  ///< plan the longest sequences that there is room for
   int group = 0, prefetch = -1;
   int data = 0;  ///< ranks that share the batch; 0: those that --pp and --tp leave

@@ -68,6 +68,12 @@ AdamwReport adamw_bf16(const AdamwStep& s, bf16* parameter, std::int16_t* remain
 AdamwReport adamw_f32(const AdamwStep& s, float* parameter, float* exp_avg, float* exp_avg_sq, const float* gradient,
                       std::int64_t numel);
 
+/// Gradients as bf16, rounded stochastically as moments in bf16 are, from the low 16 of rounding_bits(key, index) of
+/// each element (sluice/moments.h): what bf16 has stays, no finite value becomes infinite, and NaN becomes 0x7fc0. x is
+/// elements first_index on of its tensor; cuts of a tensor into ranges change no bit. The key is the tensor's and the
+/// step's, and not that of its moments.
+void round_gradient(std::uint64_t key, std::uint64_t first_index, const float* x, std::int64_t numel, bf16* rounded);
+
 /// Split an fp32 value into bf16 + remainder (see above), and back. Exact for all finite values below 0x7f7f8000.
 void split_master(const float* master, bf16* parameter, std::int16_t* remainder, std::int64_t numel);
 void join_master(const bf16* parameter, const std::int16_t* remainder, float* master, std::int64_t numel);

@@ -6,7 +6,8 @@
 //
 // bf16: rounding_bits(key, index) gives 16 bits to each moment, the low half to exp_avg and the high half to
 //     exp_avg_sq. They are added to the low half of the fp32 bits, which is then cut off. Magnitudes from 0x7f7f0000 on
-//     are only cut, so that no finite value becomes infinite; NaN becomes 0x7fc0.
+//     are only cut, so that no finite value becomes infinite; NaN becomes 0x7fc0. Gradients that are kept in bf16 are
+//     rounded in the same way, by the low half of the bits that a key of their own gives (round_gradient).
 //
 // int8: blocks of 256 elements counted from the tensor's start (the last one may be shorter), each with one fp32 scale
 //     per moment. The code is mu-law's (ITU-T G.711: a linear piece per binade, an offset that makes it linear around

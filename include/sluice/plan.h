@@ -129,7 +129,7 @@ enum class OpKind : std::uint8_t {
   sync,    ///< everything written so far on the drive is durable
   commit,  ///< writes the commit record
   // optimizer lane
-  grad_norm,  ///< adds the squared norm of a gradient tile to the rank's sum
+  grad_norm,  ///< adds the squared norm of a gradient tile to the rank's sum; gradient -> dst in bf16, if there is one
   update,     ///< AdamW on one tile; on the compute lane where the device does it
   verify,     ///< stops the run where parameters that the device has updated diverged
   control,    ///< global norm, clip factor, finiteness (across ranks)

@@ -70,12 +70,14 @@ Status check_sizes(const Op& op, std::span<const Operand> operands, const BindPa
   if (op.kind == OpKind::update)
     fits = holds(Role::parameters, op.numel * dtype_bytes(parts.dtype)) && holds(Role::remainder, op.numel * 2) &&
            holds(Role::exp_avg, parts.moments.bytes(op.numel)) &&
-           holds(Role::exp_avg_sq, parts.moments.bytes(op.numel)) && holds(Role::gradient, op.numel * 4) &&
+           holds(Role::exp_avg_sq, parts.moments.bytes(op.numel)) &&
+           holds(Role::gradient, op.numel * dtype_bytes(parts.gradient_dtype)) &&
            holds(Role::control, control_result_bytes) && holds(Role::diverged, sizeof(std::uint64_t));
   if (op.kind == OpKind::verify)
     fits = std::ranges::all_of(op.accesses, [](const Access& a) { return a.bytes == sizeof(std::uint64_t); });
   if (op.kind == OpKind::grad_norm)
-    fits = holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(ExactSum));
+    fits = holds(Role::gradient, op.numel * 4) && holds(Role::control, sizeof(ExactSum)) &&
+           holds(Role::dst, op.numel * dtype_bytes(Dtype::bf16));
   if (op.kind == OpKind::accumulate || op.kind == OpKind::ring_shift)
     fits = find_role(operands, Role::src)->bytes == find_role(operands, Role::dst)->bytes;
   if (op.kind == OpKind::all_gather) fits = !operands.empty() && gathered(operands).size() % members == 0;
@@ -253,10 +255,11 @@ Status BoundPlan::bind_optimizer(const StepPlan& plan, const Op& op, const BindP
     micro_batches = std::max(micro_batches, (bytes - sizeof(ControlBlock)) / sizeof(double));
   }
   if (op.kind != OpKind::update && op.kind != OpKind::grad_norm) return success();
+  const bool rounds = op.kind == OpKind::grad_norm && find_role(from(operands_, first_operand), Role::dst) != nullptr;
   if (op.unit < 0 || op.unit >= static_cast<UnitId>(plan.units.size())) return bad_request("has no unit");
-  if (op.kind == OpKind::grad_norm) return success();
+  if (op.kind == OpKind::grad_norm && !rounds) return success();
   const auto unit = static_cast<std::size_t>(op.unit);
-  if (unit >= parts.units.size()) return bad_request("updates a unit whose tensors are not known");
+  if (unit >= parts.units.size()) return bad_request("works on a unit whose tensors are not known");
   append_chunks(parts.units[unit], parts.units[unit].shard_begin + op.element, op.numel, chunks_);
   return success();
 }

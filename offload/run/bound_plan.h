@@ -81,6 +81,7 @@ struct BindParts {
   std::span<const OptimizerUnit> units;
   Dtype dtype;
   MomentLayout moments;
+  Dtype gradient_dtype;  ///< that updates read
 };
 
 /// Owns what the spans of its lanes point to; refers to the plan.

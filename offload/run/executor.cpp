@@ -122,8 +122,8 @@ Status Executor::begin(const StepPlan& plan) {
 
 Status Executor::Impl::bind(const StepPlan& plan) {
   SLUICE_TRY(check_parts(plan));
-  SLUICE_ASSIGN(BoundPlan bound,
-                BoundPlan::make(plan, {*parts.memory, parts.store, parts.units, options.dtype, options.moments}));
+  SLUICE_ASSIGN(BoundPlan bound, BoundPlan::make(plan, {*parts.memory, parts.store, parts.units, options.dtype,
+                                                        options.moments, options.gradient_dtype}));
   ops.prepare(plan, bound);
   if (parts.store != nullptr) {
     bound_before = parts.store->bound_plan();

@@ -90,6 +90,7 @@ struct ExecutorOptions {
   int optimizer_threads = 1;
   Dtype dtype = Dtype::f32;  ///< of parameters: f32 or bf16 (+ remainder)
   MomentLayout moments = {};
+  Dtype gradient_dtype = Dtype::f32;  ///< as updates read them: f32, or bf16, which grad_norm ops with a dst make
   bool record_timeline = false;
   std::uint64_t delay_seed = 0;  ///< tests: not 0 = random lane delays from this seed
 };

@@ -186,6 +186,9 @@ Status StepOps::grad_norm(const BoundOp& op, const StepParams& params) {
   }
   count_up_to(end);
   if (sum->above + sum->below + sum->nan > 0) bad_step_ = params.step;
+  // The step is that of the update, whether it comes in this iteration or in the next.
+  if (const Operand* const rounded = op.find(Role::dst))
+    round_tile(tile, op.chunks, params.seed, params.step, *team_, as<bf16>(rounded));
   return success();
 }
 
@@ -202,7 +205,8 @@ DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) c
   tile.numel = op.op->numel;
   tile.exp_avg = op.find(Role::exp_avg)->data;
   tile.exp_avg_sq = op.find(Role::exp_avg_sq)->data;
-  tile.gradient = as<const float>(op.find(Role::gradient));
+  tile.gradient = op.find(Role::gradient)->data;
+  tile.gradient_dtype = options_.gradient_dtype;
   update.clip_factor = clips ? as<const ControlBlock>(control)->clip_factor : 1.0;
   update.chunks = op.chunks;
   if (const Operand* const count = op.find(Role::diverged)) update.diverged = as<std::uint64_t>(count);

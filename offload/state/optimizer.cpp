@@ -10,6 +10,15 @@
 namespace sluice {
 namespace {
 
+/// Of a tensor in a step: one for what its update rounds, and one for its gradient.
+struct RoundingKeys {
+  std::uint64_t moments, gradient;
+};
+RoundingKeys rounding_keys(std::uint64_t seed, std::uint64_t step, std::uint64_t tensor) {
+  const auto words = philox(seed, step, tensor);
+  return {static_cast<std::uint64_t>(words[1]) << 32 | words[0], static_cast<std::uint64_t>(words[3]) << 32 | words[2]};
+}
+
 AdamwStep adamw_step(const StepParams& params, const UpdateChunk& chunk, double clip_factor) {
   AdamwStep step;
   step.step = params.update_step;
@@ -19,8 +28,7 @@ AdamwStep adamw_step(const StepParams& params, const UpdateChunk& chunk, double 
   step.eps = params.eps;
   step.weight_decay = params.weight_decay * chunk.weight_decay;
   step.gradient_scale = static_cast<float>(clip_factor);
-  const auto key = philox(params.seed, params.update_step, chunk.tensor);
-  step.rounding_key = static_cast<std::uint64_t>(key[1]) << 32 | key[0];
+  step.rounding_key = rounding_keys(params.seed, params.update_step, chunk.tensor).moments;
   return step;
 }
 
@@ -31,7 +39,7 @@ AdamwCall adamw_call(const UpdateTile& tile, const UpdateChunk& chunk, const Ste
   const MomentLayout::Place place = tile.moments.place(at, tile.numel);
   AdamwRange range;
   range.dtype = tile.dtype;
-  range.gradient_dtype = Dtype::f32;
+  range.gradient_dtype = tile.gradient_dtype;
   range.moments = tile.moments.format;
   range.parameter = tile.parameter + at * dtype_bytes(tile.dtype);
   if (tile.dtype == Dtype::bf16) range.remainder = tile.remainder + at;
@@ -41,7 +49,7 @@ AdamwCall adamw_call(const UpdateTile& tile, const UpdateChunk& chunk, const Ste
     range.exp_avg_scales = reinterpret_cast<float*>(tile.exp_avg + place.scales);
     range.exp_avg_sq_scales = reinterpret_cast<float*>(tile.exp_avg_sq + place.scales);
   }
-  range.gradient = tile.gradient + at;
+  range.gradient = static_cast<const std::byte*>(tile.gradient) + at * dtype_bytes(tile.gradient_dtype);
   range.numel = chunk.numel;
   range.first_index = chunk.first_index;
   return {adamw_step(params, chunk, clip_factor), range};
@@ -100,6 +108,22 @@ void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<
     }
   });
   for (std::uint64_t block = 0; block < blocks; ++block) sum->add(partial[block]);
+}
+
+void round_tile(std::span<const float> gradient, std::span<const UpdateChunk> chunks, std::uint64_t seed,
+                std::uint64_t step, WorkerTeam& team, bf16* rounded) {
+  std::uint64_t at = 0;
+  const auto leave_out = [&](std::uint64_t end) { std::fill(rounded + at, rounded + end, bf16{}); };
+  for (const UpdateChunk& chunk : chunks) {
+    leave_out(chunk.begin);
+    at = chunk.begin + chunk.numel;
+  }
+  leave_out(gradient.size());
+  team.run(static_cast<std::uint32_t>(chunks.size()), [&](std::uint32_t i) {
+    const UpdateChunk& chunk = chunks[i];
+    round_gradient(rounding_keys(seed, step, chunk.tensor).gradient, chunk.first_index, gradient.data() + chunk.begin,
+                   chunk.numel, rounded + chunk.begin);
+  });
 }
 
 Status fill_control(double norm_sq, double loss, const StepParams& params, ControlBlock* control) {

@@ -53,7 +53,8 @@ struct UpdateTile {
   std::byte* parameter = nullptr;
   std::int16_t* remainder = nullptr;
   std::byte *exp_avg = nullptr, *exp_avg_sq = nullptr;  ///< as `moments` lays them out
-  const float* gradient = nullptr;
+  const void* gradient = nullptr;
+  Dtype gradient_dtype = Dtype::f32;  ///< f32 or bf16
 };
 /// A chunk's part of the tile, and the constants for it.
 struct AdamwCall {
@@ -73,6 +74,11 @@ std::uint64_t update_tile(const UpdateTile& tile, std::span<const UpdateChunk> c
 /// how shards and tiles cut a gradient at such borders changes no bit. `partial` has a double per block.
 void add_tile_norm(std::span<const float> gradient, WorkerTeam& team, std::span<double> partial, ExactSum* sum);
 constexpr std::uint64_t norm_block_numel = 4096;
+
+/// The gradient of a tile in bf16, rounded once and for its update: of the elements of the chunks by (seed, step,
+/// tensor, index), and zeros where the tile has others, which are updated by nothing.
+void round_tile(std::span<const float> gradient, std::span<const UpdateChunk> chunks, std::uint64_t seed,
+                std::uint64_t step, WorkerTeam& team, bf16* rounded);
 
 /// What all ranks have added up, into the control block; clip factor as torch has it. not_finite if the loss or the
 /// norm is not.

@@ -123,10 +123,14 @@ class Law {
     if (choice(u).state_home == Place::nvme) b_.nvme_read += bytes;
     if (choice(u).state_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (!choice(u).update_on_device) return;
-    // In the backward pass the gradient is on the device already.
-    b_.h2d += bytes + (schedule_.update_ahead ? work_.shard_numel(u) * 4 : 0);
+    // In the backward pass the gradient is on the device already, but for one that was rounded in host memory.
+    const bool is_down = !schedule_.update_ahead && work_.gradient_dtype == Dtype::f32;
+    b_.h2d += bytes + (is_down ? 0 : waiting_bytes(u));
     b_.d2h += bytes;
   }
+
+  /// Of the gradient that an update reads.
+  std::uint64_t waiting_bytes(UnitId u) const { return work_.shard_numel(u) * dtype_bytes(work_.gradient_dtype); }
 
   void gradient(UnitId u) {
     const std::uint64_t shard_bytes = work_.shard_numel(u) * 4;
@@ -149,8 +153,8 @@ class Law {
     }
     park(choice(u).accumulator, sums - 1, shard_bytes, 1);
     if (schedule_.update_ahead && choice(u).gradient == Place::nvme) {
-      b_.nvme_read += shard_bytes;
-      b_.nvme_write += shard_bytes;
+      b_.nvme_read += waiting_bytes(u);
+      b_.nvme_write += waiting_bytes(u);
     }
     std::uint64_t between = 0;
     for (const MicroBatchGroup& g : groups_)

@@ -7,9 +7,10 @@
 //               the others, once P*e/c up, instead
 //   optimizer   S*(e + r + 8) each way for states on the drive; fetched tiles that wait for their update are not read
 //               again
-//               on the device: these and S*e up, and down with S*4 of gradient where that is not there, and without S*e
+//               on the device: these and S*e up, and down with S*g of gradient where that is not there, and without S*e
 //               where a copy is resident
-//   gradient    S*4 up; and S*4 each way on the drive where it waits there for the global norm
+//   gradient    S*4 up; and S*g each way on the drive where it waits there for the global norm. Of g bytes an element,
+//               4, or 2 where gradients are rounded: then none that an update reads is on the device already
 //   accumulator the whole unit's fp32 gradient each way between two groups, where it does not stay on the device; as
 //               many as there are partial sums of lots. Where ranks add up after every lot S*4 instead, between two
 //               lots

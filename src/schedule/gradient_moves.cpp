@@ -182,11 +182,17 @@ Part GradientMoves::reduced_in_bits(UnitId u, const Part& gradient) {
   return sum;
 }
 
+/// Up, into the norm, and to where the update finds it: rounded on the way if that is asked for, always where its norm
+/// is taken, so that it makes no difference when and by whom it is read.
 void GradientMoves::drain_tile(const TileRef& t) {
   const Part from = tile_of(unit(t.unit).shard_gradient, t, 4);
   const bool waits_in_host = schedule_.update_ahead && choice(t.unit).gradient == Place::host;
-  const Part host =
-      waits_in_host ? tile_of(unit(t.unit).gradient_wait, t, 4) : stage(tile_label(t, StateKind::gradient), from.bytes);
+  const auto waiting = [&] { return tile_of(unit(t.unit).gradient_wait, t, gradient_bytes()); };
+  const std::string name = tile_label(t, StateKind::gradient);
+  const Part host = waits_in_host && !work_.rounds_gradients() ? waiting() : stage(name, from.bytes);
+  const Part kept = !work_.rounds_gradients() ? host
+                    : waits_in_host           ? waiting()
+                                              : stage(name + ".rounded", t.numel * gradient_bytes());
   emit_.move(OpKind::copy, LaneKind::d2h, t.unit, from, host, t.index);
   Op& norm = emit_.op(OpKind::grad_norm, LaneKind::optimizer, t.unit);
   norm.tile = t.index;
@@ -194,15 +200,22 @@ void GradientMoves::drain_tile(const TileRef& t) {
   norm.numel = t.numel;
   norm.bytes = host.bytes;
   Emitter::touch(norm, host, Role::gradient, Mode::read);
+  if (work_.rounds_gradients()) {
+    norm.bytes += host.bytes + kept.bytes;  // a pass of its own
+    Emitter::touch(norm, kept, Role::dst, Mode::write);
+  }
   norm.accumulate = std::exchange(parts_.has_norm, true);
   Emitter::touch(norm, parts_.control.slice(control_result_bytes, sizeof(ExactSum)), Role::control,
                  norm.accumulate ? Mode::read_write : Mode::write);
-  if (!schedule_.update_ahead) {
-    const bool on_device = choice(t.unit).update_on_device;
-    (on_device ? device_tile(t) : tile(t))[StateKind::gradient] = on_device ? from : host;
-  } else if (!waits_in_host) {
-    const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
-    emit_.move(OpKind::write, LaneKind::nvme_write, t.unit, host, wait, t.index);
+  if (schedule_.update_ahead) {
+    if (!waits_in_host) emit_.move(OpKind::write, LaneKind::nvme_write, t.unit, kept, waiting(), t.index);
+  } else if (!choice(t.unit).update_on_device) {
+    tile(t)[StateKind::gradient] = kept;
+  } else if (work_.rounds_gradients()) {
+    Part& down = device_tile(t)[StateKind::gradient] = device(name + ".device", kept.bytes);
+    emit_.move(OpKind::copy, LaneKind::h2d, t.unit, kept, down, t.index);
+  } else {
+    device_tile(t)[StateKind::gradient] = from;
   }
 }
 

@@ -15,7 +15,7 @@ void OptimizerMoves::read_tile(const TileRef& t) {
     w[k] = comes_up ? host_tile(t, k) : bring_home_tile(t, k);
   }
   if (!schedule_.update_ahead) return;
-  const Part wait = tile_of(unit(t.unit).gradient_wait, t, 4);
+  const Part wait = tile_of(unit(t.unit).gradient_wait, t, gradient_bytes());
   Part& gradient = w[StateKind::gradient];
   if (emit_.at(wait).tier == Tier::host) {
     gradient = wait;

@@ -31,7 +31,7 @@ std::uint64_t RankMoves::state_bytes(StateKind k, std::uint64_t numel) const {
   switch (k) {
     case StateKind::parameter: return numel * element_bytes();
     case StateKind::remainder: return numel * 2;
-    case StateKind::gradient: return numel * 4;
+    case StateKind::gradient: return numel * gradient_bytes();
     default: return moments_.bytes(numel);
   }
 }

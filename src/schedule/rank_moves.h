@@ -132,6 +132,8 @@ class RankMoves {
   UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
   std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }
   bool has_remainder() const { return work_.dtype == Dtype::bf16; }
+  /// Of what waits for an update.
+  std::uint64_t gradient_bytes() const { return dtype_bytes(work_.gradient_dtype); }
   bool has_state(StateKind k) const;
   std::uint64_t state_bytes(StateKind k, std::uint64_t numel) const;  ///< of the first `numel` elements of a shard
 

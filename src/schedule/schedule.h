@@ -113,6 +113,7 @@ struct Workload {
   bool collects_on_device = false;                 ///< but for collectives, which are a lane of the device (NCCL)
   Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
   MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
+  Dtype gradient_dtype = Dtype::f32;               ///< of what updates read of gradients: f32 or bf16
   std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives
   bool durable = false;                            ///< two slots per shard on NVMe and a commit per step
   bool saves = false;                              ///< steps can write the states to a checkpoint as they update them
@@ -134,6 +135,7 @@ struct Workload {
   /// That rotary tables are made for.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.whole(); }
   RankId ranks() const { return topology.ranks(); }
+  bool rounds_gradients() const { return gradient_dtype != Dtype::f32; }
   bool stages_collectives() const { return meets_in_host && !collects_on_device; }
   /// Sums go as messages, and take room for what arrives.
   bool sends_sums() const { return exchanges || collects_on_device; }

@@ -48,6 +48,7 @@ void draw_case(std::uint64_t seed, Case& c) {
     c.work.gathers = RankGathers::int8;
     for (UnitChoice& unit : c.schedule.units) unit.resident = false;
   }
+  if (draw.coin()) c.work.gradient_dtype = Dtype::bf16;
 }
 
 std::string text(const Case& c) {
@@ -61,7 +62,8 @@ std::string text(const Case& c) {
           : c.work.meets_in_host    ? " in host memory"
                                     : "") +
          (c.work.durable ? " durable " : " ") + (c.work.saves ? "saves " : "") +
-         (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) + " " + describe(c.schedule);
+         (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
+         (c.work.gradient_dtype == Dtype::bf16 ? " gradients bf16 " : " ") + describe(c.schedule);
 }
 
 void expect_legal(const StepPlan& plan, const Workload& w, const Schedule& s) {
@@ -223,6 +225,11 @@ TEST(ByteLaw, OfAVerticalStepOnTheDrive) {
   LinkBytes law = byte_law(w, s);
   EXPECT_EQ(law.nvme_read, 2 * blocks + (2 + 10 + 4) * all);
   EXPECT_EQ(law.nvme_write, (12 + 4) * all);
+  w.gradient_dtype = Dtype::bf16;
+  law = byte_law(w, s);
+  EXPECT_EQ(law.nvme_read, 2 * blocks + (2 + 10 + 2) * all);
+  EXPECT_EQ(law.nvme_write, (12 + 2) * all);
+  w.gradient_dtype = Dtype::f32;
   // Horizontally the blocks travel twice for each micro-batch, embedding and head once; accumulators wait thrice.
   s.group = 1;
   law = byte_law(w, s);

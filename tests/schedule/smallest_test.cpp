@@ -23,6 +23,12 @@ const Options all_options[] = {
     {"no clipping", [](Workload&, ScheduleWish&) {}},
     {"updates in the backward pass", [](Workload&, ScheduleWish& wish) { wish.update_ahead = false; }},
     {"8-bit moments", [](Workload& w, ScheduleWish&) { w.moments = MomentFormat::int8; }},
+    {"bf16 gradients that wait",
+     [](Workload& w, ScheduleWish& wish) {
+       w.gradient_dtype = Dtype::bf16;
+       wish.update_ahead = true;
+     }},
+    {"bf16 gradients", [](Workload& w, ScheduleWish&) { w.gradient_dtype = Dtype::bf16; }},
     {"durable", [](Workload& w, ScheduleWish&) { w.durable = true; }},
     {"fp32", [](Workload& w, ScheduleWish&) { w.dtype = Dtype::f32; }},
     {"two ranks", [](Workload& w, ScheduleWish&) { w.topology = data_parallel(2); }},

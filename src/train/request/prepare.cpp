@@ -305,6 +305,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   SLUICE_TRY(check_pipeline_groups(w, config));
   w.dtype = config.dtype;
   w.moments = config.moments;
+  w.gradient_dtype = config.gradient_dtype;
   // Not where every step is saved: the next save begins before the step has ended that writes the last one.
   w.saves = purpose == Purpose::train && config.save_every > 1 && !config.run.empty();
   SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));

@@ -17,6 +17,7 @@ std::string shown(const std::string& option, const Json& value) {
   static const std::map<std::string, std::vector<const char*>> names{
       {"--dtype", {"fp32", "bf16"}},
       {"--moments", {"fp32", "bf16", "int8"}},
+      {"--gradient-dtype", {"fp32", "bf16"}},
       {"--lr-schedule", {"cosine", "linear", "constant"}},
       {"--activations", {"device", "host", "nvme"}},
       {"--states", {"device", "host", "nvme"}},

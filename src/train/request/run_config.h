@@ -75,6 +75,7 @@ struct RunConfig {
   int lots = 0;  ///< of a batch, in whose tree gradients add up (src/schedule/lots.h); 0: as many as ranks of a stage
   Dtype dtype = Dtype::bf16;
   MomentFormat moments = MomentFormat::f32;
+  Dtype gradient_dtype = Dtype::f32;  ///< of what updates read of gradients, and of what waits for them
   OptimizerConfig optimizer;
   std::uint64_t seed = 1;
   /// Of the data, held out for evaluation; none: as runs of early versions have it (src/train/data/held_out.h).
@@ -86,9 +87,9 @@ struct RunConfig {
   std::string metrics, trace;
   std::string restore;           ///< checkpoint that a new run begins from; empty: weights alone, or nothing
   bool reset_optimizer = false;  ///< and not from its moments
-  std::int64_t save_every = 0;  ///< steps between checkpoints; 0: none
-  int keep = 0;                 ///< the last so many of them; 0: all
-  std::string checkpoints;      ///< directory of them; empty: the run's own (checkpoints_path)
+  std::int64_t save_every = 0;   ///< steps between checkpoints; 0: none
+  int keep = 0;                  ///< the last so many of them; 0: all
+  std::string checkpoints;       ///< directory of them; empty: the run's own (checkpoints_path)
 
   std::string device = "cpu";                                        ///< what computes, as Device::open takes it
   std::uint64_t device_memory = 0, host_memory = 0, nvme_space = 0;  ///< bytes; 0: a share of what the machine has
@@ -109,7 +110,7 @@ struct RunConfig {
   bool devices_apart = false;  ///< of those, each is shown GPUs of its own
   bool json = false;
   std::shared_ptr<const Cluster> cluster;  ///< of machines to plan for; none: this one
-  bool beyond_positions = false;  ///< plan for longer sequences than a model with rotary positions is made for
+  bool beyond_positions = false;           ///< plan for longer sequences than a model with rotary positions is made for
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
 

@@ -49,6 +49,7 @@ void each_field(Config& c, F f) {
   f("--transport", "transport", c.transport, Change::free);
   f("--dtype", "dtype", c.dtype, Change::recast);
   f("--moments", "moments", c.moments, Change::recast);
+  f("--gradient-dtype", "gradient_dtype", c.gradient_dtype, Change::recast);
   f("--lr", "lr", a.lr, Change::recorded);
   f("--lr-end", "lr_end", a.lr_end, Change::recorded);
   f("--lr-schedule", "lr_schedule", a.schedule, Change::recorded);
@@ -213,13 +214,37 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 30> later_keys{
-    "restore",     "reset_optimizer", "save_every",      "keep",      "checkpoints",
-    "close_ranks", "mesh_order",      "cp_attention",    "transport", "cp",
-    "gather",      "document_mask",   "document_length", "device",    "update_on_device",
-    "eval_split",  "eval_data",       "tokenizer",       "lots",      "deadline_seconds",
-    "shard_group", "reduction",       "reduce",          "held",      "second_copy",
-    "pp",          "pipeline",        "chunks",          "cut",       "tp"};
+constexpr std::array<std::string_view, 31> later_keys{"restore",
+                                                      "reset_optimizer",
+                                                      "save_every",
+                                                      "keep",
+                                                      "checkpoints",
+                                                      "close_ranks",
+                                                      "mesh_order",
+                                                      "cp_attention",
+                                                      "transport",
+                                                      "cp",
+                                                      "gather",
+                                                      "document_mask",
+                                                      "document_length",
+                                                      "device",
+                                                      "update_on_device",
+                                                      "eval_split",
+                                                      "eval_data",
+                                                      "tokenizer",
+                                                      "lots",
+                                                      "deadline_seconds",
+                                                      "shard_group",
+                                                      "reduction",
+                                                      "reduce",
+                                                      "held",
+                                                      "second_copy",
+                                                      "pp",
+                                                      "pipeline",
+                                                      "chunks",
+                                                      "cut",
+                                                      "tp",
+                                                      "gradient_dtype"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -228,6 +228,7 @@ Status Engine::build_executors(StepSource& source, const Options& engine_options
           : std::max(1, run_.profile.device ? run_.profile.device->optimizer_threads : run_.profile.optimizer_threads);
   options.dtype = w.dtype;
   options.moments = MomentLayout::of(w.moments, run_.search.schedule.tile_numel);
+  options.gradient_dtype = w.gradient_dtype;
   options.record_timeline = engine_options.record_timeline;
   options.delay_seed = c.delay_seed;
   std::vector<std::unique_ptr<Executor>> executors;

@@ -43,7 +43,7 @@ std::uint64_t States::state_bytes(StateKind kind, std::uint64_t numel) const {
   switch (kind) {
     case StateKind::parameter: return numel * dtype_bytes(run_.workload.dtype);
     case StateKind::remainder: return numel * (run_.workload.dtype == Dtype::bf16 ? 2 : 0);
-    case StateKind::gradient: return numel * 4;
+    case StateKind::gradient: return numel * dtype_bytes(run_.workload.gradient_dtype);
     default: return moments_.bytes(numel);
   }
 }
