@@ -18,6 +18,7 @@ struct Kind {
   bool durable;
   MomentFormat moments = MomentFormat::f32;
   bool update_on_device = false;
+  Dtype gradient_dtype = Dtype::f32;
 };
 
 class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind> {
@@ -27,6 +28,7 @@ class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind>
     if (!GetParam().ahead) c.optimizer.clip_norm = 0;
     c.ranks = GetParam().ranks;
     c.moments = GetParam().moments;
+    c.gradient_dtype = GetParam().gradient_dtype;
     return c;
   }
   Schedule schedule() const {
@@ -59,23 +61,27 @@ TEST_P(ResumeEverywhere, StoppedAfterAnyStepItEndsTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, ResumeEverywhere,
-    testing::Values(Kind{"ahead_nvme", true, Place::nvme, false, 1, true},
-                    Kind{"ahead_host", true, Place::host, false, 1, true},
-                    Kind{"ahead_nvme_resident", true, Place::nvme, true, 1, true},
-                    Kind{"backward_nvme", false, Place::nvme, false, 1, true},
-                    Kind{"backward_host_resident", false, Place::host, true, 1, true},
-                    Kind{"ahead_nvme_ranks", true, Place::nvme, false, 2, true},
-                    Kind{"backward_host_ranks", false, Place::host, false, 2, true},
-                    Kind{"not_durable_nvme", true, Place::nvme, true, 1, false},
-                    Kind{"not_durable_host_ranks", false, Place::host, false, 2, false},
-                    Kind{"bf16_moments", true, Place::nvme, false, 1, true, MomentFormat::bf16},
-                    Kind{"int8_moments", true, Place::nvme, false, 1, true, MomentFormat::int8},
-                    Kind{"int8_moments_host_ranks", false, Place::host, false, 2, true, MomentFormat::int8},
-                    Kind{"int8_moments_not_durable", true, Place::host, true, 2, false, MomentFormat::int8},
-                    Kind{"ahead_nvme_on_device", true, Place::nvme, false, 1, true, MomentFormat::f32, true},
-                    Kind{"backward_host_resident_on_device", false, Place::host, true, 2, true, MomentFormat::int8,
-                         true},
-                    Kind{"not_durable_on_device", true, Place::host, false, 1, false, MomentFormat::bf16, true}),
+    testing::Values(
+        Kind{"ahead_nvme", true, Place::nvme, false, 1, true}, Kind{"ahead_host", true, Place::host, false, 1, true},
+        Kind{"ahead_nvme_resident", true, Place::nvme, true, 1, true},
+        Kind{"backward_nvme", false, Place::nvme, false, 1, true},
+        Kind{"backward_host_resident", false, Place::host, true, 1, true},
+        Kind{"ahead_nvme_ranks", true, Place::nvme, false, 2, true},
+        Kind{"backward_host_ranks", false, Place::host, false, 2, true},
+        Kind{"not_durable_nvme", true, Place::nvme, true, 1, false},
+        Kind{"not_durable_host_ranks", false, Place::host, false, 2, false},
+        Kind{"bf16_moments", true, Place::nvme, false, 1, true, MomentFormat::bf16},
+        Kind{"int8_moments", true, Place::nvme, false, 1, true, MomentFormat::int8},
+        Kind{"int8_moments_host_ranks", false, Place::host, false, 2, true, MomentFormat::int8},
+        Kind{"int8_moments_not_durable", true, Place::host, true, 2, false, MomentFormat::int8},
+        Kind{"ahead_nvme_on_device", true, Place::nvme, false, 1, true, MomentFormat::f32, true},
+        Kind{"backward_host_resident_on_device", false, Place::host, true, 2, true, MomentFormat::int8, true},
+        Kind{"not_durable_on_device", true, Place::host, false, 1, false, MomentFormat::bf16, true},
+        Kind{"bf16_gradients", true, Place::nvme, false, 1, true, MomentFormat::int8, false, Dtype::bf16},
+        Kind{"bf16_gradients_host_ranks", true, Place::host, true, 2, true, MomentFormat::f32, false, Dtype::bf16},
+        Kind{"bf16_gradients_backward_on_device", false, Place::nvme, false, 2, true, MomentFormat::int8, true,
+             Dtype::bf16},
+        Kind{"bf16_gradients_not_durable", true, Place::host, false, 1, false, MomentFormat::bf16, true, Dtype::bf16}),
     [](const auto& kind) { return kind.param.name; });
 
 TEST_F(Resume, StoppedBeforeItsFirstStepItSaysHowToGoOn) {

@@ -24,8 +24,12 @@ OptimizerUnit some_unit(std::uint64_t numel) {
 
 /// States of a shard in one memory, and updates of its tiles.
 struct Shard {
-  Shard(Dtype type, MomentFormat format, std::uint64_t elements, std::uint64_t per_tile)
-      : dtype(type), layout(MomentLayout::of(format, per_tile)), numel(elements), tile_numel(per_tile) {
+  Shard(Dtype type, MomentFormat format, Dtype of_gradients, std::uint64_t elements, std::uint64_t per_tile)
+      : dtype(type),
+        gradient_dtype(of_gradients),
+        layout(MomentLayout::of(format, per_tile)),
+        numel(elements),
+        tile_numel(per_tile) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     parameter.resize(numel * dtype_bytes(dtype));
@@ -36,6 +40,8 @@ struct Shard {
       set(i, normal(random));
       gradient.push_back(0.1f * normal(random));
     }
+    rounded.resize(numel);
+    round_gradient(3, 0, gradient.data(), static_cast<std::int64_t>(numel), rounded.data());
   }
   void set(std::uint64_t i, float value) {
     const auto bytes = dtype_bytes(dtype);
@@ -52,7 +58,8 @@ struct Shard {
               dtype == Dtype::bf16 ? remainder.data() + at : nullptr,
               exp_avg.data() + layout.bytes(at),
               exp_avg_sq.data() + layout.bytes(at),
-              gradient.data() + at};
+              gradient_dtype == Dtype::f32 ? static_cast<const void*>(gradient.data() + at) : rounded.data() + at,
+              gradient_dtype};
     u.chunks = chunks;
     u.clip_factor = 0.7;
     u.diverged = &diverged;
@@ -64,22 +71,23 @@ struct Shard {
            exp_avg_sq == other.exp_avg_sq && diverged == other.diverged;
   }
 
-  Dtype dtype;
+  Dtype dtype, gradient_dtype;
   MomentLayout layout;
   std::uint64_t numel, tile_numel;
   std::vector<std::byte> parameter, exp_avg, exp_avg_sq;
   std::vector<std::int16_t> remainder;
   std::vector<float> gradient;
+  std::vector<bf16> rounded;
   std::uint64_t diverged = 99;
 };
 
-class CudaUpdate : public testing::TestWithParam<std::tuple<Dtype, MomentFormat>> {};
+class CudaUpdate : public testing::TestWithParam<std::tuple<Dtype, MomentFormat, Dtype>> {};
 
 TEST_P(CudaUpdate, HasTheBitsAndTheCountOfTheCpu) {
-  const auto [dtype, format] = GetParam();
+  const auto [dtype, format, gradient_dtype] = GetParam();
   for (const std::uint64_t tile_numel : {std::uint64_t{1} << 14, std::uint64_t{1} << 20}) {
     SCOPED_TRACE("tiles of " + std::to_string(tile_numel));
-    Shard here(dtype, format, 300'000 / 4096 * 4096, tile_numel);
+    Shard here(dtype, format, gradient_dtype, 300'000 / 4096 * 4096, tile_numel);
     here.set(77, std::numeric_limits<float>::infinity());
     Shard there = here;
     kernels::cuda::Stream stream(nullptr);
@@ -106,10 +114,11 @@ TEST_P(CudaUpdate, HasTheBitsAndTheCountOfTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, CudaUpdate,
                          testing::Combine(testing::Values(Dtype::f32, Dtype::bf16),
-                                          testing::Values(MomentFormat::f32, MomentFormat::bf16, MomentFormat::int8)),
+                                          testing::Values(MomentFormat::f32, MomentFormat::bf16, MomentFormat::int8),
+                                          testing::Values(Dtype::f32, Dtype::bf16)),
                          [](const auto& p) {
                            return std::string(dtype_name(std::get<0>(p.param))) + "_" +
-                                  moment_format_name(std::get<1>(p.param));
+                                  moment_format_name(std::get<1>(p.param)) + "_" + dtype_name(std::get<2>(p.param));
                          });
 
 }  // namespace

@@ -40,6 +40,19 @@ TEST(RunConfigJson, OfBeforeModelsWereCutIsReadAsWhole) {
   EXPECT_TRUE(old_schedule->cut.empty());
 }
 
+TEST(RunConfigJson, OfBeforeGradientsHadADtypeIsReadAsFp32) {
+  RunConfig rounded;
+  rounded.gradient_dtype = Dtype::bf16;
+  auto config = to_json(rounded);
+  const auto same = run_config_from_json(config);
+  ASSERT_TRUE(same.ok()) << same.error().message;
+  EXPECT_EQ(same->gradient_dtype, Dtype::bf16);
+  EXPECT_EQ(config.erase("gradient_dtype"), 1u);
+  const auto old = run_config_from_json(config);
+  ASSERT_TRUE(old.ok()) << old.error().message;
+  EXPECT_EQ(old->gradient_dtype, Dtype::f32);
+}
+
 TEST(RunConfigJson, OfBeforeUpdatesHadAPlaceIsReadAsOnTheCpu) {
   auto config = to_json(RunConfig{});
   Schedule schedule;
