@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What shorter moments cost in quality: validation loss after the same steps, for each format and seed.
+"""What shorter moments and gradients cost in quality: validation loss after the same steps, for each format and seed.
 
     bench/moments.py --data text.txt [--model llama-25m] [--steps 1000] [--seeds 1,2,3] [--formats fp32,bf16,int8]
+                     [--formats fp32,fp32/bf16,int8/bf16]
 
-Every run takes 2,048 tokens a step. Runs are kept under --keep, so that what was done is not done again. Prints a
-markdown table: the loss of each format, and its difference to fp32 moments of the same seed.
+A format is that of the moments, and behind a slash the dtype of gradients that wait for their update. Every run takes
+2,048 tokens a step. Runs are kept under --keep, so that what was done is not done again. Prints a
+markdown table: the loss of each format, and its difference to the first one with the same seed.
 """
 import argparse
 import json
@@ -14,10 +16,12 @@ import sys
 
 
 def run(args, form, seed):
-    directory = os.path.join(args.keep, f"{form}-{seed}")
+    moments, _, gradients = form.partition("/")
+    directory = os.path.join(args.keep, f"{form.replace('/', '-')}-{seed}")
     command = [args.sluice, "train", "--model", args.model, "--data", args.data, "--run", directory,
                "--steps", str(args.steps), "--seq", "256", "--batch", "8", "--micro-batch", "8", "--lr", args.lr,
-               "--warmup", str(max(1, args.steps // 10)), "--seed", str(seed), "--moments", form, "--eval-batches", "32",
+               "--warmup", str(max(1, args.steps // 10)), "--seed", str(seed), "--moments", moments,
+               "--gradient-dtype", gradients or "fp32", "--eval-batches", "32",
                "--device-memory", "4GiB", "--host-memory", "2GiB", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:

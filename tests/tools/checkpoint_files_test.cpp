@@ -235,7 +235,8 @@ TEST_F(CheckpointFilesCommand, BeginARunInAnyLayout) {
   const double loss = json::parse(read(path("whole/result.json")))["eval_loss"];
   for (const std::string& layout :
        {std::string("--tp 2 --ranks 4"), std::string("--cp 2 --ranks 2"), std::string("--dtype fp32"),
-        std::string("--moments int8"), std::string("--moments bf16 --micro-batch 2 --lots 1 --ranks 1")}) {
+        std::string("--moments int8"), std::string("--moments bf16 --micro-batch 2 --lots 1 --ranks 1"),
+        std::string("--gradient-dtype bf16")}) {
     SCOPED_TRACE(layout);
     const std::string name = "run" + std::to_string(made++);
     const Finished f = sluice(restore + run(name) + layout);

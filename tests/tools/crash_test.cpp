@@ -40,14 +40,16 @@ class Crash : public CommandTest {
   }
 
   std::vector<std::string> command(const std::string& run, const std::string& optimizer) const {
-    return {SLUICE_BINARY,    "train",      "--model",         model_,
-            "--data",         path("text"), "--steps",         steps_,
-            "--seq",          "64",         "--batch",         "4",
-            "--warmup",       "3",          "--nvme",          path("nvme"),
-            "--states",       "nvme",       "--device-memory", device_memory_,
-            "--durable",      "on",         "--eval-every",    "5",
-            "--eval-batches", "1",          "--optimizer",     optimizer,
-            "--run",          path(run)};
+    std::vector<std::string> words{SLUICE_BINARY,    "train",      "--model",         model_,
+                                   "--data",         path("text"), "--steps",         steps_,
+                                   "--seq",          "64",         "--batch",         "4",
+                                   "--warmup",       "3",          "--nvme",          path("nvme"),
+                                   "--states",       "nvme",       "--device-memory", device_memory_,
+                                   "--durable",      "on",         "--eval-every",    "5",
+                                   "--eval-batches", "1",          "--optimizer",     optimizer,
+                                   "--run",          path(run)};
+    words.insert(words.end(), more_.begin(), more_.end());
+    return words;
   }
 
   /// The process, with its outputs in files.
@@ -153,6 +155,10 @@ class Crash : public CommandTest {
     return said.find("initialising random weights") != std::string::npos ? 0 : -1;
   }
 
+  /// Killed so often in all, runs end as one does that is not.
+  void kill_runs(int kills_wanted);
+
+  std::vector<std::string> more_;  ///< options
   const std::string model_ = from_environment("SLUICE_CRASH_MODEL", "llama-tiny");
   const std::string steps_ = from_environment("SLUICE_CRASH_STEPS", "20");
   const std::string device_memory_ = from_environment("SLUICE_CRASH_DEVICE_MEMORY", "8MiB");
@@ -259,8 +265,7 @@ TEST_F(Crash, WhenARankIsLostTheOthersSaySoAndTheRunGoesOn) {
   EXPECT_TRUE(std::filesystem::is_empty(path("nvme"))) << "a complete run leaves no swap file";
 }
 
-TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
-  const int kills_wanted = std::atoi(from_environment("SLUICE_CRASH_KILLS", "24").c_str());
+void Crash::kill_runs(int kills_wanted) {
   const std::uint64_t seed = std::strtoull(from_environment("SLUICE_CRASH_SEED", "20261122").c_str(), nullptr, 10);
   std::printf("%d kills of %s from seed %llu\n", kills_wanted, model_.c_str(), static_cast<unsigned long long>(seed));
   std::fflush(stdout);
@@ -320,6 +325,16 @@ TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
     std::fflush(stdout);
   }
   EXPECT_TRUE(std::filesystem::is_empty(path("nvme"))) << "a complete run leaves no swap file";
+}
+
+TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {
+  kill_runs(std::atoi(from_environment("SLUICE_CRASH_KILLS", "24").c_str()));
+}
+
+/// What waits for the norm is in no commit: it is made, and rounded, again.
+TEST_F(Crash, GradientsInBf16AreRoundedAgainAsTheyWere) {
+  more_ = {"--gradient-dtype", "bf16", "--moments", "int8", "--update", "ahead"};
+  kill_runs(std::atoi(from_environment("SLUICE_CRASH_KILLS", "24").c_str()) / 3);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // sluice plan takes what train takes, checks it as train does, and writes nothing.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -65,6 +66,29 @@ TEST_F(PlanCommand, TheCommandOfTrainIsAPlanAndLeavesNothing) {
   EXPECT_EQ(json::parse(f.out)["durable"]["on"], true);
   EXPECT_TRUE(before == everything()) << "something was touched";
   EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+TEST_F(PlanCommand, GradientsInBf16WaitInHalfTheBytes) {
+  const auto planned = [&](const std::string& dtype) {
+    const Finished f = sluice(tiny() + drive() + "--durable off --update ahead --json --gradient-dtype " + dtype);
+    EXPECT_EQ(f.status, 0) << f.err;
+    return json::parse(f.out);
+  };
+  const json exact = planned("fp32"), rounded = planned("bf16");
+  EXPECT_EQ(exact["schedule"]["gradient_dtype"], "f32");
+  EXPECT_EQ(rounded["schedule"]["gradient_dtype"], "bf16");
+  const double parameters = exact["parameters"];
+  const auto saved = [&](double bytes) { return std::abs(bytes / (2 * parameters) - 1) < 0.1; };
+  const auto difference = [&](const char* part, const char* key) {
+    return exact[part][key].get<double>() - rounded[part][key].get<double>();
+  };
+  EXPECT_TRUE(saved(difference("nvme", "max_live_bytes")));
+  EXPECT_TRUE(saved(difference("bytes", "nvme_read")));
+  EXPECT_TRUE(saved(difference("bytes", "nvme_write")));
+  EXPECT_TRUE(saved(difference("wear", "bytes_per_step")));
+  EXPECT_EQ(exact["state_bytes_per_parameter"], rounded["state_bytes_per_parameter"]);
+  const Finished text = sluice(tiny() + drive() + "--update ahead --gradient-dtype bf16");
+  EXPECT_NE(text.out.find("bf16 gradients until the update"), std::string::npos) << text.out;
 }
 
 /// The border is the smallest budgets': what is found fits, and the next length does not.

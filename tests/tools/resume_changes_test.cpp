@@ -256,9 +256,10 @@ TEST_F(ResumeChanges, StatesMayBeCutAndKeptOtherwise) {
   ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
   std::map<std::string, std::string> models;
   const std::string now = std::to_string(done());
-  for (const std::string& change : {std::string(), std::string("--tp 2 --ranks 2"),
-                                    std::string("--tp 2 --pp 2 --ranks 4 --lots 1"), std::string("--cp 2 --ranks 2"),
-                                    std::string("--moments int8"), std::string("--moments bf16 --micro-batch 2")}) {
+  for (const std::string& change :
+       {std::string(), std::string("--tp 2 --ranks 2"), std::string("--tp 2 --pp 2 --ranks 4 --lots 1"),
+        std::string("--cp 2 --ranks 2"), std::string("--moments int8"), std::string("--moments bf16 --micro-batch 2"),
+        std::string("--gradient-dtype bf16")}) {
     SCOPED_TRACE(change);
     std::filesystem::remove_all(path("copy"));
     copy("run", "copy");
