@@ -201,7 +201,7 @@ void GradientMoves::drain_tile(const TileRef& t) {
   norm.bytes = host.bytes;
   Emitter::touch(norm, host, Role::gradient, Mode::read);
   if (work_.rounds_gradients()) {
-    norm.bytes += host.bytes + kept.bytes;  // a pass of its own
+    norm.bytes += host.bytes + 2 * kept.bytes;  // a pass of its own; memory is read where it is written
     Emitter::touch(norm, kept, Role::dst, Mode::write);
   }
   norm.accumulate = std::exchange(parts_.has_norm, true);
