@@ -269,9 +269,19 @@ std::map<std::string, double> planned_flop(const Workload& workload) {
   std::vector<PlanKind> kinds{workload.main_kind()};
   if (!workload.inference) kinds.insert(kinds.end(), {PlanKind::evaluate, PlanKind::flush});
   for (const PlanKind kind : kinds) {
-    const StepPlan plan = build_ops(kind, workload, frugal_schedule(workload));
-    for (const Op& op : plan.ops)
-      if (op.cost >= 0) flop[plan.cost_keys[static_cast<std::size_t>(op.cost)]] = op.flop;
+    // Nothing of what attention saves is kept, or its core, or the rest.
+    for (const auto& [saved, core] :
+         {std::pair(Saved::recompute, Saved::recompute), std::pair(Saved::recompute, Saved::keep),
+          std::pair(Saved::keep, Saved::recompute)}) {
+      Schedule schedule = frugal_schedule(workload);
+      for (UnitChoice& unit : schedule.units) {
+        unit.saved = saved;
+        unit.core = core;
+      }
+      const StepPlan plan = build_ops(kind, workload, schedule);
+      for (const Op& op : plan.ops)
+        if (op.cost >= 0) flop[plan.cost_keys[static_cast<std::size_t>(op.cost)]] = op.flop;
+    }
   }
   return flop;
 }
