@@ -346,10 +346,10 @@ void add_train(CLI::App& app, Outcome& outcome) {
       "--reduce tree, which may change as well), and lays the states out anew. At any\n"
       "time: --eval-*, --hash, --max-skipped, --trace, --device, --profile, --io, --queue-depth,\n"
       "--optimizer-threads, --drive-tbw; --data and --nvme where the run's own files were moved.\n"
-      "What may not: --model, --init, --dtype, --moments (the states are of them), --seq, --batch,\n"
-      "--micro-batch, --lots, --seed, --document-mask (which tokens a step takes), budgets, --durable and\n"
-      "what places states (the run keeps its plan). For those start another run from the model:\n"
-      "sluice checkpoint export out new, then train --model new.");
+      "Budgets, --durable and what fixes the plan may change too, to the same bits; --tp, --cp, --lots,\n"
+      "--micro-batch, --dtype, --moments and --gradient-dtype, to others: the states are made anew from a copy.\n"
+      "What may not: --model, --init, --seq, --batch, --seed, --document-mask (which tokens a step takes). For\n"
+      "those start another run from the model: sluice checkpoint export out new, then train --model new.");
   auto options = std::make_shared<RunOptions>();
   add_train_options(command, options.get());
   command->callback([options, command, &outcome] {

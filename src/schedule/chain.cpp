@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -14,7 +13,6 @@ namespace {
 
 constexpr float infinite = std::numeric_limits<float>::infinity();
 constexpr int price_rounds = 14;
-constexpr std::size_t bounds_kept = 3;
 /// Of single changes: each walks through the chain.
 constexpr std::size_t tries_max = 20'000;
 
@@ -346,43 +344,42 @@ void improve(const Chain& chain, const ByWay& rest, double times, std::uint64_t 
 }  // namespace
 
 BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, int slots) {
-  BalancedChain result;
-  struct Found {
-    ChainChoices choices;
-    double seconds;
+  BalancedChain best;
+  const auto consider = [&](ChainChoices choices, double seconds) {
+    if (best.choices && best.seconds <= seconds) return;
+    best.choices = std::move(choices);
+    best.seconds = seconds;
   };
-  std::vector<Found> found;
-  std::vector<std::pair<double, ByWay>> bounds;  // but for the rounding of bytes
   // Prices go to where the cheapest schedule asks most, in ever smaller steps.
+  double bound = -1;  // but for the rounding of bytes
   ByWay prices;
   prices.forward.fill(1.0 / static_cast<double>(prices.forward.size()));
   prices.back = prices.forward;
   for (int round = 0; round < price_rounds; ++round) {
     const ChainTable table(chain, prices, budget_bytes, slots);
-    const std::optional<ChainChoices> choices = table.choices(slots);
-    if (!choices) return result;
-    bounds.emplace_back(priced(rest, prices) + times * table.cost(), prices);
+    std::optional<ChainChoices> choices = table.choices(slots);
+    if (!choices) return best;
+    if (const double b = priced(rest, prices) + times * table.cost(); b > bound) {
+      bound = b;
+      best.prices = prices;
+    }
     const ByWay use = chain_cost(chain, *choices).use;
-    const double most = seconds_of(rest, use, times);
-    if (std::ranges::find(found, *choices, &Found::choices) == found.end()) found.push_back({*choices, most});
+    consider(*std::move(choices), seconds_of(rest, use, times));
     const double rate = 4.0 / std::sqrt(1.0 + round);
     raise(prices.forward, rest.forward, use.forward, times, rate);
     raise(prices.back, rest.back, use.back, times, rate);
   }
-  std::ranges::stable_sort(bounds, std::greater(), [](const auto& b) { return b.first; });
-  result.prices = bounds.front().second;
-  for (std::size_t i = 0; i < std::min<std::size_t>(bounds.size(), bounds_kept); ++i) {
-    const ChainTable optimistic(chain, bounds[i].second, budget_bytes, slots, ChainTable::Rounding::down);
-    result.bound_seconds = std::max(result.bound_seconds, priced(rest, bounds[i].second) + times * optimistic.cost());
-  }
-  std::ranges::stable_sort(found, {}, &Found::seconds);
-  Found better = found.front();
-  improve(chain, rest, times, budget_bytes, better.choices);
-  better.seconds = seconds_of(rest, chain_cost(chain, better.choices).use, times);
-  if (better.seconds < found.front().seconds) found.insert(found.begin(), better);
-  for (Found& f : found) result.found.push_back(std::move(f.choices));
-  result.seconds = found.front().seconds;
-  return result;
+  ChainChoices better = *best.choices;
+  improve(chain, rest, times, budget_bytes, better);
+  const double seconds = seconds_of(rest, chain_cost(chain, better).use, times);
+  consider(std::move(better), seconds);
+  return best;
+}
+
+double chain_bound(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, const ByWay& prices,
+                   int slots) {
+  const ChainTable optimistic(chain, prices, budget_bytes, slots, ChainTable::Rounding::down);
+  return priced(rest, prices) + times * optimistic.cost();
 }
 
 }  // namespace sluice

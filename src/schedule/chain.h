@@ -134,16 +134,17 @@ class ChainTable {
   std::vector<float> table_;  ///< by Range and slots
 };
 
-/// The best schedules within a budget, by seconds_of `rest` and what they ask of each resource, and a lower bound of
-/// it.
+/// The best schedule within a budget, by seconds_of `rest` and what it asks of each resource.
 struct BalancedChain {
-  std::vector<ChainChoices> found;  ///< best first; none: nothing fits
-  double seconds = 0;               ///< of the best one
-  double bound_seconds = 0;
-  ByWay prices;  ///< of the bound
+  std::optional<ChainChoices> choices;  ///< none: nothing fits
+  double seconds = 0;
+  ByWay prices;  ///< at which the bound is largest
 };
 double seconds_of(const ByWay& rest, const ByWay& use, double times);
 /// `rest`: what the step asks of each resource but for what chains are counted for, which is `times` the chain.
 BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, int slots = 256);
+/// No schedule within the budget takes less. Of any prices that add up to 1, forward and back each.
+double chain_bound(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, const ByWay& prices,
+                   int slots = 256);
 
 }  // namespace sluice

@@ -175,22 +175,30 @@ void keep_off_host(PlaceChain& place, double share) {
                   [](const SavedWay& way) { return way.saved == Saved::host || way.core == Saved::host; });
 }
 
+std::uint64_t most_bytes(const PlaceChain& place) {
+  std::uint64_t all = place.working;
+  for (const ChainUnit& unit : place.chain) {
+    all += unit.input_bytes;
+    for (const SavedWay& way : unit.ways) all += way.bytes;
+  }
+  return all;
+}
+
 double activation_gap(const Workload& workload, const Schedule& schedule, const HardwareProfile& hw) {
   const std::uint64_t budget = workload.budget_bytes[static_cast<std::size_t>(Tier::device)];
   double gap = 0;
   for (const PlaceChain& place : chains_of(workload, schedule, hw)) {
     const RankId s = Stages(workload, schedule).stage_of(place.first);
-    std::uint64_t all = place.working, held = 0;
-    for (const ChainUnit& unit : place.chain) {
-      all += unit.input_bytes;
-      for (const SavedWay& way : unit.ways) all += way.bytes;
-    }
+    const std::uint64_t all = most_bytes(place);
+    std::uint64_t held = 0;
     for (const Buffer& b : build_lives(PlanKind::train, at_stage(workload, s), schedule).buffers)
       if (b.tier == Tier::device && b.life == Life::persistent) held += footprint_bytes(b);
     const std::uint64_t room = budget == 0 ? all : std::min(all, budget - std::min(budget, held));
     const double asked = seconds_of(place.rest, chain_cost(place.chain, choices_of(schedule, place)).use, place.times);
     const BalancedChain best = balance(place.chain, place.rest, place.times, room);
-    if (best.bound_seconds > 0) gap = std::max(gap, asked / best.bound_seconds - 1);
+    if (!best.choices) continue;
+    const double bound = chain_bound(place.chain, place.rest, place.times, room, best.prices);
+    if (bound > 0) gap = std::max(gap, asked / bound - 1);
   }
   return gap;
 }

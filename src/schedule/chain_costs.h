@@ -28,6 +28,9 @@ void forbid_parking(PlaceChain& place, Place at);
 /// Only of the first units, a share of all, what they save may be parked in host memory.
 void keep_off_host(PlaceChain& place, double share);
 
+/// What waits on the device where all of it does, and what the backward pass at hand needs: more room is of no use.
+std::uint64_t most_bytes(const PlaceChain& place);
+
 /// The schedule with these choices for the units of a place.
 void choose(Schedule& schedule, const PlaceChain& place, const ChainChoices& choices);
 /// What the schedule says of them.

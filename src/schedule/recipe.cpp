@@ -275,19 +275,15 @@ std::pair<double, std::optional<Schedule>> Cook::balanced_within(const Schedule&
   Schedule s = base;
   double seconds = 0;
   for (const PlaceChain& place : places) {
-    std::uint64_t all = place.working;
-    for (const ChainUnit& unit : place.chain) {
-      all += unit.input_bytes;
-      for (const SavedWay& way : unit.ways) all += way.bytes;
-    }
+    const std::uint64_t all = most_bytes(place);
     const double beside_it = static_cast<double>(device) / margin_ - static_cast<double>(beside);
     const double room = share * std::max(0.0, beside_it) / place.alive + static_cast<double>(place.working);
     const std::uint64_t budget = device == 0 ? all : std::min(all, static_cast<std::uint64_t>(room));
     const BalancedChain balanced =
         balance(place.chain, place.rest, place.times, budget, place.chain.size() > 64 ? 128 : 256);
-    if (balanced.found.empty()) return {};
+    if (!balanced.choices) return {};
     seconds = std::max(seconds, balanced.seconds);
-    choose(s, place, balanced.found.front());
+    choose(s, place, *balanced.choices);
   }
   return {seconds, fixed(std::move(s), wish_)};
 }

@@ -176,9 +176,11 @@ TEST(Chain, BalancesResourcesNearlyAsWellAsTheBestOfAllSchedules) {
       best = std::min(best, seconds_of(rest, cost.use, 1));
     });
     const BalancedChain balanced = balance(chain, rest, 1, budget, static_cast<int>(budget));
-    ASSERT_EQ(balanced.found.empty(), std::isinf(best)) << seed;
+    ASSERT_EQ(!balanced.choices, std::isinf(best)) << seed;
     if (std::isinf(best)) continue;
-    EXPECT_LE(balanced.bound_seconds, best * (1 + 1e-6)) << seed;
+    const double bound = chain_bound(chain, rest, 1, budget, balanced.prices, static_cast<int>(budget));
+    EXPECT_LE(bound, best * (1 + 1e-6)) << seed;
+    EXPECT_GE(bound, 0.5 * best) << seed;
     EXPECT_GE(balanced.seconds, best * (1 - 1e-9)) << seed;
     const double gap = balanced.seconds / best - 1;
     sum += gap;

@@ -53,6 +53,33 @@ TEST(RunConfigJson, OfBeforeGradientsHadADtypeIsReadAsFp32) {
   EXPECT_EQ(old->gradient_dtype, Dtype::f32);
 }
 
+/// Runs of before inputs were made again, and attention's core was apart, go on.
+TEST(RunConfigJson, OfBeforeActivationsHadMoreWaysIsReadAsItWas) {
+  for (const bool all : {true, false}) {
+    auto config = to_json(RunConfig{});
+    config["recompute"] = all;
+    const auto old = run_config_from_json(config);
+    ASSERT_TRUE(old.ok()) << old.error().message;
+    EXPECT_EQ(old->wish.recompute, all ? Recompute::full : Recompute::none);
+  }
+  Schedule schedule;
+  schedule.units.resize(2);
+  auto plan = to_json(schedule);
+  EXPECT_EQ(plan.erase("activations_ahead"), 1u);
+  for (auto& unit : plan["units"])
+    for (const char* key : {"core", "sweep"}) EXPECT_EQ(unit.erase(key), 1u) << key;
+  const auto old = schedule_from_json(plan);
+  ASSERT_TRUE(old.ok()) << old.error().message;
+  EXPECT_EQ(*old, schedule);
+  for (const int wrong : {5, -1}) {
+    auto config = to_json(RunConfig{});
+    config["recompute"] = wrong;
+    EXPECT_FALSE(run_config_from_json(config).ok()) << wrong;
+  }
+  plan["units"][0]["sweep"] = 300;
+  EXPECT_FALSE(schedule_from_json(plan).ok());
+}
+
 TEST(RunConfigJson, OfBeforeUpdatesHadAPlaceIsReadAsOnTheCpu) {
   auto config = to_json(RunConfig{});
   Schedule schedule;

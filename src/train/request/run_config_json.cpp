@@ -166,8 +166,6 @@ constexpr int count_of<MomentFormat> = 3;
 template <>
 constexpr int count_of<Place> = static_cast<int>(place_names.size());
 template <>
-constexpr int count_of<Recompute> = static_cast<int>(recompute_names.size());
-template <>
 constexpr int count_of<Saved> = static_cast<int>(saved_names.size());
 
 template <class T>
@@ -184,6 +182,7 @@ struct Read {
     } else if constexpr (std::is_integral_v<T>) {
       if (!json.is_number_integer()) return false;
       out = json.get<T>();
+      if (sizeof(T) == 1 && json != static_cast<int>(out)) return false;
     } else if constexpr (std::is_floating_point_v<T>) {
       if (!json.is_number()) return false;
       out = json.get<T>();
@@ -202,6 +201,17 @@ struct Read<std::optional<T>> {
     return json.is_null() || Read<T>::from(json, out.emplace());
   }
 };
+/// Runs from before there were more ways have a boolean: all that sublayers save is made again, or none of it.
+template <>
+struct Read<Recompute> {
+  static bool from(const Json& json, Recompute& out) {
+    if (json.is_boolean()) return out = json.get<bool>() ? Recompute::full : Recompute::none, true;
+    if (!json.is_number_integer() || json.get<std::int64_t>() < 0 ||
+        json.get<std::int64_t>() >= static_cast<std::int64_t>(recompute_names.size()))
+      return false;
+    return out = static_cast<Recompute>(json.get<int>()), true;
+  }
+};
 template <class T>
 struct Read<std::vector<T>> {
   static bool from(const Json& json, std::vector<T>& out) {
@@ -214,37 +224,14 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 31> later_keys{"restore",
-                                                      "reset_optimizer",
-                                                      "save_every",
-                                                      "keep",
-                                                      "checkpoints",
-                                                      "close_ranks",
-                                                      "mesh_order",
-                                                      "cp_attention",
-                                                      "transport",
-                                                      "cp",
-                                                      "gather",
-                                                      "document_mask",
-                                                      "document_length",
-                                                      "device",
-                                                      "update_on_device",
-                                                      "eval_split",
-                                                      "eval_data",
-                                                      "tokenizer",
-                                                      "lots",
-                                                      "deadline_seconds",
-                                                      "shard_group",
-                                                      "reduction",
-                                                      "reduce",
-                                                      "held",
-                                                      "second_copy",
-                                                      "pp",
-                                                      "pipeline",
-                                                      "chunks",
-                                                      "cut",
-                                                      "tp",
-                                                      "gradient_dtype"};
+constexpr std::array<std::string_view, 34> later_keys{
+    "restore",     "reset_optimizer", "save_every",      "keep",      "checkpoints",
+    "close_ranks", "mesh_order",      "cp_attention",    "transport", "cp",
+    "gather",      "document_mask",   "document_length", "device",    "update_on_device",
+    "eval_split",  "eval_data",       "tokenizer",       "lots",      "deadline_seconds",
+    "shard_group", "reduction",       "reduce",          "held",      "second_copy",
+    "pp",          "pipeline",        "chunks",          "cut",       "tp",
+    "core",        "sweep",           "gradient_dtype",  "activations_ahead"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {
