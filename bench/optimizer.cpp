@@ -36,7 +36,7 @@ Result<std::unique_ptr<Prepared>> prepared(const std::string& directory, MomentF
   c.moments = moments;
   c.nvme = {directory};
   c.wish.states = Place::nvme;
-  c.wish.update_ahead = true;
+  c.wish.update = UpdateOrder::ahead;
   c.device_memory = 4ull << 30;
   const std::uint64_t parameters = smoke ? 800'000 : 134'000'000;
   const std::uint64_t state_bytes = parameters * (4 + 2 * moment_bytes(moments));
@@ -60,7 +60,7 @@ Result<double> update_all(Engine& engine, std::uint64_t& step) {
   StepParams p;
   p.step = p.update_step = ++step;
   p.lr = 1e-4f;
-  SLUICE_TRY(engine.begin(PlanKind::flush));
+  SLUICE_TRY(engine.begin(&StagePlans::flush));
   const Clock::time_point start = Clock::now();
   SLUICE_TRY(team.release(p));
   SLUICE_TRY(team.end());

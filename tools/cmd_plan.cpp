@@ -19,6 +19,7 @@
 #include "src/train/request/check_request.h"
 #include "src/train/request/longest_sequence.h"
 #include "src/train/request/machine_limits.h"
+#include "src/train/request/repair.h"
 #include "src/train/request/run_config_json.h"
 #include "src/train/request/saving.h"
 #include "src/train/request/step_json.h"
@@ -28,6 +29,7 @@
 #include "tools/plan_file.h"
 #include "tools/run_home.h"
 #include "tools/saving_report.h"
+#include "tools/speculation_report.h"
 #include "tools/terminal.h"
 #include "tools/wear_report.h"
 
@@ -109,6 +111,11 @@ Json to_json(const Prepared& run, const Findings& findings) {
                     {"tokens_per_second", tokens_per_second(run)},
                     {"steps", run.config.steps},
                     {"run_seconds", run_seconds(run)}};
+  if (run.speculates()) {
+    const Repair repair = predict_repair(run);
+    j["predicted"]["repaired_step"] = {{"step_seconds", repair.seconds}, {"loaded_bytes", repair.loaded_bytes}};
+  }
+  if (run.changes_order()) j["predicted"]["ahead_step_seconds"] = run.predicted(true).step_seconds;
   if (findings.activation_gap) j["predicted"]["activations_above_bound"] = *findings.activation_gap;
   if (const std::optional<SavingStep> saving = predict_saving(run))
     j["saving_step"] = {{"bytes", saving->bytes},
@@ -144,7 +151,9 @@ Json to_json(const Prepared& run, const Findings& findings) {
   const Schedule& s = run.search.schedule;
   j["schedule"] = {{"group", s.group},
                    {"micro_batches", run.workload.micro_batches},
-                   {"update", s.update_ahead ? "ahead" : "backward"},
+                   {"update", run.speculates() ? "speculative"
+                              : s.update_ahead ? "ahead"
+                                               : "backward"},
                    {"gradient_dtype", dtype_name(run.workload.gradient_dtype)},
                    {"units_updated_on_device", std::ranges::count(s.units, true, &UnitChoice::update_on_device)},
                    {"prefetch", s.prefetch},
@@ -380,6 +389,7 @@ void print_placement(const Prepared& run) {
       share(s, [](const UnitChoice& c) { return c.saved == Saved::recompute; }).c_str(), inputs.c_str(),
       run.workload.micro_batches, s.group, s.update_ahead ? "ahead of the next forward" : "in the backward pass",
       s.prefetch, format_count(static_cast<double>(s.tile_numel)).c_str());
+  if (run.speculates()) std::printf("%s\n\n", speculation_text(run).c_str());
 }
 
 void print_time(const Prepared& run, const Findings& findings) {

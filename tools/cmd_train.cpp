@@ -21,6 +21,7 @@
 #include "tools/layout.h"
 #include "tools/run_home.h"
 #include "tools/saving_report.h"
+#include "tools/speculation_report.h"
 #include "tools/step_line.h"
 #include "tools/terminal.h"
 #include "tools/wear_report.h"
@@ -114,12 +115,17 @@ void report(const Prepared& run, const TrainResult& result) {
     nlohmann::ordered_json j;
     j["done"] = true;
     j.update(to_json(result));
+    if (run.speculates()) j["repaired"] = result.repaired;
     if (drives > 0) j["wear"] = wear_json(measured_wear(run, result));
     j["model"] = config.run.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(model_path(config));
     std::printf("%s\n", j.dump().c_str());
     return;
   }
   print_losses(result.eval, result.steps);
+  if (result.repaired > 0)
+    std::printf("repairs  %s\n", fmt::format("{} of {} steps clipped where that was not expected, and were made twice",
+                                             result.repaired, result.timed_steps)
+                                     .c_str());
   if (drives > 0)
     std::printf("wear     %s\n", to_text(measured_wear(run, result), "at the measured rate", drives).c_str());
   std::printf("model    %s\n", config.run.empty() ? "discarded (--run none)" : model_path(config).c_str());
@@ -258,6 +264,7 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   if (!run.prepared->search.fits) return does_not_fit(*run.prepared);
   screen.note(summary(*run.prepared));
   screen.note(durability(*run.prepared, run.directory));
+  if (run.prepared->speculates()) screen.note(speculation_text(*run.prepared));
   if (const std::size_t drives = config.nvme.size(); drives > 0)
     screen.note("drive wear: " + to_text(predicted_wear(*run.prepared), predicted_rate, drives));
   if (const std::string saving = saving_text(*run.prepared); !saving.empty()) screen.note("checkpoints: " + saving);

@@ -65,9 +65,10 @@ Status check_goes_on(const RunConfig& config, const RunDirectory& directory, int
   SLUICE_TRY(directory.check_swap_files(config.nvme.size() == run.nvme.size() ? config.nvme : run.nvme, ranks_here));
   const bool keeps_plan = is_laid_out_alike(config, directory.run()->config);
   if (config.optimizer.clip_norm == 0 || !keeps_plan || directory.run()->schedule.update_ahead) return success();
+  if (run.durable == Durable::on) return success();  // what clips is made again
   return bad_request(
-      "--clip: the run's plan updates within the backward pass, before the norm is known: it can go on "
-      "with --clip 0 alone");
+      "--clip: the run's plan updates within the backward pass, before the norm is known, and its steps are not "
+      "durable: it can go on with --clip 0 alone");
 }
 
 Status check_parts(const RunConfig& config, bool data_needed) {

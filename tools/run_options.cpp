@@ -342,8 +342,12 @@ void add_training_options(CLI::App* app, RunOptions* o) {
   app->add_option("--group", o->group, "micro-batches that pass a unit together, instead of --schedule")
       ->check(more_than(0))
       ->group("Schedule");
-  app->add_option("--update", o->update, "optimizer: in the backward pass, or ahead of the next forward")
-      ->check(one_of({"auto", "backward", "ahead"}))
+  app->add_option(
+         "--update", o->update,
+         "when the optimizer works: ahead of a unit's next forward pass, with the norm known; in the backward\n"
+         "pass, with --clip 0; speculative: in the backward pass as if the step did not clip, and once more\n"
+         "where it does (to the same bits; durable steps). Steps that clip often are run as with ahead")
+      ->check(one_of({"auto", "ahead", "backward", "speculative"}))
       ->capture_default_str()
       ->group("Schedule");
   app->add_option(
@@ -478,7 +482,9 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.group > 0) c.wish.group = o.group;
   if (o.schedule == "horizontal") c.wish.group = 1;
   if (o.schedule == "vertical") c.wish.group = micro_batches;
-  if (o.update != "auto") c.wish.update_ahead = o.update == "ahead";
+  if (o.update != "auto")
+    c.wish.update =
+        static_cast<UpdateOrder>(std::ranges::find(update_order_names, o.update) - update_order_names.begin());
   if (o.recompute != "auto")
     c.wish.recompute =
         static_cast<Recompute>(std::ranges::find(recompute_names, o.recompute) - recompute_names.begin());

@@ -15,11 +15,12 @@ namespace sluice {
 
 /// What a failure means to the caller, and the process exit status that follows from it.
 enum class ErrorCode {
-  bad_request,  ///< the input is wrong (option, file, size): exit status 2
-  fault,        ///< the work failed (I/O error, non-finite step): exit status 1
-  cancelled,    ///< asked to stop (Ctrl-C, SIGTERM): exit status 1
-  damaged,      ///< data is not what was written: exit status 1, unless other data serves
-  not_finite,   ///< a step's loss or gradient is NaN or infinite: exit status 1, unless the step can be skipped
+  bad_request,   ///< the input is wrong (option, file, size): exit status 2
+  fault,         ///< the work failed (I/O error, non-finite step): exit status 1
+  cancelled,     ///< asked to stop (Ctrl-C, SIGTERM): exit status 1
+  damaged,       ///< data is not what was written: exit status 1, unless other data serves
+  not_finite,    ///< a step's loss or gradient is NaN or infinite: exit status 1, unless the step can be skipped
+  mispredicted,  ///< a step's updates have worked with a clip factor that was not its own: it is made again
 };
 
 struct Error {

@@ -42,7 +42,10 @@ void StepOps::prepare(const StepPlan& plan, const BoundPlan& bound) {
   if (!team_) team_ = std::make_unique<WorkerTeam>(options_.optimizer_threads);
   partial_.resize((bound.max_tile_numel + norm_block_numel - 1) / norm_block_numel);
   bad_step_ = 0;
+  expects_factor_ = false;
   for (const BoundLane& lane : bound.lanes) {
+    for (const BoundOp& op : lane.ops)
+      expects_factor_ |= op.op->kind == OpKind::update && op.find(Role::control) == nullptr;
     if (lane.lane.kind != LaneKind::compute || works_in_queue(LaneKind::compute)) continue;
     const bool updates = std::ranges::any_of(lane.ops, [](const BoundOp& o) { return o.op->kind == OpKind::update; });
     if (updates && !device_team_) device_team_ = std::make_unique<WorkerTeam>(options_.optimizer_threads);
@@ -195,7 +198,7 @@ Status StepOps::grad_norm(const BoundOp& op, const StepParams& params) {
 /// Also for a device's queue: the control block has been written when an op is put in.
 DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) const {
   const Operand* const control = op.find(Role::control);
-  const bool clips = params.clip_norm > 0 && control != nullptr;
+  const bool clips = params.clip_norm > 0 && control != nullptr;  // else the norm is not known yet
   DeviceUpdate update;
   UpdateTile& tile = update.tile;
   tile.dtype = options_.dtype;
@@ -207,7 +210,7 @@ DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) c
   tile.exp_avg_sq = op.find(Role::exp_avg_sq)->data;
   tile.gradient = op.find(Role::gradient)->data;
   tile.gradient_dtype = options_.gradient_dtype;
-  update.clip_factor = clips ? as<const ControlBlock>(control)->clip_factor : 1.0;
+  update.clip_factor = clips ? as<const ControlBlock>(control)->clip_factor : params.clip_factor;
   update.chunks = op.chunks;
   if (const Operand* const count = op.find(Role::diverged)) update.diverged = as<std::uint64_t>(count);
   update.first = op.op->element == 0;
@@ -252,7 +255,14 @@ Status StepOps::control(const BoundOp& op, const StepParams& params) {
   }
   Status filled = fill_control(norm_.value(), loss_.value(), params, own);
   if (!filled.ok() && parts_.source != nullptr) parts_.source->step_not_finite(rank_, params);
-  return filled;
+  if (!filled.ok() || !expects_factor_ || own->clip_factor == params.clip_factor) return filled;
+  if (parts_.source != nullptr) parts_.source->step_mispredicted(rank_, params, own->clip_factor);
+  char text[160];
+  std::snprintf(
+      text, sizeof text,
+      "step %llu: its updates have worked with a clip factor of %.6g before the norm was known, and it is %.6g",
+      static_cast<unsigned long long>(params.step), params.clip_factor, own->clip_factor);
+  return Error{ErrorCode::mispredicted, text};
 }
 
 Status StepOps::step_end(const BoundOp& op, const StepParams& params) {

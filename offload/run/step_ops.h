@@ -44,6 +44,7 @@ class StepOps {
   const ExecutorOptions& options_;
   const StepPlan* plan_ = nullptr;
   bool has_norms_ = false;
+  bool expects_factor_ = false;  ///< updates do not wait for the norm, see StepParams::clip_factor
   RankId rank_ = 0;
   std::unique_ptr<WorkerTeam> team_;
   std::unique_ptr<WorkerTeam> device_team_;  ///< for updates of a device that is the host

@@ -24,7 +24,11 @@ namespace sluice {
 struct StepResult {
   std::uint64_t step = 0;
   double loss = 0, grad_norm = 0, seconds = 0;
-  std::uint64_t skipped = 0;  ///< 1: not finite, the states are those of the step before
+  enum : std::uint64_t {
+    skipped = 1,   ///< not finite, the states are those of the step before
+    repaired = 2,  ///< made twice, since it was begun with a clip factor that was not its own
+  };
+  std::uint64_t marks = 0;  ///< of these
 };
 
 struct CommitRecord {

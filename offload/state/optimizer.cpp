@@ -129,7 +129,7 @@ void round_tile(std::span<const float> gradient, std::span<const UpdateChunk> ch
 Status fill_control(double norm_sq, double loss, const StepParams& params, ControlBlock* control) {
   control->grad_norm_sq = norm_sq;
   control->loss_sum = loss;
-  control->clip_factor = params.clip_norm > 0 ? std::min(1.0, params.clip_norm / (std::sqrt(norm_sq) + 1e-6)) : 1.0;
+  control->clip_factor = params.clip_norm > 0 ? clip_factor(std::sqrt(norm_sq), params.clip_norm) : 1.0;
   if (std::isfinite(loss) && std::isfinite(norm_sq)) return success();
   const char* const what = std::isfinite(loss) ? "the gradient's norm" : "the loss";
   return Error{ErrorCode::not_finite, "step " + std::to_string(params.step) + ": " + what +

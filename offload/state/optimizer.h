@@ -2,6 +2,7 @@
 // control block. What AdamW is called with is the same where a device has the tiles.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -79,6 +80,9 @@ constexpr std::uint64_t norm_block_numel = 4096;
 /// tensor, index), and zeros where the tile has others, which are updated by nothing.
 void round_tile(std::span<const float> gradient, std::span<const UpdateChunk> chunks, std::uint64_t seed,
                 std::uint64_t step, WorkerTeam& team, bf16* rounded);
+
+/// By which gradients are multiplied, as torch has it; `limit` above 0.
+inline double clip_factor(double grad_norm, double limit) { return std::min(1.0, limit / (grad_norm + 1e-6)); }
 
 /// What all ranks have added up, into the control block; clip factor as torch has it. not_finite if the loss or the
 /// norm is not.

@@ -15,13 +15,19 @@ TierBytes larger(const TierBytes& a, const TierBytes& b) {
   return {std::max(a.device, b.device), std::max(a.host, b.host), std::max(a.nvme, b.nvme)};
 }
 
-/// That a run uses.
-std::vector<PlanKind> kinds_of_plan(const Workload& w, const Schedule& s) {
-  std::vector<PlanKind> kinds{w.main_kind()};
-  if (!w.inference) kinds.push_back(PlanKind::evaluate);
-  if (!w.inference && s.update_ahead) kinds.push_back(PlanKind::flush);
-  return kinds;
-}
+/// That a run uses: those of its steps first.
+struct PlansOfRun {
+  PlansOfRun(const Workload& w, const Schedule& s) : ahead(s.ahead()), plans{{w.main_kind(), &s}} {
+    if (w.inference) return;
+    if (s.both_orders && !s.update_ahead) plans.emplace_back(w.main_kind(), &ahead);
+    of_steps = plans.size();
+    plans.emplace_back(PlanKind::evaluate, &s);
+    if (s.has_waiting_gradients()) plans.emplace_back(PlanKind::flush, &ahead);
+  }
+  Schedule ahead;
+  std::vector<std::pair<PlanKind, const Schedule*>> plans;
+  std::size_t of_steps = 1;
+};
 
 TierBytes packed(BufferLives b) {
   pack(b.buffers, b.arenas, b.lives, PackEffort::full);
@@ -62,14 +68,15 @@ bool within(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_b
 }
 
 std::vector<TierBytes> stage_needs(const Workload& workload, const Schedule& schedule) {
-  const std::vector<PlanKind> kinds = kinds_of_plan(workload, schedule);
-  std::vector<TierBytes> of_plans(workload.stages() * kinds.size()), needs(workload.stages());
+  const PlansOfRun run(workload, schedule);
+  const std::size_t count = run.plans.size();
+  std::vector<TierBytes> of_plans(workload.stages() * count), needs(workload.stages());
   parallel_for(of_plans.size(), [&](std::size_t i) {
-    const Workload stage = at_stage(workload, static_cast<RankId>(i / kinds.size()));
-    of_plans[i] = packed(build_lives(kinds[i % kinds.size()], stage, schedule));
+    const Workload stage = at_stage(workload, static_cast<RankId>(i / count));
+    const auto& [kind, of] = run.plans[i % count];
+    of_plans[i] = packed(build_lives(kind, stage, *of));
   });
-  for (std::size_t i = 0; i < of_plans.size(); ++i)
-    needs[i / kinds.size()] = larger(needs[i / kinds.size()], of_plans[i]);
+  for (std::size_t i = 0; i < of_plans.size(); ++i) needs[i / count] = larger(needs[i / count], of_plans[i]);
   return needs;
 }
 
@@ -84,13 +91,14 @@ namespace {
 TierBytes live_needs_of(const Workload& workload, const Schedule& schedule, Plans plans,
                         const std::vector<RankId>& stages) {
   TierBytes most;
+  const PlansOfRun run(workload, schedule);
+  const std::size_t count = plans == Plans::main ? run.of_steps : run.plans.size();
   for (const RankId s : stages) {
     const Workload stage = at_stage(workload, s);
-    for (const PlanKind kind : kinds_of_plan(workload, schedule)) {
+    for (std::size_t i = 0; i < count; ++i) {
       thread_local BufferLives lives;
-      build_lives(kind, stage, schedule, lives);
+      build_lives(run.plans[i].first, stage, *run.plans[i].second, lives);
       most = larger(most, most_alive(lives));
-      if (plans == Plans::main) break;
     }
   }
   return most;

@@ -78,7 +78,7 @@ void RankBuilder::declare_home(UnitId u) {
     emit_.at(mirror).holds = Holds::mirror;
     unit(u).mirror[static_cast<std::size_t>(k)] = mirror;
   }
-  if (schedule_.update_ahead && !work_.inference)
+  if (schedule_.has_waiting_gradients() && !work_.inference)
     unit(u).gradient_wait = declare_state(u, StateKind::gradient, c.gradient);
 }
 

@@ -214,6 +214,8 @@ struct Schedule {
   std::vector<UnitId> cut;    ///< the first unit of each place along a pipeline but the first; none: one stage
   int group = 1;              ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
   bool update_ahead = true;   ///< update ahead of the unit's next forward (else in the backward pass)
+  /// Of updates in the backward pass: steps may also be run as `ahead` has them, and there is room for both.
+  bool both_orders = false;
   int prefetch = 1;           ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
   int activations_ahead = 1;  ///< micro-batches that parked activations are brought ahead, where anything is
   int lag = 1;                ///< passes that a unit's gradient may be drained behind; 0 drains at once
@@ -222,6 +224,15 @@ struct Schedule {
   std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
   std::vector<UnitChoice> units;
   bool operator==(const Schedule&) const = default;
+
+  /// The same with updates ahead of the forward pass.
+  Schedule ahead() const {
+    Schedule s = *this;
+    s.update_ahead = true;
+    return s;
+  }
+  /// Whether gradients wait, in some plan, for the global norm.
+  bool has_waiting_gradients() const { return update_ahead || both_orders; }
 };
 
 /// Micro-batches that pass a unit together, one group after the other.

@@ -25,7 +25,8 @@ void keep_square_root(Schedule& s) {
 
 Schedule fixed(Schedule s, const ScheduleWish& wish) {
   if (wish.group) s.group = *wish.group;
-  if (wish.update_ahead) s.update_ahead = *wish.update_ahead;
+  if (wish.update) s.update_ahead = *wish.update == UpdateOrder::ahead;
+  s.both_orders = wish.both_orders && !s.update_ahead;
   if (wish.prefetch) {
     s.prefetch = *wish.prefetch;
     s.lag = std::min(s.prefetch, s.lag);
@@ -48,7 +49,7 @@ Schedule fixed(Schedule s, const ScheduleWish& wish) {
 }
 
 std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wish) {
-  if (wish.update_ahead) return {*wish.update_ahead};
+  if (wish.update) return {*wish.update == UpdateOrder::ahead};
   return workload.inference ? std::vector<bool>{true} : std::vector<bool>{true, false};
 }
 

@@ -16,11 +16,18 @@ namespace sluice {
 enum class Recompute : std::uint8_t { none, full, sqrt, revolve, optimal };
 constexpr std::array<const char*, 5> recompute_names{"none", "full", "sqrt", "revolve", "optimal"};
 
+/// When the optimizer works. ahead: ahead of a unit's next forward pass, with the global norm known. backward: in the
+/// backward pass, behind the unit's gradient. speculative: the same where steps clip, as if this one would not; where
+/// its norm says otherwise, the step is made again from the states that were committed, with the true factor.
+enum class UpdateOrder : std::uint8_t { ahead, backward, speculative };
+constexpr std::array<const char*, 3> update_order_names{"ahead", "backward", "speculative"};
+
 /// Everything unset is searched.
 struct ScheduleWish {
   PipelineChoice pipeline;   ///< of several stages
   std::optional<int> group;  ///< 1 = horizontal, all micro-batches = vertical
-  std::optional<bool> update_ahead;
+  std::optional<UpdateOrder> update;
+  bool both_orders = false;  ///< of updates in the backward pass, see Schedule
   std::optional<Recompute> recompute;
   std::optional<Place> activations;  ///< where boundary activations wait
   std::optional<int> prefetch;

@@ -109,6 +109,26 @@ TEST_F(Saves, OfAStepThatIsLeftOutAreMadeAnew) {
   }
 }
 
+/// What an update has written for a step that is made again is in no checkpoint, and neither is what waits for its norm
+/// lost where a run changes over.
+TEST_F(Saves, OfStepsThatAreMadeAgainAreOfTheSecondTime) {
+  for (const Place home : {Place::nvme, Place::host})
+    for (const bool both : {false, true}) {
+      SCOPED_TRACE(std::string(place_names[static_cast<std::size_t>(home)]) + (both ? " both orders" : ""));
+      RunConfig c = config(true);
+      c.steps = 12;
+      const std::string stops = fresh_directory(), goes_on = fresh_directory();
+      c.save_every = c.hash_every = 2;
+      const Finished expected = finished(stops, attempt(c, stops, schedule(true, home)));
+      c.hash_every = 0;
+      Schedule s = schedule(false, home);
+      s.both_orders = both;
+      const Attempt a = attempt(c, goes_on, s);
+      EXPECT_EQ(finished(goes_on, a).state_hash, expected.state_hash);
+      EXPECT_EQ(sums(goes_on), sums(stops));
+    }
+}
+
 /// What hinders a checkpoint ends the run, which keeps its states and goes on when that is mended.
 TEST_F(Saves, ThatCanNotBeWrittenLeaveTheRunWhole) {
   for (const bool durable : {true, false})

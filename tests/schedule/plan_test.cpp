@@ -386,7 +386,7 @@ TEST(Arenas, AreTight) {
 // What the search finds for a preset, with room, with little and with hardly any.
 TEST(Arenas, OfFoundSchedulesAreTight) {
   ScheduleWish wish;
-  wish.update_ahead = true;
+  wish.update = UpdateOrder::ahead;
   for (const char* preset : {"llama-tiny", "llama-25m", "llama-1b", "gpt2-124m"}) {
     const auto config = preset_config(preset);
     ASSERT_TRUE(config.ok());

@@ -50,7 +50,7 @@ void make(Large& l, PipelineChoice pipeline, RankId stages, int micro_batches) {
   l.work.device = "model";
   l.work.budget_bytes = {std::uint64_t{8} << 30, std::uint64_t{64} << 30, 1};
   l.wish.pipeline = pipeline;
-  l.wish.update_ahead = true;
+  l.wish.update = UpdateOrder::ahead;
 }
 
 const PipelineChoice orders[] = {{PipelineOrder::one_forward_one_backward, 1},

@@ -39,7 +39,7 @@ TEST(Search, WearsNoDriveWhereThatGainsNothing) {
   Workload w = workload(model, 1024, 8);
   w.budget_bytes = {std::uint64_t{1} << 30, std::uint64_t{64} << 30, std::uint64_t{500} << 30};
   ScheduleWish wish;
-  wish.update_ahead = true;
+  wish.update = UpdateOrder::ahead;
   const SearchResult found = search_schedule(w, wish, with_gpu());
   ASSERT_TRUE(found.fits);
   EXPECT_EQ(found.drive_write_bytes, 0u);

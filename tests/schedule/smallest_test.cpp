@@ -19,14 +19,14 @@ struct Options {
   void (*change)(Workload&, ScheduleWish&);
 };
 const Options all_options[] = {
-    {"clipping", [](Workload&, ScheduleWish& wish) { wish.update_ahead = true; }},
+    {"clipping", [](Workload&, ScheduleWish& wish) { wish.update = UpdateOrder::ahead; }},
     {"no clipping", [](Workload&, ScheduleWish&) {}},
-    {"updates in the backward pass", [](Workload&, ScheduleWish& wish) { wish.update_ahead = false; }},
+    {"updates in the backward pass", [](Workload&, ScheduleWish& wish) { wish.update = UpdateOrder::backward; }},
     {"8-bit moments", [](Workload& w, ScheduleWish&) { w.moments = MomentFormat::int8; }},
     {"bf16 gradients that wait",
      [](Workload& w, ScheduleWish& wish) {
        w.gradient_dtype = Dtype::bf16;
-       wish.update_ahead = true;
+       wish.update = UpdateOrder::ahead;
      }},
     {"bf16 gradients", [](Workload& w, ScheduleWish&) { w.gradient_dtype = Dtype::bf16; }},
     {"durable", [](Workload& w, ScheduleWish&) { w.durable = true; }},

@@ -337,5 +337,11 @@ TEST_F(Crash, GradientsInBf16AreRoundedAgainAsTheyWere) {
   kill_runs(std::atoi(from_environment("SLUICE_CRASH_KILLS", "24").c_str()) / 3);
 }
 
+/// Between a step's speculative updates and its norm, while it goes back, and while it is made again.
+TEST_F(Crash, StepsThatWereToBeMadeAgainAre) {
+  more_ = {"--moments", "int8", "--update", "speculative", "--clip", "1.5"};
+  kill_runs(std::atoi(from_environment("SLUICE_CRASH_KILLS", "24").c_str()) / 3);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -45,7 +45,7 @@ Result<std::unique_ptr<Generator>> Generator::create(const Prepared& run, const 
   SLUICE_ASSIGN(g->engine_, Engine::create(run, *g, {}));
   SLUICE_TRY(g->engine_->states().initialize(run.config.init, run.config.seed, watch));
   g->logits_ = logits_of(run, *g->engine_);
-  SLUICE_TRY(g->engine_->begin(PlanKind::decode));
+  SLUICE_TRY(g->engine_->begin(&StagePlans::main));
   return g;
 }
 
@@ -109,7 +109,7 @@ Result<EvaluateResult> Evaluator::evaluate(const Windows& windows, const std::at
                                            const WindowLoss::Watch& watch) {
   WindowLoss evaluation(windows, run_.workload, run_.search.schedule);
   evaluation_.store(&evaluation, std::memory_order_release);
-  const Result<EvaluateResult> result = evaluation.run(*engine_, PlanKind::evaluate, {&stop, 0}, watch);
+  const Result<EvaluateResult> result = evaluation.run(*engine_, &StagePlans::main, {&stop, 0}, watch);
   evaluation_.store(nullptr, std::memory_order_release);
   if (result.ok() && result->tokens == 0)
     return bad_request(windows.tokens().path() + ": none of its tokens counts in the loss");

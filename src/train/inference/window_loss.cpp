@@ -111,9 +111,10 @@ Status WindowLoss::passes(Engine& engine, const Stop& stop, const Watch& watch, 
   return success();
 }
 
-Result<EvaluateResult> WindowLoss::run(Engine& engine, PlanKind kind, const Stop& stop, const Watch& watch) {
+Result<EvaluateResult> WindowLoss::run(Engine& engine, StepPlan StagePlans::*plan, const Stop& stop,
+                                       const Watch& watch) {
   EvaluateResult result;
-  Status status = engine.agree_on(engine.begin(kind));
+  Status status = engine.agree_on(engine.begin(plan));
   if (status.ok()) status = passes(engine, stop, watch, result);
   const Status ended = engine.agree_on(engine.team().end());
   if (status.ok()) status = ended;

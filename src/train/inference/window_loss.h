@@ -37,10 +37,10 @@ class WindowLoss {
     double patience_seconds = 0;                   ///< that an evaluation may still take once it is
   };
   using Watch = std::function<void(double fraction, double loss)>;
-  /// Runs plans of `kind`, which make losses, as often as it takes; nothing runs before and after. `watch`, which may
+  /// Runs these plans, which make losses, as often as it takes; nothing runs before and after. `watch`, which may
   /// be empty, hears the loss so far after every pass. All processes of the engine's world call it, and get the same.
   /// Errors: cancelled.
-  Result<EvaluateResult> run(Engine& engine, PlanKind kind, const Stop& stop, const Watch& watch);
+  Result<EvaluateResult> run(Engine& engine, StepPlan StagePlans::*plan, const Stop& stop, const Watch& watch);
 
  private:
   Status passes(Engine& engine, const Stop& stop, const Watch& watch, EvaluateResult& result);

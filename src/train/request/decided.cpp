@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 std::vector<std::uint64_t> signatures(const Prepared& run) {
   std::vector<std::uint64_t> all;
   for (const StagePlans& stage : run.stages)
-    for (const StepPlan* plan : {&stage.main, &stage.flush, &stage.evaluate}) all.push_back(plan_signature(*plan));
+    for (const auto plan : plans_of_stage) all.push_back(plan_signature(stage.*plan));
   return all;
 }
 

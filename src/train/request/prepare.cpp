@@ -66,10 +66,14 @@ Status validate(const RunConfig& c, Purpose purpose) {
   if (c.wish.group && (*c.wish.group < 1 || *c.wish.group > micro_batches))
     return refuse("--group " + std::to_string(*c.wish.group) + ": a step has " + std::to_string(micro_batches) +
                   " micro-batches per rank; give 1 to " + std::to_string(micro_batches));
-  if (c.optimizer.clip_norm > 0 && c.wish.update_ahead && !*c.wish.update_ahead)
+  if (c.optimizer.clip_norm > 0 && c.wish.update == UpdateOrder::backward)
     return refuse(
         "--update backward cannot clip by the global norm, which is known only after the backward pass; "
-        "use --update ahead or --clip 0");
+        "use --update speculative, --update ahead or --clip 0");
+  if (speculates(c) && (c.run.empty() || c.nvme.empty() || c.durable == Durable::off))
+    return refuse(
+        "--update speculative goes back to committed states where a step clips, and these steps are not durable; "
+        "give a run directory, --nvme DIR and --durable on, or use --update ahead");
   return success();
 }
 
@@ -348,14 +352,18 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
   return run;
 }
 
+/// Whose schedule has updates ahead whatever the run's main one has.
+bool goes_ahead(StepPlan StagePlans::*plan) { return plan == &StagePlans::ahead || plan == &StagePlans::flush; }
+
 /// Every plan that the run will run, before anything of it is touched.
 Status prove_plans(const Prepared& run) {
-  constexpr std::array kinds{&StagePlans::main, &StagePlans::flush, &StagePlans::evaluate};
-  std::array<std::vector<Violation>, kinds.size()> found;
-  parallel_for(kinds.size(), [&](std::size_t i) {
+  std::array<std::vector<Violation>, plans_of_stage.size()> found;
+  parallel_for(plans_of_stage.size(), [&](std::size_t i) {
     std::vector<const StepPlan*> plans;
-    for (const StagePlans& stage : run.stages) plans.push_back(&(stage.*kinds[i]));
-    if (!plans.front()->ops.empty()) found[i] = prove(plans, run.workload, run.search.schedule);
+    for (const StagePlans& stage : run.stages) plans.push_back(&(stage.*plans_of_stage[i]));
+    const Schedule& schedule = run.search.schedule;
+    if (!plans.front()->ops.empty())
+      found[i] = prove(plans, run.workload, goes_ahead(plans_of_stage[i]) ? schedule.ahead() : schedule);
   });
   for (const std::vector<Violation>& violations : found)
     if (!violations.empty())
@@ -369,20 +377,21 @@ bool may_stage(const Prepared& run) {
 }
 
 /// Side by side. What bounds the slowest of them bounds all.
-void predict_stages(Prepared& run) {
+void predict_stages(Prepared& run, StepPlan StagePlans::*plan, Simulation StagePlans::*predicted) {
   std::vector<const StepPlan*> plans;
-  for (const StagePlans& stage : run.stages) plans.push_back(&stage.main);
+  for (const StagePlans& stage : run.stages) plans.push_back(&(stage.*plan));
   WorldSimulation world = simulate_world(plans, run.profile);
   for (std::size_t s = 0; s < plans.size(); ++s) {
-    run.stages[s].predicted = std::move(world.members[s]);
-    run.stages[s].predicted.bound_seconds = world.bound_seconds;
+    run.stages[s].*predicted = std::move(world.members[s]);
+    (run.stages[s].*predicted).bound_seconds = world.bound_seconds;
   }
 }
 
 /// Without the proof.
 void build_plans_alone(Prepared& run) {
   const Workload& w = run.workload;
-  const Schedule& schedule = run.search.schedule;
+  const Schedule &schedule = run.search.schedule, ahead = schedule.ahead();
+  const bool both = !w.inference && schedule.both_orders && !schedule.update_ahead;
   run.stages.resize(w.stages());
   parallel_for(run.stages.size(), [&](std::size_t s) {
     StagePlans& stage = run.stages[s];
@@ -394,13 +403,17 @@ void build_plans_alone(Prepared& run) {
         },
         [&] {
           if (!w.inference) stage.evaluate = build_plan(PlanKind::evaluate, own, schedule);
-          if (run.needs_flush()) stage.flush = build_plan(PlanKind::flush, own, schedule);
+          if (run.needs_flush()) stage.flush = build_plan(PlanKind::flush, own, ahead);
+          if (both) stage.ahead = build_plan(PlanKind::train, own, ahead);
+          if (both && run.stages.size() == 1) stage.predicted_ahead = simulate(stage.ahead, run.profile);
         });
     stage.needs = {};
-    for (const StepPlan* plan : {&stage.main, &stage.evaluate, &stage.flush})
-      for (const Arena& a : plan->arenas) stage.needs.of(a.tier) = std::max(stage.needs.of(a.tier), a.arena_bytes);
+    for (const auto plan : plans_of_stage)
+      for (const Arena& a : (stage.*plan).arenas)
+        stage.needs.of(a.tier) = std::max(stage.needs.of(a.tier), a.arena_bytes);
   });
-  if (run.stages.size() > 1) predict_stages(run);
+  if (run.stages.size() > 1) predict_stages(run, &StagePlans::main, &StagePlans::predicted);
+  if (run.stages.size() > 1 && both) predict_stages(run, &StagePlans::ahead, &StagePlans::predicted_ahead);
   run.kernels.clear();
   for (const StagePlans& stage : run.stages) {
     run.kernels.merge(chosen_kernels(run.profile, stage.main.cost_keys));
@@ -442,7 +455,7 @@ SmallestBudgets smallest_budgets(const Prepared& run) {
     return {{needs.device, needs.host, needs.nvme}, needs};
   }
   Workload w = run.workload;
-  w.durable = !w.inference && run.config.durable == Durable::on;
+  w.durable = !w.inference && (run.config.durable == Durable::on || speculates(run.config));
   const bool has_drive = !run.config.nvme.empty();
   SmallestBudgets smallest;
   if ((w.stages() > 1 || has_other_devices(run.config)) && !Sample(w, run.wish.pipeline).is_whole()) {
@@ -569,21 +582,62 @@ SearchWatch told(const Tell& progress) {
   };
 }
 
+/// With room for steps of both orders.
+ScheduleWish speculative(ScheduleWish wish) {
+  wish.update = UpdateOrder::speculative;
+  wish.both_orders = true;
+  return wish;
+}
+
+/// Where nobody has asked for an order, and updates in the backward pass might make steps quicker.
+bool may_speculate(const Prepared& run) {
+  constexpr double near_bound = 1.03;
+  const SearchResult& found = run.search;
+  const auto waits_on_drive = [](const UnitChoice& u) { return u.gradient == Place::nvme; };
+  return !run.workload.inference && run.config.optimizer.clip_norm > 0 && !run.config.wish.update &&
+         (found.predicted_seconds > near_bound * found.bound_seconds ||
+          std::ranges::any_of(found.schedule.units, waits_on_drive));
+}
+
+/// A schedule for speculative steps, if it is notably quicker, and as good as slower in no step that waits for its
+/// norm.
+bool is_better(const Prepared& run, const SearchResult& found) {
+  constexpr double notably = 0.97, as_good_as = 1.02;
+  const double now = run.search.predicted_seconds;
+  if (found.predicted_seconds > notably * now) return false;
+  const Estimator estimator(run.workload, run.profile, run.wish.pipeline);
+  return estimator.exact(found.schedule.ahead()).step_seconds <= as_good_as * now;
+}
+
 /// Durable where it can be: with a run directory, a drive, and room on it for both slots.
 void search(Prepared& run, const ScheduleWish& wish, const Tell& progress, Effort effort) {
   const RunConfig& c = run.config;
   Workload& w = run.workload;
   const bool wanted = !w.inference && c.durable != Durable::off;
+  const auto find_with = [&](const ScheduleWish& own) {
+    return effort == Effort::quick ? search_quickly(w, own, run.profile, told(progress))
+                                   : search_schedule(w, own, run.profile, told(progress));
+  };
   const auto find = [&] {
-    return effort == Effort::quick ? search_quickly(w, wish, run.profile, told(progress))
-                                   : search_schedule(w, wish, run.profile, told(progress));
+    if (w.inference || !speculates(c)) return find_with(wish);
+    // Room for gradients that wait is for steps that clip often; where there is none these are all made twice.
+    SearchResult found = find_with(speculative(wish));
+    return found.fits ? found : find_with(wish);
   };
   run.search = find();
   run.durability = !wanted          ? "off, as asked"
                    : c.run.empty()  ? "off: nothing of a run is kept with --run none"
                    : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
                                     : "on";
-  if (run.search.fits || !w.durable || c.durable == Durable::on) return;
+  if (run.search.fits && w.durable && may_speculate(run)) {
+    const ScheduleWish both = speculative(wish);
+    const SearchResult found = find_with(both);
+    if (found.fits && is_better(run, found)) {
+      run.search = found;
+      run.wish = both;
+    }
+  }
+  if (run.search.fits || !w.durable || c.durable == Durable::on || speculates(c)) return;
   const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;
   run.search = find();
@@ -606,7 +660,7 @@ ScheduleWish wish_of(const Prepared& run) {
   wish.pipeline = c.pipeline;
   if (wish.group) wish.group = std::min(*wish.group, run.workload.micro_batches_of_sum());
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
-  if (!run.workload.inference && c.optimizer.clip_norm > 0) wish.update_ahead = true;
+  if (!run.workload.inference && c.optimizer.clip_norm > 0 && !speculates(c)) wish.update = UpdateOrder::ahead;
   return wish;
 }
 

@@ -18,12 +18,16 @@ namespace sluice {
 /// What the ranks of a pipeline's stage run; without a pipeline there is one stage. Of its first rank: the others'
 /// differ in which parts of buffers are their own.
 struct StagePlans {
-  StepPlan main;         ///< train, evaluate or decode
-  StepPlan flush;        ///< update-ahead training only
-  StepPlan evaluate;     ///< training only
-  TierBytes needs;       ///< arenas of a rank
-  Simulation predicted;  ///< of main; its steps take as long as those of all stages
+  StepPlan main;               ///< train, evaluate or decode
+  StepPlan ahead;              ///< of schedules with both orders: the steps of Schedule::ahead
+  StepPlan flush;              ///< where updates wait for the norm
+  StepPlan evaluate;           ///< training only
+  TierBytes needs;             ///< arenas of a rank
+  Simulation predicted;        ///< of main; its steps take as long as those of all stages
+  Simulation predicted_ahead;  ///< likewise of `ahead`
 };
+inline constexpr std::array plans_of_stage{&StagePlans::main, &StagePlans::ahead, &StagePlans::flush,
+                                           &StagePlans::evaluate};
 
 /// A run on paper. Heap-allocated and immovable, because the workload points at the model.
 struct Prepared {
@@ -40,7 +44,13 @@ struct Prepared {
   bool is_given = false;            ///< the schedule was given, not searched
   std::string durability;           ///< why steps are, or are not, durable: for people
 
-  bool needs_flush() const { return !workload.inference && search.schedule.update_ahead; }
+  bool needs_flush() const { return !workload.inference && search.schedule.has_waiting_gradients(); }
+  /// Updates work in the backward pass with the clip factor that is expected, see UpdateOrder::speculative.
+  bool speculates() const {
+    return !workload.inference && !search.schedule.update_ahead && config.optimizer.clip_norm > 0;
+  }
+  /// Steps may be run in the other order where they clip often.
+  bool changes_order() const { return !stages.empty() && !stages.front().ahead.ops.empty(); }
   const StagePlans& stage_of_rank(RankId rank) const {
     return stages[static_cast<std::size_t>(rank / workload.ranks_of_stage())];
   }
@@ -50,6 +60,7 @@ struct Prepared {
   const StepPlan& main() const { return stages.front().main; }
   const Simulation& predicted() const { return stages.front().predicted; }
   double step_seconds() const { return stages.empty() ? 0 : predicted().step_seconds; }
+  const Simulation& predicted(bool ahead) const { return ahead ? stages.front().predicted_ahead : predicted(); }
   /// Of a tier: the arenas of the ranks of a machine together; on the device the largest of a rank.
   Arena arena_of_machine(Tier tier) const;
 };

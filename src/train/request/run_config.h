@@ -114,6 +114,11 @@ struct RunConfig {
   bool assume = false;  ///< plan for a machine that has the budgets and drives, whatever this one has
 };
 
+/// Updates are made before the norm is known that they clip by.
+inline bool speculates(const RunConfig& c) {
+  return c.optimizer.clip_norm > 0 && c.wish.update == UpdateOrder::speculative;
+}
+
 /// Where a run saves its checkpoints; empty where it keeps nothing.
 inline std::string checkpoints_path(const RunConfig& c) {
   return !c.checkpoints.empty() || c.run.empty() ? c.checkpoints : c.run + "/checkpoints";

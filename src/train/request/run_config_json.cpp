@@ -82,7 +82,7 @@ void each_field(Config& c, F f) {
   f("--threads", "threads", c.threads, Change::recorded);
   f("--optimizer-threads", "optimizer_threads", c.optimizer_threads, Change::free);
   f("--group", "group", w.group, Change::planned);
-  f("--update", "update_ahead", w.update_ahead, Change::planned);
+  f("--update", "update_ahead", w.update, Change::planned);
   f("--recompute", "recompute", w.recompute, Change::planned);
   f("--activations", "activations", w.activations, Change::planned);
   f("--prefetch", "prefetch", w.prefetch, Change::planned);
@@ -120,6 +120,7 @@ void each_knob(S& s, F&& f) {
   f("cut", s.cut);
   f("group", s.group);
   f("update_ahead", s.update_ahead);
+  f("both_orders", s.both_orders);
   f("prefetch", s.prefetch);
   f("activations_ahead", s.activations_ahead);
   f("lag", s.lag);
@@ -201,15 +202,25 @@ struct Read<std::optional<T>> {
     return json.is_null() || Read<T>::from(json, out.emplace());
   }
 };
-/// Runs from before there were more ways have a boolean: all that sublayers save is made again, or none of it.
+/// Of choices that runs from before there were more than two have a boolean for.
+template <class T>
+bool read_choice(const Json& json, std::size_t count, T if_true, T if_false, T& out) {
+  if (json.is_boolean()) return out = json.get<bool>() ? if_true : if_false, true;
+  if (!json.is_number_integer() || json.get<std::int64_t>() < 0 ||
+      json.get<std::int64_t>() >= static_cast<std::int64_t>(count))
+    return false;
+  return out = static_cast<T>(json.get<int>()), true;
+}
 template <>
 struct Read<Recompute> {
   static bool from(const Json& json, Recompute& out) {
-    if (json.is_boolean()) return out = json.get<bool>() ? Recompute::full : Recompute::none, true;
-    if (!json.is_number_integer() || json.get<std::int64_t>() < 0 ||
-        json.get<std::int64_t>() >= static_cast<std::int64_t>(recompute_names.size()))
-      return false;
-    return out = static_cast<Recompute>(json.get<int>()), true;
+    return read_choice(json, recompute_names.size(), Recompute::full, Recompute::none, out);
+  }
+};
+template <>
+struct Read<UpdateOrder> {
+  static bool from(const Json& json, UpdateOrder& out) {
+    return read_choice(json, update_order_names.size(), UpdateOrder::ahead, UpdateOrder::backward, out);
   }
 };
 template <class T>
@@ -224,14 +235,41 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 34> later_keys{
-    "restore",     "reset_optimizer", "save_every",      "keep",      "checkpoints",
-    "close_ranks", "mesh_order",      "cp_attention",    "transport", "cp",
-    "gather",      "document_mask",   "document_length", "device",    "update_on_device",
-    "eval_split",  "eval_data",       "tokenizer",       "lots",      "deadline_seconds",
-    "shard_group", "reduction",       "reduce",          "held",      "second_copy",
-    "pp",          "pipeline",        "chunks",          "cut",       "tp",
-    "core",        "sweep",           "gradient_dtype",  "activations_ahead"};
+constexpr std::array<std::string_view, 35> later_keys{"restore",
+                                                      "reset_optimizer",
+                                                      "save_every",
+                                                      "keep",
+                                                      "checkpoints",
+                                                      "close_ranks",
+                                                      "mesh_order",
+                                                      "cp_attention",
+                                                      "transport",
+                                                      "cp",
+                                                      "gather",
+                                                      "document_mask",
+                                                      "document_length",
+                                                      "device",
+                                                      "update_on_device",
+                                                      "eval_split",
+                                                      "eval_data",
+                                                      "tokenizer",
+                                                      "lots",
+                                                      "deadline_seconds",
+                                                      "shard_group",
+                                                      "reduction",
+                                                      "reduce",
+                                                      "held",
+                                                      "second_copy",
+                                                      "pp",
+                                                      "pipeline",
+                                                      "chunks",
+                                                      "cut",
+                                                      "tp",
+                                                      "core",
+                                                      "sweep",
+                                                      "gradient_dtype",
+                                                      "activations_ahead",
+                                                      "both_orders"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {

@@ -177,8 +177,8 @@ Result<std::uint64_t> Lifecycle::check_saved() {
 
 /// How many in a row have been skipped up to this step, of the last results.
 void Lifecycle::remember_skipped(std::uint64_t step, const std::vector<StepResult>& results) {
-  for (auto result = results.rbegin(); result != results.rend() && result->step == step && result->skipped != 0;
-       ++result, --step)
+  for (auto result = results.rbegin();
+       result != results.rend() && result->step == step && (result->marks & StepResult::skipped) != 0; ++result, --step)
     skipped_.insert(static_cast<std::int64_t>(step));
 }
 

@@ -19,6 +19,7 @@ std::string to_json_line(const StepRecord& r) {
   j["loss"] = r.loss;
   j["grad_norm"] = r.grad_norm;
   if (r.skipped) j["skipped"] = true;
+  if (r.repaired) j["repaired"] = true;
   if (r.saved_step > 0) j["saved_step"] = r.saved_step;
   j["lr"] = r.lr;
   j["tokens"] = r.tokens;

@@ -7,6 +7,7 @@
 #include "src/device/published_peaks.h"
 #include "src/device/statistics.h"
 #include "src/train/request/profile_doubts.h"
+#include "src/train/request/repair.h"
 #include "src/train/run/metrics_file.h"
 #include "src/train/states/export.h"
 
@@ -89,13 +90,13 @@ Status StepReports::go_on(std::int64_t done, const std::function<std::optional<S
 }
 
 /// What follows from step and duration.
-void StepReports::fill_rates(StepRecord& r) const {
+void StepReports::fill_rates(StepRecord& r, bool ahead) const {
   if (directory_ != nullptr) r.run = run_name(directory_->run()->id);
   const RunConfig& c = config_of(r.step);
   r.lr = learning_rate(c.optimizer, r.step, c.steps);
   r.tokens = static_cast<std::int64_t>(batch_tokens(run_.workload)) * r.step;
-  r.bound_seconds = run_.predicted().bound_seconds;
-  r.predicted_seconds = run_.step_seconds();
+  r.bound_seconds = run_.predicted(ahead).bound_seconds;
+  r.predicted_seconds = r.repaired ? predict_repair(run_).seconds : run_.predicted(ahead).step_seconds;
   r.rss_bytes = resident_set_bytes();
   if (r.step_seconds <= 0) return;
   r.tokens_per_second = batch_tokens(run_.workload) / r.step_seconds;
@@ -116,7 +117,8 @@ StepRecord StepReports::restored(const StepResult& result) const {
   r.loss = result.loss;
   r.grad_norm = result.grad_norm;
   r.step_seconds = result.seconds;
-  r.skipped = result.skipped != 0;
+  r.skipped = (result.marks & StepResult::skipped) != 0;
+  r.repaired = (result.marks & StepResult::repaired) != 0;
   for (const StagePlans& stage : run_.stages) {
     const auto bytes = [&](Tier tier) { return stage.main.arena(tier)->arena_bytes; };
     r.device_peak_bytes = std::max(r.device_peak_bytes, bytes(Tier::device));

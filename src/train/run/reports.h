@@ -35,8 +35,8 @@ class StepReports {
   Status go_on(std::int64_t done, const std::function<std::optional<StepResult>(std::int64_t)>& known);
   std::int64_t written() const { return written_; }  ///< the last step that has a line
 
-  /// What follows from step and duration.
-  void fill_rates(StepRecord& record) const;
+  /// What follows from step and duration. `ahead`: the step was one of StagePlans::ahead.
+  void fill_rates(StepRecord& record, bool ahead = false) const;
   /// The line of a step that an earlier process has run: what its commit tells, and what every step of the plan has.
   StepRecord restored(const StepResult& result) const;
   /// A step's line, once; to the observer too.

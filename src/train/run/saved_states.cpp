@@ -24,7 +24,8 @@ bool read_number(const Json& j, const char* key, double& value) {
 bool read_result(const Json& j, StepResult& result) {
   if (!j.is_object() || !j.contains("step") || !j["step"].is_number_unsigned()) return false;
   result.step = j["step"].get<std::uint64_t>();
-  result.skipped = j.contains("skipped") ? 1 : 0;
+  if (j.contains("skipped")) result.marks |= StepResult::skipped;
+  if (j.contains("repaired")) result.marks |= StepResult::repaired;
   return read_number(j, "loss", result.loss) && read_number(j, "grad_norm", result.grad_norm) &&
          read_number(j, "seconds", result.seconds);
 }
@@ -35,7 +36,8 @@ std::string to_json_text(const SavedRun& saved) {
   Json results = Json::array();
   for (const StepResult& r : saved.results) {
     Json j{{"step", r.step}, {"loss", r.loss}, {"grad_norm", r.grad_norm}, {"seconds", r.seconds}};
-    if (r.skipped != 0) j["skipped"] = true;
+    if ((r.marks & StepResult::skipped) != 0) j["skipped"] = true;
+    if ((r.marks & StepResult::repaired) != 0) j["repaired"] = true;
     results.push_back(std::move(j));
   }
   return Json{{"writer", "sluice"}, {"description", run_to_json(saved.run)}, {"results", results}}.dump();

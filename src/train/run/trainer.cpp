@@ -1,8 +1,10 @@
 #include "src/train/run/trainer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "src/train/data/rank_planes.h"
 #include "src/train/run/save_request.h"
@@ -61,6 +63,7 @@ Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlo
   result.loss = mean_loss(params.step);
   result.grad_norm = std::sqrt(control.grad_norm_sq);
   result.seconds = std::chrono::duration<double>(now - previous_report_).count();
+  if (params.clip_factor != 1) result.marks = StepResult::repaired;
   previous_report_ = now;
   life_.journal()->add(result);
   return success();
@@ -69,6 +72,11 @@ Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlo
 void Trainer::step_not_finite(RankId, const StepParams& params) {
   if (evaluation_.load(std::memory_order_acquire) == nullptr)
     failed_step_.store(static_cast<std::int64_t>(params.step));
+}
+
+void Trainer::step_mispredicted(RankId, const StepParams& params, double clip_factor) {
+  clip_factor_.store(clip_factor);
+  mispredicted_step_.store(static_cast<std::int64_t>(params.step));
 }
 
 StepParams Trainer::step_params(std::int64_t step, double targets) const {
@@ -85,9 +93,11 @@ StepParams Trainer::step_params(std::int64_t step, double targets) const {
   const std::vector<std::int64_t>& poison = run_.config.poison_steps;
   if (std::find(poison.begin(), poison.end(), step) != poison.end())
     p.loss_scale = std::numeric_limits<double>::quiet_NaN();
-  const std::int64_t updated = run_.search.schedule.update_ahead ? step - 1 : step;
-  const bool due = !run_.search.schedule.update_ahead || pending_;
+  const std::int64_t updated = waits_ ? step - 1 : step;
+  const bool due = !waits_ || pending_;
   p.update_step = due ? static_cast<std::uint64_t>(updated) : 0;
+  if (const auto known = clip_factors_.find(step); !waits_ && known != clip_factors_.end())
+    p.clip_factor = known->second;
   p.lr = static_cast<float>(learning_rate(o, updated, run_.config.steps));
   return p;
 }
@@ -99,7 +109,7 @@ Status Trainer::release(std::int64_t step) {
   StepParams params = step_params(step, targets);
   begin_save(params);
   SLUICE_TRY(engine().team().release(params));
-  pending_ = run_.search.schedule.update_ahead;
+  pending_ = waits_;
   released_ = step;
   return success();
 }
@@ -111,9 +121,14 @@ Status Trainer::begin_training(std::int64_t first) {
   if (run_.workload.durable)
     for (RankId r = world_.here().first; r < world_.here().end(); ++r)
       first_parities_.push_back(engine().store(r)->parity());
-  SLUICE_TRY(agree(world_, engine().begin(PlanKind::train)));
+  const bool waited = waits_;
+  waits_ = wants_to_wait();
+  if (waits_ != waited && forecast_.steps() > 0) tell_order();
+  const bool as_planned = waits_ == run_.search.schedule.update_ahead;
+  SLUICE_TRY(agree(world_, engine().begin(as_planned ? &StagePlans::main : &StagePlans::ahead)));
   training_ = true;
-  previous_end_ = previous_report_ = Clock::now();
+  // Of a step that is made again the time is that of both.
+  if (!clip_factors_.contains(first)) previous_end_ = previous_report_ = Clock::now();
   return success();
 }
 
@@ -125,7 +140,8 @@ Status Trainer::end_training() {
 
 Status Trainer::drain() {
   RankTeam& team = engine().team();
-  if (training_) measured_ = {collected_, collected_ == first_, team.timeline()};
+  if (training_ && waits_ == run_.search.schedule.update_ahead)
+    measured_ = {collected_, collected_ == first_, team.timeline()};
   training_ = false;
   SLUICE_TRY(agree(world_, team.end()));
   if (!pending_) return success();
@@ -135,7 +151,7 @@ Status Trainer::drain() {
     SLUICE_TRY(team.release(p));
     return team.end();
   };
-  SLUICE_TRY(agree(world_, engine().begin(PlanKind::flush)));
+  SLUICE_TRY(agree(world_, engine().begin(&StagePlans::flush)));
   SLUICE_TRY(agree(world_, flush()));
   pending_ = false;
   return success();
@@ -147,7 +163,7 @@ Result<std::vector<SetLoss>> Trainer::evaluate() {
     WindowLoss evaluation(set.windows, run_.workload, run_.search.schedule);
     evaluation_.store(&evaluation, std::memory_order_release);
     const Result<EvaluateResult> result =
-        evaluation.run(engine(), PlanKind::evaluate, {stop_, stop_patience_seconds}, {});
+        evaluation.run(engine(), &StagePlans::evaluate, {stop_, stop_patience_seconds}, {});
     evaluation_.store(nullptr, std::memory_order_release);
     if (!result.ok() && result.error().code == ErrorCode::not_finite)
       return fault("evaluation of " + set.name + ": " + result.error().message);
@@ -174,9 +190,11 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
     r.nvme_peak_bytes += team.peak_bytes(Tier::nvme, rank);
   }
   r.moved = team.moved(iteration);
-  reports_.fill_rates(r);
+  r.repaired = clip_factors_.erase(step) > 0;
+  reports_.fill_rates(r, waits_ != run_.search.schedule.update_ahead);
   collected_ = step;
   life_.remember({static_cast<std::uint64_t>(step), r.loss, r.grad_norm, r.step_seconds, 0});
+  forecast_.add(clips(r.grad_norm));
   return r;
 }
 
@@ -258,7 +276,8 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
   // Where the run is to stop, the iteration that would have saved them is not there.
   const bool is_saved = saves_beside(step) && (life_.saving() == step || record.saved_step == step);
   const bool is_left = saves_beside(step) && !is_saved;
-  if (!ends_alone(step) && !is_left) return success();
+  const bool changes_order = training_ && released_ == step && wants_to_wait() != waits_;
+  if (!ends_alone(step) && !is_left && !changes_order) return success();
   SLUICE_TRY(end_training());
   if (c.hash_every > 0 && step % c.hash_every == 0) {
     SLUICE_ASSIGN(const std::uint64_t hash, engine().states().state_hash());
@@ -277,22 +296,24 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
 Result<StepRecord> Trainer::train_step(std::int64_t step, bool stops, TrainResult& result) {
   if (!training_) SLUICE_TRY(begin_training(step));
   const auto collected = [&]() -> Result<StepRecord> {
-    while (released_ < std::min(step + 1, run_.config.steps) && !(released_ >= step && (stops || ends_alone(step))))
+    const bool stays = !stops && !ends_alone(step) && wants_to_wait() == waits_;
+    while (released_ < std::min(step + 1, run_.config.steps) && (stays || released_ < step))
       SLUICE_TRY(release(released_ + 1));
     return collect(step);
   };
   Result<StepRecord> done = collected();
   const Status agreed = agree(world_, done.ok() ? success() : Status(done.error()));
   // Where ranks are apart none knows what the others have released.
-  if (!agreed.ok() && !world_.is_alone() && agreed.error().code != ErrorCode::not_finite && life_.journal() == nullptr)
-    broken_ = true;
+  if (!agreed.ok() && !world_.is_alone() && !is_of_step(agreed.error()) && life_.journal() == nullptr) broken_ = true;
   SLUICE_TRY(agreed);
   StepRecord record = *std::move(done);
   SLUICE_TRY(together_.share(record));
-  if (step > first_ && step != saves_in_) reports_.add_steady(record);
+  const bool as_planned = waits_ == run_.search.schedule.update_ahead && !record.repaired;
+  if (step > first_ && step != saves_in_ && as_planned) reports_.add_steady(record);
   ++result.timed_steps;
   result.seconds += record.step_seconds;
   result.nvme_write_bytes += record.moved.nvme_write;
+  result.repaired += record.repaired ? 1 : 0;
   return record;
 }
 
@@ -301,16 +322,46 @@ Result<StepRecord> Trainer::pass_over(std::int64_t step) {
   StepResult result;
   result.step = static_cast<std::uint64_t>(step);
   result.loss = result.grad_norm = std::numeric_limits<double>::quiet_NaN();
-  result.skipped = 1;
+  result.marks = StepResult::skipped;
   life_.journal()->add(result);
   return reports_.restored(result);
 }
 
+bool Trainer::clips(double grad_norm) const {
+  const float limit = run_.config.optimizer.clip_norm;
+  return limit > 0 && clip_factor(grad_norm, limit) < 1;
+}
+
+/// Whether updates of the next steps are to wait for the norm.
+bool Trainer::wants_to_wait() const { return run_.search.schedule.update_ahead || forecast_.waits(waits_); }
+
+void Trainer::tell_order() {
+  const std::string share = std::to_string(forecast_.clipped()) + " of the last " + std::to_string(forecast_.steps()) +
+                            " steps have clipped: ";
+  observer_.note(share +
+                 (waits_ ? "from step " + std::to_string(first_) + " on updates wait for the norm"
+                         : "from step " + std::to_string(first_) + " on updates are made before the norm is known"));
+}
+
+/// To the states that are committed; their step.
+Result<std::int64_t> Trainer::go_back() {
+  SLUICE_ASSIGN(const std::int64_t committed,
+                together_.smallest(static_cast<std::int64_t>(life_.journal()->committed())));
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r)
+    if (life_.journal()->step_back(r, static_cast<std::uint64_t>(committed)))
+      engine().store(r)->set_parity(static_cast<std::uint8_t>(1 - engine().store(r)->parity()));
+  SLUICE_TRY(engine().states().roll_back());
+  training_ = pending_ = false;
+  done_ = committed;
+  // What was being saved is written anew: by the same updates, or, where those are committed, as it lies.
+  const std::int64_t saving = life_.saving();
+  life_.drop_save();
+  if (saving > 0 && saving == committed) SLUICE_TRY(save(saving));
+  return committed;
+}
+
 /// A step was not finite: go back to what is committed, and remember to leave it out.
 Status Trainer::skip_failed(const Error& reason) {
-  const Status echo = engine().team().end();
-  (void)echo;
-  if (life_.journal() == nullptr) return reason;
   SLUICE_ASSIGN(const std::int64_t failed, together_.largest(failed_step_.load()));
   std::int64_t first = failed;
   while (skip_.contains(first - 1)) --first;
@@ -322,16 +373,31 @@ Status Trainer::skip_failed(const Error& reason) {
                  " were not finite one after another, and nothing of them is kept: the run stands at step " +
                  std::to_string(committed));
   observer_.note(reason.message + ": nothing of this step is kept, the run goes on with the next one");
-  for (RankId r = world_.here().first; r < world_.here().end(); ++r)
-    if (life_.journal()->step_back(r, static_cast<std::uint64_t>(committed)))
-      engine().store(r)->set_parity(static_cast<std::uint8_t>(1 - engine().store(r)->parity()));
-  SLUICE_TRY(engine().states().roll_back());
-  training_ = pending_ = false;
-  done_ = committed;
-  // What was being saved is written anew: by the same updates, or, where those are committed, as it lies.
-  const std::int64_t saving = life_.saving();
-  life_.drop_save();
-  return saving > 0 && saving == committed ? save(saving) : success();
+  const auto back = go_back();
+  return back.ok() ? success() : Status(back.error());
+}
+
+/// A step has clipped where none was expected to: go back to what is committed, and make it again with its true factor.
+/// What it computes until then is the same to the bit, its norm too.
+Status Trainer::repair() {
+  SLUICE_ASSIGN(const std::int64_t step, together_.largest(mispredicted_step_.load()));
+  // Of positive doubles the larger one has the larger bits. Who was stopped ahead of the norm has none.
+  const double own = mispredicted_step_.load() == step ? clip_factor_.load() : 0;
+  SLUICE_ASSIGN(const std::int64_t bits, together_.largest(std::bit_cast<std::int64_t>(own)));
+  clip_factors_[step] = std::bit_cast<double>(bits);
+  if (!std::exchange(told_of_repairs_, true))
+    observer_.note("step " + std::to_string(step) +
+                   " clips: it is made again with what its norm says, and so is every other that does");
+  const auto back = go_back();
+  return back.ok() ? success() : Status(back.error());
+}
+
+/// Back to a state from which the run can go on, where one is kept.
+Status Trainer::recover(const Error& reason) {
+  const Status echo = engine().team().end();
+  (void)echo;
+  if (life_.journal() == nullptr) return reason;
+  return reason.code == ErrorCode::mispredicted ? repair() : skip_failed(reason);
 }
 
 Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "src/train/data/batches.h"
 #include "src/train/data/eval_sets.h"
 #include "src/train/inference/window_loss.h"
+#include "src/train/run/clip_forecast.h"
 #include "src/train/run/kept_timeline.h"
 #include "src/train/run/lifecycle.h"
 #include "src/train/run/observer.h"
@@ -39,6 +41,7 @@ struct TrainResult {
   std::int64_t timed_steps = 0;             ///< of this process
   double seconds = 0;                       ///< of those, without evaluations
   std::uint64_t nvme_write_bytes = 0;       ///< of those
+  std::int64_t repaired = 0;                ///< of those, that were made twice
   std::uint64_t saves = 0;                  ///< checkpoints that --save-every has written meanwhile
   std::optional<std::uint64_t> state_hash;  ///< of complete runs with a directory
 };
@@ -72,6 +75,7 @@ class Trainer final : public StepSource {
   Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
                   std::span<const double> losses) override;
   void step_not_finite(RankId rank, const StepParams& params) override;
+  void step_mispredicted(RankId rank, const StepParams& params, double clip_factor) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -109,7 +113,17 @@ class Trainer final : public StepSource {
   Status interlude(std::int64_t step, StepRecord& record);
   Result<StepRecord> train_step(std::int64_t step, bool stops, TrainResult& result);
   Result<StepRecord> pass_over(std::int64_t step);
+  /// Of what a step computes: with committed states a run goes on.
+  static bool is_of_step(const Error& e) {
+    return e.code == ErrorCode::not_finite || e.code == ErrorCode::mispredicted;
+  }
+  bool clips(double grad_norm) const;
+  bool wants_to_wait() const;
+  void tell_order();
+  Result<std::int64_t> go_back();
   Status skip_failed(const Error& reason);
+  Status repair();
+  Status recover(const Error& reason);
   Status steps(const std::atomic<bool>& stop, TrainResult& result);
 
   const Prepared& run_;
@@ -141,9 +155,15 @@ class Trainer final : public StepSource {
   std::int64_t released_ = 0;
   std::int64_t collected_ = 0;
   bool training_ = false;  ///< the training plan is bound
+  bool waits_ = false;     ///< its updates wait for the norm, ahead of the next forward pass
   bool pending_ = false;   ///< the last step's update has not been applied
   bool broken_ = false;    ///< steps could not be ended: the states are of none
   std::atomic<std::int64_t> failed_step_{0};
+  std::atomic<std::int64_t> mispredicted_step_{0};
+  std::atomic<double> clip_factor_{1};           ///< of that
+  std::map<std::int64_t, double> clip_factors_;  ///< of steps that are made again
+  ClipForecast forecast_;
+  bool told_of_repairs_ = false;
   std::set<std::int64_t> skip_;               ///< steps that were not finite
   std::optional<std::vector<SetLoss>> eval_;  ///< after the last step
   std::int64_t saves_in_ = 0;                 ///< the last step that was released to write a checkpoint; 0: none

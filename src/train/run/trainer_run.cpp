@@ -5,6 +5,7 @@
 #include "offload/plan/timeline.h"
 #include "src/comm/in_process.h"
 #include "src/device/quiet.h"
+#include "src/train/request/repair.h"
 #include "src/train/run/alike.h"
 #include "src/train/run/impatience.h"
 #include "src/train/run/new_files.h"
@@ -15,6 +16,10 @@ namespace sluice {
 namespace {
 
 Error with(const Error& error, const std::string& what) { return {error.code, error.message + "; " + what}; }
+
+ClipForecast::Costs costs_of_orders(const Prepared& run) {
+  return {run.step_seconds(), predict_repair(run).seconds, run.predicted(true).step_seconds};
+}
 
 }  // namespace
 
@@ -28,7 +33,9 @@ Trainer::Trainer(const Prepared& run, TrainObserver& observer, RunDirectory* dir
       world_(world == nullptr ? *own_world_ : *world),
       together_(world_, directory),
       reports_(run, observer, world_, directory, together_),
-      life_(run, observer, directory, stop, world_, together_, reports_) {}
+      life_(run, observer, directory, stop, world_, together_, reports_),
+      waits_(run.search.schedule.update_ahead),
+      forecast_(costs_of_orders(run), run.changes_order()) {}
 
 Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObserver& observer, RunDirectory* directory,
                                                  const std::atomic<bool>* stop, World* world) {
@@ -48,6 +55,9 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   t->done_ = t->life_.done();
   t->skip_ = t->life_.skipped();
   t->first_ = t->done_ + 1;
+  for (std::int64_t step = t->done_ - static_cast<std::int64_t>(ClipForecast::steps_max) + 1; step <= t->done_; ++step)
+    if (const auto result = t->life_.find_result(step); result && (result->marks & StepResult::skipped) == 0)
+      t->forecast_.add(t->clips(result->grad_norm));
   SLUICE_TRY(t->reports_.go_on(t->done_, [life = &t->life_](std::int64_t step) { return life->find_result(step); }));
   return t;
 }
@@ -128,8 +138,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   // Who was killed while a step wrote these states has no checkpoint of them.
   if (ran.ok() && life_.journal() && saves_beside(done_)) ran = save(done_);
   if (ran.ok()) ran = steps(stop, result);
-  while (!ran.ok() && ran.error().code == ErrorCode::not_finite) {
-    SLUICE_TRY(skip_failed(ran.error()));
+  while (!ran.ok() && is_of_step(ran.error())) {
+    SLUICE_TRY(recover(ran.error()));
     // The step before may have been committed while this one failed beside it.
     ran = complete_metrics(result);
     if (ran.ok()) ran = steps(stop, result);

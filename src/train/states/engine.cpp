@@ -201,21 +201,28 @@ Result<RopeView> Engine::put_rope(RankId rank) {
 
 /// The plans of the ranks of here, which differ in where a rank's own parts lie.
 void Engine::build_ranks() {
-  const Schedule& schedule = run_.search.schedule;
-  for (const auto kind : {&StagePlans::main, &StagePlans::flush, &StagePlans::evaluate})
+  const Schedule &schedule = run_.search.schedule, ahead = schedule.ahead();
+  for (std::size_t k = 0; k < plans_of_stage.size(); ++k) {
+    const auto kind = plans_of_stage[k];
+    const bool goes_ahead = kind == &StagePlans::ahead || kind == &StagePlans::flush;
     for (RankId r = here_.first; r < here_.end(); ++r) {
       const StepPlan& plan = run_.stage_of_rank(r).*kind;
       if (plan.ops.empty()) continue;
       const bool is_own = plan.topology.rank() == r;
       if (!is_own) {
-        other_plans_.push_back(std::make_unique<StepPlan>(build_alike(plan, run_.workload, schedule, r)));
+        other_plans_.push_back(
+            std::make_unique<StepPlan>(build_alike(plan, run_.workload, goes_ahead ? ahead : schedule, r)));
         SLUICE_CHECK(plan_signature(*other_plans_.back()) == plan_signature(plan), "rank %u does not run alike", r);
       }
-      plans_[static_cast<std::size_t>(plan.kind)].push_back(is_own ? &plan : other_plans_.back().get());
+      plans_[k].push_back(is_own ? &plan : other_plans_.back().get());
     }
+  }
 }
 
-Status Engine::begin(PlanKind kind) { return team_->begin(plans_[static_cast<std::size_t>(kind)]); }
+Status Engine::begin(StepPlan StagePlans::*plan) {
+  const auto at = std::ranges::find(plans_of_stage, plan) - plans_of_stage.begin();
+  return team_->begin(plans_[static_cast<std::size_t>(at)]);
+}
 
 Status Engine::build_executors(StepSource& source, const Options& engine_options) {
   const Workload& w = run_.workload;

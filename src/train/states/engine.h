@@ -43,8 +43,8 @@ class Engine {
   /// Whether the kept swap files of these ranks can be opened: bad_request when one is missing, cut off or in use.
   static Status check_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks);
 
-  /// Bind the plans of this kind to the executors of the ranks.
-  Status begin(PlanKind kind);
+  /// Bind these plans to the executors of the ranks.
+  Status begin(StepPlan StagePlans::*plan);
   RankTeam& team() { return *team_; }
   States& states() { return *states_; }
   RankRange here() const { return here_; }
@@ -95,7 +95,7 @@ class Engine {
   const Rank& at(RankId rank) const { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
   std::vector<Rank> ranks_;                             ///< of here
   std::vector<std::unique_ptr<StepPlan>> other_plans_;  ///< of ranks but the first, whose are run_'s
-  std::array<std::vector<const StepPlan*>, plan_kind_names.size()> plans_;  ///< [kind][rank of here]
+  std::array<std::vector<const StepPlan*>, plans_of_stage.size()> plans_;  ///< [kind][rank of here]
   std::unique_ptr<States> states_;
   std::unique_ptr<RankTeam> team_;
   std::string storage_;

@@ -1,0 +1,195 @@
+// Updates that are made before the norm is known: the bits of those that wait for it, whatever clips, however often,
+// and wherever the states lie.
+#include <algorithm>
+
+#include "tests/equivalence/cut_runs.h"
+
+namespace sluice::test {
+namespace {
+
+class Speculation : public CutRuns {
+ protected:
+  struct Made {
+    Finished run;
+    Attempt attempt;
+    std::vector<std::int64_t> repaired;  ///< steps that were made twice
+  };
+  Made made(const RunConfig& c, const Schedule& s) {
+    Made m;
+    const std::string path = fresh_directory();
+    m.attempt = attempt(c, path, s);
+    m.run = finished(path, m.attempt);
+    std::ifstream in(path + ".jsonl");
+    for (std::string line; std::getline(in, line);)
+      if (const json j = json::parse(line); j.contains("repaired")) m.repaired.push_back(j["step"].get<std::int64_t>());
+    EXPECT_EQ(m.attempt.result.repaired, std::ssize(m.repaired));
+    return m;
+  }
+
+  using CutRuns::schedule;
+  using Resume::schedule;
+  static constexpr float never = 100, always = 1e-3f;
+  std::vector<std::int64_t> clipped(const Finished& f, float limit) const {
+    std::vector<std::int64_t> steps;
+    for (const json& line : f.lines)
+      if (!line["grad_norm"].is_null() && line["grad_norm"].get<double>() > limit)
+        steps.push_back(line["step"].get<std::int64_t>());
+    return steps;
+  }
+  /// A norm that some steps exceed and others do not, whose runs are those that they would be without the others.
+  float between(const RunConfig& c, const Schedule& s) {
+    RunConfig free = c;
+    free.optimizer.clip_norm = never;
+    std::vector<float> norms;
+    for (const json& line : made(free, s).run.lines)
+      if (!line["grad_norm"].is_null()) norms.push_back(line["grad_norm"].get<float>());
+    std::ranges::sort(norms);
+    return norms[norms.size() / 2];
+  }
+};
+
+TEST_F(Speculation, ChangesNoBit) {
+  for (const Place home : {Place::nvme, Place::host})
+    for (const int ranks : {1, 2}) {
+      const bool on_device = (home == Place::nvme) == (ranks == 2);
+      RunConfig c = config(true);
+      c.ranks = ranks;
+      if (on_device) c.gradient_dtype = Dtype::bf16;
+      Schedule waiting = schedule(true, home);
+      waiting.units[1].resident = true;
+      waiting.units[1].update_on_device = waiting.units[2].update_on_device = on_device;
+      Schedule s = waiting;
+      s.update_ahead = false;
+      const float some = between(c, waiting);
+      for (const float limit : {never, some, always})
+        for (const bool poisoned : {false, true}) {
+          SCOPED_TRACE(std::string(place_names[static_cast<std::size_t>(home)]) + " " + std::to_string(ranks) +
+                       (on_device ? " updated on the device" : "") + " clip " + std::to_string(limit) +
+                       (poisoned ? " poisoned" : ""));
+          c.optimizer.clip_norm = limit;
+          c.poison_steps = poisoned ? std::vector<std::int64_t>{2, 5} : std::vector<std::int64_t>{};
+          c.hash_every = 1;
+          const Made expected = made(c, waiting);
+          const std::vector<std::int64_t> clips = clipped(expected.run, limit);
+          EXPECT_EQ(clips.empty(), limit == never);
+          if (limit == always) {
+            EXPECT_EQ(clips.size(), poisoned ? 4u : 6u);
+          }
+          if (limit == some && !poisoned) {
+            EXPECT_LT(clips.size(), 6u);
+          }
+          s.both_orders = false;
+          const Made alone = made(c, s);
+          expect_same(alone.run, expected.run);
+          EXPECT_EQ(alone.repaired, clips);
+          // Steps overlap where nothing stops them.
+          c.hash_every = 0;
+          c.delay_seed = 3;
+          for (const bool both : {false, true}) {
+            s.both_orders = both;
+            const Made overlapped = made(c, s);
+            EXPECT_EQ(overlapped.run.state_hash, expected.run.state_hash);
+            EXPECT_EQ(overlapped.run.eval_loss, expected.run.eval_loss);
+            if (!both) {
+              EXPECT_EQ(overlapped.repaired, clips);
+            }
+            EXPECT_LE(overlapped.repaired.size(), clips.size());
+          }
+          c.delay_seed = 0;
+        }
+    }
+}
+
+TEST_F(Speculation, ChangesNoBitAmongStagesAndPartsOfARun) {
+  RunConfig c = config(true);
+  c.model = bench_.model(2, true);
+  c.batch = 8;
+  c.lots = 2;
+  const Made expected = made(c, CutRuns::schedule(c, {}, 8, {}, true));
+  const std::vector<std::int64_t> clips = clipped(expected.run, c.optimizer.clip_norm);
+  ASSERT_FALSE(clips.empty());
+  for (const auto& [stages, data] : {std::pair(2, 1), std::pair(2, 2), std::pair(3, 1)})
+    for (const bool both : {false, true}) {
+      SCOPED_TRACE(std::to_string(stages) + " stages, " + std::to_string(data) + " ranks each" +
+                   (both ? ", both" : ""));
+      RunConfig cut = c;
+      cut.stages = stages;
+      cut.ranks = stages * data;
+      Schedule s =
+          CutRuns::schedule(cut, stages == 2 ? std::vector<UnitId>{3} : std::vector<UnitId>{2, 5}, 1, {}, false);
+      s.both_orders = both;
+      expect_same(made(cut, s).run, expected.run);
+    }
+}
+
+/// The first step waits for its norm, and it clips: so do the next ones.
+TEST_F(Speculation, IsGivenUpWhereStepsClipOften) {
+  RunConfig c = config(true);
+  c.steps = 12;
+  c.hash_every = 0;
+  c.optimizer.clip_norm = always;
+  Schedule s = schedule(false, Place::nvme);
+  const Made alone = made(c, s);
+  EXPECT_EQ(alone.repaired.size(), 12u);
+  s.both_orders = true;
+  const Made both = made(c, s);
+  EXPECT_EQ(both.run.state_hash, alone.run.state_hash);
+  EXPECT_TRUE(both.repaired.empty());
+  // Another process knows what the last steps were.
+  c.steps = 6;
+  const std::string path = fresh_directory(), whole = fresh_directory();
+  const Finished expected = finished(whole, attempt(c, whole, s));
+  ASSERT_FALSE(attempt(c, path, s, 3).error);
+  const Attempt second = attempt(c, path, s);
+  EXPECT_EQ(second.result.repaired, 0);
+  expect_same(finished(path, second), expected);
+}
+
+/// Of a run that clips rarely all steps but the first are speculative, and the second, which overlaps it.
+TEST_F(Speculation, BeginsWhereAStepHasNotClipped) {
+  RunConfig c = config(true);
+  c.hash_every = 0;
+  const Schedule waiting = schedule(true, Place::host);
+  c.optimizer.clip_norm = never;
+  Schedule s = schedule(false, Place::host);
+  s.both_orders = true;
+  const Made rarely = made(c, s);
+  EXPECT_TRUE(rarely.repaired.empty());
+  EXPECT_NE(rarely.attempt.notes.find("0 of the last 2 steps have clipped: from step 3 on updates are made before"),
+            std::string::npos)
+      << rarely.attempt.notes;
+  EXPECT_EQ(rarely.run.state_hash, made(c, waiting).run.state_hash);
+}
+
+TEST(ClipForecast, WaitsWhereThatIsQuicker) {
+  ClipForecast forecast({.speculative = 1.0, .repaired = 2.0, .ahead = 1.25}, true);
+  EXPECT_TRUE(forecast.waits(false)) << "nothing is known";
+  forecast.add(true);
+  EXPECT_TRUE(forecast.waits(false));
+  int until = 0;
+  for (; forecast.waits(true) && until < 100; ++until) forecast.add(false);
+  EXPECT_EQ(until, 4) << "1 of 5 steps: 1.2 seconds and a hundredth are less than 1.25";
+  EXPECT_FALSE(forecast.waits(false));
+  for (std::size_t i = 0; i < 2 * ClipForecast::steps_max; ++i) forecast.add(false);
+  EXPECT_EQ(forecast.clipped(), 0u);
+  EXPECT_EQ(forecast.steps(), ClipForecast::steps_max);
+  for (int i = 0; i < 8; ++i) forecast.add(true);
+  EXPECT_FALSE(forecast.waits(false)) << "8 of 32: not a hundredth quicker";
+  forecast.add(true);
+  EXPECT_TRUE(forecast.waits(false));
+  EXPECT_TRUE(forecast.waits(true));
+  EXPECT_FALSE(ClipForecast({1.0, 2.0, 0.5}, false).waits(false)) << "there is no plan for it";
+}
+
+/// Nobody would find out otherwise that nothing was clipped.
+TEST_F(Speculation, IsAFaultWhereNothingIsCommitted) {
+  RunConfig c = config(false);
+  c.optimizer.clip_norm = always;
+  const Attempt a = attempt(c, fresh_directory(), schedule(false, Place::nvme));
+  ASSERT_TRUE(a.error);
+  EXPECT_EQ(a.error->code, ErrorCode::mispredicted);
+  EXPECT_NE(a.error->message.find("step 1"), std::string::npos) << a.error->message;
+}
+
+}  // namespace
+}  // namespace sluice::test
