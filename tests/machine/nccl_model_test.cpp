@@ -201,6 +201,29 @@ TEST_F(NcclModel, AFailedDeviceLeavesTheOthersWaiting) {
   cudaEventDestroy(reached);
 }
 
+/// Nobody reads the memory of one that has ended, which is another's by then.
+TEST_F(NcclModel, WhoComesBehindOneThatWasCalledOffWaits) {
+  Ends ends = ends_on({0, 1});
+  join(ends);
+  std::vector<std::byte*> full;
+  for (const auto& end : ends) full.push_back(end->put(std::vector<std::byte>(200)));
+  ASSERT_TRUE(gather(*ends[0], full[0], 100).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ends[0]->comm->abort();
+  ends[0]->use();
+  EXPECT_EQ(cudaStreamSynchronize(ends[0]->stream), cudaSuccess);
+  ASSERT_TRUE(gather(*ends[1], full[1], 100).ok());
+  ends[1]->use();
+  cudaEvent_t reached = nullptr;
+  cudaEventCreate(&reached);
+  cudaEventRecord(reached, ends[1]->stream);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(cudaEventQuery(reached), cudaErrorNotReady);
+  ends[1]->comm->abort();
+  EXPECT_EQ(cudaEventSynchronize(reached), cudaSuccess);
+  cudaEventDestroy(reached);
+}
+
 TEST_F(NcclModel, RefusesGroupsThatAreLeftOpen) {
   Ends ends = ends_on({0, 1});
   join(ends);

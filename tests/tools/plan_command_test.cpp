@@ -91,6 +91,30 @@ TEST_F(PlanCommand, GradientsInBf16WaitInHalfTheBytes) {
   EXPECT_NE(text.out.find("bf16 gradients until the update"), std::string::npos) << text.out;
 }
 
+TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
+  const auto planned = [&](const std::string& options) {
+    const Finished f = sluice(tiny() + drive() + "--json " + options);
+    EXPECT_EQ(f.status, 0) << f.err;
+    return f.status == 0 ? json::parse(f.out) : json();
+  };
+  const json p = planned("--update speculative --states host");
+  EXPECT_EQ(p["schedule"]["update"], "speculative");
+  const json& predicted = p["predicted"];
+  EXPECT_GE(predicted["repaired_step"]["step_seconds"], 2 * predicted["step_seconds"].get<double>());
+  EXPECT_EQ(predicted["repaired_step"]["loaded_bytes"], p["state_bytes_per_parameter"].get<double>() * p["parameters"].get<double>())
+      << "all states are in host memory, and are loaded again";
+  EXPECT_GT(predicted["ahead_step_seconds"], 0);
+  // Without room for gradients that wait there is one order alone.
+  const std::string on_drive = "--update speculative --states nvme ";
+  const json tight = planned(on_drive + "--nvme-space " + planned(on_drive)["least"]["nvme"].dump());
+  EXPECT_EQ(tight["schedule"]["update"], "speculative");
+  EXPECT_FALSE(tight["predicted"].contains("ahead_step_seconds"));
+  const std::string text = sluice(tiny() + drive() + "--update speculative").out;
+  EXPECT_NE(text.find("speculative updates: a step that clips is made again"), std::string::npos) << text;
+  // Nothing clips, and nothing is committed.
+  EXPECT_EQ(planned("--update speculative --clip 0 --durable off")["schedule"]["update"], "backward");
+}
+
 /// The border is the smallest budgets': what is found fits, and the next length does not.
 TEST_F(PlanCommand, FindsTheLongestSequences) {
   write("long.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,

@@ -76,6 +76,7 @@ constexpr Bad bad_of_training[] = {
     {"--batch 5 --micro-batch 2", "--batch 5 is not a multiple"},
     {"--steps 0", "--steps 0"},
     {"--update backward", "cannot clip"},
+    {"--update speculative", "are not durable"},
     {"--durable on", "needs a drive"},
     {"--trace nowhere/t.json", "nowhere"},
 };

@@ -301,5 +301,14 @@ TEST_F(ResumeChanges, AnUpdateInTheBackwardPassCanNotBeginToClip) {
   EXPECT_EQ(sluice(go_on()).status, 0);
 }
 
+/// With two slots it can: what clips is made again.
+TEST_F(ResumeChanges, SpeculativeUpdatesCanBeginToClip) {
+  const std::string command = options() + drive() + run("run") + "--clip 0 --update speculative --steps 40 ";
+  ASSERT_EQ(signalled(command, "run", "TERM").status, 1);
+  const Finished f = sluice(go_on() + "--clip 0.001 --json");
+  EXPECT_EQ(f.status, 0) << f.err;
+  EXPECT_NE(f.out.find("\"repaired\":true"), std::string::npos) << f.out;
+}
+
 }  // namespace
 }  // namespace sluice

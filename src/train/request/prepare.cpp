@@ -18,14 +18,15 @@
 #include "src/device/profile_measure.h"
 #include "src/device/profile_rates.h"
 #include "src/schedule/build.h"
-#include "src/schedule/quick.h"
 #include "src/schedule/stages.h"
 #include "src/train/request/arrangement.h"
 #include "src/train/request/assumed_drive.h"
+#include "src/train/request/choose_schedule.h"
 #include "src/train/request/drive_space.h"
 #include "src/train/request/machine_limits.h"
 #include "src/train/request/profile_doubts.h"
 #include "src/train/request/saving.h"
+
 namespace sluice {
 namespace {
 
@@ -428,80 +429,6 @@ Status build_plans(Prepared& run) {
 
 }  // namespace
 
-namespace {
-
-/// Of a large workload, whose members of FrugalFamily take minutes to pack: what the most frugal of them has alive,
-/// with as many micro-batches as are on their way at once.
-TierBytes about_least(Workload w, const ScheduleWish& wish, bool has_drive) {
-  Schedule s = frugal_schedule(w, wish.pipeline);
-  s.group = open_groups(w, wish).front();
-  s.update_ahead = open_updates(w, wish).front();
-  s.tile_numel = tile_for(w, 1u << 18, 64);
-  if (!has_drive)
-    for (UnitChoice& c : s.units)
-      c.parameter_home = c.state_home = c.gradient = c.accumulator = c.boundary = Place::host;
-  s = fixed(std::move(s), wish);
-  w.micro_batches = Sample(w, wish.pipeline).lengths(s).few;
-  return usual_needs(w, s, Plans::main);
-}
-
-}  // namespace
-
-SmallestBudgets smallest_budgets(const Prepared& run) {
-  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
-  const auto of_all = [&](TierBytes b) { return TierBytes{b.device, b.host * ranks, b.nvme * ranks}; };
-  if (run.is_given) {
-    const TierBytes needs = of_all(run.search.needs);
-    return {{needs.device, needs.host, needs.nvme}, needs};
-  }
-  Workload w = run.workload;
-  w.durable = !w.inference && (run.config.durable == Durable::on || speculates(run.config));
-  const bool has_drive = !run.config.nvme.empty();
-  SmallestBudgets smallest;
-  if ((w.stages() > 1 || has_other_devices(run.config)) && !Sample(w, run.wish.pipeline).is_whole()) {
-    const TierBytes least = about_least(w, run.wish, has_drive);
-    return {{std::nullopt, std::nullopt, std::nullopt}, of_all(least), true};
-  }
-  TierBytes budgets = budgets_of(w);
-  if (!has_drive) budgets.nvme = 0;
-  parallel_invoke([&] { smallest.least = FrugalFamily(w, run.wish).least(budgets); },
-                  [&] {
-                    const std::uint64_t limit = has_drive ? FrugalFamily::unlimited : 0;
-                    smallest.corner = of_all(FrugalFamily(w, run.wish).corner(limit));
-                  });
-  for (std::optional<std::uint64_t>* shared : {&smallest.least.host, &smallest.least.nvme})
-    if (*shared) **shared *= ranks;
-  return smallest;
-}
-
-Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest) {
-  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run.config));
-  const bool has_drive = !run.config.nvme.empty();
-  const auto option = [](const char* name, std::uint64_t bytes) {
-    return std::string(name) + " " + std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
-  };
-  const TierBytes& s = smallest.corner;
-  std::string text = run.config.model + " does not fit: the smallest budgets are " +
-                     (smallest.is_estimated ? "about " : "") + option("--device-memory", s.device) + ", " +
-                     option("--host-memory", s.host);
-  if (has_drive)
-    text += ", " + option("--nvme-space", s.nvme);
-  else
-    text += " without a drive, less with --nvme DIR";
-  const auto given = [&](Tier t) { return run.workload.budget_bytes[static_cast<std::size_t>(t)]; };
-  text += "; given are " + format_bytes(given(Tier::device)) + ", " + format_bytes(given(Tier::host) * ranks);
-  if (has_drive) text += ", " + format_bytes(given(Tier::nvme) * ranks);
-  std::string alone;
-  const auto add = [&](const char* name, const std::optional<std::uint64_t>& bytes) {
-    if (bytes) alone += (alone.empty() ? "" : ", or ") + option(name, *bytes);
-  };
-  add("--device-memory", smallest.least.device);
-  add("--host-memory", smallest.least.host);
-  if (has_drive) add("--nvme-space", smallest.least.nvme);
-  if (!run.is_given && !alone.empty()) text += ", where one of these alone would do: " + alone;
-  return bad_request(text);
-}
-
 LinkBytes plan_link_bytes(const StepPlan& plan) {
   LinkBytes b;
   for (const Op& op : plan.ops) {
@@ -570,100 +497,6 @@ Arena Prepared::arena_of_machine(Tier tier) const {
 
 namespace {
 
-/// Says what a search has found so far: soon, and then every few seconds.
-SearchWatch told(const Tell& progress) {
-  constexpr double first_seconds = 0.5, every_seconds = 5;
-  if (!progress) return {};
-  return [progress, next = now_seconds() + first_seconds](int tried, double best_seconds) mutable {
-    if (best_seconds == 0 || now_seconds() < next) return;
-    next = now_seconds() + every_seconds;
-    progress("searching a schedule: " + std::to_string(tried) + " tried, the best takes about " +
-             format_seconds(best_seconds) + " a step");
-  };
-}
-
-/// With room for steps of both orders.
-ScheduleWish speculative(ScheduleWish wish) {
-  wish.update = UpdateOrder::speculative;
-  wish.both_orders = true;
-  return wish;
-}
-
-/// Where nobody has asked for an order, and updates in the backward pass might make steps quicker.
-bool may_speculate(const Prepared& run) {
-  constexpr double near_bound = 1.03;
-  const SearchResult& found = run.search;
-  const auto waits_on_drive = [](const UnitChoice& u) { return u.gradient == Place::nvme; };
-  return !run.workload.inference && run.config.optimizer.clip_norm > 0 && !run.config.wish.update &&
-         (found.predicted_seconds > near_bound * found.bound_seconds ||
-          std::ranges::any_of(found.schedule.units, waits_on_drive));
-}
-
-/// A schedule for speculative steps, if it is notably quicker, and as good as slower in no step that waits for its
-/// norm.
-bool is_better(const Prepared& run, const SearchResult& found) {
-  constexpr double notably = 0.97, as_good_as = 1.02;
-  const double now = run.search.predicted_seconds;
-  if (found.predicted_seconds > notably * now) return false;
-  const Estimator estimator(run.workload, run.profile, run.wish.pipeline);
-  return estimator.exact(found.schedule.ahead()).step_seconds <= as_good_as * now;
-}
-
-/// Durable where it can be: with a run directory, a drive, and room on it for both slots.
-void search(Prepared& run, const ScheduleWish& wish, const Tell& progress, Effort effort) {
-  const RunConfig& c = run.config;
-  Workload& w = run.workload;
-  const bool wanted = !w.inference && c.durable != Durable::off;
-  const auto find_with = [&](const ScheduleWish& own) {
-    return effort == Effort::quick ? search_quickly(w, own, run.profile, told(progress))
-                                   : search_schedule(w, own, run.profile, told(progress));
-  };
-  const auto find = [&] {
-    if (w.inference || !speculates(c)) return find_with(wish);
-    // Room for gradients that wait is for steps that clip often; where there is none these are all made twice.
-    SearchResult found = find_with(speculative(wish));
-    return found.fits ? found : find_with(wish);
-  };
-  run.search = find();
-  run.durability = !wanted          ? "off, as asked"
-                   : c.run.empty()  ? "off: nothing of a run is kept with --run none"
-                   : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
-                                    : "on";
-  if (run.search.fits && w.durable && may_speculate(run)) {
-    const ScheduleWish both = speculative(wish);
-    const SearchResult found = find_with(both);
-    if (found.fits && is_better(run, found)) {
-      run.search = found;
-      run.wish = both;
-    }
-  }
-  if (run.search.fits || !w.durable || c.durable == Durable::on || speculates(c)) return;
-  const TierBytes needed = FrugalFamily(w, wish).corner();
-  w.durable = false;
-  run.search = find();
-  run.durability = "off: two slots of every state would need " +
-                   format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +
-                   " on the drive; give that as --nvme-space";
-}
-
-}  // namespace
-
-namespace {
-
-/// The configuration's, with what follows from the optimizer and from what ranks share.
-ScheduleWish wish_of(const Prepared& run) {
-  const RunConfig& c = run.config;
-  ScheduleWish wish = c.wish;
-  if (c.second_copy > 0) wish.second_copy = true;
-  // What stays would be what is exact, and what is computed with is not.
-  if (c.gathers == RankGathers::int8) wish.resident = false;
-  wish.pipeline = c.pipeline;
-  if (wish.group) wish.group = std::min(*wish.group, run.workload.micro_batches_of_sum());
-  // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
-  if (!run.workload.inference && c.optimizer.clip_norm > 0 && !speculates(c)) wish.update = UpdateOrder::ahead;
-  return wish;
-}
-
 /// As far as what the search takes.
 Result<std::unique_ptr<Prepared>> prepare_to_search(const RunConfig& config, Purpose purpose, const Tell& progress,
                                                     bool measures) {
@@ -701,11 +534,11 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
   if (progress) progress("searching a schedule");
   const Effort aim = has_other_devices(config) ? Effort::quick : effort;
   const bool durable = run->workload.durable;
-  search(*run, run->wish, progress, aim);
+  choose_schedule(*run, progress, aim);
   if (!run->search.fits && may_stage(*run)) {
     run->workload.collects_on_device = false;
     run->workload.durable = durable;
-    search(*run, run->wish, progress, aim);
+    choose_schedule(*run, progress, aim);
   }
   if (run->search.fits) SLUICE_TRY(build_plans(*run));
   return run;

@@ -211,6 +211,9 @@ void run(const std::shared_ptr<ncclComm>& comm, const Launch& launch) {
       if (++c.meeting->done == c.meeting->expected) c.meeting->is_over = true;
     all([](const Meeting& m) { return m.done == m.expected; });
   }
+  // Its memory may be gone soon. Who has not read it yet meets nobody, and waits until it is called off itself.
+  if (comm->aborted)
+    for (const Call& c : launch.calls) --c.meeting->arrived;
   --comm->running;
   changed().notify_all();
 }

@@ -1,0 +1,105 @@
+#include "src/train/request/choose_schedule.h"
+
+#include <algorithm>
+
+#include "sluice/size.h"
+#include "src/device/profile.h"
+#include "src/schedule/quick.h"
+#include "src/schedule/smallest.h"
+#include "src/train/request/arrangement.h"
+
+namespace sluice {
+namespace {
+
+/// Says what a search has found so far: soon, and then every few seconds.
+SearchWatch told(const Tell& progress) {
+  constexpr double first_seconds = 0.5, every_seconds = 5;
+  if (!progress) return {};
+  return [progress, next = now_seconds() + first_seconds](int tried, double best_seconds) mutable {
+    if (best_seconds == 0 || now_seconds() < next) return;
+    next = now_seconds() + every_seconds;
+    progress("searching a schedule: " + std::to_string(tried) + " tried, the best takes about " +
+             format_seconds(best_seconds) + " a step");
+  };
+}
+
+/// With room for steps of both orders.
+ScheduleWish speculative(ScheduleWish wish) {
+  wish.update = UpdateOrder::speculative;
+  wish.both_orders = true;
+  return wish;
+}
+
+/// Where nobody has asked for an order, and updates in the backward pass might make steps quicker.
+bool may_speculate(const Prepared& run) {
+  constexpr double near_bound = 1.03;
+  const SearchResult& found = run.search;
+  const auto waits_on_drive = [](const UnitChoice& u) { return u.gradient == Place::nvme; };
+  return !run.workload.inference && run.config.optimizer.clip_norm > 0 && !run.config.wish.update &&
+         (found.predicted_seconds > near_bound * found.bound_seconds ||
+          std::ranges::any_of(found.schedule.units, waits_on_drive));
+}
+
+/// A schedule for speculative steps, if it is notably quicker, and as good as slower in no step that waits for its
+/// norm.
+bool is_better(const Prepared& run, const SearchResult& found) {
+  constexpr double notably = 0.97, as_good_as = 1.02;
+  const double now = run.search.predicted_seconds;
+  if (found.predicted_seconds > notably * now) return false;
+  const Estimator estimator(run.workload, run.profile, run.wish.pipeline);
+  return estimator.exact(found.schedule.ahead()).step_seconds <= as_good_as * now;
+}
+
+}  // namespace
+
+ScheduleWish wish_of(const Prepared& run) {
+  const RunConfig& c = run.config;
+  ScheduleWish wish = c.wish;
+  if (c.second_copy > 0) wish.second_copy = true;
+  // What stays would be what is exact, and what is computed with is not.
+  if (c.gathers == RankGathers::int8) wish.resident = false;
+  wish.pipeline = c.pipeline;
+  if (wish.group) wish.group = std::min(*wish.group, run.workload.micro_batches_of_sum());
+  // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
+  if (!run.workload.inference && c.optimizer.clip_norm > 0 && !speculates(c)) wish.update = UpdateOrder::ahead;
+  return wish;
+}
+
+void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
+  const RunConfig& c = run.config;
+  const ScheduleWish wish = run.wish;
+  Workload& w = run.workload;
+  const bool wanted = !w.inference && c.durable != Durable::off;
+  const auto find_with = [&](const ScheduleWish& own) {
+    return effort == Effort::quick ? search_quickly(w, own, run.profile, told(progress))
+                                   : search_schedule(w, own, run.profile, told(progress));
+  };
+  const auto find = [&] {
+    if (w.inference || !speculates(c)) return find_with(wish);
+    // Room for gradients that wait is for steps that clip often; where there is none these are all made twice.
+    SearchResult found = find_with(speculative(wish));
+    return found.fits ? found : find_with(wish);
+  };
+  run.search = find();
+  run.durability = !wanted          ? "off, as asked"
+                   : c.run.empty()  ? "off: nothing of a run is kept with --run none"
+                   : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
+                                    : "on";
+  if (run.search.fits && w.durable && may_speculate(run)) {
+    const ScheduleWish both = speculative(wish);
+    const SearchResult found = find_with(both);
+    if (found.fits && is_better(run, found)) {
+      run.search = found;
+      run.wish = both;
+    }
+  }
+  if (run.search.fits || !w.durable || c.durable == Durable::on || speculates(c)) return;
+  const TierBytes needed = FrugalFamily(w, wish).corner();
+  w.durable = false;
+  run.search = find();
+  run.durability = "off: two slots of every state would need " +
+                   format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +
+                   " on the drive; give that as --nvme-space";
+}
+
+}  // namespace sluice
