@@ -242,7 +242,10 @@ class InProcessCommunicator final : public Communicator {
     const auto& [shared, own] = std::tie(p.channel, p.position);
     std::vector<std::int64_t>& scratch = p.scratch;
     scratch.resize(std::max(scratch.size(), values.size()));  // the same for every step of a plan
-    shared->publish(own, values.data());
+    // A copy: where the sum is called off others may still read it, and the caller's may be gone.
+    p.given.resize(scratch.size());
+    std::copy_n(values.begin(), values.size(), p.given.begin());
+    shared->publish(own, p.given.data());
     SLUICE_TRY(shared->meet(deadline_.load(), rank_, group));
     std::fill_n(scratch.begin(), values.size(), std::int64_t{0});
     for (std::size_t m = 0; m < shared->members(); ++m)
@@ -294,7 +297,7 @@ class InProcessCommunicator final : public Communicator {
     std::size_t position = 0;
     // Of collectives of this group, which one thread calls; those of other groups run beside it.
     std::unique_ptr<TreeSum> tree;
-    std::vector<std::int64_t> scratch;
+    std::vector<std::int64_t> given, scratch;
   };
   Place& place(std::int32_t group) { return const_cast<Place&>(std::as_const(*this).place(group)); }
   const Place& place(std::int32_t group) const {
