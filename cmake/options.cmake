@@ -9,7 +9,7 @@ set(SLUICE_CUDA_ARCHITECTURES AUTO CACHE STRING
   "GPUs to build for, as CMAKE_CUDA_ARCHITECTURES (a bare number is also PTX); AUTO: this machine's, or 80 where there is none")
 set(SLUICE_MPI AUTO CACHE STRING "ranks in processes of their own: ON, OFF, or AUTO where MPI is found")
 set_property(CACHE SLUICE_MPI PROPERTY STRINGS AUTO ON OFF)
-option(SLUICE_PCH "a precompiled header for tests, of the standard library and GoogleTest" ON)
+option(SLUICE_PCH "precompiled headers, of the standard library and what else most files of a part include" ON)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -62,6 +62,15 @@ function(sluice_library name)
   endforeach()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC sluice_include ${ARG_DEPENDS} PRIVATE sluice_flags ${ARG_PRIVATE})
+endfunction()
+
+# sluice_precompile(NAME <header>...): what most files of NAME include, parsed once. No header of ours is in it. Off
+# (SLUICE_PCH), files have to include what they use.
+function(sluice_precompile name)
+  if(SLUICE_PCH)
+    target_precompile_headers(${name} PRIVATE <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem>
+      <fstream> <functional> <map> <memory> <numeric> <optional> <set> <span> <string> <thread> <vector> ${ARGN})
+  endif()
 endfunction()
 
 # expose(NAME folder): make `#include "folder/..."` work for NAME and those who link it, and no other folder of ours.

@@ -58,6 +58,7 @@ void add_line(const nlohmann::json& line, std::int64_t step, RunCurves& curves) 
   ++curves.lines;
   curves.last_step = step;
   if (is_skipped) curves.skipped.push_back(step);
+  if (is_true("repaired")) ++curves.repaired;
   if (line.contains("saved_step")) curves.saved.push_back(step);
   if (const double loss = number_of(line, "loss"); std::isfinite(loss)) curves.last_loss = loss;
   if (const double seconds = number_of(line, "step_seconds"); seconds > 0) {

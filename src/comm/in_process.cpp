@@ -192,6 +192,7 @@ class InProcessCommunicator final : public Communicator {
       places.push_back({fresh->channel(g, topology.members(groups[g])),
                         topology.position(groups[g]),
                         std::make_unique<TreeSum>(),
+                        {},
                         {}});
     const std::lock_guard lock(mutex_);
     session_ = fresh;

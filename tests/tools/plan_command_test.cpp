@@ -93,7 +93,7 @@ TEST_F(PlanCommand, GradientsInBf16WaitInHalfTheBytes) {
 
 TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
   const auto planned = [&](const std::string& options) {
-    const Finished f = sluice(tiny() + drive() + "--json " + options);
+    const Finished f = sluice(tiny() + "--nvme " + path("nvme") + " --json " + options);
     EXPECT_EQ(f.status, 0) << f.err;
     return f.status == 0 ? json::parse(f.out) : json();
   };

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "sluice/size.h"
-#include "src/device/profile.h"
+#include "src/device/profile_measure.h"
 #include "src/schedule/quick.h"
 #include "src/schedule/smallest.h"
 #include "src/train/request/arrangement.h"

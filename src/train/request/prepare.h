@@ -60,6 +60,8 @@ struct Prepared {
   const StepPlan& main() const { return stages.front().main; }
   const Simulation& predicted() const { return stages.front().predicted; }
   double step_seconds() const { return stages.empty() ? 0 : predicted().step_seconds; }
+  /// Of those that steps run, where they may be run in either order.
+  const StepPlan& plan(bool ahead) const { return ahead ? stages.front().ahead : main(); }
   const Simulation& predicted(bool ahead) const { return ahead ? stages.front().predicted_ahead : predicted(); }
   /// Of a tier: the arenas of the ranks of a machine together; on the device the largest of a rank.
   Arena arena_of_machine(Tier tier) const;

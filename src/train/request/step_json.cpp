@@ -102,8 +102,9 @@ Json passes_json(const StepPlan& plan, const HardwareProfile& hw) {
 
 }  // namespace
 
-Json step_json(const Prepared& run, const Timeline& measured) {
-  const Simulation& p = run.predicted();
+Json step_json(const Prepared& run, const Timeline& measured, bool ahead) {
+  const StepPlan& plan = run.plan(ahead);
+  const Simulation& p = run.predicted(ahead);
   Json j;
   j["rank"] = 0;
   j["ranks"] = run.workload.ranks();
@@ -111,9 +112,9 @@ Json step_json(const Prepared& run, const Timeline& measured) {
   j["pass_bound_seconds"] = p.pass_bound_seconds;
   j["bottleneck"] = name_in(resource_names, p.bottleneck);
   for (std::size_t r = 0; r < resource_names.size(); ++r) j["resources"][resource_names[r]] = p.resource_seconds[r];
-  j["passes"] = passes_json(run.main(), run.profile);
-  j["predicted"] = picture_json(run.main(), p.timeline, p.step_seconds);
-  if (!measured.empty()) j["measured"] = picture_json(run.main(), measured, 0);
+  j["passes"] = passes_json(plan, run.profile);
+  j["predicted"] = picture_json(plan, p.timeline, p.step_seconds);
+  if (!measured.empty()) j["measured"] = picture_json(plan, measured, 0);
   return j;
 }
 

@@ -24,7 +24,7 @@ Status keep_timeline(const RunDirectory& directory, const Prepared& run, const M
   j["parameters"] = run.model.parameters;
   j["machine"] = machine_json(run);
   if (!measured.timeline.empty()) j["measured_step"] = {{"step", measured.step}, {"is_first", measured.is_first}};
-  j["step"] = step_json(run, measured.timeline);
+  j["step"] = step_json(run, measured.timeline, measured.ahead);
   return publish_file(path_in(directory), j.dump() + "\n");
 }
 

@@ -18,6 +18,7 @@ constexpr int kept_timeline_version = 1;
 struct MeasuredStep {
   std::int64_t step = 0;
   bool is_first = false;  ///< of the process, or behind an evaluation: nothing of it was done in the step before
+  bool ahead = false;     ///< of StagePlans::ahead
   Timeline timeline;      ///< empty: none was recorded
 };
 

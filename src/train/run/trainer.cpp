@@ -124,8 +124,7 @@ Status Trainer::begin_training(std::int64_t first) {
   const bool waited = waits_;
   waits_ = wants_to_wait();
   if (waits_ != waited && forecast_.steps() > 0) tell_order();
-  const bool as_planned = waits_ == run_.search.schedule.update_ahead;
-  SLUICE_TRY(agree(world_, engine().begin(as_planned ? &StagePlans::main : &StagePlans::ahead)));
+  SLUICE_TRY(agree(world_, engine().begin(is_other_order() ? &StagePlans::ahead : &StagePlans::main)));
   training_ = true;
   // Of a step that is made again the time is that of both.
   if (!clip_factors_.contains(first)) previous_end_ = previous_report_ = Clock::now();
@@ -140,8 +139,7 @@ Status Trainer::end_training() {
 
 Status Trainer::drain() {
   RankTeam& team = engine().team();
-  if (training_ && waits_ == run_.search.schedule.update_ahead)
-    measured_ = {collected_, collected_ == first_, team.timeline()};
+  if (training_) measured_ = {collected_, collected_ == first_, is_other_order(), team.timeline()};
   training_ = false;
   SLUICE_TRY(agree(world_, team.end()));
   if (!pending_) return success();
@@ -191,7 +189,7 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   }
   r.moved = team.moved(iteration);
   r.repaired = clip_factors_.erase(step) > 0;
-  reports_.fill_rates(r, waits_ != run_.search.schedule.update_ahead);
+  reports_.fill_rates(r, is_other_order());
   collected_ = step;
   life_.remember({static_cast<std::uint64_t>(step), r.loss, r.grad_norm, r.step_seconds, 0});
   forecast_.add(clips(r.grad_norm));
@@ -308,7 +306,7 @@ Result<StepRecord> Trainer::train_step(std::int64_t step, bool stops, TrainResul
   SLUICE_TRY(agreed);
   StepRecord record = *std::move(done);
   SLUICE_TRY(together_.share(record));
-  const bool as_planned = waits_ == run_.search.schedule.update_ahead && !record.repaired;
+  const bool as_planned = !is_other_order() && !record.repaired;
   if (step > first_ && step != saves_in_ && as_planned) reports_.add_steady(record);
   ++result.timed_steps;
   result.seconds += record.step_seconds;
@@ -385,6 +383,7 @@ Status Trainer::repair() {
   const double own = mispredicted_step_.load() == step ? clip_factor_.load() : 0;
   SLUICE_ASSIGN(const std::int64_t bits, together_.largest(std::bit_cast<std::int64_t>(own)));
   clip_factors_[step] = std::bit_cast<double>(bits);
+  mispredicted_step_.store(0);  // who does not come to the next one's norm knows nothing of it
   if (!std::exchange(told_of_repairs_, true))
     observer_.note("step " + std::to_string(step) +
                    " clips: it is made again with what its norm says, and so is every other that does");

@@ -119,6 +119,7 @@ class Trainer final : public StepSource {
   }
   bool clips(double grad_norm) const;
   bool wants_to_wait() const;
+  bool is_other_order() const { return waits_ != run_.search.schedule.update_ahead; }  ///< than the main plan's
   void tell_order();
   Result<std::int64_t> go_back();
   Status skip_failed(const Error& reason);

@@ -116,8 +116,8 @@ Status Trainer::write_timelines() {
   if (measured_.timeline.empty() || !world_.leads()) return success();
   if (directory_ != nullptr) SLUICE_TRY(keep_timeline(*directory_, run_, measured_));
   if (run_.config.trace.empty()) return success();
-  return write_trace(run_.config.trace, run_.main(),
-                     {{"predicted", run_.predicted().timeline}, {"measured", measured_.timeline}});
+  return write_trace(run_.config.trace, run_.plan(measured_.ahead),
+                     {{"predicted", run_.predicted(measured_.ahead).timeline}, {"measured", measured_.timeline}});
 }
 
 Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
@@ -151,7 +151,7 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     (void)echo;
     return interrupted(result, "what was under way is given up: it would have taken too long");
   }
-  reports_.compare_with_prediction(measured_.timeline, !disturbance(begun, clock.read(), clock.cores()).empty());
+  reports_.compare_with_prediction(measured_.ahead ? Timeline{} : measured_.timeline, !disturbance(begun, clock.read(), clock.cores()).empty());
   if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
   result.steps = done_;
   result.saves = life_.saves();
