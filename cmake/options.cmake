@@ -64,8 +64,9 @@ function(sluice_library name)
   target_link_libraries(${name} PUBLIC sluice_include ${ARG_DEPENDS} PRIVATE sluice_flags ${ARG_PRIVATE})
 endfunction()
 
-# sluice_precompile(NAME <header>...): what most files of NAME include, parsed once. No header of ours is in it. Off
-# (SLUICE_PCH), files have to include what they use.
+# sluice_precompile(NAME <header>...): what most files of NAME include, parsed once. No header of ours is in it. Of parts
+# that are compiled with -O1: with -O3 g++ 12 warns of the standard library's own code, which it no longer knows to be a
+# system's. Off (SLUICE_PCH), files have to include what they use.
 function(sluice_precompile name)
   if(SLUICE_PCH)
     target_precompile_headers(${name} PRIVATE <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem>

@@ -6,7 +6,7 @@
     VENV/bin/python bench/peers/deepspeed_nvme.py --data TEXT --nvme DIR [--rounds 2] [--steps 3] [--profile FILE]
 
 Both train the shape of llama-125m from random weights on the same bytes, with AdamW, clipping, and nothing that survives
-a crash. First every configuration of DeepSpeed makes some small steps:
+a crash. First configurations of DeepSpeed make some small steps:
 
 bf16, fp32     optimizer states on the drive, in groups of parameters, parameters in memory
 -pipelined     the next group is read and the last one written meanwhile
@@ -45,15 +45,16 @@ SHAPES = {  # src/model/presets.cpp
 GROUP = 30_000_000  # elements that DeepSpeed updates at once, and of a buffer: above the largest parameter's
 CONFIGURATIONS = ["fp32", "fp32-pipelined", "fp32-parameters", "fp32-checkpointing", "bf16", "bf16-pipelined",
                   "bf16-parameters", "bf16-checkpointing"]
+TRIED = ["fp32", "fp32-pipelined", "fp32-parameters", "fp32-checkpointing", "bf16", "bf16-parameters"]
 
 
 def deepspeed_settings(name, micro_batches, micro_batch, folder):
     place = {"device": "nvme", "nvme_path": folder, "pin_memory": False}
     zero = {"stage": 3, "sub_group_size": GROUP, "offload_optimizer": {**place, "buffer_count": 4}}
     if "pipelined" in name:
-        zero["offload_optimizer"].update(pipeline_read=True, pipeline_write=True, buffer_count=8)
+        zero["offload_optimizer"].update(pipeline_read=True, pipeline_write=True, buffer_count=16)
     if "parameters" in name:
-        zero["offload_param"] = {**place, "buffer_count": 5, "buffer_size": GROUP}
+        zero["offload_param"] = {**place, "buffer_count": 5, "buffer_size": GROUP, "max_in_cpu": 0}
     return {
         "train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": micro_batches,
         "gradient_clipping": 1.0, "bf16": {"enabled": name.startswith("bf16")}, "zero_optimization": zero,
@@ -131,7 +132,7 @@ def worker(task):
         os._exit(1)  # threads of the I/O handle may never end
 
 
-def deepspeed(arguments, **task):
+def deepspeed(arguments, limit, **task):
     """Lines of the steps of one configuration, and None or why it failed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -145,7 +146,7 @@ def deepspeed(arguments, **task):
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
         late = False
         try:
-            out, err = process.communicate(timeout=None if task.get("build") else arguments.limit)
+            out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             late = True
             os.killpg(process.pid, signal.SIGKILL)
@@ -156,7 +157,7 @@ def deepspeed(arguments, **task):
             lines.append(json.loads(line))
     errors = [line["error"] for line in lines if "error" in line]
     if late:
-        errors = [f"not done after {arguments.limit} s"]
+        errors = [f"not done after {limit} s"]
     elif process.returncode != 0 and not errors:
         last = [line.strip() for line in err.splitlines() if line.strip()][-1:] or ["no message"]
         ended = f"signal {-process.returncode}" if process.returncode < 0 else f"status {process.returncode}"
@@ -215,12 +216,13 @@ def parse_arguments():
     parser.add_argument("--peer-micro-batch", type=int, default=1)
     parser.add_argument("--device-memory", default="1GiB")
     parser.add_argument("--host-memory", default="1GiB")
-    parser.add_argument("--configurations", default=",".join(CONFIGURATIONS))
+    parser.add_argument("--configurations", default=",".join(TRIED), help="that make small steps")
     parser.add_argument("--peer", choices=CONFIGURATIONS, help="that takes turns (default: the quickest)")
-    parser.add_argument("--small-seq", type=int, default=128, help="tokens of the one sequence of a small step")
+    parser.add_argument("--small-seq", type=int, default=64, help="tokens of the one sequence of a small step")
     parser.add_argument("--small-steps", type=int, default=2)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit", type=int, default=900, help="seconds that a run of DeepSpeed may take")
+    parser.add_argument("--small-limit", type=int, default=120, help="seconds that one of small steps may take")
     parser.add_argument("--profile", help="of the machine, for sluice (default: measured anew)")
     parser.add_argument("--verbose", action="store_true", help="what a failing DeepSpeed said")
     arguments = parser.parse_args()
@@ -242,7 +244,7 @@ def main():
         print(text, file=sys.stderr, flush=True)
 
     start = time.monotonic()
-    versions, error = deepspeed(arguments, build=True, name="build")
+    versions, error = deepspeed(arguments, None, build=True, name="build")
     if error:
         sys.exit(f"deepspeed_nvme.py: DeepSpeed cannot be had: {error}")
     versions = versions[-1]
@@ -259,7 +261,7 @@ def main():
         print(f"| sluice | {cells(tokens, [ours])} |", flush=True)
         quickest = {}
         for name in [name for name in arguments.configurations.split(",") if name]:
-            lines, error = deepspeed(arguments, name=name, seq=tokens, batch=1, micro_batch=1,
+            lines, error = deepspeed(arguments, arguments.small_limit, name=name, seq=tokens, batch=1, micro_batch=1,
                                      steps=arguments.small_steps)
             if error:
                 print(f"| DeepSpeed {name} | fails: {error.replace('|', '/')} | | | | |", flush=True)
@@ -274,7 +276,7 @@ def main():
         tokens, rounds = arguments.seq * arguments.batch, []
         for number in range(arguments.rounds):
             ours = sluice(arguments, profile, arguments.seq, arguments.batch, arguments.micro_batch, arguments.steps)
-            theirs, error = deepspeed(arguments, name=peer, seq=arguments.seq, batch=arguments.batch,
+            theirs, error = deepspeed(arguments, arguments.limit, name=peer, seq=arguments.seq, batch=arguments.batch,
                                       micro_batch=arguments.peer_micro_batch, steps=arguments.steps)
             if error:
                 print(f"\nDeepSpeed {peer} fails at {tokens} tokens a step: {error}")
