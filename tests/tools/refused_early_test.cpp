@@ -77,6 +77,7 @@ constexpr Bad bad_of_training[] = {
     {"--steps 0", "--steps 0"},
     {"--update backward", "cannot clip"},
     {"--update speculative", "are not durable"},
+    {"--update speculative --ranks 2 --reduce native", "the same bits twice"},
     {"--durable on", "needs a drive"},
     {"--trace nowhere/t.json", "nowhere"},
 };

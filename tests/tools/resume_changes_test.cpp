@@ -305,6 +305,8 @@ TEST_F(ResumeChanges, AnUpdateInTheBackwardPassCanNotBeginToClip) {
 TEST_F(ResumeChanges, SpeculativeUpdatesCanBeginToClip) {
   const std::string command = options() + drive() + run("run") + "--clip 0 --update speculative --steps 40 ";
   ASSERT_EQ(signalled(command, "run", "TERM").status, 1);
+  const Finished other = sluice(options() + drive() + run("run") + "--clip 0 --update backward --steps 40");
+  EXPECT_NE(other.err.find("speculative"), std::string::npos) << other.err;
   const Finished f = sluice(go_on() + "--clip 0.001 --json");
   EXPECT_EQ(f.status, 0) << f.err;
   EXPECT_NE(f.out.find("\"repaired\":true"), std::string::npos) << f.out;

@@ -36,6 +36,7 @@ bool may_speculate(const Prepared& run) {
   const SearchResult& found = run.search;
   const auto waits_on_drive = [](const UnitChoice& u) { return u.gradient == Place::nvme; };
   return !run.workload.inference && run.config.optimizer.clip_norm > 0 && !run.config.wish.update &&
+         run.workload.sums != RankSums::native &&
          (found.predicted_seconds > near_bound * found.bound_seconds ||
           std::ranges::any_of(found.schedule.units, waits_on_drive));
 }
@@ -78,7 +79,9 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
     if (w.inference || !speculates(c)) return find_with(wish);
     // Room for gradients that wait is for steps that clip often; where there is none these are all made twice.
     SearchResult found = find_with(speculative(wish));
-    return found.fits ? found : find_with(wish);
+    if (!found.fits) return find_with(wish);
+    run.wish = speculative(wish);
+    return found;
   };
   run.search = find();
   run.durability = !wanted          ? "off, as asked"

@@ -238,7 +238,7 @@ std::optional<QuickSchedule> estimated(Prepared& run, bool& leaves_out) {
   Workload& w = run.workload;
   const auto estimate = [&] { return quick_schedule(w, run.wish, run.profile, 1, &leaves_out); };
   std::optional<QuickSchedule> found = estimate();
-  if (found || !w.durable || run.config.durable == Durable::on) return found;
+  if (found || !w.durable || run.config.durable == Durable::on || speculates(run.config)) return found;
   // Where the drive has room for both slots of all states that is not the reason.
   constexpr double slots_bytes_max = 2 * 14;
   const double of_rank = static_cast<double>(run.model.parameters) / (w.stages() * w.tensor_ranks() * w.shards());

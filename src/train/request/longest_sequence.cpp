@@ -18,7 +18,7 @@ Result<bool> has_plan(RunConfig config, std::int64_t tokens, const Tell& progres
   if (progress) progress("trying sequences of " + std::to_string(tokens) + " tokens");
   SLUICE_ASSIGN(const auto run, prepare_to_estimate(config, Purpose::train, {}));
   Workload& w = run->workload;
-  w.durable = config.durable == Durable::on;
+  w.durable = config.durable == Durable::on || speculates(config);
   if (w.stages() > 1 && !Sample(w, run->wish.pipeline).is_whole())
     return bad_request(
         "--max-seq looks for plans that fit to the page, and of so many stages and layers only a "

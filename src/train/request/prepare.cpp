@@ -71,6 +71,10 @@ Status validate(const RunConfig& c, Purpose purpose) {
     return refuse(
         "--update backward cannot clip by the global norm, which is known only after the backward pass; "
         "use --update speculative, --update ahead or --clip 0");
+  if (speculates(c) && c.sums == RankSums::native)
+    return refuse(
+        "--update speculative needs sums that have the same bits twice, and those of --reduce native have not; use "
+        "--reduce tree, or --update ahead");
   if (speculates(c) && (c.run.empty() || c.nvme.empty() || c.durable == Durable::off))
     return refuse(
         "--update speculative goes back to committed states where a step clips, and these steps are not durable; "

@@ -23,6 +23,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--states", {"device", "host", "nvme"}},
       {"--reduction", {"last", "pass"}},
       {"--recompute", {recompute_names.begin(), recompute_names.end()}},
+      {"--update", {update_order_names.begin(), update_order_names.end()}},
       {"--pipeline", {pipeline_order_names.begin(), pipeline_order_names.end()}},
       {"--reduce", {rank_sums_names.begin(), rank_sums_names.end()}},
       {"--gather", {rank_gathers_names.begin(), rank_gathers_names.end()}},
@@ -33,7 +34,6 @@ std::string shown(const std::string& option, const Json& value) {
   if (option == "--eval-split" && value.is_null()) return "the last twentieth of its windows";
   if (value.is_null()) return "auto";
   if (option == "--document-mask") return value == true ? "on" : "off";
-  if (option == "--update") return value == true ? "ahead" : "backward";
   if (option == "--residency") return value == true ? "all" : "none";
   if (option == "--shard-group" && value == 0) return "all ranks";
   if (option == "--optimizer") return value == true ? "device" : "cpu";

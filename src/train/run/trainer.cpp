@@ -379,6 +379,10 @@ Status Trainer::skip_failed(const Error& reason) {
 /// What it computes until then is the same to the bit, its norm too.
 Status Trainer::repair() {
   SLUICE_ASSIGN(const std::int64_t step, together_.largest(mispredicted_step_.load()));
+  if (clip_factors_.contains(step))
+    return fault("step " + std::to_string(step) +
+                 " was made again, and its norm is another one: what computes it does not give the same bits twice; "
+                 "go on with --update ahead");
   // Of positive doubles the larger one has the larger bits. Who was stopped ahead of the norm has none.
   const double own = mispredicted_step_.load() == step ? clip_factor_.load() : 0;
   SLUICE_ASSIGN(const std::int64_t bits, together_.largest(std::bit_cast<std::int64_t>(own)));

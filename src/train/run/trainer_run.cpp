@@ -21,6 +21,19 @@ ClipForecast::Costs costs_of_orders(const Prepared& run) {
   return {run.step_seconds(), predict_repair(run).seconds, run.predicted(true).step_seconds};
 }
 
+/// The leader's costs, and which of the last steps clipped, as all processes have them: machines that are not alike
+/// predict other times, and may know other steps.
+Result<ClipForecast> agreed_forecast(World& world, const Prepared& run, const std::vector<bool>& clipped) {
+  const ClipForecast::Costs own = costs_of_orders(run);
+  nlohmann::json told{own.speculative, own.repaired, own.ahead, clipped};
+  SLUICE_ASSIGN(const std::string text, from_leader(world, world.leads() ? told.dump() : ""));
+  told = nlohmann::json::parse(text, nullptr, false);
+  if (!told.is_array() || told.size() != 4) return fault("what rank 0 predicts has not arrived");
+  ClipForecast forecast({told[0], told[1], told[2]}, run.changes_order());
+  for (const bool c : told[3].get<std::vector<bool>>()) forecast.add(c);
+  return forecast;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Prepared& run, TrainObserver& observer, RunDirectory* directory, const std::atomic<bool>* stop,
@@ -55,9 +68,11 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   t->done_ = t->life_.done();
   t->skip_ = t->life_.skipped();
   t->first_ = t->done_ + 1;
+  std::vector<bool> clipped;
   for (std::int64_t step = t->done_ - static_cast<std::int64_t>(ClipForecast::steps_max) + 1; step <= t->done_; ++step)
     if (const auto result = t->life_.find_result(step); result && (result->marks & StepResult::skipped) == 0)
-      t->forecast_.add(t->clips(result->grad_norm));
+      clipped.push_back(t->clips(result->grad_norm));
+  SLUICE_ASSIGN(t->forecast_, agreed_forecast(t->world_, run, clipped));
   SLUICE_TRY(t->reports_.go_on(t->done_, [life = &t->life_](std::int64_t step) { return life->find_result(step); }));
   return t;
 }
@@ -181,7 +196,10 @@ Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& 
 
 /// Ends the steps that were released, after something else failed than they.
 Status Trainer::settle() {
-  if (life_.journal()) return engine().team().end();
+  if (life_.journal()) {
+    const Status ended = engine().team().end();
+    return !ended.ok() && is_of_step(ended.error()) ? success() : ended;  // a step that nobody needs any more
+  }
   while (training_ && collected_ < released_) {
     const Result<StepRecord> record = collect(std::max(collected_ + 1, first_));
     if (!record.ok()) break;  // ending says what it was
