@@ -101,7 +101,8 @@ nlohmann::json as_json(const HardwareProfile& p, const std::string& path) {
           {"nvme_mixed_bytes_per_second", p.drive.mixed_bytes_per_second},
           {"nvme_request_seconds", p.drive.request_seconds},
           {"nvme_read_latency_seconds", p.drive.read_latency_seconds},
-          {"nvme_write_latency_seconds", p.drive.write_latency_seconds}};
+          {"nvme_write_latency_seconds", p.drive.write_latency_seconds},
+          {"nvme_sync_seconds_per_byte", p.drive.sync_seconds_per_byte}};
 }
 
 void print_profile(const HardwareProfile& p, const std::string& path) {
@@ -126,6 +127,7 @@ void print_profile(const HardwareProfile& p, const std::string& path) {
   table.add({"drive, one request more", format_seconds(p.drive.request_seconds), ""});
   table.add({"drive, latency of a read", format_seconds(p.drive.read_latency_seconds), ""});
   table.add({"drive, latency of a write", format_seconds(p.drive.write_latency_seconds), ""});
+  table.add({"drive, sync of a GiB written", format_seconds(p.drive.sync_seconds_per_byte * (1u << 30)), ""});
   table.add({"executor, per op", format_seconds(p.op_overhead_seconds), ""});
   table.add({"executor, waking a lane", format_seconds(p.handoff_seconds), ""});
   fmt::print("{}written to {}\n", table.text(), path);

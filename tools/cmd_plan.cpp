@@ -22,10 +22,12 @@
 #include "src/train/request/repair.h"
 #include "src/train/request/run_config_json.h"
 #include "src/train/request/saving.h"
+#include "src/train/request/seq_schedule.h"
 #include "src/train/request/step_json.h"
 #include "tools/commands.h"
 #include "tools/described_run.h"
 #include "tools/layout.h"
+#include "tools/phases.h"
 #include "tools/plan_file.h"
 #include "tools/run_home.h"
 #include "tools/saving_report.h"
@@ -67,7 +69,12 @@ std::size_t ops_of(const Prepared& run);
 double tokens_per_second(const Prepared& run) {
   return static_cast<double>(run.config.batch * run.config.sequence) / run.step_seconds();
 }
-double run_seconds(const Prepared& run) { return static_cast<double>(run.config.steps) * run.step_seconds(); }
+/// With sequences as they are now.
+std::int64_t run_steps(const Prepared& run) {
+  const SequencePhase phase = phase_of(run.config);
+  return phase.last - phase.first + 1;
+}
+double run_seconds(const Prepared& run) { return static_cast<double>(run_steps(run)) * run.step_seconds(); }
 
 /// What takes seconds of large models to find out beside the plan, and is asked for once.
 struct Findings {
@@ -109,7 +116,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
                     {"pass_bound_seconds", p.pass_bound_seconds},
                     {"bottleneck", resource_names[static_cast<std::size_t>(p.bottleneck)]},
                     {"tokens_per_second", tokens_per_second(run)},
-                    {"steps", run.config.steps},
+                    {"steps", run_steps(run)},
                     {"run_seconds", run_seconds(run)}};
   if (run.speculates()) {
     const Repair repair = predict_repair(run);
@@ -422,7 +429,7 @@ void print_time(const Prepared& run, const Findings& findings) {
     std::printf("activations     %.1f%% above the bound of what could become of them, by passes\n",
                 100 * std::max(0.0, *findings.activation_gap));
   std::printf("speed           %stokens/s; %lld steps take %s\n", format_count(tokens_per_second(run)).c_str(),
-              static_cast<long long>(run.config.steps), format_seconds(run_seconds(run)).c_str());
+              static_cast<long long>(run_steps(run)), format_seconds(run_seconds(run)).c_str());
   std::printf("advice          %s\n", to_text(advice).c_str());
   std::printf("states          %.2f bytes a parameter\n",
               static_cast<double>(state_bytes(run)) / static_cast<double>(run.model.parameters));
@@ -470,10 +477,24 @@ Status check_max_seq(const RunOptions& options, const std::set<std::string>& giv
   if (goes_on)
     return bad_request("--max-seq is for new runs, and --run " + config.run + " holds one, whose sequences have " +
                        std::to_string(config.sequence) + " tokens");
+  if (!config.seq_schedule.empty())
+    return bad_request("--max-seq is of one length, and --seq-schedule has several; give one of them");
   if (given.contains("--seq")) return bad_request("--max-seq looks for the longest --seq; give one of them");
   if (options.layout == "auto")
     return bad_request("--max-seq is of one arrangement of ranks, and --layout auto looks for some; give one of them");
   return success();
+}
+
+Json phases_json(const Prepared& run, const std::vector<std::unique_ptr<Prepared>>& later) {
+  Json phases = Json::array({phase_json(run)});
+  for (const auto& phase : later) phases.push_back(phase_json(*phase));
+  return phases;
+}
+
+void print_phases(const Prepared& run, const std::vector<std::unique_ptr<Prepared>>& later) {
+  std::printf("\nThe plan above is of the first line; states are laid out anew between them:\n%s\n",
+              phase_text(run).c_str());
+  for (const auto& phase : later) std::printf("%s\n", phase_text(*phase).c_str());
 }
 
 Json max_seq_json(const LongestSequence& longest) {
@@ -541,6 +562,10 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   if (!run) {
     SLUICE_ASSIGN(run, prepare_described(config, directory, tell));
   }
+  std::vector<std::unique_ptr<Prepared>> later;
+  if (run->search.fits) {
+    SLUICE_ASSIGN(later, prepare_later_phases(*run, tell));
+  }
   line.finish();
   if (run->search.fits && !config.trace.empty())
     SLUICE_TRY(write_trace(config.trace, run->main(), {{"predicted", run->predicted().timeline}}));
@@ -551,6 +576,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
     if (has_other_devices(config)) j["assumed"]["cluster"] = assumed_text(*config.cluster);
     if (answer) j["layouts"] = layouts_told;
     if (longest) j["max_seq"] = max_seq_json(*longest);
+    if (!later.empty()) j["phases"] = phases_json(*run, later);
     std::printf("%s\n", j.dump().c_str());
   }
   if (!run->search.fits) return does_not_fit(*run, findings.smallest);
@@ -566,6 +592,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   print_memory(*run, findings.smallest);
   print_placement(*run);
   print_time(*run, findings);
+  if (!later.empty()) print_phases(*run, later);
   if (!config.trace.empty()) std::printf("trace           %s (open in ui.perfetto.dev)\n", config.trace.c_str());
   return success();
 }

@@ -1,15 +1,18 @@
 // sluice train
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "sluice/size.h"
 #include "src/train/request/check_request.h"
 #include "src/train/request/decided.h"
+#include "src/train/request/machine_limits.h"
 #include "src/train/request/saving.h"
 #include "src/train/run/metrics_file.h"
 #include "src/train/run/new_run_files.h"
@@ -19,6 +22,7 @@
 #include "tools/described_run.h"
 #include "tools/launch.h"
 #include "tools/layout.h"
+#include "tools/phases.h"
 #include "tools/run_home.h"
 #include "tools/saving_report.h"
 #include "tools/speculation_report.h"
@@ -207,6 +211,7 @@ Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const Run
 /// A run as its leader has decided it, or heard of it.
 struct Run {
   std::unique_ptr<Prepared> prepared;
+  std::vector<std::unique_ptr<Prepared>> later;  ///< its phases behind this one, the last first; of who leads
   RunDirectory directory;
   bool goes_on = false;
   bool is_complete = false;  ///< it was before: that has been reported
@@ -268,7 +273,19 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   if (const std::size_t drives = config.nvme.size(); drives > 0)
     screen.note("drive wear: " + to_text(predicted_wear(*run.prepared), predicted_rate, drives));
   if (const std::string saving = saving_text(*run.prepared); !saving.empty()) screen.note("checkpoints: " + saving);
+  SLUICE_ASSIGN(run.later, prepare_later_phases(*run.prepared, {}));
+  for (const auto& phase : run.later) screen.note("then " + phase_text(*phase));
+  std::ranges::reverse(run.later);
   return success();
+}
+
+/// The same of the phase behind the one that has ended.
+Status decide_next(Screen& screen, Run& run) {
+  run.prepared = std::move(run.later.back());
+  run.later.pop_back();
+  run.goes_on = true;
+  screen.note(phase_text(*run.prepared));
+  return check_arenas(*run.prepared);
 }
 
 /// What the leader has decided, as the other processes have it.
@@ -296,6 +313,19 @@ Result<std::unique_ptr<Trainer>> begin(Run& run, TrainObserver& observer, const 
 /// Of a process that does not lead: nothing.
 class Silence final : public TrainObserver {};
 
+/// One phase of a run that has been decided, to its end or to where it was stopped.
+Result<TrainResult> train_phase(Run& run, TrainObserver& observer, const std::atomic<bool>& stop, World* world,
+                                const std::function<void()>& begun) {
+  SLUICE_ASSIGN(auto trainer, begin(run, observer, stop, world));
+  begun();
+  SLUICE_ASSIGN(TrainResult result, trainer->run(stop));
+  const bool is_over = !result.interrupted && !result.phase_ended;
+  if (run.prepared->config.json && is_over && !result.state_hash) {
+    SLUICE_ASSIGN(result.state_hash, trainer->engine().states().state_hash());
+  }
+  return result;
+}
+
 Status train(RunOptions options, const std::set<std::string>& given, World* world) {
   const bool leads = world == nullptr || world->leads();
   NewRunHome home;
@@ -303,30 +333,33 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
   // The leader's screen shows what it has decided; the others' stay dark.
   Screen screen(options.config.json);
   Silence silence;
-  Status decided = leads ? decide(options, given, world, home, screen, run) : success();
-  if (world != nullptr) {
-    SLUICE_TRY(agree(*world, decided));
-    SLUICE_ASSIGN(const std::string text,
-                  from_leader(*world, run.prepared ? decided_text(*run.prepared, Purpose::train) : ""));
-    if (text.empty()) return success();
-    if (!leads) decided = follow(text, options, run);
-    decided = agree(*world, decided);
-  }
-  SLUICE_TRY(decided);
-  if (run.is_complete) return success();
-  // Until here a signal ends the process at once: nothing has been touched.
-  const std::atomic<bool>& stop = stop_on_signals();
-  SLUICE_ASSIGN(auto trainer, begin(run, leads ? static_cast<TrainObserver&>(screen) : silence, stop, world));
-  screen.release();
-  auto result = trainer->run(stop);
+  TrainResult result;
+  do {
+    Status decided = !leads               ? success()
+                     : result.phase_ended ? decide_next(screen, run)
+                                          : decide(options, given, world, home, screen, run);
+    if (world != nullptr) {
+      SLUICE_TRY(agree(*world, decided));
+      SLUICE_ASSIGN(const std::string text,
+                    from_leader(*world, run.prepared ? decided_text(*run.prepared, Purpose::train) : ""));
+      if (text.empty()) return success();
+      if (!leads) decided = follow(text, options, run);
+      decided = agree(*world, decided);
+    }
+    SLUICE_TRY(decided);
+    if (run.is_complete) return success();
+    // Until here a signal ends the process at once: nothing has been touched.
+    const std::atomic<bool>& stop = stop_on_signals();
+    auto phase =
+        train_phase(run, leads ? static_cast<TrainObserver&>(screen) : silence, stop, world, [&] { screen.release(); });
+    if (!phase.ok()) screen.finish();
+    SLUICE_TRY(phase);
+    phase->add(result);
+    result = *std::move(phase);
+  } while (result.phase_ended);
   screen.finish();
-  if (!result.ok()) return result.error();
-  const RunConfig& config = run.prepared->config;
-  if (config.json && !result->interrupted && !result->state_hash) {
-    SLUICE_ASSIGN(result->state_hash, trainer->engine().states().state_hash());
-  }
-  if (result->interrupted) return report_interrupted(config, *result, leads);
-  if (leads) report(*run.prepared, *result);
+  if (result.interrupted) return report_interrupted(run.prepared->config, result, leads);
+  if (leads) report(*run.prepared, result);
   return success();
 }
 
@@ -343,6 +376,7 @@ void add_train(CLI::App& app, Outcome& outcome) {
       "  sluice train --run out --resume --steps 400 --lr 1e-4     # and from there on otherwise\n"
       "  sluice train --model llama-25m --data book.txt --run out --ranks 4\n"
       "  sluice train --run out --resume --ranks 2     # to the same bits\n"
+      "  sluice train --model llama-125m --data book.txt --run out --seq-schedule 256:500,1024:*   # short ones first\n"
       "  mpirun -n 4 sluice train --model llama-25m --data book.txt --run out     # ranks as processes\n"
       "  sluice train --model llama-tiny --data book.txt --steps 5 --run none     # a trial: nothing is kept\n"
       "\nWithout --run the run is kept in a new directory, like runs/llama-25m-2026-11-23T04-05-06.\n\n"

@@ -7,6 +7,7 @@
 #include "io/checkpoint/sign.h"
 #include "src/train/request/arrangement.h"
 #include "src/train/request/machine_limits.h"
+#include "src/train/request/seq_schedule.h"
 #include "src/train/run/saved_states.h"
 #include "tools/run_home.h"
 
@@ -193,7 +194,39 @@ Result<RunConfig> restored_config(const RunOptions& options, const std::set<std:
 
 }  // namespace
 
+namespace {
+
+/// What follows from --seq-schedule where it is given: the first length, and how many steps there are.
+Status take_seq_schedule(RunOptions& options, std::set<std::string>& given) {
+  RunConfig& c = options.config;
+  if (!given.contains("--seq-schedule")) return success();
+  if (given.contains("--seq"))
+    return bad_request("--seq-schedule " + c.seq_schedule + " says how long sequences are; leave out --seq");
+  const bool says_steps = given.contains("--steps") || c.seq_schedule.ends_with('*');
+  SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(c.seq_schedule, says_steps ? c.steps : 0));
+  c.sequence = phases.front().sequence;
+  if (says_steps) return success();
+  c.steps = phases.back().last;
+  given.insert("--steps");
+  return success();
+}
+
+Result<RunConfig> config_described(const RunOptions& options, const std::set<std::string>& given,
+                                   const RunDirectory& directory, bool data_needed);
+
+}  // namespace
+
 Result<RunConfig> described_config(const RunOptions& options, const std::set<std::string>& given,
+                                   const RunDirectory& directory, bool data_needed) {
+  RunOptions all = options;
+  std::set<std::string> said = given;
+  SLUICE_TRY(take_seq_schedule(all, said));
+  return config_described(all, said, directory, data_needed);
+}
+
+namespace {
+
+Result<RunConfig> config_described(const RunOptions& options, const std::set<std::string>& given,
                                    const RunDirectory& directory, bool data_needed) {
   const bool has_run = directory.run().has_value();
   if (options.resume && !has_run)
@@ -204,7 +237,7 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
     others.erase("--restore");
     others.erase("--reset-optimizer");
     others.erase("--verify-with");
-    return described_config(options, others, directory, data_needed);
+    return config_described(options, others, directory, data_needed);
   }
   if (has_run && given.contains("--restore"))
     return bad_request("--run " + directory.path() +
@@ -225,6 +258,8 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
   SLUICE_TRY(check_goes_on(merged, directory, options.config.ranks_of_node));
   return merged;
 }
+
+}  // namespace
 
 Result<std::unique_ptr<Prepared>> prepare_described(const RunConfig& config, const RunDirectory& directory,
                                                     const Tell& progress) {

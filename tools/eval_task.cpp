@@ -104,7 +104,7 @@ Status open_sets(const EvalRequest& request, const std::function<void(const std:
     if (task.as_run && task.file.count() != task.run->data_tokens)
       return bad_request(d.data + " has " + grouped(task.file.count()) + " tokens, and the run's data had " +
                          grouped(task.run->data_tokens) + ": it is not what it was; put it back, or give --data");
-    SLUICE_ASSIGN(task.batches, Batches::create(task.file, d.sequence, d.seed, documents, d.eval_split));
+    SLUICE_ASSIGN(task.batches, Batches::create(task.file, d, documents));
   }
   SLUICE_ASSIGN(task.sets, open_eval_sets(d, model, documents, task.batches, note));
   if (request.all_text && !d.data.empty()) task.sets.insert(task.sets.begin(), whole_file(d, task.batches));

@@ -150,6 +150,13 @@ void add_batch_options(CLI::App* app, RunOptions* o) {
 void add_training_options(CLI::App* app, RunOptions* o) {
   RunConfig& c = o->config;
   OptimizerConfig& a = c.optimizer;
+  app->add_option("--seq-schedule", c.seq_schedule,
+                  "in place of --seq: lengths of sequences and how many steps have them, like 512:1000,2048:*, where * "
+                  "takes all steps that are left. Each length has a plan of its own within the budgets, and between "
+                  "two the states are laid out anew, by way of the run's directory; evaluations have the length of "
+                  "their step, and what is held out is the same for all")
+      ->type_name("LENGTH:STEPS,...")
+      ->group("Batch");
   app->add_flag("--from-scratch", o->from_scratch, "begin with random weights, also where --model has its own")
       ->group("Model");
   app->add_option("--ranks", c.ranks, "ranks in this process; those that mpirun starts are its processes")

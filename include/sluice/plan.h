@@ -404,6 +404,7 @@ struct StepParams {
   float clip_norm = 0;        ///< 0: no clipping
   /// Updates in the backward pass work with it before the norm is known; control looks whether it was right.
   double clip_factor = 1;
+  bool again = false;         ///< the step was made before, and what it clips by was mispredicted
   double loss_scale = 1;      ///< 1 / (target tokens of the global batch)
   std::int64_t position = 0;  ///< decode: tokens already in the cache
   std::int64_t tokens = 0;    ///< decode: new tokens this call

@@ -25,6 +25,7 @@ struct DriveProfile {
   double request_seconds = 0;           ///< that one more request costs with many in flight
   double read_latency_seconds = 0;      ///< of one request alone, beyond its bytes at the full rate
   double write_latency_seconds = 0;
+  double sync_seconds_per_byte = 0;  ///< that fdatasync takes, by what was written since the last one
 };
 
 /// A problem that several kernels of a library solve, and the one that was chosen, as that library's caller writes

@@ -50,6 +50,8 @@ CostModel::CostModel(const StepPlan& plan, const HardwareProfile& hw) : plan_(pl
     measured_.push_back(it == hw.op_seconds.end() ? 0.0 : it->second);
     bf16_.push_back(names_bf16(key));
   }
+  for (const Op& op : plan.ops)
+    if (op.kind == OpKind::write) written_bytes_ += op.bytes;
 }
 
 double CostModel::flops(const Op& op) const {
@@ -227,6 +229,9 @@ OpCost CostModel::cost(const Op& op) const {
       c.group = op.group;
       break;
     case OpKind::sync:
+      c.seconds = overhead + hw_.drive.sync_seconds_per_byte * static_cast<double>(written_bytes_);
+      busy = c.seconds > 0 ? overhead / c.seconds : 0;  // it waits for the drive
+      break;
     case OpKind::commit:
     case OpKind::verify:
     case OpKind::control:

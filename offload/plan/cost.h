@@ -58,7 +58,8 @@ class CostModel {
   const StepPlan& plan_;
   const HardwareProfile& hw_;
   HostRates host_;
-  std::vector<double> measured_;  ///< per cost key, 0 unknown
+  std::uint64_t written_bytes_ = 0;  ///< to the drive, of an iteration
+  std::vector<double> measured_;     ///< per cost key, 0 unknown
   std::vector<bool> bf16_;        ///< per cost key
 };
 

@@ -51,6 +51,7 @@ constexpr Rate<DriveProfile> drive_rates[] = {
     {"request_seconds", &DriveProfile::request_seconds, true},
     {"read_latency_seconds", &DriveProfile::read_latency_seconds, true},
     {"write_latency_seconds", &DriveProfile::write_latency_seconds, true},
+    {"sync_seconds_per_byte", &DriveProfile::sync_seconds_per_byte, true},
 };
 
 constexpr Rate<DeviceProfile> device_rates[] = {

@@ -77,15 +77,18 @@ Result<DriveProfile> measure_drive(const DriveOptions& options) {
   SLUICE_ASSIGN(DriveBench bench,
                 DriveBench::create({options.directories, p.stripe_weights, options.file_bytes, nullptr}));
   SLUICE_TRY(bench.fill({}));
-  const auto rate = [&](StreamMode mode) -> Result<double> {
+  const auto stream = [&](StreamMode mode) {
     StreamSetting setting = options.setting;
     setting.mode = mode;
-    SLUICE_ASSIGN(const StreamResult result, bench.run(setting, options.seconds));
-    return result.bytes_per_second();
+    return bench.run(setting, options.seconds);
   };
-  SLUICE_ASSIGN(p.write_bytes_per_second, rate(StreamMode::write));
-  SLUICE_ASSIGN(p.read_bytes_per_second, rate(StreamMode::read));
-  SLUICE_ASSIGN(p.mixed_bytes_per_second, rate(StreamMode::mixed));
+  SLUICE_ASSIGN(const StreamResult written, stream(StreamMode::write));
+  SLUICE_ASSIGN(const StreamResult read, stream(StreamMode::read));
+  SLUICE_ASSIGN(const StreamResult mixed, stream(StreamMode::mixed));
+  p.write_bytes_per_second = written.bytes_per_second();
+  p.read_bytes_per_second = read.bytes_per_second();
+  p.mixed_bytes_per_second = mixed.bytes_per_second();
+  p.sync_seconds_per_byte = written.sync_seconds / static_cast<double>(std::max<std::uint64_t>(1, written.write_bytes));
   // Small requests show what a request costs beside its bytes, alone and in a full window.
   const auto seconds_of_small = [&](StreamMode mode, std::size_t depth) -> Result<double> {
     StreamSetting setting = options.setting;

@@ -101,6 +101,23 @@ TEST(Simulate, DriveReadsAndWritesShare) {
   EXPECT_NEAR(s.timeline[1].end, 4, 1e-9);
 }
 
+TEST(Simulate, ASyncTakesAsLongAsWhatWasWrittenAndNoCore) {
+  StepPlan plan = lanes_only();
+  plan.lanes.push_back({LaneKind::commit, false});
+  moved(plan, OpKind::write, 3, 10);  // 2 s
+  moved(plan, OpKind::write, 3, 10);
+  moved(plan, OpKind::sync, 5, 0, {{1, false}});
+  compute(plan, 700);
+  HardwareProfile hw = simple_machine();
+  hw.drive.sync_seconds_per_byte = 0.25;  // of 20 bytes
+  const Simulation s = simulate(plan, hw);
+  EXPECT_DOUBLE_EQ(s.timeline[2].start, 4);
+  EXPECT_DOUBLE_EQ(s.timeline[2].end, 9);
+  EXPECT_DOUBLE_EQ(s.timeline[3].end, 7) << "beside it";
+  EXPECT_DOUBLE_EQ(s.resource_seconds[static_cast<std::size_t>(Resource::cores)],
+                   simulate(plan, simple_machine()).resource_seconds[static_cast<std::size_t>(Resource::cores)]);
+}
+
 TEST(Simulate, AWindowedLaneIsOneServer) {
   StepPlan plan = lanes_only();
   moved(plan, OpKind::read, 2, 10);

@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -42,7 +43,7 @@ class Crash : public CommandTest {
   std::vector<std::string> command(const std::string& run, const std::string& optimizer) const {
     std::vector<std::string> words{SLUICE_BINARY,    "train",      "--model",         model_,
                                    "--data",         path("text"), "--steps",         steps_,
-                                   "--seq",          "64",         "--batch",         "4",
+                                   lengths_[0],      lengths_[1],  "--batch",         "4",
                                    "--warmup",       "3",          "--nvme",          path("nvme"),
                                    "--states",       "nvme",       "--device-memory", device_memory_,
                                    "--durable",      "on",         "--eval-every",    "5",
@@ -159,6 +160,7 @@ class Crash : public CommandTest {
   void kill_runs(int kills_wanted);
 
   std::vector<std::string> more_;  ///< options
+  std::array<std::string, 2> lengths_{"--seq", "64"};
   const std::string model_ = from_environment("SLUICE_CRASH_MODEL", "llama-tiny");
   const std::string steps_ = from_environment("SLUICE_CRASH_STEPS", "20");
   const std::string device_memory_ = from_environment("SLUICE_CRASH_DEVICE_MEMORY", "8MiB");
@@ -325,6 +327,11 @@ void Crash::kill_runs(int kills_wanted) {
     std::fflush(stdout);
   }
   EXPECT_TRUE(std::filesystem::is_empty(path("nvme"))) << "a complete run leaves no swap file";
+}
+
+TEST_F(Crash, BetweenLengthsOfSequencesToo) {
+  lengths_ = {"--seq-schedule", "32:3,64:3,16:4,64:*"};
+  kill_runs(std::atoi(from_environment("SLUICE_CRASH_LENGTH_KILLS", "8").c_str()));
 }
 
 TEST_F(Crash, KilledAtAnyMomentARunEndsAsIfItHadNotBeen) {

@@ -11,6 +11,7 @@
 #include "io/tokens/token_cache.h"
 #include "sluice/random.h"
 #include "src/train/data/data_tokenizer.h"
+#include "src/train/request/seq_schedule.h"
 
 namespace sluice {
 
@@ -166,10 +167,17 @@ Status Windows::mark_documents(std::uint64_t start, const BatchRow& row) const {
   return bad_request(fmt::format("{}: its table of documents contradicts itself at token {}", tokens_->path(), at));
 }
 
-Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed, bool documents,
-                                std::optional<double> share) {
+Result<Batches> Batches::create(const TokenFile& tokens, const RunConfig& config, bool documents) {
+  return create(tokens, config.sequence, longest_of(config), config.seed, documents, config.eval_split);
+}
+
+Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::int64_t longest,
+                                std::uint64_t seed, bool documents, std::optional<double> share) {
   Batches b;
-  SLUICE_ASSIGN(b.held_out_, hold_out(tokens, sequence, share));
+  SLUICE_ASSIGN(b.held_out_, hold_out(tokens, longest, share));
+  if (sequence != longest) {
+    SLUICE_ASSIGN(b.held_out_, held_out_at(b.held_out_, tokens, sequence));
+  }
   const Windows windows(tokens, sequence, documents);
   b.training_ = windows.first(b.held_out_.training);
   b.held_out_windows_ = windows.from(b.held_out_.begin);

@@ -78,7 +78,11 @@ class Batches {
  public:
   /// `share`: that is held out, as hold_out takes it. bad_request when there is no room for one window of each.
   static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::uint64_t seed, bool documents,
-                                std::optional<double> share);
+                                std::optional<double> share) {
+    return create(tokens, sequence, sequence, seed, documents, share);
+  }
+  /// Of a run at one of its phases: what is held out is so of them all.
+  static Result<Batches> create(const TokenFile& tokens, const RunConfig& config, bool documents);
 
   const Windows& training() const { return training_; }
   const Windows& held_out_windows() const { return held_out_windows_; }
@@ -88,6 +92,8 @@ class Batches {
   std::uint64_t training_window(std::uint64_t sample) const;
 
  private:
+  static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::int64_t longest,
+                                std::uint64_t seed, bool documents, std::optional<double> share);
   Windows training_, held_out_windows_;
   HeldOut held_out_;
   std::uint64_t seed_ = 0;

@@ -57,6 +57,23 @@ Result<HeldOut> hold_out(const TokenFile& tokens, std::int64_t sequence, std::op
   return border.value_or(whole);
 }
 
+Result<HeldOut> held_out_at(const HeldOut& held_out, const TokenFile& tokens, std::int64_t sequence) {
+  HeldOut other = held_out;
+  const Windows windows(tokens, sequence, false);
+  if (held_out.windows == 0) {
+    other.training = windows.count();
+  } else {
+    // The last of a window's targets is the token behind it.
+    other.training = held_out.begin == 0 ? 0 : (held_out.begin - 1) / static_cast<std::uint64_t>(sequence);
+    other.windows = windows.from(held_out.begin).count();
+  }
+  if (other.training > 0 && (held_out.windows == 0 || other.windows > 0)) return other;
+  return bad_request(
+      fmt::format("{}: {} tokens, of which {} are held out, are too few for sequences of {}; give more, or "
+                  "shorter ones",
+                  tokens.path(), tokens.count(), tokens.count() - held_out.begin, sequence));
+}
+
 std::string grouped(std::uint64_t number) {
   std::string text = std::to_string(number);
   for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");

@@ -25,6 +25,9 @@ struct HeldOut {
 /// none of their borders serves, it is a window's. bad_request when there are too few windows.
 Result<HeldOut> hold_out(const TokenFile& tokens, std::int64_t sequence, std::optional<double> share);
 
+/// The same border for windows of another length. bad_request when there is no room for one on each side.
+Result<HeldOut> held_out_at(const HeldOut& held_out, const TokenFile& tokens, std::int64_t sequence);
+
 /// "the last 1,234 of 24,680 windows of c4.tokens (5%, from document 812 on)". Not for those that hold out nothing.
 std::string shown(const HeldOut& held_out, const TokenFile& tokens, const std::string& path);
 

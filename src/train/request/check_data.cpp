@@ -22,8 +22,8 @@ constexpr std::size_t part_bytes = 1u << 16;
 
 Error too_few(const RunConfig& config, std::uint64_t tokens, std::uint64_t needed) {
   return bad_request(fmt::format(
-      "{}: {} tokens are too few for sequences of {}; give at least {} tokens or a smaller --seq{}", config.data,
-      tokens, config.sequence, needed,
+      "{}: {} tokens are too few for sequences of {}; give at least {} tokens or {}{}", config.data, tokens,
+      config.sequence, needed, config.seq_schedule.empty() ? "a smaller --seq" : "shorter ones in --seq-schedule",
       needed > static_cast<std::uint64_t>(config.sequence) + 1 ? ", or hold out nothing (--eval-split 0)" : ""));
 }
 

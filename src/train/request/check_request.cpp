@@ -10,6 +10,7 @@
 #include "src/train/request/check_restore.h"
 #include "src/train/request/choose_weights.h"
 #include "src/train/request/machine_limits.h"
+#include "src/train/request/seq_schedule.h"
 
 namespace sluice {
 namespace {
@@ -55,7 +56,26 @@ Status check_there(const Request& request) {
 }  // namespace
 
 namespace {
+
 constexpr int ranks_of_process_max = 64;
+
+/// Every length is one that the model, the mesh and the batch allow.
+Status check_phases(const RunConfig& c) {
+  const std::vector<SequencePhase> phases = phases_of(c);
+  for (std::size_t i = 0; phases.size() > 1 && i < phases.size(); ++i)
+    if (const auto described = describe_request(at_phase(c, i), Purpose::train); !described.ok())
+      return described.error().in("--seq-schedule " + c.seq_schedule);
+  return success();
+}
+
+/// The data has sequences of every length.
+Status check_data(const RunConfig& c, const ModelConfig& model, std::uint64_t windows_min, bool trains) {
+  const std::size_t phases = trains ? phases_of(c).size() : 1;
+  for (std::size_t i = 0; i < phases; ++i)
+    SLUICE_TRY(check_data_begins(trains ? at_phase(c, i) : c, model, windows_min));
+  return success();
+}
+
 }  // namespace
 
 Result<CheckedRequest> check_request(const Request& request) {
@@ -70,6 +90,7 @@ Result<CheckedRequest> check_request(const Request& request) {
     return bad_request("--keep and --checkpoints are of checkpoints that --save-every N makes; add it");
   if (!request.goes_on) SLUICE_TRY(check_not_unfinished_run("--model", c.model));
   SLUICE_ASSIGN(const auto described, describe_request(c, request.purpose));
+  if (request.purpose == Purpose::train) SLUICE_TRY(check_phases(c));
   SLUICE_TRY(decide_weights(request, described->model, checked));
   const bool is_new_run = !c.run.empty() && !request.goes_on && !request.on_paper;
   if (is_new_run) SLUICE_TRY(check_room(c, described->model.parameters));
@@ -80,7 +101,7 @@ Result<CheckedRequest> check_request(const Request& request) {
     }
     // One that is learned from or measured, and one that is held out.
     const bool one_part = request.all_text || c.eval_split == 0.0;
-    const Status begins = check_data_begins(c, described->model.config, one_part ? 1 : 2);
+    const Status begins = check_data(c, described->model.config, one_part ? 1 : 2, request.purpose == Purpose::train);
     if (!begins.ok() && request.goes_on)
       return bad_request(begins.error().message + "; if the run's data was moved, --data PATH says where");
     SLUICE_TRY(begins);

@@ -8,6 +8,10 @@
 
 namespace sluice {
 
+/// The run's configuration with what its user left open as it has been decided: another time it would be decided
+/// otherwise.
+RunConfig with_decisions(const Prepared& run);
+
 /// With the signatures of the plans.
 std::string decided_text(const Prepared& run, Purpose purpose);
 

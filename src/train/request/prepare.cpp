@@ -26,6 +26,7 @@
 #include "src/train/request/machine_limits.h"
 #include "src/train/request/profile_doubts.h"
 #include "src/train/request/saving.h"
+#include "src/train/request/seq_schedule.h"
 
 namespace sluice {
 namespace {
@@ -57,6 +58,10 @@ Status validate(const RunConfig& c, Purpose purpose) {
   if (c.durable == Durable::on && c.nvme.empty())
     return refuse("--durable on needs a drive for the states: add --nvme DIR");
   if (c.steps < 1) return refuse("--steps " + std::to_string(c.steps) + ": give at least 1");
+  SLUICE_TRY(check_seq_schedule(c));
+  if (!c.seq_schedule.empty() && c.run.empty())
+    return refuse(
+        "--seq-schedule needs a directory for what the next length goes on from, and --run none keeps nothing");
   const std::int64_t at_once = std::int64_t{c.micro_batch} * batch_ranks(c);
   if (c.batch < 1 || c.batch % at_once != 0)
     return refuse("--batch " + std::to_string(c.batch) + " is not a multiple of --micro-batch x --ranks" +
@@ -356,9 +361,6 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
   run->model_flop_per_token = flop_per_token(run->model, config.sequence);
   return run;
 }
-
-/// Whose schedule has updates ahead whatever the run's main one has.
-bool goes_ahead(StepPlan StagePlans::*plan) { return plan == &StagePlans::ahead || plan == &StagePlans::flush; }
 
 /// Every plan that the run will run, before anything of it is touched.
 Status prove_plans(const Prepared& run) {

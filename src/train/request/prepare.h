@@ -29,6 +29,9 @@ struct StagePlans {
 inline constexpr std::array plans_of_stage{&StagePlans::main, &StagePlans::ahead, &StagePlans::flush,
                                            &StagePlans::evaluate};
 
+/// Of the schedule with updates ahead, whatever the run's main one has.
+inline bool goes_ahead(StepPlan StagePlans::*plan) { return plan == &StagePlans::ahead || plan == &StagePlans::flush; }
+
 /// A run on paper. Heap-allocated and immovable, because the workload points at the model.
 struct Prepared {
   RunConfig config;

@@ -62,6 +62,7 @@ std::string reason(const std::string& option) {
       {"--reset-optimizer", "it began so"},
       {"--document-mask", data},
       {"--seq", data},
+      {"--seq-schedule", data},
       {"--batch", data},
       {"--seed", data},
       {"--eval-split", data},
@@ -71,7 +72,9 @@ std::string reason(const std::string& option) {
   return found == reasons.end() ? "it began so" : found->second;
 }
 
-bool changes_bits(const ConfigField& f) { return f.change == Change::recorded || f.change == Change::recast; }
+bool changes_bits(const ConfigField& f) {
+  return f.change == Change::recorded || f.change == Change::recast || f.change == Change::scheduled;
+}
 
 /// Of the options that change bits of steps, or also the plan, those that differ.
 std::vector<ConfigField> changed_fields(const Json& before, const Json& now, bool of_plans_too = false) {
@@ -172,7 +175,7 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
     };
     const std::string contradiction =
         name + " " + text(now[f.key]) + " contradicts the run, which has " + text(before[f.key]);
-    if (f.change == Change::never)
+    if (f.change == Change::never || f.change == Change::scheduled)
       return bad_request(contradiction + ": " + reason(name) +
                          "; leave the option out to go on, or give another --run DIR");
     if (f.change != Change::free && !resume && !(name == "--steps" && may_grow))
@@ -231,9 +234,11 @@ const RunConfig& config_of_step(const std::vector<RunChange>& changes, const Run
 std::string change_text(const RunConfig& before, const RunConfig& now) {
   const Json was = to_json(before), is = to_json(now);
   std::string text;
-  for (const ConfigField& f : changed_fields(was, is, true))
+  for (const ConfigField& f : changed_fields(was, is, true)) {
+    if (*f.option == 0) continue;  // it follows from another
     text += (text.empty() ? "" : ", ") + std::string(f.option) + " " + shown(f.option, is[f.key]) + " (" +
             shown(f.option, was[f.key]) + " before)";
+  }
   return text;
 }
 

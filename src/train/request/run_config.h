@@ -55,6 +55,9 @@ struct RunConfig {
   int skip_limit = 3;  ///< steps in a row that may be skipped because they are not finite, where the run is durable
   std::int64_t steps = 100;
   std::int64_t sequence = 256;
+  std::string
+      seq_schedule;     ///< lengths of sequences and steps that have them (seq_schedule.h); empty: all as `sequence`
+  int phase = 0;        ///< of it: `sequence` is its length
   int micro_batch = 1;  ///< sequences per micro-batch
   int batch = 8;        ///< sequences per step, all ranks
   int ranks = 1;    ///< all: stages x ranks with parts of the batch x with slices of those x with parts of sublayers

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/train/data/data_tokenizer.h"
+#include "src/train/request/seq_schedule.h"
 
 namespace sluice {
 namespace {
@@ -28,7 +29,9 @@ void each_field(Config& c, F f) {
   f("--document-mask", "document_mask", c.document_mask, Change::never);
   f("", "document_length", c.document_length, Change::free);
   f("--steps", "steps", c.steps, Change::recorded);
-  f("--seq", "sequence", c.sequence, Change::never);
+  f("--seq", "sequence", c.sequence, Change::scheduled);
+  f("--seq-schedule", "seq_schedule", c.seq_schedule, Change::never);
+  f("", "phase", c.phase, Change::scheduled);
   f("--micro-batch", "micro_batch", c.micro_batch, Change::recast);
   f("--batch", "batch", c.batch, Change::never);
   f("--ranks", "ranks", c.ranks, Change::recorded);
@@ -235,7 +238,7 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 35> later_keys{"restore",
+constexpr std::array<std::string_view, 37> later_keys{"restore",
                                                       "reset_optimizer",
                                                       "save_every",
                                                       "keep",
@@ -269,7 +272,9 @@ constexpr std::array<std::string_view, 35> later_keys{"restore",
                                                       "sweep",
                                                       "gradient_dtype",
                                                       "activations_ahead",
-                                                      "both_orders"};
+                                                      "both_orders",
+                                                      "seq_schedule",
+                                                      "phase"};
 
 /// Reads fields of one object; remembers the first that is not what it should be.
 class Reader {
@@ -315,7 +320,7 @@ const std::vector<ConfigField>& config_fields() {
 bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
   if (a.ranks != b.ranks || a.stages != b.stages || a.pipeline != b.pipeline || shares_states(a) != shares_states(b) ||
       shard_group_of(a) != shard_group_of(b) || a.reduction != b.reduction || numbered_axes(a) != numbered_axes(b) ||
-      a.nvme.size() != b.nvme.size())
+      a.nvme.size() != b.nvme.size() || a.sequence != b.sequence)
     return false;
   const Json one = to_json(a), other = to_json(b);
   return std::ranges::all_of(config_fields(), [&](const ConfigField& f) {
@@ -333,6 +338,7 @@ Result<RunConfig> run_config_from_json(const Json& json) {
   if (json.is_object() && !json.contains("mesh_order")) config.mesh_order = "pp,cp,dp,tp";
   // Of runs from before there was a third way.
   if (json.is_object() && !json.contains("held") && config.wish.resident) config.wish.held = false;
+  SLUICE_TRY(check_seq_schedule(config));
   return config;
 }
 

@@ -11,11 +11,12 @@ namespace sluice {
 
 /// What another value means for a run that goes on.
 enum class Change : std::uint8_t {
-  never,     ///< its states, where they lie, or which tokens its steps take follow from it
-  free,      ///< no bit of its steps does; files and directories may have been moved
-  recorded,  ///< its steps from there on do: the run remembers from which on
-  planned,   ///< no bit of its steps does, but its plan and where its states lie: they are laid out anew
-  recast,    ///< its plan does, and bits of its steps from there on
+  never,      ///< its states, where they lie, or which tokens its steps take follow from it
+  free,       ///< no bit of its steps does; files and directories may have been moved
+  recorded,   ///< its steps from there on do: the run remembers from which on
+  planned,    ///< no bit of its steps does, but its plan and where its states lie: they are laid out anew
+  recast,     ///< its plan does, and bits of its steps from there on
+  scheduled,  ///< the same, and the run decides it itself: recorded, and nobody gives another
 };
 /// What is kept of a configuration, in the order in which it is written.
 struct ConfigField {

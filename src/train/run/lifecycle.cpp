@@ -11,6 +11,8 @@
 
 #include "sluice/size.h"
 #include "src/device/profile.h"
+#include "src/train/request/decided.h"
+#include "src/train/request/seq_schedule.h"
 #include "src/train/run/alike.h"
 #include "src/train/run/companions.h"
 #include "src/train/run/metrics_file.h"
@@ -112,7 +114,9 @@ Status Lifecycle::check_room() const {
   struct statvfs space {};
   if (directory_ == nullptr || statvfs(directory_->path().c_str(), &space) != 0) return success();
   SLUICE_ASSIGN(const ModelWriter model, ModelWriter::create(run_.model, directory_->path(), run_.workload.dtype));
-  const std::uint64_t states = run_.workload.durable ? 0 : engine_->states().checkpoint_bytes();
+  // The next phase of a durable run goes on from what is saved for it too.
+  const bool saves_states = !run_.workload.durable || phase_of(run_.config).last < run_.config.steps;
+  const std::uint64_t states = saves_states ? engine_->states().checkpoint_bytes() : 0;
   // What is saved lies beside what was saved before, and beside the model, until the other is whole.
   const bool has_saved = directory_->has_saved();
   const std::uint64_t lasting = has_saved ? std::max(model.data_bytes(), states) : model.data_bytes() + states;
@@ -123,8 +127,9 @@ Status Lifecycle::check_room() const {
   if (run_.config.save_every > 0) SLUICE_TRY(check_room_for_checkpoints());
   if (needed <= free) return success();
   return bad_request("--run " + directory_->path() + ": " +
-                     (states > 0 ? "the states of a run that is stopped, and the model, take "
-                                 : "the model at the end of the run takes ") +
+                     (states > 0
+                          ? "the states of a run that is stopped or goes on to another length, and the model, take "
+                          : "the model at the end of the run takes ") +
                      format_bytes(needed) + ", and " + format_bytes(free) +
                      " are free there; make room, or choose another directory for a new run");
 }
@@ -277,17 +282,7 @@ RunDescription Lifecycle::describe() const {
   RunDescription d;
   d.id = random_id();
   d.machine = machine_id();
-  d.config = run_.config;
-  // What was left open is decided now: another time it would be decided otherwise.
-  d.config.durable = w.durable ? Durable::on : Durable::off;
-  d.config.threads = w.threads;
-  d.config.lots = w.lots * w.batch_ranks();
-  if (w.sums == RankSums::int4) d.config.close_ranks = w.close_ranks();
-  const auto budget = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
-  if (d.config.device_memory == 0) d.config.device_memory = budget(Tier::device);
-  const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(run_.config));
-  if (d.config.host_memory == 0) d.config.host_memory = budget(Tier::host) * ranks;
-  if (d.config.nvme_space == 0 && !d.config.nvme.empty()) d.config.nvme_space = budget(Tier::nvme) * ranks;
+  d.config = with_decisions(run_);
   d.model_hash = model_hash(run_);
   d.data_tokens = data_.tokens;
   d.data_hash = data_.hash;

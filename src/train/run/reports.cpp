@@ -8,6 +8,7 @@
 #include "src/device/statistics.h"
 #include "src/train/request/profile_doubts.h"
 #include "src/train/request/repair.h"
+#include "src/train/request/seq_schedule.h"
 #include "src/train/run/metrics_file.h"
 #include "src/train/states/export.h"
 
@@ -94,7 +95,7 @@ void StepReports::fill_rates(StepRecord& r, bool ahead) const {
   if (directory_ != nullptr) r.run = run_name(directory_->run()->id);
   const RunConfig& c = config_of(r.step);
   r.lr = learning_rate(c.optimizer, r.step, c.steps);
-  r.tokens = static_cast<std::int64_t>(batch_tokens(run_.workload)) * r.step;
+  r.tokens = static_cast<std::int64_t>(tokens_after(c, r.step));
   r.bound_seconds = run_.predicted(ahead).bound_seconds;
   r.predicted_seconds = r.repaired ? predict_repair(run_).seconds : run_.predicted(ahead).step_seconds;
   r.rss_bytes = resident_set_bytes();

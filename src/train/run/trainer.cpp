@@ -17,15 +17,17 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
     return evaluation->load(rank, micro_batch, params, dst);
   const Workload& w = run_.workload;
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
-  const std::uint64_t first = ((params.step - 1) * w.batch_ranks() * static_cast<std::uint64_t>(w.micro_batches) +
-                               w.global_micro_batch(rank, micro_batch)) *
-                              rows;
+  const std::uint64_t step = params.step - static_cast<std::uint64_t>(phase_.first);
+  const std::uint64_t first =
+      (step * w.batch_ranks() * static_cast<std::uint64_t>(w.micro_batches) + w.global_micro_batch(rank, micro_batch)) *
+      rows;
   return read_planes(w, rank, dst,
                      [&](std::uint64_t row, const BatchRow& whole) { return read_sample(first + row, whole); });
 }
 
+/// Samples are counted from the first one of the phase.
 Status Trainer::read_sample(std::uint64_t sample, const BatchRow& row) const {
-  return batches_.training().read(batches_.training_window(sample), row);
+  return batches_.training().read(batches_.training_window(samples_before_ + sample), row);
 }
 
 /// Tokens of a global batch that count in its loss.
@@ -37,7 +39,7 @@ Result<double> Trainer::count_targets(std::uint64_t step) {
   const BatchRow row = BatchRow::of(scratch_, 0, 1, sequence);
   std::uint64_t targets = 0;
   for (std::uint64_t i = 0; i < samples; ++i) {
-    SLUICE_TRY(read_sample((step - 1) * samples + i, row));
+    SLUICE_TRY(read_sample((step - static_cast<std::uint64_t>(phase_.first)) * samples + i, row));
     targets += row.targets_that_count();
   }
   return static_cast<double>(targets);
@@ -63,7 +65,7 @@ Status Trainer::step_end(RankId rank, const StepParams& params, const ControlBlo
   result.loss = mean_loss(params.step);
   result.grad_norm = std::sqrt(control.grad_norm_sq);
   result.seconds = std::chrono::duration<double>(now - previous_report_).count();
-  if (params.clip_factor != 1) result.marks = StepResult::repaired;
+  if (params.again) result.marks = StepResult::repaired;
   previous_report_ = now;
   life_.journal()->add(result);
   return success();
@@ -96,8 +98,9 @@ StepParams Trainer::step_params(std::int64_t step, double targets) const {
   const std::int64_t updated = waits_ ? step - 1 : step;
   const bool due = !waits_ || pending_;
   p.update_step = due ? static_cast<std::uint64_t>(updated) : 0;
-  if (const auto known = clip_factors_.find(step); !waits_ && known != clip_factors_.end())
-    p.clip_factor = known->second;
+  const auto known = clip_factors_.find(step);
+  p.again = known != clip_factors_.end();
+  if (p.again && !waits_) p.clip_factor = known->second;
   p.lr = static_cast<float>(learning_rate(o, updated, run_.config.steps));
   return p;
 }
@@ -235,7 +238,7 @@ Status Trainer::look_for_request() {
   if (directory_ == nullptr || asked_step_ > done_) return success();
   // What ranks have released may differ where a step was given up.
   const bool asked = world_.leads() && SaveRequest(directory_->path()).is_open();
-  const std::int64_t due = std::min(std::max(released_, done_) + 1, run_.config.steps);
+  const std::int64_t due = std::min(std::max(released_, done_) + 1, phase_.last);
   SLUICE_ASSIGN(const std::string step, from_leader(world_, asked ? std::to_string(due) : ""));
   if (!step.empty()) asked_step_ = std::stoll(step);
   return success();
@@ -260,7 +263,7 @@ Status Trainer::save(std::int64_t step) {
 /// Steps whose states something needs at rest, checkpoints aside.
 bool Trainer::drains_after(std::int64_t step) const {
   const RunConfig& c = run_.config;
-  return step == c.steps || (c.eval_every > 0 && step % c.eval_every == 0) ||
+  return step == phase_.last || (c.eval_every > 0 && step % c.eval_every == 0) ||
          (c.hash_every > 0 && step % c.hash_every == 0) || skip_.contains(step + 1);
 }
 
@@ -295,7 +298,7 @@ Result<StepRecord> Trainer::train_step(std::int64_t step, bool stops, TrainResul
   if (!training_) SLUICE_TRY(begin_training(step));
   const auto collected = [&]() -> Result<StepRecord> {
     const bool stays = !stops && !ends_alone(step) && wants_to_wait() == waits_;
-    while (released_ < std::min(step + 1, run_.config.steps) && (stays || released_ < step))
+    while (released_ < std::min(step + 1, phase_.last) && (stays || released_ < step))
       SLUICE_TRY(release(released_ + 1));
     return collect(step);
   };
@@ -404,7 +407,7 @@ Status Trainer::recover(const Error& reason) {
 }
 
 Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {
-  while (done_ < run_.config.steps) {
+  while (done_ < phase_.last) {
     const std::int64_t step = done_ + 1;
     SLUICE_ASSIGN(const bool stops, together_.any_says(stop.load()));
     SLUICE_TRY(look_for_request());

@@ -21,6 +21,7 @@
 #include "src/train/data/batches.h"
 #include "src/train/data/eval_sets.h"
 #include "src/train/inference/window_loss.h"
+#include "src/train/request/seq_schedule.h"
 #include "src/train/run/clip_forecast.h"
 #include "src/train/run/kept_timeline.h"
 #include "src/train/run/lifecycle.h"
@@ -38,12 +39,15 @@ struct TrainResult {
   std::optional<double> eval_loss() const { return eval_loss_of(eval); }
   bool interrupted = false;
   bool resumable = false;                   ///< interrupted, and the same command goes on after `steps`
+  bool phase_ended = false;                 ///< the next phase (SequencePhase) goes on after `steps`, with other plans
   std::int64_t timed_steps = 0;             ///< of this process
   double seconds = 0;                       ///< of those, without evaluations
   std::uint64_t nvme_write_bytes = 0;       ///< of those
   std::int64_t repaired = 0;                ///< of those, that were made twice
   std::uint64_t saves = 0;                  ///< checkpoints that --save-every has written meanwhile
   std::optional<std::uint64_t> state_hash;  ///< of complete runs with a directory
+  /// Of this process's earlier phases.
+  void add(const TrainResult& earlier);
 };
 /// {name: loss}
 nlohmann::ordered_json to_json(const std::vector<SetLoss>& losses);
@@ -63,8 +67,8 @@ class Trainer final : public StepSource {
                                                  RunDirectory* directory = nullptr,
                                                  const std::atomic<bool>* stop = nullptr, World* world = nullptr);
 
-  /// All steps that are left, or until `stop` becomes true: then the steps that were released are finished, or given up
-  /// where that would take long and the run is durable.
+  /// All steps that are left of the phase, and what ends the run behind the last one; or until `stop` becomes true:
+  /// then the steps that were released are finished, or given up where that would take long and the run is durable.
   Result<TrainResult> run(const std::atomic<bool>& stop);
   /// The loss on every set that there is.
   Result<std::vector<SetLoss>> evaluate();
@@ -88,6 +92,7 @@ class Trainer final : public StepSource {
   Status complete_metrics(TrainResult& result);
   Status write_timelines();
   Result<TrainResult> interrupted(TrainResult result, const std::string& how);
+  Result<TrainResult> end_phase(TrainResult result);
   Status settle();
   Error kept(const Error& reason);
   Status complete(TrainResult& result);
@@ -128,6 +133,8 @@ class Trainer final : public StepSource {
   Status steps(const std::atomic<bool>& stop, TrainResult& result);
 
   const Prepared& run_;
+  const SequencePhase phase_;
+  const std::uint64_t samples_before_;  ///< of the phase
   TrainObserver& observer_;
   RunDirectory* directory_;
   const std::atomic<bool>* stop_;

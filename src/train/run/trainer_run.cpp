@@ -36,9 +36,19 @@ Result<ClipForecast> agreed_forecast(World& world, const Prepared& run, const st
 
 }  // namespace
 
+void TrainResult::add(const TrainResult& earlier) {
+  timed_steps += earlier.timed_steps;
+  seconds += earlier.seconds;
+  nvme_write_bytes += earlier.nvme_write_bytes;
+  repaired += earlier.repaired;
+  saves += earlier.saves;
+}
+
 Trainer::Trainer(const Prepared& run, TrainObserver& observer, RunDirectory* directory, const std::atomic<bool>* stop,
                  World* world)
     : run_(run),
+      phase_(phase_of(run.config)),
+      samples_before_(samples_before(run.config)),
       observer_(observer),
       directory_(directory),
       stop_(stop),
@@ -68,6 +78,8 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Prepared& run, TrainObser
   t->done_ = t->life_.done();
   t->skip_ = t->life_.skipped();
   t->first_ = t->done_ + 1;
+  // What the phase before has left out at its end stays so, and can not be made again here.
+  for (std::int64_t step = t->first_; step < t->phase_.first; ++step) t->skip_.insert(step);
   std::vector<bool> clipped;
   for (std::int64_t step = t->done_ - static_cast<std::int64_t>(ClipForecast::steps_max) + 1; step <= t->done_; ++step)
     if (const auto result = t->life_.find_result(step); result && (result->marks & StepResult::skipped) == 0)
@@ -99,7 +111,7 @@ Status Trainer::open_tokens() {
                   if (is_quiet && (stop_ == nullptr || !stop_->load())) return success();
                   return life_.pass_on("tokenizing " + c.data, fraction);
                 }));
-  SLUICE_ASSIGN(batches_, Batches::create(tokens_, c.sequence, c.seed, run_.workload.documents, c.eval_split));
+  SLUICE_ASSIGN(batches_, Batches::create(tokens_, c, run_.workload.documents));
   SLUICE_ASSIGN(eval_sets_, open_eval_sets(c, run_.model.config, run_.workload.documents, batches_, note));
   observer_.note(shown(c, batches_, eval_sets_));
   if (directory_ != nullptr || !world_.is_alone()) {
@@ -167,7 +179,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     return interrupted(result, "what was under way is given up: it would have taken too long");
   }
   reports_.compare_with_prediction(measured_.ahead ? Timeline{} : measured_.timeline, !disturbance(begun, clock.read(), clock.cores()).empty());
-  if (done_ < run_.config.steps) return interrupted(result, "the steps under way are finished");
+  if (done_ < phase_.last) return interrupted(result, "the steps under way are finished");
+  if (done_ < run_.config.steps) return end_phase(result);
   result.steps = done_;
   result.saves = life_.saves();
   if (const Status completed = complete(result); !completed.ok()) {
@@ -190,6 +203,18 @@ Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& 
   result.resumable = directory_ != nullptr;
   observer_.note(how);
   SLUICE_TRY(life_.save_state(done_));
+  if (const Status traced = write_timelines(); !traced.ok()) observer_.note(traced.error().message);
+  return result;
+}
+
+/// The states are of this step, and the next phase finds them: committed, or saved.
+Result<TrainResult> Trainer::end_phase(TrainResult result) {
+  result.steps = done_;
+  result.saves = life_.saves();
+  result.phase_ended = true;
+  const Status saved = life_.save_state(done_);
+  if (!saved.ok() && saved.error().code == ErrorCode::cancelled) return interrupted(result, "the phase is over");
+  SLUICE_TRY(saved);
   if (const Status traced = write_timelines(); !traced.ok()) observer_.note(traced.error().message);
   return result;
 }

@@ -204,14 +204,13 @@ void Engine::build_ranks() {
   const Schedule &schedule = run_.search.schedule, ahead = schedule.ahead();
   for (std::size_t k = 0; k < plans_of_stage.size(); ++k) {
     const auto kind = plans_of_stage[k];
-    const bool goes_ahead = kind == &StagePlans::ahead || kind == &StagePlans::flush;
     for (RankId r = here_.first; r < here_.end(); ++r) {
       const StepPlan& plan = run_.stage_of_rank(r).*kind;
       if (plan.ops.empty()) continue;
       const bool is_own = plan.topology.rank() == r;
       if (!is_own) {
         other_plans_.push_back(
-            std::make_unique<StepPlan>(build_alike(plan, run_.workload, goes_ahead ? ahead : schedule, r)));
+            std::make_unique<StepPlan>(build_alike(plan, run_.workload, goes_ahead(kind) ? ahead : schedule, r)));
         SLUICE_CHECK(plan_signature(*other_plans_.back()) == plan_signature(plan), "rank %u does not run alike", r);
       }
       plans_[k].push_back(is_own ? &plan : other_plans_.back().get());

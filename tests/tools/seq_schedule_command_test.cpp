@@ -1,0 +1,146 @@
+// sluice train --seq-schedule: one run, several lengths of sequences, each with a plan of its own.
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+class SeqScheduleCommand : public RunCommandTest {
+ protected:
+  std::string begin(const std::string& data = "text") const {
+    return "train --model llama-tiny --batch 4 --warmup 3 --eval-batches 1 --data " + path(data) + " ";
+  }
+  static std::string schedule() { return "--seq-schedule 16:4,64:3,32:* --steps 10 "; }
+  json run_json(const std::string& name) const { return json::parse(read(path(name + "/run.json"))); }
+};
+
+TEST_F(SeqScheduleCommand, EachLengthHasItsStepsWhereverStatesLie) {
+  const std::vector<std::string> places{"--states host ", drive(), drive() + "--durable off ", "--ranks 2 --lots 4 ",
+                                        "--lots 4 --micro-batch 1 " + drive()};
+  std::vector<std::vector<json>> all;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const std::string name = "run" + std::to_string(i);
+    const Finished f = sluice(begin() + schedule() + places[i] + run(name));
+    ASSERT_EQ(f.status, 0) << f.err;
+    all.push_back(lines(name));
+    ASSERT_EQ(all.back().size(), 10u) << f.err;
+    for (std::size_t s = 0; s < 10; ++s) {
+      EXPECT_EQ(all.back()[s]["step"], s + 1);
+      EXPECT_EQ(all.back()[s]["tokens"],
+                all.back()[s > 0 ? s - 1 : 0]["tokens"].get<int>() + (s == 0 ? 0
+                                                                             : 4 * (s < 4   ? 16
+                                                                                    : s < 7 ? 64
+                                                                                            : 32)))
+          << s;
+    }
+    EXPECT_NE(f.err.find("steps 5 to 7: sequences of 64 tokens"), std::string::npos) << f.err;
+    EXPECT_EQ(run_json(name)["config"]["sequence"], 32);
+    const json changes = run_json(name)["changes"];
+    ASSERT_EQ(changes.size(), 2u) << changes.dump();
+    EXPECT_EQ(changes[0]["from"], 5);
+    EXPECT_EQ(changes[1]["from"], 8);
+    EXPECT_EQ(changes[1]["was"]["sequence"], 64);
+  }
+  EXPECT_EQ(all[1], all[0]) << "states on the drive";
+  EXPECT_EQ(all[2], all[0]) << "and not durable";
+  EXPECT_EQ(result("run1"), result("run0"));
+  EXPECT_EQ(result("run2"), result("run0"));
+  EXPECT_EQ(all[3], all[4]) << "on two ranks";
+  EXPECT_EQ(result("run3"), result("run4"));
+  EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+  // Until another length begins the run is the one that has the first alone.
+  const Finished f = sluice(begin() + "--lr-schedule constant --seq 16 --steps 4 " + run("short"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  ASSERT_EQ(sluice(begin() + "--lr-schedule constant " + schedule() + run("constant")).status, 0);
+  const std::vector<json> shorter = lines("short"), whole = lines("constant");
+  for (std::size_t s = 0; s < 4; ++s) EXPECT_EQ(whole[s]["loss"], shorter[s]["loss"]) << s;
+  // What was held out is evaluated with the last length.
+  const Finished evaluated = sluice("eval --model " + path("run0") + " --json");
+  ASSERT_EQ(evaluated.status, 0) << evaluated.err;
+  EXPECT_EQ(json::parse(evaluated.out)["eval"]["held_out"], result("run0")["eval"]["held_out"]) << evaluated.out;
+}
+
+TEST_F(SeqScheduleCommand, AStoppedRunGoesOnInItsPhase) {
+  const std::map<std::string, std::vector<int>> stops{{drive(), {5, 18}}, {"--states host ", {12}}};
+  for (const auto& [where, after] : stops) {
+    const std::string command = begin() + "--seq-schedule 16:12,64:8,32:* --steps 26 " + where;
+    for (const int lines_min : after) {
+      ASSERT_EQ(signalled(command + run("run"), "run", "TERM", lines_min).status, 1);
+      const Finished f = sluice("train --resume " + run("run"));
+      ASSERT_EQ(f.status, 0) << f.err;
+      if (lines_min == after.front()) {
+        std::filesystem::rename(path("run"), path("first"));
+        continue;
+      }
+      EXPECT_EQ(lines("run"), lines("first"));
+      EXPECT_EQ(result("run"), result("first"));
+      std::filesystem::remove_all(path("run"));
+    }
+    ASSERT_EQ(sluice(command + run("whole")).status, 0);
+    EXPECT_EQ(lines("first"), lines("whole"));
+    EXPECT_EQ(result("first"), result("whole"));
+    std::filesystem::remove_all(path("first"));
+    std::filesystem::remove_all(path("whole"));
+  }
+  // More steps are of the last length; another schedule is another run.
+  ASSERT_EQ(signalled(begin() + "--seq-schedule 16:12,32:* --steps 26 " + run("run"), "run", "TERM", 4).status, 1);
+  expect_refused_untouched("train --resume --seq-schedule 16:10,32:* " + run("run"), "contradicts the run");
+  expect_refused_untouched("train --resume --seq 32 " + run("run"), "contradicts the run");
+  expect_refused_untouched("train --resume --steps 12 " + run("run"), "none is left for sequences of 32");
+  const Finished f = sluice("train --resume --steps 36 " + run("run"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(lines("run").size(), 36u);
+}
+
+TEST_F(SeqScheduleCommand, PlanShowsEveryPhase) {
+  const std::string options = "plan --model llama-tiny --batch 4 " + schedule() + drive();
+  const Finished f = sluice(options);
+  ASSERT_EQ(f.status, 0) << f.err;
+  for (const char* what : {"steps 1 to 4: sequences of 16 tokens", "steps 5 to 7: sequences of 64 tokens",
+                           "steps 8 to 10: sequences of 32 tokens", "; 4 steps take"})
+    EXPECT_NE(f.out.find(what), std::string::npos) << f.out;
+  const Finished told = sluice(options + "--json");
+  const json phases = json::parse(told.out)["phases"];
+  ASSERT_EQ(phases.size(), 3u);
+  EXPECT_EQ(phases[1]["sequence"], 64);
+  EXPECT_EQ(phases[1]["first_step"], 5);
+  EXPECT_EQ(phases[1]["last_step"], 7);
+  EXPECT_GT(phases[1]["step_seconds"].get<double>(), phases[0]["step_seconds"].get<double>());
+  EXPECT_FALSE(std::filesystem::exists(path("runs")));
+}
+
+TEST_F(SeqScheduleCommand, IsRefusedBeforeAnythingIsThere) {
+  const auto refused = [&](const std::string& options, const std::string& what) {
+    expect_refused(begin() + options, what);
+    EXPECT_FALSE(std::filesystem::exists(path("runs")));
+    EXPECT_FALSE(std::filesystem::exists(path("run")));
+  };
+  refused(run("run") + "--seq-schedule 16:x", "is not LENGTH:STEPS");
+  refused(run("run") + "--seq-schedule 16:4,64:* --seq 16", "leave out --seq");
+  refused(run("run") + "--seq-schedule 16:4,64:4 --steps 9", "has 8 steps, and --steps is 9");
+  refused(run("run") + "--seq-schedule 16:4,64:* --steps 4", "none is left for sequences of 64");
+  refused("--run none --seq-schedule 16:4,64:4", "--run none keeps nothing");
+  refused(run("run") + "--seq-schedule 16:4,100000:4", "is longer than the");
+  refused(run("run") + "--cp 2 --ranks 2 --seq-schedule 16:4,63:4", "63");
+  write("short", read(path("text")).substr(0, 300));
+  expect_refused(begin("short") + run("run") + "--seq-schedule 16:4,256:4", "shorter ones in --seq-schedule");
+  // The second length is the one that does not fit.
+  for (const char* command : {"train", "plan"}) {
+    const Finished f = sluice(command + begin().substr(5) + run("run") + "--device-memory 3300KiB --nvme " +
+                              path("nvme") + " --seq-schedule 16:4,256:4");
+    EXPECT_EQ(f.status, 2) << f.err;
+    EXPECT_NE(f.err.find("--seq-schedule, sequences of 256: llama-tiny does not fit: the smallest"), std::string::npos)
+        << f.err;
+    EXPECT_FALSE(std::filesystem::exists(path("run")));
+  }
+  expect_refused("plan --model llama-tiny --max-seq --seq-schedule 16:4,64:*", "give one of them");
+}
+
+}  // namespace
+}  // namespace sluice

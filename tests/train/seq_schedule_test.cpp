@@ -1,0 +1,174 @@
+// Lengths of sequences one after another: what is parsed, what is refused, and which tokens each length takes.
+#include "src/train/request/seq_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "io/tokens/token_sink.h"
+#include "src/train/data/batches.h"
+#include "src/train/request/run_changes.h"
+#include "src/train/request/run_config_json.h"
+#include "tests/scratch_dir.h"
+
+namespace sluice {
+namespace {
+
+RunConfig config_of(const std::string& schedule, std::int64_t steps) {
+  RunConfig c;
+  c.model = "llama-tiny";
+  c.seq_schedule = schedule;
+  c.steps = steps;
+  return at_phase(c, 0);
+}
+
+TEST(SeqSchedule, PhasesFollowEachOther) {
+  const auto phases = parse_seq_schedule("512:1000,2048:3,64:*", 1010);
+  ASSERT_TRUE(phases.ok()) << phases.error().message;
+  ASSERT_EQ(phases->size(), 3u);
+  const std::vector<std::array<std::int64_t, 3>> expected{{512, 1, 1000}, {2048, 1001, 1003}, {64, 1004, 1010}};
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ((*phases)[i].sequence, expected[i][0]);
+    EXPECT_EQ((*phases)[i].first, expected[i][1]);
+    EXPECT_EQ((*phases)[i].last, expected[i][2]);
+  }
+  EXPECT_EQ(parse_seq_schedule("512:1000,2048:3", 0)->back().last, 1003) << "the phases say how many steps there are";
+  EXPECT_EQ(parse_seq_schedule("8:*", 5)->front().last, 5);
+}
+
+TEST(SeqSchedule, WhatIsNoneIsRefusedWithTheReason) {
+  const auto refused = [](const std::string& text, std::int64_t steps, const std::string& what) {
+    const auto phases = parse_seq_schedule(text, steps);
+    ASSERT_FALSE(phases.ok()) << text;
+    EXPECT_EQ(phases.error().code, ErrorCode::bad_request);
+    EXPECT_NE(phases.error().message.find(what), std::string::npos) << phases.error().message;
+  };
+  for (const char* text :
+       {"", ",", "512", "512:", ":5", "512:5,", ",512:5", "512:5,,64:*", "a:5", "512:b", "512:-1", "0:5", "512:0",
+        "512:5:6", "512:5 ,64:*", "512:1.5", "99999999999999999999:1", "16777217:1", "512:99999999999"})
+    refused(text, 100, "is not LENGTH:STEPS");
+  refused("512:*,64:5", 100, "nothing may follow it");
+  refused("512:5,512:*", 100, "512 follows 512");
+  refused("512:100,64:*", 100, "none is left for sequences of 64; give at least --steps 101");
+  refused("512:10,64:20", 100, "has 30 steps, and --steps is 100");
+}
+
+TEST(SeqSchedule, ARunIsAtOneOfItsPhases) {
+  const RunConfig c = config_of("32:10,64:5,16:*", 40), later = at_phase(c, 2);
+  EXPECT_EQ(c.sequence, 32);
+  EXPECT_EQ(later.sequence, 16);
+  EXPECT_EQ(phase_of(later).first, 16);
+  EXPECT_EQ(longest_of(c), 64);
+  EXPECT_EQ(longest_of(later), 64);
+  EXPECT_FALSE(is_laid_out_alike(c, later));
+  EXPECT_TRUE(is_laid_out_alike(c, c));
+  EXPECT_TRUE(has_same_bits(c, later)) << "nobody has asked for others";
+  RunConfig wrong = later;
+  wrong.sequence = 64;
+  EXPECT_FALSE(check_seq_schedule(wrong).ok());
+  wrong = later;
+  wrong.phase = 3;
+  EXPECT_FALSE(check_seq_schedule(wrong).ok());
+  wrong.phase = -1;
+  EXPECT_FALSE(check_seq_schedule(wrong).ok());
+}
+
+// As many tokens as before them, in sequences of their own length.
+TEST(SeqSchedule, TheOrderOfTheDataGoesOnBehindWhatWasSeen) {
+  RunConfig c = config_of("32:10,64:5,24:*", 40);
+  c.batch = 6;
+  EXPECT_EQ(samples_before(c), 0u);
+  EXPECT_EQ(tokens_after(c, 0), 0u);
+  EXPECT_EQ(tokens_after(c, 9), 9u * 6 * 32);
+  EXPECT_EQ(tokens_after(at_phase(c, 1), 12), 6u * (10 * 32 + 2 * 64));
+  EXPECT_EQ(samples_before(at_phase(c, 1)), 10u * 6 * 32 / 64);
+  EXPECT_EQ(samples_before(at_phase(c, 2)), (10u * 6 * 32 + 5u * 6 * 64 + 23) / 24);
+}
+
+TEST(SeqSchedule, IsKeptAndItsChangesAreRecorded) {
+  const RunConfig before = config_of("32:10,64:*", 40), now = at_phase(before, 1);
+  const auto read = run_config_from_json(to_json(now));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(to_json(*read), to_json(now));
+  const std::vector<RunChange> changes = with_change({}, before, now, 10);
+  const nlohmann::ordered_json told = to_json(changes, now);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0]["from"], 11);
+  EXPECT_EQ(told[0]["was"]["sequence"], 32);
+  EXPECT_EQ(told[0]["is"]["sequence"], 64);
+  const auto again = changes_from_json(told, now);
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(config_of_step(*again, now, 10).sequence, 32);
+  EXPECT_EQ(config_of_step(*again, now, 11).sequence, 64);
+  EXPECT_EQ(change_text(before, now), "--seq 64 (32 before)");
+  nlohmann::ordered_json damaged = to_json(now);
+  damaged["seq_schedule"] = "32:10,:";
+  EXPECT_FALSE(run_config_from_json(damaged).ok());
+}
+
+// What one length holds out no other one trains on, also where the border is a document's.
+TEST(SeqSchedule, WhatIsHeldOutIsSoOfAllLengths) {
+  const ScratchDir scratch;
+  for (const std::vector<std::size_t>& documents :
+       {std::vector<std::size_t>{5000}, std::vector<std::size_t>(125, 40)}) {
+    const std::string path = scratch.path() + "/tokens";
+    auto writer = TokenWriter::create(path, 6000, {});
+    ASSERT_TRUE(writer.ok()) << writer.error().message;
+    std::int32_t next = 0;
+    for (const std::size_t length : documents) {
+      std::vector<std::int32_t> tokens(length);
+      for (std::int32_t& token : tokens) token = next++;  // each says where it is
+      ASSERT_TRUE(writer->append(tokens).ok());
+      writer->end_document();
+    }
+    ASSERT_TRUE(writer->finish().ok());
+    const auto file = TokenFile::open(path);
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    RunConfig config = config_of("7:10,64:5,48:*", 40);
+    config.eval_split = 0.1;
+    std::set<std::int32_t> trained, held_out;
+    std::vector<std::uint64_t> begins;
+    for (std::size_t phase = 0; phase < 3; ++phase) {
+      const RunConfig c = at_phase(config, phase);
+      const auto batches = Batches::create(*file, c, false);
+      ASSERT_TRUE(batches.ok()) << batches.error().message;
+      begins.push_back(batches->held_out().begin);
+      std::vector<std::int32_t> planes(2 * static_cast<std::size_t>(c.sequence));
+      const BatchRow row = BatchRow::of(planes, 0, 1, static_cast<std::uint64_t>(c.sequence));
+      const auto take = [&](const Windows& windows, std::set<std::int32_t>& into) {
+        ASSERT_GT(windows.count(), 0u);
+        for (std::uint64_t i = 0; i < windows.count(); ++i) {
+          ASSERT_TRUE(windows.read(i, row).ok());
+          into.insert(row.inputs.begin(), row.inputs.end());
+        }
+      };
+      take(batches->training(), trained);
+      take(batches->held_out_windows(), held_out);
+    }
+    EXPECT_EQ(std::set<std::uint64_t>(begins.begin(), begins.end()).size(), 1u);
+    EXPECT_LT(*trained.rbegin(), *held_out.begin());
+    EXPECT_EQ(static_cast<std::uint64_t>(*held_out.begin()), begins.front());
+    // No more is lost than a window.
+    EXPECT_GE(static_cast<std::uint64_t>(*trained.rbegin()) + 8, begins.front());
+  }
+}
+
+TEST(SeqSchedule, DataThatOneLengthDoesNotFitIsRefused) {
+  const ScratchDir scratch;
+  const std::string path = scratch.path() + "/tokens";
+  auto writer = TokenWriter::create(path, 300, {});
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(writer->append(std::vector<std::int32_t>(100, 7)).ok());
+  ASSERT_TRUE(writer->finish().ok());
+  const auto file = TokenFile::open(path);
+  ASSERT_TRUE(file.ok());
+  EXPECT_TRUE(Batches::create(*file, config_of("8:2,40:*", 10), false).ok());
+  const auto refused = Batches::create(*file, config_of("8:2,64:*", 10), false);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("too few for sequences of 64"), std::string::npos) << refused.error().message;
+}
+
+}  // namespace
+}  // namespace sluice
