@@ -87,6 +87,7 @@ enum class OpKind : std::uint8_t {
   recompute_qkv,     ///< attention: x_in or normed, parameters -> saved again
   recompute_core,    ///< attention: saved, parameters -> core again
   backward,          ///< x_in, saved, parameters, d_out -> d_in, gradient (+=)
+  backward_again,    ///< MLP: the same without saved, which is made again chunk by chunk, in the workspace
   backward_input,    ///< the first half of it: x_in, saved, parameters, d_out -> d_in, deferred
   backward_weight,   ///< the other one: x_in, saved, d_out, deferred -> gradient (+=)
   forward_backward,  ///< head in training: x_in, parameters, tokens -> loss, d_in, gradient (+=)
@@ -147,11 +148,12 @@ enum class OpKind : std::uint8_t {
   // save lane
   save,  ///< the updated states of a tile, in host memory -> a checkpoint, where the iteration saves; else nothing
 };
-constexpr std::array<const char*, 49> op_names{"forward",
+constexpr std::array<const char*, 50> op_names{"forward",
                                                "recompute",
                                                "recompute_qkv",
                                                "recompute_core",
                                                "backward",
+                                               "backward_again",
                                                "backward_input",
                                                "backward_weight",
                                                "forward_backward",
@@ -370,7 +372,7 @@ struct Arena {
 enum class PlanKind : std::uint8_t { train, flush, evaluate, decode };
 constexpr std::array<const char*, 4> plan_kind_names{"train", "flush", "evaluate", "decode"};
 
-constexpr std::uint32_t plan_schema_version = 6;
+constexpr std::uint32_t plan_schema_version = 7;
 
 struct StepPlan {
   PlanKind kind = PlanKind::train;

@@ -18,6 +18,7 @@ bool goes_back(OpKind kind) {
     case OpKind::recompute_qkv:
     case OpKind::recompute_core:
     case OpKind::backward:
+    case OpKind::backward_again:
     case OpKind::backward_input:
     case OpKind::backward_weight:
     case OpKind::part_recompute:

@@ -109,6 +109,7 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::recompute_qkv:
     case OpKind::recompute_core:
     case OpKind::backward:
+    case OpKind::backward_again:
     case OpKind::backward_input:
     case OpKind::backward_weight:
     case OpKind::forward_backward:

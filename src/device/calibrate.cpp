@@ -166,8 +166,8 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   }
   const bool splits = workload.splits_backward;
   const std::uint64_t workspace =
-      std::max({cost.forward_workspace_bytes, cost.backward_workspace_bytes, cost.slice_workspace_bytes,
-                splits ? cost.backward_input_workspace_bytes : 0});
+      std::max({cost.forward_workspace_bytes, cost.backward_workspace_bytes, cost.backward_again_workspace_bytes,
+                cost.slice_workspace_bytes, splits ? cost.backward_input_workspace_bytes : 0});
   if (splits) {
     SLUICE_ASSIGN(a.deferred, place.noise(cost.deferred_bytes, dtype, 1e-3f));
   }
@@ -198,8 +198,8 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
 }
 
 bool goes_back(OpKind kind) {
-  return kind == OpKind::backward || kind == OpKind::backward_input || kind == OpKind::backward_weight ||
-         kind == OpKind::part_backward;
+  return kind == OpKind::backward || kind == OpKind::backward_again || kind == OpKind::backward_input ||
+         kind == OpKind::backward_weight || kind == OpKind::part_backward;
 }
 
 Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
@@ -207,7 +207,8 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   if (kind == OpKind::recompute_core) SLUICE_TRY(bench.run(OpKind::recompute_qkv, args));
   if (kind == OpKind::part_recompute) args.sum = nullptr;
   // What backward reads must be what forward saves: statistics of noise would be infinite.
-  if (goes_back(kind) && args.unit->kind != Sublayer::embed) {
+  if (kind == OpKind::backward_again) args.saved = nullptr;
+  if (goes_back(kind) && args.saved != nullptr && args.unit->kind != Sublayer::embed) {
     SublayerArgs before = args;
     before.x_out = nullptr;
     before.sum = nullptr;
@@ -286,7 +287,9 @@ std::vector<OpKind> ops_of(Sublayer sublayer, const Workload& workload) {
   }
   if (main != PlanKind::train) return {OpKind::forward};
   if (sublayer == Sublayer::embed) return {OpKind::forward, OpKind::backward};
-  std::vector<OpKind> ops{OpKind::forward, OpKind::recompute};
+  std::vector<OpKind> ops{OpKind::forward};
+  const bool again_in_chunks = sublayer == Sublayer::mlp && !workload.splits_backward;
+  ops.push_back(again_in_chunks ? OpKind::backward_again : OpKind::recompute);
   if (sublayer == Sublayer::attention) ops.insert(ops.end(), {OpKind::recompute_qkv, OpKind::recompute_core});
   if (workload.splits_backward)
     ops.insert(ops.end(), {OpKind::backward_input, OpKind::backward_weight});

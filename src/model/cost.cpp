@@ -50,8 +50,9 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
 void mlp_cost(const Dims& d, SublayerCost* cost) {
   const double down = matmul_flop(d.tokens, d.ffn, d.hidden);
   cost->saved_bytes = mlp_saved_bytes(d);
-  cost->forward_workspace_bytes = MlpSpace(Carver(nullptr), d, false).bytes;
-  cost->backward_workspace_bytes = MlpSpace(Carver(nullptr), d, true).bytes;
+  cost->forward_workspace_bytes = MlpSpace(Carver(nullptr), d, MlpPass::forward).bytes;
+  cost->backward_workspace_bytes = MlpSpace(Carver(nullptr), d, MlpPass::backward).bytes;
+  cost->backward_again_workspace_bytes = MlpSpace(Carver(nullptr), d, MlpPass::backward_again).bytes;
   cost->recompute_flop = matmul_flop(d.tokens, d.hidden, d.pre);
   cost->forward_flop = cost->recompute_flop + down;
   cost->backward_flop = 2 * cost->forward_flop;
@@ -99,6 +100,7 @@ double op_flop(const SublayerCost& cost, OpKind kind) {
     case OpKind::recompute_core: return cost.core_flop;
     case OpKind::part_backward:
     case OpKind::backward: return cost.backward_flop;
+    case OpKind::backward_again: return cost.recompute_flop + cost.backward_flop;
     case OpKind::part_logits: return cost.forward_flop / cost.chunks;
     case OpKind::part_gradient: return cost.backward_flop / cost.chunks;
     case OpKind::qkv: return cost.qkv_flop;

@@ -40,7 +40,7 @@ struct MlpSublayer {
   }
 
   void forward_chunk(std::int64_t first, std::int64_t rows) const {
-    const MlpSpace space(Carver(args.workspace.data()), d, false);
+    const MlpSpace space(Carver(args.workspace.data()), d, MlpPass::forward);
     const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
     T* middle = reinterpret_cast<T*>(space.middle);
     T* pre =
@@ -56,11 +56,24 @@ struct MlpSublayer {
     device.add(x, out, out, rows * d.hidden);
   }
 
+  /// backward, or backward_again where nothing is saved.
+  MlpPass pass_back() const { return args.saved == nullptr ? MlpPass::backward_again : MlpPass::backward; }
+
+  /// What enters the activation, as it was saved or made again.
+  const T* pre_chunk(const MlpSpace& space, const T* x, std::int64_t first, std::int64_t rows) const {
+    if (args.saved != nullptr) return reinterpret_cast<const T*>(args.saved) + first * d.pre;
+    T *middle = reinterpret_cast<T*>(space.middle), *pre = reinterpret_cast<T*>(space.again);
+    norm.forward(device, x, rows, middle, space.statistics);
+    into.forward(device, middle, rows, pre, space.scratch);
+    add_bias(device, into_bias, pre, d.pre, rows, d.pre);
+    return pre;
+  }
+
   void backward_chunk(std::int64_t first, std::int64_t rows) const {
-    const MlpSpace space(Carver(args.workspace.data()), d, true);
+    const MlpSpace space(Carver(args.workspace.data()), d, pass_back());
     const bool accumulate = args.accumulate || first > 0;
     const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
-    const T* pre = reinterpret_cast<const T*>(args.saved) + first * d.pre;
+    const T* pre = pre_chunk(space, x, first, rows);
     const T* d_out = reinterpret_cast<const T*>(args.d_out) + first * d.hidden;
     T* d_in = reinterpret_cast<T*>(args.d_in) + first * d.hidden;
     T* wide = reinterpret_cast<T*>(space.wide);
@@ -78,7 +91,7 @@ struct MlpSublayer {
   }
 
   void part_forward_chunk(std::int64_t first, std::int64_t rows) const {
-    const MlpSpace space(Carver(args.workspace.data()), d, false);
+    const MlpSpace space(Carver(args.workspace.data()), d, MlpPass::forward);
     const T* normed = reinterpret_cast<const T*>(args.normed) + first * d.hidden;
     T* middle = reinterpret_cast<T*>(space.middle);
     T* pre =
@@ -92,7 +105,7 @@ struct MlpSublayer {
   }
 
   void part_backward_chunk(std::int64_t first, std::int64_t rows) const {
-    const MlpSpace space(Carver(args.workspace.data()), d, true);
+    const MlpSpace space(Carver(args.workspace.data()), d, MlpPass::backward);
     const bool accumulate = args.accumulate || first > 0;
     const T* normed = reinterpret_cast<const T*>(args.normed) + first * d.hidden;
     const T* pre = reinterpret_cast<const T*>(args.saved) + first * d.pre;
@@ -109,7 +122,7 @@ struct MlpSublayer {
   }
 
   void backward_input_chunk(std::int64_t first, std::int64_t rows) const {
-    const MlpSpace space(Carver(args.workspace.data()), d, true);
+    const MlpSpace space(Carver(args.workspace.data()), d, MlpPass::backward);
     const MlpDeferred deferred(Carver(args.deferred), d);
     const T* x = reinterpret_cast<const T*>(args.x_in) + first * d.hidden;
     const T* pre = reinterpret_cast<const T*>(args.saved) + first * d.pre;
@@ -131,7 +144,7 @@ struct MlpSublayer {
   }
 
   void backward_weight_chunk(std::int64_t first, std::int64_t rows) const {
-    const MlpSpace space(Carver(args.workspace.data()), d, true);
+    const MlpSpace space(Carver(args.workspace.data()), d, MlpPass::backward);
     const MlpDeferred deferred(Carver(args.deferred), d);
     const Norm<T> own = deferred_norm(norm, deferred.norm, d.gpt2);
     const bool accumulate = args.accumulate || first > 0;
@@ -162,8 +175,8 @@ struct MlpSublayer {
 template <class T, class K>
 void mlp_forward(const K& device, const SublayerArgs& args) {
   const MlpSublayer<T, K> mlp(device, args);
-  SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, false).bytes <= args.workspace.size(), "workspace of %zu bytes",
-               args.workspace.size());
+  SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, MlpPass::forward).bytes <= args.workspace.size(),
+               "workspace of %zu bytes", args.workspace.size());
   for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk)
     mlp.forward_chunk(t, std::min(mlp.d.mlp_chunk, mlp.d.tokens - t));
 }
@@ -171,8 +184,8 @@ void mlp_forward(const K& device, const SublayerArgs& args) {
 template <class T, class K>
 void mlp_backward(const K& device, const SublayerArgs& args) {
   const MlpSublayer<T, K> mlp(device, args);
-  SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, true).bytes <= args.workspace.size(), "workspace of %zu bytes",
-               args.workspace.size());
+  SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, mlp.pass_back()).bytes <= args.workspace.size(),
+               "workspace of %zu bytes", args.workspace.size());
   open_gradient(device, args);
   for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk)
     mlp.backward_chunk(t, std::min(mlp.d.mlp_chunk, mlp.d.tokens - t));
@@ -182,9 +195,10 @@ template <class T, class K>
 void mlp_backward_half(const K& device, OpKind half, const SublayerArgs& args) {
   const MlpSublayer<T, K> mlp(device, args);
   const bool to_input = half == OpKind::backward_input;
-  SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, true).bytes + (to_input ? unwanted_gradient_bytes(mlp.d) : 0) <=
-                   args.workspace.size(),
-               "workspace of %zu bytes", args.workspace.size());
+  SLUICE_CHECK(
+      MlpSpace(Carver(nullptr), mlp.d, MlpPass::backward).bytes + (to_input ? unwanted_gradient_bytes(mlp.d) : 0) <=
+          args.workspace.size(),
+      "workspace of %zu bytes", args.workspace.size());
   if (!to_input) open_gradient(device, args);
   for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk) {
     const std::int64_t rows = std::min(mlp.d.mlp_chunk, mlp.d.tokens - t);
@@ -197,8 +211,9 @@ template <class T, class K>
 void mlp_part(const K& device, OpKind op, const SublayerArgs& args) {
   const MlpSublayer<T, K> mlp(device, args);
   const bool back = op == OpKind::part_backward;
-  SLUICE_CHECK(MlpSpace(Carver(nullptr), mlp.d, back).bytes <= args.workspace.size(), "workspace of %zu bytes",
-               args.workspace.size());
+  SLUICE_CHECK(
+      MlpSpace(Carver(nullptr), mlp.d, back ? MlpPass::backward : MlpPass::forward).bytes <= args.workspace.size(),
+      "workspace of %zu bytes", args.workspace.size());
   if (back) open_gradient(device, args);
   for (std::int64_t t = 0; t < mlp.d.tokens; t += mlp.d.mlp_chunk) {
     const std::int64_t rows = std::min(mlp.d.mlp_chunk, mlp.d.tokens - t);

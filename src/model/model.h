@@ -131,6 +131,7 @@ struct SublayerCost {
   std::uint64_t core_bytes = 0;                ///< the last of them: attention's output and the log-sum-exp of scores
   std::uint64_t forward_workspace_bytes = 0;   ///< forward, recompute, loss
   std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward, backward_weight
+  std::uint64_t backward_again_workspace_bytes = 0;  ///< 0: the sublayer has no such op
   std::uint64_t deferred_bytes = 0;  ///< what backward_input leaves for backward_weight, x_in, saved, d_out excluded
   std::uint64_t backward_input_workspace_bytes = 0;
   double recompute_flop = 0;                   ///< forward without what only x_out needs

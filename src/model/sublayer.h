@@ -114,6 +114,7 @@ struct SublayerArgs {
 /// recompute is that.
 /// recompute_qkv, recompute_core: attention's, of one of them; where sublayers are cut the first begins with normed.
 /// backward: x_in, saved, parameters, d_out -> d_in, gradient. embed: no d_in. d_in may not alias d_out.
+/// backward_again: the MLP's, with saved null, to the same bits as recompute and backward.
 /// backward_input and backward_weight: the same in two halves, to the same bits. The second takes no parameters and may
 /// come much later. embed: only backward.
 /// forward_backward, the head's in training: norm, logits in chunks of tokens, loss, d_in, gradients, in one pass.

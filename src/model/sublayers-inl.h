@@ -60,6 +60,9 @@ void run_typed(const K& device, OpKind op, const SublayerArgs& args) {
     case OpKind::recompute_qkv:
     case OpKind::recompute_core: return attention_again<T>(device, op, args);
     case OpKind::backward: return backward_of_kind<T>(device, args);
+    case OpKind::backward_again:
+      SLUICE_CHECK(args.unit->kind == Sublayer::mlp && args.saved == nullptr, "%s", args.unit->name.c_str());
+      return mlp_backward<T>(device, args);
     case OpKind::backward_input:
     case OpKind::backward_weight: return backward_half_of_kind<T>(device, op, args);
     case OpKind::enter:

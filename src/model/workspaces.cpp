@@ -226,11 +226,13 @@ std::uint64_t mlp_saved_bytes(const Dims& d) {
   return carver.used();
 }
 
-MlpSpace::MlpSpace(Carver carver, const Dims& d, bool backward)
+MlpSpace::MlpSpace(Carver carver, const Dims& d, MlpPass pass)
     : wide(carver.elements(d, d.mlp_chunk * d.pre)),
       middle(carver.elements(d, d.mlp_chunk * std::max(d.ffn, d.hidden))),
       statistics(carver.floats(2 * d.mlp_chunk)),
-      scratch(rest(carver, mlp_scratch_bytes(d, backward))),
+      again(carver.elements(d, pass == MlpPass::backward_again ? d.mlp_chunk * d.pre : 0)),
+      scratch(rest(carver, std::max(pass == MlpPass::backward ? 0 : mlp_scratch_bytes(d, false),
+                                    pass == MlpPass::forward ? 0 : mlp_scratch_bytes(d, true)))),
       bytes(carver.used()) {}
 
 HeadSpace::HeadSpace(Carver carver, const Dims& d, bool backward)

@@ -178,11 +178,13 @@ struct AttentionBackwardSpace {
 /// What the MLP keeps for backward: [tokens, pre].
 std::uint64_t mlp_saved_bytes(const Dims& d);
 
+enum class MlpPass : std::uint8_t { forward, backward, backward_again };
 struct MlpSpace {
-  MlpSpace(Carver carver, const Dims& d, bool backward);
+  MlpSpace(Carver carver, const Dims& d, MlpPass pass);
   std::byte* wide;    ///< [chunk, pre]: pre-activations where the caller keeps none; backward: d_pre
   std::byte* middle;  ///< [chunk, max(ffn, hidden)]: normed x, h; backward: dh, h, normed x, then its gradient
   float* statistics;
+  std::byte* again;  ///< backward_again: [chunk, pre], what the caller has not kept
   std::span<std::byte> scratch;
   std::uint64_t bytes;
 };

@@ -135,9 +135,10 @@ void ActivationMoves::touch_parameters(Op& op, UnitId u) {
 void ActivationMoves::touch_workspace(OpKind kind, UnitId u, Part& out) {
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   const bool back = kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::forward_backward;
-  const std::uint64_t bytes = kind == OpKind::backward_input ? cost.backward_input_workspace_bytes
-                              : back                         ? cost.backward_workspace_bytes
-                                                             : cost.forward_workspace_bytes;
+  const std::uint64_t bytes = kind == OpKind::backward_input   ? cost.backward_input_workspace_bytes
+                              : kind == OpKind::backward_again ? cost.backward_again_workspace_bytes
+                              : back                           ? cost.backward_workspace_bytes
+                                                               : cost.forward_workspace_bytes;
   if (bytes > 0) out = device(label(u, "workspace"), bytes);
 }
 
@@ -226,7 +227,9 @@ void ActivationMoves::leave_input(UnitId u, int mb) {
   if (!m.kept) m.parked_x = {};
 }
 
-void ActivationMoves::recompute(UnitId u, int mb, Life life) {
+void ActivationMoves::recompute(UnitId u, int mb, bool for_halves) {
+  if (!for_halves && backward_makes_saved(u)) return;
+  const Life life = for_halves ? Life::lasting : Life::brief;
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
   const bool rest = cost.saved_bytes > 0 && !m.saved.valid(), core = has_core(u) && !m.core.valid();
@@ -263,10 +266,11 @@ void ActivationMoves::backward(UnitId u, int mb) {
     return close_backward(u, mb);
   }
   Part workspace;
-  touch_workspace(OpKind::backward, u, workspace);
+  const OpKind kind = backward_makes_saved(u) && !m.saved.valid() ? OpKind::backward_again : OpKind::backward;
+  touch_workspace(kind, u, workspace);
   if (u > 0) m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
   const Mode mode = gradients_.open_lot(u, mb);
-  Op& op = compute(OpKind::backward, u, mb);
+  Op& op = compute(kind, u, mb);
   op.accumulate = mode == Mode::read_write;
   if (u > 0) touch_parameters(op, u);
   touch_tokens(op, u, mb);

@@ -17,7 +17,8 @@ class ActivationMoves : RankMoves {
   void bring_inputs(UnitId u, int mb, bool backward);
   /// Forward, or again: `keeps` as the pass does.
   void forward(UnitId u, int mb, bool keeps);
-  void recompute(UnitId u, int mb, Life life = Life::brief);
+  /// What backward, or its halves, read and is not there. Where backward makes it again itself, nothing.
+  void recompute(UnitId u, int mb, bool for_halves);
   void backward(UnitId u, int mb);
   /// What it reads and leaves stays on the device for the second half.
   void backward_input(UnitId u, int mb);
@@ -40,6 +41,10 @@ class ActivationMoves : RankMoves {
   void touch_saved(Op& op, UnitId u, int mb, Mode mode);
   void park_saved(UnitId u, int mb);
   bool is_cut() const { return work_.split != nullptr; }
+  /// In chunks, so that it never lies in memory whole.
+  bool backward_makes_saved(UnitId u) const {
+    return !is_cut() && costs_[static_cast<std::size_t>(u)].backward_again_workspace_bytes > 0;
+  }
   void load_tokens(int mb);
   bool reads_tokens(UnitId u) const;
   bool keeps_input(UnitId u) const;  ///< away from the device, for the backward pass

@@ -259,11 +259,11 @@ void Driver::emit_slot(const Pass& pass, int mb) {
       }
       break;
     case Phase::backward:
-      rank_.activations.recompute(pass.unit, mb);
+      rank_.activations.recompute(pass.unit, mb, false);
       rank_.activations.backward(pass.unit, mb);
       break;
     case Phase::backward_input:
-      rank_.activations.recompute(pass.unit, mb, Life::lasting);
+      rank_.activations.recompute(pass.unit, mb, true);
       rank_.activations.backward_input(pass.unit, mb);
       break;
     case Phase::backward_weight: rank_.activations.backward_weight(pass.unit, mb); return;

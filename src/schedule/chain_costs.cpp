@@ -11,6 +11,7 @@
 #include "src/model/sublayer.h"
 #include "src/schedule/build.h"
 #include "src/schedule/passes.h"
+#include "src/schedule/pipeline.h"
 #include "src/schedule/stages.h"
 
 namespace sluice {
@@ -75,10 +76,11 @@ class Travel {
 };
 
 bool goes_back(OpKind kind) {
-  static const std::set<OpKind> kinds{OpKind::backward,         OpKind::backward_input, OpKind::backward_weight,
-                                      OpKind::expose,           OpKind::enter_backward, OpKind::part_backward,
-                                      OpKind::out_backward,     OpKind::core_backward,  OpKind::qkv_backward,
-                                      OpKind::forward_backward, OpKind::part_logits,    OpKind::part_gradient};
+  static const std::set<OpKind> kinds{OpKind::backward,        OpKind::backward_again,   OpKind::backward_input,
+                                      OpKind::backward_weight, OpKind::expose,           OpKind::enter_backward,
+                                      OpKind::part_backward,   OpKind::out_backward,     OpKind::core_backward,
+                                      OpKind::qkv_backward,    OpKind::forward_backward, OpKind::part_logits,
+                                      OpKind::part_gradient};
   return kinds.contains(kind);
 }
 
@@ -104,7 +106,11 @@ class Stage {
       (is_back ? all.back : all.forward) += s;
       if (!computes || op.unit < 0 || op.micro_batch != first_micro_batch(op.unit, op.micro_batch)) continue;
       UnitSeconds& unit = units_[static_cast<std::size_t>(op.unit)];
-      if (goes_back(op.kind))
+      if (op.kind == OpKind::backward_again) {
+        const double share = share_again(op);
+        unit.again += s * share;
+        unit.backward += s * (1 - share);
+      } else if (goes_back(op.kind))
         unit.backward += s;
       else if (makes_again(op.kind) || !seen.emplace(op.unit, op.kind, op.step).second)
         unit.again += s;
@@ -116,6 +122,19 @@ class Stage {
   ByWay all;
 
  private:
+  /// Of what backward_again takes, beyond what backward would.
+  double share_again(const Op& op) const {
+    const UnitSpec& unit = work_.model->units[static_cast<std::size_t>(op.unit)];
+    const auto seconds = [&](OpKind kind) {
+      const auto known = hw_.op_seconds.find(cost_key(work_, unit.kind, kind));
+      return known == hw_.op_seconds.end() ? 0.0 : known->second;
+    };
+    const double whole = seconds(OpKind::backward_again), back = seconds(OpKind::backward);
+    if (whole > 0 && back > 0) return std::clamp(1 - back / whole, 0.0, 1.0);
+    const SublayerCost cost = sublayer_cost(*work_.model, unit, work_.shape, work_.dtype, *work_.kernels);
+    return cost.recompute_flop / op.flop;
+  }
+
   std::int32_t first_micro_batch(UnitId u, std::int32_t micro_batch) {
     return first_.emplace(u, micro_batch).first->second;
   }
@@ -271,7 +290,10 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
         unit.forward += travel.from(choice.parameter_home, work.shard_numel(u) * dtype_bytes(work.dtype));
       unit.input_bytes = u == 0 ? 0 : together * cost.boundary_bytes;
       unit.backward_bytes_kept = cost.backward_workspace_bytes + 2 * cost.boundary_bytes;
-      unit.backward_bytes = unit.backward_bytes_kept + cost.saved_bytes;
+      const bool again_in_chunks =
+          cost.backward_again_workspace_bytes > 0 && work.split == nullptr && !splits_backward(schedule.pipeline.order);
+      unit.backward_bytes = again_in_chunks ? cost.backward_again_workspace_bytes + 2 * cost.boundary_bytes
+                                            : unit.backward_bytes_kept + cost.saved_bytes;
       if (u == head) {
         unit.backward += std::exchange(unit.forward, {});
         return unit;

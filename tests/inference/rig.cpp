@@ -30,8 +30,8 @@ void InferenceTest::write_profile(const std::string& path, const std::string& mo
   workload.shape = shape;
   workload.dtype = dtype;
   for (const Sublayer s : {Sublayer::embed, Sublayer::attention, Sublayer::mlp, Sublayer::head})
-    for (const OpKind k :
-         {OpKind::forward, OpKind::recompute, OpKind::backward, OpKind::forward_backward, OpKind::loss, OpKind::logits})
+    for (const OpKind k : {OpKind::forward, OpKind::recompute, OpKind::backward, OpKind::backward_again,
+                           OpKind::forward_backward, OpKind::loss, OpKind::logits})
       profile.op_seconds[cost_key(workload, s, k)] = 1e-4;
   const Status saved = save_profile(path, profile);
   ASSERT_TRUE(saved.ok()) << saved.error().message;

@@ -44,15 +44,19 @@ TEST_P(Memory, same_bits_wherever_buffers_lie_and_whatever_they_held) {
   }
 }
 
-TEST_P(Memory, halves_of_the_backward_pass_are_the_whole) {
-  ModelRunner whole(config(), shape(), dtype(), 0), halves(config(), shape(), dtype(), 13);
+/// In halves, and with what the MLP has saved made again on the way.
+TEST_P(Memory, other_ways_of_the_backward_pass_are_the_whole) {
+  ModelRunner whole(config(), shape(), dtype(), 0), halves(config(), shape(), dtype(), 13),
+      again(config(), shape(), dtype(), 29);
   std::vector<std::int32_t> positions;
   for (std::int64_t i = 0; i < shape().tokens(); ++i)
     positions.push_back(static_cast<std::int32_t>(i % shape().sequence % 7));
-  for (ModelRunner* run : {&whole, &halves}) {
+  for (ModelRunner* run : {&whole, &halves, &again}) {
     if (shape().sequence > 8) run->set_positions(positions);
     run->initialise(5);
-    const ModelRunner::Back back = run == &halves ? ModelRunner::Back::halves : ModelRunner::Back::whole;
+    const ModelRunner::Back back = run == &halves  ? ModelRunner::Back::halves
+                                   : run == &again ? ModelRunner::Back::again
+                                                   : ModelRunner::Back::whole;
     for (const bool accumulate : {false, true}) {
       const auto t = tokens(accumulate ? 2 : 1);
       run->forward(t.data());
@@ -60,9 +64,11 @@ TEST_P(Memory, halves_of_the_backward_pass_are_the_whole) {
     }
   }
   for (std::size_t u = 0; u < whole.spec.units.size(); ++u) {
-    EXPECT_TRUE(whole.gradients[u] == halves.gradients[u]) << whole.spec.units[u].name;
-    if (u > 0) {
-      EXPECT_TRUE(whole.d[u] == halves.d[u]) << whole.spec.units[u].name;
+    for (const ModelRunner* other : {&halves, &again}) {
+      EXPECT_TRUE(whole.gradients[u] == other->gradients[u]) << whole.spec.units[u].name;
+      if (u > 0) {
+        EXPECT_TRUE(whole.d[u] == other->d[u]) << whole.spec.units[u].name;
+      }
     }
   }
 }

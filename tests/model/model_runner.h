@@ -190,8 +190,9 @@ class ModelRunner {
     }
   }
 
-  /// One pass over a sublayer, or one in two halves, the second ones when all first ones are done.
-  enum class Back : std::uint8_t { whole, halves };
+  /// One pass over a sublayer, or one in two halves, the second ones when all first ones are done. again: what
+  /// forward has kept of the MLP is not looked at.
+  enum class Back : std::uint8_t { whole, halves, again };
 
   /// After forward: sum of the loss in nats; gradients of `loss_scale` times that sum.
   double backward(const std::int32_t* tokens, double loss_scale, bool accumulate = false, Back back = Back::whole) {
@@ -213,14 +214,17 @@ class ModelRunner {
     std::vector<Guarded> deferred(head);
     const auto pass = [&](std::size_t u, OpKind op) {
       const bool to_input = op == OpKind::backward_input, to_weights = op == OpKind::backward_weight;
-      Guarded workspace(to_input ? costs_[u].backward_input_workspace_bytes : costs_[u].backward_workspace_bytes,
+      const bool again = op == OpKind::backward_again;
+      Guarded workspace(to_input ? costs_[u].backward_input_workspace_bytes
+                        : again  ? costs_[u].backward_again_workspace_bytes
+                                 : costs_[u].backward_workspace_bytes,
                         shift_);
       if (to_input) deferred[u] = Guarded(costs_[u].deferred_bytes, shift_);
       SublayerArgs a = args(u);
       a.tokens = planes(tokens);
       a.accumulate = accumulate;
       a.x_in = x[u].data();
-      a.saved = saved[u].data();
+      a.saved = again ? nullptr : saved[u].data();
       a.core = core(u);
       a.d_out = d[u + 1].data();
       a.d_in = to_weights ? nullptr : d[u].data();
@@ -230,10 +234,13 @@ class ModelRunner {
       a.workspace = workspace.span();
       computer_.run(op, a);
       expect_intact(u, workspace);
-      EXPECT_TRUE(op == OpKind::backward || deferred[u].intact()) << spec.units[u].name;
+      EXPECT_TRUE((!to_input && !to_weights) || deferred[u].intact()) << spec.units[u].name;
     };
     const bool halves = back == Back::halves;
-    for (std::size_t u = head; u-- > 0;) pass(u, halves && u > 0 ? OpKind::backward_input : OpKind::backward);
+    for (std::size_t u = head; u-- > 0;)
+      pass(u, halves && u > 0                                                       ? OpKind::backward_input
+              : back == Back::again && costs_[u].backward_again_workspace_bytes > 0 ? OpKind::backward_again
+                                                                                    : OpKind::backward);
     for (std::size_t u = head; halves && u-- > 1;) pass(u, OpKind::backward_weight);
     return loss;
   }

@@ -158,8 +158,9 @@ void break_alike(StepPlan& plan, std::uint64_t seed) {
 }
 
 bool makes_weight_gradients(OpKind kind) {
-  return kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::forward_backward ||
-         kind == OpKind::part_backward || kind == OpKind::part_gradient || kind == OpKind::qkv_backward;
+  return kind == OpKind::backward || kind == OpKind::backward_again || kind == OpKind::backward_weight ||
+         kind == OpKind::forward_backward || kind == OpKind::part_backward || kind == OpKind::part_gradient ||
+         kind == OpKind::qkv_backward;
 }
 
 class RandomStages : public testing::TestWithParam<int> {};
