@@ -154,7 +154,7 @@ void add_training_options(CLI::App* app, RunOptions* o) {
                   "in place of --seq: lengths of sequences and how many steps have them, like 512:1000,2048:*, where * "
                   "takes all steps that are left. Each length has a plan of its own within the budgets, and between "
                   "two the states are laid out anew, by way of the run's directory; evaluations have the length of "
-                  "their step, and what is held out is the same for all")
+                  "their step, and what is held out is the same for all. With --resume of the steps to come")
       ->type_name("LENGTH:STEPS,...")
       ->group("Batch");
   app->add_flag("--from-scratch", o->from_scratch, "begin with random weights, also where --model has its own")

@@ -86,11 +86,25 @@ TEST_F(SeqScheduleCommand, AStoppedRunGoesOnInItsPhase) {
     EXPECT_EQ(lines("first"), lines("whole"));
     EXPECT_EQ(result("first"), result("whole"));
     std::filesystem::remove_all(path("first"));
-    std::filesystem::remove_all(path("whole"));
+    // One that began without goes on with one.
+    ASSERT_EQ(signalled(begin() + "--seq 16 --steps 26 " + where + run("later"), "later", "TERM", 4).status, 1);
+    const std::string go_on = "train --resume " + run("later") + "--seq-schedule ";
+    expect_refused_untouched(go_on + "32:12,64:*", "give one that begins with 16:STEPS");
+    const Finished late = sluice(go_on + "16:2,64:*");
+    EXPECT_EQ(late.status, 2) << late.err;
+    EXPECT_NE(late.err.find("with sequences of 16, which --seq-schedule 16:2,64:* has to step 2 alone"),
+              std::string::npos)
+        << late.err;
+    const Finished f = sluice(go_on + "16:12,64:8,32:*");
+    ASSERT_EQ(f.status, 0) << f.err;
+    EXPECT_EQ(lines("later"), lines("whole"));
+    EXPECT_EQ(result("later"), result("whole"));
+    EXPECT_EQ(run_json("later")["changes"][0]["was"]["seq_schedule"], "");
+    for (const char* name : {"later", "whole"}) std::filesystem::remove_all(path(name));
   }
-  // More steps are of the last length; another schedule is another run.
+  // More steps are of the last length.
   ASSERT_EQ(signalled(begin() + "--seq-schedule 16:12,32:* --steps 26 " + run("run"), "run", "TERM", 4).status, 1);
-  expect_refused_untouched("train --resume --seq-schedule 16:10,32:* " + run("run"), "contradicts the run");
+  expect_refused_untouched("train --seq-schedule 16:14,32:* " + run("run"), "add --resume");
   expect_refused_untouched("train --resume --seq 32 " + run("run"), "contradicts the run");
   expect_refused_untouched("train --resume --steps 12 " + run("run"), "none is left for sequences of 32");
   const Finished f = sluice("train --resume --steps 36 " + run("run"));

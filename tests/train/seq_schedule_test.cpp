@@ -75,6 +75,27 @@ TEST(SeqSchedule, ARunIsAtOneOfItsPhases) {
   EXPECT_FALSE(check_seq_schedule(wrong).ok());
 }
 
+TEST(SeqSchedule, OfTheStepsToComeMayBeAnother) {
+  const RunConfig run = at_phase(config_of("32:10,64:*", 40), 1);
+  const auto with = [&](const std::string& text) {
+    RunConfig given = run;
+    given.seq_schedule = text;
+    return continued(run, given, {"--seq-schedule"}, true);
+  };
+  const auto longer = with("32:10,64:20,128:*");
+  ASSERT_TRUE(longer.ok()) << longer.error().message;
+  EXPECT_EQ(longer->sequence, 64);
+  EXPECT_EQ(longer->phase, 1);
+  EXPECT_EQ(phase_of(*longer).last, 30);
+  EXPECT_TRUE(is_laid_out_alike(*longer, run));
+  for (const char* text : {"32:11,64:*", "64:*", "32:10,16:*", "16:10,64:*", "32:40"}) {
+    const auto refused = with(text);
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_NE(refused.error().message.find("begins with 32:10,64:STEPS"), std::string::npos) << refused.error().message;
+  }
+  EXPECT_FALSE(with("32:10,64:5").ok()) << "other steps";
+}
+
 // As many tokens as before them, in sequences of their own length.
 TEST(SeqSchedule, TheOrderOfTheDataGoesOnBehindWhatWasSeen) {
   RunConfig c = config_of("32:10,64:5,24:*", 40);

@@ -1,6 +1,7 @@
 #include "src/train/request/check_restore.h"
 
 #include "io/checkpoint/checkpoint.h"
+#include "src/train/request/seq_schedule.h"
 #include "src/train/states/state_pieces.h"
 #include "src/train/states/state_source.h"
 
@@ -20,6 +21,10 @@ Result<std::string> check_restore(const RunConfig& config, bool from_scratch, co
   if (static_cast<std::int64_t>(m.step) > config.steps)
     return bad_request(checkpoint.path() + " is of step " + std::to_string(m.step) + ", beyond --steps " +
                        std::to_string(config.steps) + "; give at least that");
+  if (const SequencePhase phase = phase_of(config); static_cast<std::int64_t>(m.step) > phase.last)
+    return bad_request(checkpoint.path() + " is of step " + std::to_string(m.step) + ", and --seq-schedule " +
+                       config.seq_schedule + " has sequences of " + std::to_string(phase.sequence) + " to step " +
+                       std::to_string(phase.last) + " alone; give them to that step at least");
   return "states: of step " + std::to_string(m.step) + ", from " + checkpoint.path() +
          (config.reset_optimizer ? ", without moments" : "");
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/train/request/run_config_json.h"
+#include "src/train/request/seq_schedule.h"
 
 namespace sluice {
 namespace {
@@ -33,6 +34,7 @@ std::string shown(const std::string& option, const Json& value) {
   };
   if (option == "--eval-split" && value.is_null()) return "the last twentieth of its windows";
   if (value.is_null()) return "auto";
+  if (option == "--seq-schedule" && value == "") return "none";
   if (option == "--document-mask") return value == true ? "on" : "off";
   if (option == "--residency") return value == true ? "all" : "none";
   if (option == "--shard-group" && value == 0) return "all ranks";
@@ -62,7 +64,6 @@ std::string reason(const std::string& option) {
       {"--reset-optimizer", "it began so"},
       {"--document-mask", data},
       {"--seq", data},
-      {"--seq-schedule", data},
       {"--batch", data},
       {"--seed", data},
       {"--eval-split", data},
@@ -133,6 +134,29 @@ Status check_slices(const RunConfig& run, const RunConfig& now) {
                      std::to_string(run.ranks));
 }
 
+/// Another schedule of lengths is one of the steps to come: up to the phase that the run is at it is the run's own.
+Status take_seq_schedule(const RunConfig& run, Json& merged) {
+  if (merged["seq_schedule"] == run.seq_schedule) return success();
+  const std::string text = merged["seq_schedule"];
+  SLUICE_ASSIGN(const auto phases, parse_seq_schedule(text, merged["steps"].get<std::int64_t>()));
+  const std::vector<SequencePhase> before = phases_of(run);
+  const auto at = static_cast<std::size_t>(run.phase);
+  std::string begins;
+  bool alike = at < phases.size() && phases[at].sequence == run.sequence;
+  for (std::size_t i = 0; i < at; ++i) {
+    begins += std::to_string(before[i].sequence) + ":" + std::to_string(before[i].last - before[i].first + 1) + ",";
+    alike = alike && phases[i].sequence == before[i].sequence && phases[i].last == before[i].last;
+  }
+  if (alike) {
+    merged["sequence"] = run.sequence;
+    merged["phase"] = run.phase;
+    return success();
+  }
+  return bad_request("--seq-schedule " + text +
+                     " contradicts the run, whose steps that are done have other sequences; " +
+                     "give one that begins with " + begins + std::to_string(run.sequence) + ":STEPS");
+}
+
 /// Options that --zero fixes.
 bool follows_from_zero(const std::string& option) {
   return option == "--shard-group" || option == "--residency" || option == "--group";
@@ -188,6 +212,7 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
                        " directories, and the swap file of the run is striped over " +
                        std::to_string(stored.nvme.size()) +
                        "; name where each of them is now, in their order, or add --resume to go on with others");
+  SLUICE_TRY(take_seq_schedule(stored, merged));
   SLUICE_ASSIGN(RunConfig config, run_config_from_json(merged));
   SLUICE_TRY(check_slices(stored, config));
   // More ranks have fewer micro-batches each, and their plan is made anew.

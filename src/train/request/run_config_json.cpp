@@ -30,7 +30,7 @@ void each_field(Config& c, F f) {
   f("", "document_length", c.document_length, Change::free);
   f("--steps", "steps", c.steps, Change::recorded);
   f("--seq", "sequence", c.sequence, Change::scheduled);
-  f("--seq-schedule", "seq_schedule", c.seq_schedule, Change::never);
+  f("--seq-schedule", "seq_schedule", c.seq_schedule, Change::recorded);
   f("", "phase", c.phase, Change::scheduled);
   f("--micro-batch", "micro_batch", c.micro_batch, Change::recast);
   f("--batch", "batch", c.batch, Change::never);

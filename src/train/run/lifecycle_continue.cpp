@@ -8,6 +8,7 @@
 #include "io/files/publish.h"
 #include "kernels/cpu/gemm.h"
 #include "src/device/profile.h"
+#include "src/train/request/seq_schedule.h"
 #include "src/train/run/lifecycle.h"
 #include "src/train/run/new_files.h"
 #include "src/train/run/saved_states.h"
@@ -205,7 +206,13 @@ Status Lifecycle::check_same(const RunDescription& run) const {
 
 /// Steps that are done stay done.
 Status Lifecycle::check_not_done(std::uint64_t step) const {
-  if (static_cast<std::int64_t>(step) <= run_.config.steps) return success();
+  const SequencePhase phase = phase_of(run_.config);
+  if (static_cast<std::int64_t>(step) <= phase.last) return success();
+  if (static_cast<std::int64_t>(step) <= run_.config.steps)
+    return bad_request(
+        fmt::format("{}: the run stands at step {} with sequences of {}, which --seq-schedule {} has to step "
+                    "{} alone; give a schedule that has them to step {} at least",
+                    directory_->path(), step, phase.sequence, run_.config.seq_schedule, phase.last, step));
   return bad_request(fmt::format("{}: the run stands at step {}, beyond --steps {}; give at least that",
                                  directory_->path(), step, run_.config.steps));
 }
