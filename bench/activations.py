@@ -69,8 +69,9 @@ def measure(arguments):
         if arguments.no_parking:
             common += ["--activations", "device"]
         rows = []
-        for part, device in budgets(arguments.sluice, common, PARTS):
-            for schedule in SCHEDULES:
+        parts = [float(part) for part in arguments.parts.split(",")]
+        for part, device in budgets(arguments.sluice, common, parts):
+            for schedule in arguments.schedules.split(","):
                 options = [*common, "--device-memory", str(device), "--recompute", schedule]
                 predicted = plan(arguments.sluice, options)
                 rows.append((part, device, schedule, options, predicted, []))
@@ -119,6 +120,8 @@ def main():
     parser.add_argument("--data")
     parser.add_argument("--gaps", action="store_true")
     parser.add_argument("--presets", default=",".join(GAP_PRESETS))
+    parser.add_argument("--parts", default=",".join(map(str, PARTS)), help="of what keeping all activations takes")
+    parser.add_argument("--schedules", default=",".join(SCHEDULES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--no-parking", action="store_true")

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "src/device/profile.h"
 #include "tests/comm/mpirun.h"  // behind command.h: sluice::testing would hide testing
 
 namespace sluice {

@@ -4,6 +4,7 @@
 
 #include "run_command.h"
 #include "src/device/device.h"
+#include "src/device/profile.h"
 #include "tests/comm/mpirun.h"
 
 namespace sluice {

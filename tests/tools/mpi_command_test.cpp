@@ -103,6 +103,17 @@ TEST_F(MpiCommand, WhatRanksShareChangesNoBit) {
   }
 }
 
+TEST_F(MpiCommand, LengthsFollowEachOtherAsInOneProcess) {
+  const std::string command = "train --model llama-tiny --batch 4 --lots 2 --warmup 3 --eval-batches 1 --data " +
+                              path("text") + " --seq-schedule 16:3,32:* --steps 6 ";
+  const Finished apart = launched(2, command + drive() + run("apart"));
+  ASSERT_EQ(apart.status, 0) << apart.err;
+  const Finished together = sluice(command + "--ranks 2 " + drive() + run("together"));
+  ASSERT_EQ(together.status, 0) << together.err;
+  expect_same_run("apart", "together");
+  EXPECT_EQ(lines("apart").size(), 6u);
+}
+
 TEST_F(MpiCommand, OtherSums) {
   const std::string command = options() + "--device-memory 8MiB --host-memory 8MiB --states nvme --nvme " +
                               path("nvme") + " --lots 4 --steps 5 --hash 5 ";
