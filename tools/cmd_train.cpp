@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sluice/size.h"
+#include "src/train/request/arrangement.h"
 #include "src/train/request/check_request.h"
 #include "src/train/request/decided.h"
 #include "src/train/request/machine_limits.h"
@@ -276,7 +277,14 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   SLUICE_ASSIGN(run.later, prepare_later_phases(*run.prepared, {}));
   for (const auto& phase : run.later) screen.note("then " + phase_text(*phase));
   std::ranges::reverse(run.later);
-  return success();
+  // Rank 0 reads the states of all between two lengths.
+  const RunConfig& c = run.prepared->config;
+  const int machine = ranks_of_machine(c), needed = ranks_with_all_states(c);
+  if (run.later.empty() || !run.prepared->workload.durable || needed <= machine) return success();
+  return bad_request(
+      fmt::format("--seq-schedule: between two lengths rank 0 reads the swap files of {} ranks, and a machine "
+                  "has {}; give --durable off, whose states all ranks save",
+                  needed, machine));
 }
 
 /// The same of the phase behind the one that has ended.

@@ -197,13 +197,17 @@ Result<RunConfig> restored_config(const RunOptions& options, const std::set<std:
 namespace {
 
 /// What follows from --seq-schedule where it is given: the first length, and how many steps there are.
-Status take_seq_schedule(RunOptions& options, std::set<std::string>& given) {
+/// `goes_on`: a run that is stored has its steps.
+Status take_seq_schedule(RunOptions& options, std::set<std::string>& given, bool goes_on) {
   RunConfig& c = options.config;
   if (!given.contains("--seq-schedule")) return success();
   if (given.contains("--seq"))
     return bad_request("--seq-schedule " + c.seq_schedule + " says how long sequences are; leave out --seq");
-  const bool says_steps = given.contains("--steps") || c.seq_schedule.ends_with('*');
-  SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(c.seq_schedule, says_steps ? c.steps : 0));
+  const bool is_open = c.seq_schedule.ends_with('*'), says_steps = given.contains("--steps") || is_open;
+  const std::int64_t steps = !says_steps                                        ? 0
+                             : is_open && goes_on && !given.contains("--steps") ? scheduled_steps_max
+                                                                                : c.steps;
+  SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(c.seq_schedule, steps));
   c.sequence = phases.front().sequence;
   if (says_steps) return success();
   c.steps = phases.back().last;
@@ -220,7 +224,7 @@ Result<RunConfig> described_config(const RunOptions& options, const std::set<std
                                    const RunDirectory& directory, bool data_needed) {
   RunOptions all = options;
   std::set<std::string> said = given;
-  SLUICE_TRY(take_seq_schedule(all, said));
+  SLUICE_TRY(take_seq_schedule(all, said, directory.run().has_value() || given.contains("--restore")));
   return config_described(all, said, directory, data_needed);
 }
 

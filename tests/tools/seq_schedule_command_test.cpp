@@ -102,6 +102,11 @@ TEST_F(SeqScheduleCommand, AStoppedRunGoesOnInItsPhase) {
     EXPECT_EQ(run_json("later")["changes"][0]["was"]["seq_schedule"], "");
     for (const char* name : {"later", "whole"}) std::filesystem::remove_all(path(name));
   }
+  // All steps that are left are those of the run, however many a new one would have.
+  ASSERT_EQ(signalled(begin() + "--seq 16 --steps 150 " + run("long"), "long", "TERM", 4).status, 1);
+  ASSERT_EQ(sluice("train --resume " + run("long") + "--seq-schedule 16:120,32:*").status, 0);
+  EXPECT_EQ(lines("long").size(), 150u);
+  EXPECT_EQ(run_json("long")["changes"].back()["from"], 121);
   // More steps are of the last length.
   ASSERT_EQ(signalled(begin() + "--seq-schedule 16:12,32:* --steps 26 " + run("run"), "run", "TERM", 4).status, 1);
   expect_refused_untouched("train --seq-schedule 16:14,32:* " + run("run"), "add --resume");
@@ -144,6 +149,13 @@ TEST_F(SeqScheduleCommand, IsRefusedBeforeAnythingIsThere) {
   refused(run("run") + "--cp 2 --ranks 2 --seq-schedule 16:4,63:4", "63");
   write("short", read(path("text")).substr(0, 300));
   expect_refused(begin("short") + run("run") + "--seq-schedule 16:4,256:4", "shorter ones in --seq-schedule");
+  // What a later length would end at is found before the first step.
+  write("few", read(path("text")).substr(0, 200));
+  refused(run("run") + "--seq-schedule 16:4,256:4 --eval-data few=" + path("few"), "few");
+  const Finished late = sluice(begin() + run("run") + "--seq-schedule 16:4,256:4 --eval-split 0.01");
+  EXPECT_EQ(late.status, 2) << late.err;
+  EXPECT_NE(late.err.find("are held out, are too few for sequences of 256"), std::string::npos) << late.err;
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
   // The second length is the one that does not fit.
   for (const char* command : {"train", "plan"}) {
     const Finished f = sluice(command + begin().substr(5) + run("run") + "--device-memory 3300KiB --nvme " +

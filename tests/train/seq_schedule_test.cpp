@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -53,6 +54,7 @@ TEST(SeqSchedule, WhatIsNoneIsRefusedWithTheReason) {
   refused("512:5,512:*", 100, "512 follows 512");
   refused("512:100,64:*", 100, "none is left for sequences of 64; give at least --steps 101");
   refused("512:10,64:20", 100, "has 30 steps, and --steps is 100");
+  refused("512:*", std::numeric_limits<std::int64_t>::max(), "give at most 1073741824");
 }
 
 TEST(SeqSchedule, ARunIsAtOneOfItsPhases) {
@@ -60,8 +62,8 @@ TEST(SeqSchedule, ARunIsAtOneOfItsPhases) {
   EXPECT_EQ(c.sequence, 32);
   EXPECT_EQ(later.sequence, 16);
   EXPECT_EQ(phase_of(later).first, 16);
-  EXPECT_EQ(longest_of(c), 64);
-  EXPECT_EQ(longest_of(later), 64);
+  EXPECT_EQ(border_sequence(c), 32);
+  EXPECT_EQ(border_sequence(later), 32);
   EXPECT_FALSE(is_laid_out_alike(c, later));
   EXPECT_TRUE(is_laid_out_alike(c, c));
   EXPECT_TRUE(has_same_bits(c, later)) << "nobody has asked for others";
@@ -73,6 +75,10 @@ TEST(SeqSchedule, ARunIsAtOneOfItsPhases) {
   EXPECT_FALSE(check_seq_schedule(wrong).ok());
   wrong.phase = -1;
   EXPECT_FALSE(check_seq_schedule(wrong).ok());
+  wrong = RunConfig();
+  EXPECT_TRUE(check_seq_schedule(wrong).ok());
+  wrong.phase = 7;
+  EXPECT_FALSE(check_seq_schedule(wrong).ok()) << "without a schedule there is one phase";
 }
 
 TEST(SeqSchedule, OfTheStepsToComeMayBeAnother) {
@@ -185,10 +191,18 @@ TEST(SeqSchedule, DataThatOneLengthDoesNotFitIsRefused) {
   ASSERT_TRUE(writer->finish().ok());
   const auto file = TokenFile::open(path);
   ASSERT_TRUE(file.ok());
-  EXPECT_TRUE(Batches::create(*file, config_of("8:2,40:*", 10), false).ok());
-  const auto refused = Batches::create(*file, config_of("8:2,64:*", 10), false);
+  const auto at = [&](const std::string& schedule, std::size_t phase) {
+    RunConfig config = config_of(schedule, 10);
+    config.eval_split = 0.45;  // of 12 windows of 8
+    return Batches::create(*file, at_phase(config, phase), false);
+  };
+  EXPECT_TRUE(at("8:2,40:*", 0).ok());
+  EXPECT_TRUE(at("8:2,40:*", 1).ok());
+  EXPECT_TRUE(at("8:2,64:*", 0).ok());
+  const auto refused = at("8:2,64:*", 1);
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("too few for sequences of 64"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("44 are held out, are too few for sequences of 64"), std::string::npos)
+      << refused.error().message;
 }
 
 }  // namespace

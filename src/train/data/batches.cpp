@@ -168,14 +168,14 @@ Status Windows::mark_documents(std::uint64_t start, const BatchRow& row) const {
 }
 
 Result<Batches> Batches::create(const TokenFile& tokens, const RunConfig& config, bool documents) {
-  return create(tokens, config.sequence, longest_of(config), config.seed, documents, config.eval_split);
+  return create(tokens, config.sequence, border_sequence(config), config.seed, documents, config.eval_split);
 }
 
-Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::int64_t longest,
-                                std::uint64_t seed, bool documents, std::optional<double> share) {
+Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, std::int64_t border, std::uint64_t seed,
+                                bool documents, std::optional<double> share) {
   Batches b;
-  SLUICE_ASSIGN(b.held_out_, hold_out(tokens, longest, share));
-  if (sequence != longest) {
+  SLUICE_ASSIGN(b.held_out_, hold_out(tokens, border, share));
+  if (sequence != border) {
     SLUICE_ASSIGN(b.held_out_, held_out_at(b.held_out_, tokens, sequence));
   }
   const Windows windows(tokens, sequence, documents);

@@ -92,8 +92,9 @@ class Batches {
   std::uint64_t training_window(std::uint64_t sample) const;
 
  private:
-  static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::int64_t longest,
-                                std::uint64_t seed, bool documents, std::optional<double> share);
+  /// `border`: the length whose windows say what is held out.
+  static Result<Batches> create(const TokenFile& tokens, std::int64_t sequence, std::int64_t border, std::uint64_t seed,
+                                bool documents, std::optional<double> share);
   Windows training_, held_out_windows_;
   HeldOut held_out_;
   std::uint64_t seed_ = 0;

@@ -69,8 +69,8 @@ Result<HeldOut> held_out_at(const HeldOut& held_out, const TokenFile& tokens, st
   }
   if (other.training > 0 && (held_out.windows == 0 || other.windows > 0)) return other;
   return bad_request(
-      fmt::format("{}: {} tokens, of which {} are held out, are too few for sequences of {}; give more, or "
-                  "shorter ones",
+      fmt::format("{}: {} tokens, of which {} are held out, are too few for sequences of {}; give more, "
+                  "shorter ones, or another --eval-split",
                   tokens.path(), tokens.count(), tokens.count() - held_out.begin, sequence));
 }
 

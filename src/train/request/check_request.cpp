@@ -76,6 +76,13 @@ Status check_data(const RunConfig& c, const ModelConfig& model, std::uint64_t wi
   return success();
 }
 
+/// And so have the sets.
+Status check_eval_sets(const RunConfig& c, const ModelConfig& model, bool trains) {
+  const std::size_t phases = trains ? phases_of(c).size() : 1;
+  for (std::size_t i = 0; i < phases; ++i) SLUICE_TRY(check_eval_data(trains ? at_phase(c, i) : c, model));
+  return success();
+}
+
 }  // namespace
 
 Result<CheckedRequest> check_request(const Request& request) {
@@ -106,7 +113,7 @@ Result<CheckedRequest> check_request(const Request& request) {
       return bad_request(begins.error().message + "; if the run's data was moved, --data PATH says where");
     SLUICE_TRY(begins);
   }
-  SLUICE_TRY(check_eval_data(c, described->model.config));
+  SLUICE_TRY(check_eval_sets(c, described->model.config, request.purpose == Purpose::train));
   SLUICE_TRY(check_places(request));
   SLUICE_TRY(check_there(request));
   return checked;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* all_that_are_left = "*";
 // Their products do not overflow.
-constexpr std::int64_t sequence_max = std::int64_t{1} << 24, steps_max = std::int64_t{1} << 30;
+constexpr std::int64_t sequence_max = std::int64_t{1} << 24;
 
 bool read_count(std::string_view text, std::int64_t count_max, std::int64_t& count) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
@@ -27,6 +27,8 @@ Error malformed(const std::string& text, std::string_view part) {
 }  // namespace
 
 Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, std::int64_t steps) {
+  if (steps > scheduled_steps_max)
+    return bad_request(fmt::format("--steps {}: with --seq-schedule give at most {}", steps, scheduled_steps_max));
   std::vector<SequencePhase> phases;
   std::int64_t next = 1;
   bool open = false;
@@ -44,7 +46,7 @@ Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, s
     std::int64_t count = 0;
     open = colon < part.size() && part.substr(colon + 1) == all_that_are_left;
     if (colon == part.size() || !read_count(part.substr(0, colon), sequence_max, phase.sequence) ||
-        (!open && !read_count(part.substr(colon + 1), steps_max, count)))
+        (!open && !read_count(part.substr(colon + 1), scheduled_steps_max, count)))
       return malformed(text, part);
     if (!phases.empty() && phases.back().sequence == phase.sequence)
       return bad_request(
@@ -81,10 +83,7 @@ RunConfig at_phase(RunConfig config, std::size_t phase) {
   return config;
 }
 
-std::int64_t longest_of(const RunConfig& config) {
-  const std::vector<SequencePhase> phases = phases_of(config);
-  return std::ranges::max_element(phases, {}, &SequencePhase::sequence)->sequence;
-}
+std::int64_t border_sequence(const RunConfig& config) { return phases_of(config).front().sequence; }
 
 std::uint64_t tokens_after(const RunConfig& config, std::int64_t step) {
   std::uint64_t of_row = 0;
@@ -100,7 +99,7 @@ std::uint64_t samples_before(const RunConfig& config) {
 }
 
 Status check_seq_schedule(const RunConfig& config) {
-  if (config.seq_schedule.empty()) return success();
+  if (config.seq_schedule.empty() && config.phase == 0) return success();
   SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(config.seq_schedule, config.steps));
   const auto at = static_cast<std::size_t>(config.phase);
   if (config.phase >= 0 && at < phases.size() && phases[at].sequence == config.sequence) return success();

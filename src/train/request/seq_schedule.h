@@ -26,13 +26,17 @@ std::vector<SequencePhase> phases_of(const RunConfig& config);
 SequencePhase phase_of(const RunConfig& config);
 /// The same run at another of its phases.
 RunConfig at_phase(RunConfig config, std::size_t phase);
-/// Of all phases. What is held out for evaluation follows from it, so that no phase learns what another holds out.
-std::int64_t longest_of(const RunConfig& config);
+/// Whose windows say what is held out for evaluation, so that no phase learns what another holds out: those of the
+/// first phase, which is over or under way whatever schedule a run goes on with.
+std::int64_t border_sequence(const RunConfig& config);
 /// That the run has seen behind this step.
 std::uint64_t tokens_after(const RunConfig& config, std::int64_t step);
 /// Sequences of the present length that have as many tokens as all steps of earlier phases had, rounded up: the order
 /// of the data goes on behind them.
 std::uint64_t samples_before(const RunConfig& config);
+
+/// Steps that a run with a schedule has at most.
+inline constexpr std::int64_t scheduled_steps_max = std::int64_t{1} << 30;
 
 /// bad_request where the schedule can not be parsed, or `sequence` is not that of its phase.
 Status check_seq_schedule(const RunConfig& config);

@@ -324,7 +324,10 @@ Result<StepRecord> Trainer::pass_over(std::int64_t step) {
   result.step = static_cast<std::uint64_t>(step);
   result.loss = result.grad_norm = std::numeric_limits<double>::quiet_NaN();
   result.marks = StepResult::skipped;
-  life_.journal()->add(result);
+  if (life_.journal() != nullptr)
+    life_.journal()->add(result);
+  else  // durable when it was left out
+    life_.remember(result);
   return reports_.restored(result);
 }
 
@@ -415,7 +418,8 @@ Status Trainer::steps(const std::atomic<bool>& stop, TrainResult& result) {
     if (stops && !(training_ && released_ >= step)) return end_training();
     Result<StepRecord> record = skip_.contains(step) ? pass_over(step) : train_step(step, stops, result);
     if (!record.ok()) return record.error();
-    const Status between = interlude(step, *record);
+    // What comes behind a step of the phase before came when that was left out.
+    const Status between = step < phase_.first ? success() : interlude(step, *record);
     // The step is behind us, and its evaluation is left to who goes on.
     if (!between.ok() && between.error().code == ErrorCode::cancelled) done_ = step;
     SLUICE_TRY(between);

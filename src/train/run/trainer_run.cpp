@@ -114,6 +114,7 @@ Status Trainer::open_tokens() {
   SLUICE_ASSIGN(batches_, Batches::create(tokens_, c, run_.workload.documents));
   SLUICE_ASSIGN(eval_sets_, open_eval_sets(c, run_.model.config, run_.workload.documents, batches_, note));
   observer_.note(shown(c, batches_, eval_sets_));
+  SLUICE_TRY(check_later_lengths());
   if (directory_ != nullptr || !world_.is_alone()) {
     SLUICE_ASSIGN(data_hash_, tokens_.hash());
   }
@@ -145,6 +146,17 @@ Status Trainer::write_timelines() {
   if (run_.config.trace.empty()) return success();
   return write_trace(run_.config.trace, run_.plan(measured_.ahead),
                      {{"predicted", run_.predicted(measured_.ahead).timeline}, {"measured", measured_.timeline}});
+}
+
+/// What a later phase would be refused for: better now than behind the steps before it.
+Status Trainer::check_later_lengths() const {
+  for (std::size_t i = static_cast<std::size_t>(run_.config.phase) + 1; i < phases_of(run_.config).size(); ++i) {
+    const RunConfig later = at_phase(run_.config, i);
+    SLUICE_ASSIGN(const Batches batches, Batches::create(tokens_, later, run_.workload.documents));
+    SLUICE_ASSIGN(const auto sets, open_eval_sets(later, run_.model.config, run_.workload.documents, batches));
+    static_cast<void>(sets);
+  }
+  return success();
 }
 
 Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
@@ -180,7 +192,10 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
   }
   reports_.compare_with_prediction(measured_.ahead ? Timeline{} : measured_.timeline, !disturbance(begun, clock.read(), clock.cores()).empty());
   if (done_ < phase_.last) return interrupted(result, "the steps under way are finished");
-  if (done_ < run_.config.steps) return end_phase(result);
+  if (done_ < run_.config.steps) {
+    SLUICE_ASSIGN(const bool stops, together_.any_says(stop.load()));
+    return stops ? interrupted(result, "the steps under way are finished") : end_phase(result);
+  }
   result.steps = done_;
   result.saves = life_.saves();
   if (const Status completed = complete(result); !completed.ok()) {
@@ -209,12 +224,10 @@ Result<TrainResult> Trainer::interrupted(TrainResult result, const std::string& 
 
 /// The states are of this step, and the next phase finds them: committed, or saved.
 Result<TrainResult> Trainer::end_phase(TrainResult result) {
+  SLUICE_TRY(life_.save_state(done_));
   result.steps = done_;
   result.saves = life_.saves();
   result.phase_ended = true;
-  const Status saved = life_.save_state(done_);
-  if (!saved.ok() && saved.error().code == ErrorCode::cancelled) return interrupted(result, "the phase is over");
-  SLUICE_TRY(saved);
   if (const Status traced = write_timelines(); !traced.ok()) observer_.note(traced.error().message);
   return result;
 }
