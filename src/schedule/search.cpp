@@ -231,6 +231,18 @@ class Search {
     if (!work_.inference && !wish_.update_on_device && device_is_apart(hw_))
       for (const double share : {1.0, 0.5, 0.25, 0.0})
         list.push_back([share](Schedule& s) { return spread_updates(s, share); });
+    // Room that saved activations have taken may be worth more to larger tiles.
+    if (!work_.inference && (!wish_.recompute || wish_.recompute == Recompute::optimal))
+      list.push_back([this](Schedule& s) {
+        if (2 * s.tile_numel > tile_limit(work_)) return false;
+        s.tile_numel *= 2;
+        for (UnitChoice& c : s.units) {
+          c.saved = Saved::recompute;
+          c.core.reset();
+          c.sweep = 0;
+        }
+        return true;
+      });
     scale_tiles(1);
     shift(&Schedule::tiles_in_flight, 1, 1, 8);
     shift(&Schedule::prefetch, 1, 0, 4);
