@@ -41,6 +41,8 @@ extern "C" {
 /// Puts work into a stream of the current device. A cudaError_t.
 unsigned simt_submit(CUstream_st* stream, std::function<void()> work);
 int simt_current_device();
+/// Work of another device may touch its memory, until it is called with false by the same thread.
+void simt_reach(int device, bool open);
 /// Whether all of it lies in one allocation of that device.
 bool simt_has_memory(int device, const void* p, std::size_t bytes);
 std::uint64_t simt_nccl_version();

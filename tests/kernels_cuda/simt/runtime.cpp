@@ -44,9 +44,39 @@ struct Record {
   Clock::time_point at;
 };
 
+/// Who may touch the memory of a device. With a protection key of the processor those threads alone that do its work;
+/// without (no such processor, or no key left) all threads while it works, which takes a system call for each piece of
+/// work and allocation.
+class Gate {
+ public:
+  Gate() : key_(pkey_alloc(0, PKEY_DISABLE_ACCESS)) {}
+  /// Of an allocation, once.
+  void keep(void* pages, std::size_t bytes) const {
+    if (key_ >= 0 && pkey_mprotect(pages, bytes, PROT_READ | PROT_WRITE, key_) != 0) std::abort();
+  }
+  void open(const simt::Ranges& memory) const { key_ >= 0 ? set(0) : protect(memory, PROT_READ | PROT_WRITE); }
+  void close(const simt::Ranges& memory) const { key_ >= 0 ? set(PKEY_DISABLE_ACCESS) : protect(memory, PROT_NONE); }
+  bool is_of_threads() const { return key_ >= 0; }
+
+ private:
+  void set(unsigned rights) const {
+    if (pkey_set(key_, rights) != 0) std::abort();
+  }
+  static void protect(const simt::Ranges& memory, int protection) {
+    memory.each([&](void* p, std::size_t bytes) {
+      const std::uintptr_t begin = number(p) / page * page;
+      const std::size_t size = number(p) + round_up(bytes, alignment) - begin;
+      if (mprotect(reinterpret_cast<void*>(begin), size, protection) != 0) std::abort();
+    });
+  }
+
+  int key_;
+};
+
 /// Everything below is under one mutex, which nobody holds while work runs.
 struct Device {
   int index = 0;
+  Gate gate;
   cudaError_t failed = cudaSuccess;  ///< for good
   std::uint64_t allocations = 0;
   std::byte* space = nullptr;  ///< addresses of its memory, handed out from the front
@@ -55,12 +85,12 @@ struct Device {
   unsigned working = 0;
 
   bool owns(const void* p) const { return space != nullptr && number(p) - number(space) < address_space; }
-  void reach(int protection) const {
-    memory.each([&](void* p, std::size_t bytes) {
-      const std::uintptr_t begin = number(p) / page * page;
-      const std::size_t size = number(p) + round_up(bytes, alignment) - begin;
-      if (mprotect(reinterpret_cast<void*>(begin), size, protection) != 0) std::abort();
-    });
+  /// To the calling thread, which does its work.
+  void open() {
+    if (working++ == 0 || gate.is_of_threads()) gate.open(memory);
+  }
+  void close() {
+    if (--working == 0 || gate.is_of_threads()) gate.close(memory);
   }
 };
 
@@ -90,12 +120,12 @@ struct Machine {
       return;
     }
     const std::uint64_t random = card().delay_seed == 0 ? 1 : mixed(card().delay_seed + done);
-    if (d.working++ == 0) d.reach(PROT_READ | PROT_WRITE);
+    d.open();
     lock.unlock();
     if (random % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random / 4 % 300));
     work();
     lock.lock();
-    if (--d.working == 0) d.reach(PROT_NONE);
+    d.close();
     changed.notify_all();
   }
   /// On a device that has failed nothing runs any more; what is still on its way here ends first.
@@ -255,6 +285,12 @@ unsigned simt_submit(CUstream_st* stream, std::function<void()> work) {
 
 int simt_current_device() { return current; }
 
+void simt_reach(int index, bool open) {
+  const std::lock_guard lock(machine().mutex);
+  Device& d = machine().at(index);
+  open ? d.open() : d.close();
+}
+
 bool simt_has_memory(int index, const void* p, std::size_t bytes) {
   const std::lock_guard lock(machine().mutex);
   return machine().at(index).memory.contain(p, bytes);
@@ -325,9 +361,10 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes) {
   d.memory.add(begin, bytes);
   // Fewer pages to open and close.
   if (padded > large_bytes) madvise(d.space + end - round_up(padded, page), round_up(padded, page), MADV_HUGEPAGE);
-  d.reach(PROT_READ | PROT_WRITE);
+  d.gate.keep(d.space + end - round_up(padded, page), round_up(padded, page));
+  d.open();
   std::memset(begin, 0xff, std::min(bytes, poisoned_bytes_max));  // NaN in every type
-  if (d.working == 0) d.reach(PROT_NONE);
+  d.close();
   ASAN_POISON_MEMORY_REGION(begin + bytes, padded - bytes);
   *p = begin;
   return cudaSuccess;

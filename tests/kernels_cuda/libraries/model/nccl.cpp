@@ -168,6 +168,24 @@ bool keeps_order(const Launch& launch, int device) {
   return true;
 }
 
+/// Work of one device may touch the memory of those it meets.
+class Peers {
+ public:
+  explicit Peers(const ncclComm& comm) {
+    for (const auto& [rank, device] : comm.clique->devices)
+      if (device != comm.device) devices_.insert(device);
+    for (const int device : devices_) simt_reach(device, true);
+  }
+  ~Peers() {
+    for (const int device : devices_) simt_reach(device, false);
+  }
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+ private:
+  std::set<int> devices_;
+};
+
 /// In the stream: waits for whom it meets, and takes what is its own.
 void run(const std::shared_ptr<ncclComm>& comm, const Launch& launch) {
   std::unique_lock lock(mutex());
@@ -186,6 +204,7 @@ void run(const std::shared_ptr<ncclComm>& comm, const Launch& launch) {
     ++c.meeting->arrived;
   }
   if (all([](const Meeting& m) { return m.arrived == m.expected; })) {
+    const Peers peers(*comm);
     for (const Call& c : launch.calls) {
       if (c.to == nullptr) continue;
       const Meeting& m = *c.meeting;
