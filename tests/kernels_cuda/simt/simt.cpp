@@ -58,6 +58,7 @@ struct Warp {
   Meeting meeting;
   std::uint64_t slot[2][warp_threads] = {};
   Blob blob[2][warp_threads] = {};
+  double product[2][16][8] = {};
 };
 
 struct Copy {
@@ -186,16 +187,17 @@ void run_block() {
 }
 
 /// Arrives, and waits unless it is the last of `count`. True for the last, before the others go on.
-void meet(Meeting& at, unsigned count) {
+bool meet(Meeting& at, unsigned count) {
   Thread& self = *machine().running;
   if (++at.arrived == count) {
     at.arrived = 0;
     ++at.turn;
-    return;
+    return true;
   }
   self.waits_for = &at;
   self.seen = at.turn;
   to_scheduler(false);
+  return false;
 }
 
 }  // namespace
@@ -276,11 +278,33 @@ const Blob* gather(const Blob& mine) {
   return slots;
 }
 
-double half_of(std::uint32_t pair, unsigned which) {
-  const std::uint32_t bits = which == 0 ? pair << 16 : pair & 0xffff0000u;
-  float v;
-  std::memcpy(&v, &bits, sizeof v);
-  return v;
+/// The two bf16 of a word.
+void unpack(std::uint32_t pair, double& first, double& second) {
+  const std::uint32_t bits[2] = {pair << 16, pair & 0xffff0000u};
+  float values[2];
+  std::memcpy(values, bits, sizeof values);
+  first = static_cast<double>(values[0]);
+  second = static_cast<double>(values[1]);
+}
+
+/// A tensor core's: of the lanes' rows of 16 and columns of 8.
+void multiply(const Blob* lanes, double (&product)[16][8]) {
+  double rows[16][16], columns[16][8];  // [row][k], [k][column]
+  for (unsigned i = 0; i < 8; ++i)
+    for (unsigned high = 0; high < 2; ++high)
+      for (unsigned holder = 0; holder < 4; ++holder) {
+        const Blob& of = lanes[4 * i + holder];
+        const unsigned k = 8 * high + 2 * holder;
+        unpack(of.word[2 * high], rows[i][k], rows[i][k + 1]);
+        unpack(of.word[2 * high + 1], rows[i + 8][k], rows[i + 8][k + 1]);
+        unpack(of.word[4 + high], columns[k][i], columns[k + 1][i]);
+      }
+  for (unsigned i = 0; i < 16; ++i) {
+    double sums[8] = {};
+    for (unsigned k = 0; k < 16; ++k)
+      for (unsigned j = 0; j < 8; ++j) sums[j] += rows[i][k] * columns[k][j];
+    std::copy_n(sums, 8, product[i]);
+  }
 }
 
 }  // namespace
@@ -298,19 +322,15 @@ void load_matrices(std::uint32_t (&r)[4], const void* row, bool transposed) {
     r[i] = transposed ? element(i, t, g) | element(i, t + 1, g) << 16 : element(i, g, t) | element(i, g, t + 1) << 16;
 }
 
+/// The last lane multiplies for all of them.
 void multiply_tiles(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  const Blob* all = gather({{a[0], a[1], a[2], a[3], b0, b1}});
+  Warp& w = own_warp();
+  const std::uint64_t turn = w.meeting.turn % 2;
+  w.blob[turn][lane()] = {{a[0], a[1], a[2], a[3], b0, b1}};
+  auto& product = w.product[turn];
+  if (meet(w.meeting, warp_threads)) multiply(w.blob[turn], product);
   const unsigned g = lane() / 4, t = lane() % 4;
-  for (unsigned i = 0; i < 4; ++i) {
-    const unsigned row = g + i / 2 * 8, column = 2 * t + i % 2;
-    double sum = c[i];
-    for (unsigned k = 0; k < 16; ++k) {
-      const unsigned holder = k % 8 / 2, high = k / 8;
-      sum += half_of(all[row % 8 * 4 + holder].word[row / 8 + 2 * high], k % 2) *
-             half_of(all[column * 4 + holder].word[4 + high], k % 2);
-    }
-    c[i] = static_cast<float>(sum);
-  }
+  for (unsigned i = 0; i < 4; ++i) c[i] = static_cast<float>(c[i] + product[g + i / 2 * 8][2 * t + i % 2]);
 }
 
 void copy_async(void* to, const void* from, unsigned bytes, unsigned valid_bytes) {

@@ -3,6 +3,7 @@
 // addresses less aligned than was promised, workspaces that are too small, algorithms that it did not name.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -76,31 +77,39 @@ struct Multiply {
   std::int64_t parts;  ///< in which sums are added up
 
   bool has(std::uint32_t part_of_epilogue) const { return (d.epilogue & part_of_epilogue) != 0; }
-  /// Operands as floats, [k, i] beside each other in k.
-  static std::vector<float> rows(const void* data, const Layout& layout, std::int64_t count, std::int64_t k,
-                                 bool k_first, bool transposed) {
+  /// An operand as floats, [k][i].
+  static std::vector<float> floats(const void* data, const Layout& layout, std::int64_t count, std::int64_t k,
+                                   bool k_first, bool transposed) {
     std::vector<float> all(static_cast<std::size_t>(count * k));
-    for (std::int64_t i = 0; i < count; ++i)
-      for (std::int64_t p = 0; p < k; ++p)
-        all[static_cast<std::size_t>(i * k + p)] = static_cast<float>(
+    for (std::int64_t p = 0; p < k; ++p)
+      for (std::int64_t i = 0; i < count; ++i)
+        all[static_cast<std::size_t>(p * count + i)] = static_cast<float>(
             load(data, k_first ? layout.at(p, i, transposed) : layout.at(i, p, transposed), layout.type));
     return all;
   }
   void run() const {
     const std::int64_t k = d.left == CUBLAS_OP_N ? a.columns : a.rows;
-    const std::vector<float> left = rows(a_data, a, c.rows, k, false, d.left == CUBLAS_OP_T),
-                             right = rows(b_data, b, c.columns, k, true, d.right == CUBLAS_OP_T);
-    for (std::int64_t j = 0; j < c.columns; ++j)
+    const std::vector<float> left = floats(a_data, a, c.rows, k, false, d.left == CUBLAS_OP_T),
+                             right = floats(b_data, b, c.columns, k, true, d.right == CUBLAS_OP_T);
+    const auto rows = static_cast<std::size_t>(c.rows);
+    std::vector<float> part(algorithms * rows);  // sums of every row, [part][i]
+    for (std::int64_t j = 0; j < c.columns; ++j) {
+      std::fill(part.begin(), part.end(), 0.0f);
+      for (std::int64_t p = 0, to = 0; p < k; ++p, to = to + 1 == parts ? 0 : to + 1) {
+        const float *const x = &left[static_cast<std::size_t>(p) * rows],
+                           y = right[static_cast<std::size_t>(p * c.columns + j)];
+        float* const sums = &part[static_cast<std::size_t>(to) * rows];
+        for (std::size_t i = 0; i < rows; ++i) sums[i] += x[i] * y;
+      }
       for (std::int64_t i = 0; i < c.rows; ++i) {
-        const float *x = &left[static_cast<std::size_t>(i * k)], *y = &right[static_cast<std::size_t>(j * k)];
-        float part[algorithms] = {};
-        for (std::int64_t p = 0, to = 0; p < k; ++p, to = to + 1 == parts ? 0 : to + 1) part[to] += x[p] * y[p];
-        double sum = alpha * (static_cast<double>(part[0]) + part[1] + part[2]);
+        const float* const of = &part[static_cast<std::size_t>(i)];
+        double sum = alpha * (static_cast<double>(of[0]) + of[rows] + of[2 * rows]);
         if (beta != 0) sum += beta * load(out, i + j * c.ld, c.type);
         if (has(CUBLASLT_EPILOGUE_BIAS)) sum += load(d.bias, i, d.bias_type);
         if (has(epilogue_aux)) store(d.aux, i + j * d.aux_ld, d.aux_type, sum);
         store(out, i + j * c.ld, c.type, has(CUBLASLT_EPILOGUE_GELU) ? gelu(sum) : sum);
       }
+    }
   }
 };
 
