@@ -20,12 +20,12 @@ std::string cost_key(const Workload& workload, Sublayer sublayer, OpKind kind);
 /// on random data in memory of its own (median of a few runs), and add it. When `budget_seconds` are spent, the
 /// rest is extrapolated from FLOP at the rate of what ran. *changed tells whether anything was added. Sets the calling
 /// thread's OpenMP team to workload.threads. On a GPU the kernels that were chosen go to profile.device and its entry
-/// in profile.devices. The kernels that were chosen for these ops, of the device in use.
-KernelChoices chosen_kernels(const HardwareProfile& profile, const std::vector<std::string>& cost_keys);
-
-/// What is measured while others use the machine (by `clock`; null: the system's) is measured once more where the
-/// budget allows, and else noted in `doubts`, which may be null. A GPU's seconds are its own.
+/// in profile.devices. What is measured while others use the machine (by `clock`; null: the system's) is measured once
+/// more where the budget allows, and else noted in `doubts`, which may be null. A GPU's seconds are its own.
 Status calibrate(const Workload& workload, Device& device, HardwareProfile& profile, double budget_seconds,
                  bool* changed, Doubts* doubts = nullptr, CpuClock* clock = nullptr);
+
+/// The kernels that were chosen for these ops, of the device in use.
+KernelChoices chosen_kernels(const HardwareProfile& profile, const std::vector<std::string>& cost_keys);
 
 }  // namespace sluice
