@@ -25,8 +25,9 @@ import time
 PARTS = [0.5, 0.25, 0.1]
 SCHEDULES = ["auto", "optimal", "full", "revolve", "sqrt"]
 GAP_PRESETS = {
-    "gpt2-124m": (1024, 16, 4), "llama-125m": (1024, 16, 4), "llama-1b": (2048, 16, 2), "llama-3b": (2048, 16, 1),
-    "llama-7b": (2048, 16, 1), "llama-8b": (2048, 16, 1),
+    "llama-tiny": (256, 16, 4), "llama-25m": (512, 16, 4), "gpt2-124m": (1024, 16, 4), "llama-125m": (1024, 16, 4),
+    "llama-1b": (2048, 16, 2), "gpt2-1.5b": (1024, 16, 2), "llama-3b": (2048, 16, 1), "llama-7b": (2048, 16, 1),
+    "llama-8b": (2048, 16, 1), "llama-13b": (2048, 16, 1), "llama-70b": (2048, 16, 1),
 }
 GAP_PARTS = [1.0, 0.5, 0.25, 0.1, 0.05]
 
@@ -100,7 +101,7 @@ def gaps(arguments):
     for preset in arguments.presets.split(","):
         sequence, batch, micro_batch = GAP_PRESETS[preset]
         common = ["--model", preset, "--seq", str(sequence), "--batch", str(batch), "--micro-batch", str(micro_batch),
-                  "--host-memory", "1TB", "--assume"]
+                  "--host-memory", "2TB", "--assume"]
         for _, device in budgets(arguments.sluice, common, GAP_PARTS):
             begin = time.monotonic()
             found = plan(arguments.sluice, [*common, "--device-memory", str(device)])

@@ -40,8 +40,12 @@ class AddressMap {
 
   static void raise(std::uint32_t& value, std::uint32_t to) { value = value < to ? to : value; }
   Segments::const_iterator first_ending_after(std::uint64_t address) const;
-  void split(std::uint64_t at);
-  std::uint32_t new_row();
+  /// The first segment that begins at `at` or behind it, where none reaches over it any more.
+  Segments::iterator cut(std::uint64_t at);
+  /// `at` lies inside of the segment, which ends there from now on; returns the rest.
+  Segments::iterator cut(Segments::iterator segment, std::uint64_t at);
+  std::uint32_t* row(const Segment& segment) { return &rows_[std::size_t{segment.row} * stride_]; }
+  std::uint32_t new_row();  ///< of zeros
 
   std::uint32_t stride_;
   Segments segments_;

@@ -1,6 +1,7 @@
 #include "offload/plan/ownership.h"
 
 #include <iterator>
+#include <utility>
 
 namespace sluice::planning {
 
@@ -15,14 +16,20 @@ const std::vector<BufferId>& Ownership::take(std::uint64_t lo, std::uint64_t hi,
       left.end = lo;
     }
   }
-  it = ranges_.lower_bound(lo);
+  if (it != ranges_.end() && it->first == lo) {  // its range is taken over
+    const Range range = std::exchange(it->second, Range{hi, owner});
+    former_.push_back(range.owner);
+    ++it;
+    if (range.end > hi) it = ranges_.emplace_hint(it, hi, range);
+  } else {
+    ranges_.emplace_hint(it, lo, Range{hi, owner});
+  }
   while (it != ranges_.end() && it->first < hi) {
     former_.push_back(it->second.owner);
     const Range range = it->second;
     it = ranges_.erase(it);
     if (range.end > hi) it = ranges_.emplace_hint(it, hi, range);
   }
-  ranges_.emplace_hint(it, lo, Range{hi, owner});
   return former_;
 }
 
