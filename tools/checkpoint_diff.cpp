@@ -78,8 +78,8 @@ Status diff(const Options& options, Outcome& outcome) {
 
 }  // namespace
 
-void add_checkpoint_diff(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_checkpoint_diff(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(
       checkpoint, "diff", "compare the states of two checkpoints, whatever their layouts",
       "  sluice checkpoint diff one/step-120 other/step-120\n"
       "  sluice checkpoint diff --json out/checkpoints reshaped\n"

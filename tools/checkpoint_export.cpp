@@ -84,8 +84,8 @@ Status export_checkpoint(Options options) {
 
 }  // namespace
 
-void add_checkpoint_export(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_checkpoint_export(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(
       checkpoint, "export", "write the model of a run or a checkpoint as a Hugging Face directory",
       "  sluice checkpoint export out ./model\n"
       "  sluice checkpoint export out ./model --dtype f32 --max-shard-size 2GiB\n"

@@ -290,13 +290,13 @@ Status inspect_checkpoint(const std::string& path, bool tensors, bool json) {
   return success();
 }
 
-void add_checkpoint_save(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(checkpoint, "save", "save the states of a run as a checkpoint",
-                                  "  sluice checkpoint save out ./checkpoints\n"
-                                  "RUN may be stopped or crashed: then the step is saved that it would go on from, "
-                                  "every block verified. Where it goes\n"
-                                  "on in another process, that one is asked, and saves after its next step. DIR/step-N "
-                                  "appears whole or not at all.");
+void add_checkpoint_save(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(checkpoint, "save", "save the states of a run as a checkpoint",
+                                 "  sluice checkpoint save out ./checkpoints\n"
+                                 "RUN may be stopped or crashed: then the step is saved that it would go on from, "
+                                 "every block verified. Where it goes\n"
+                                 "on in another process, that one is asked, and saves after its next step. DIR/step-N "
+                                 "appears whole or not at all.");
   auto o = std::make_shared<SaveOptions>();
   command->add_option("RUN", o->run, "directory of the run")->required();
   command->add_option("DIR", o->directory, "directory of checkpoints, made if it is missing")->required();
@@ -305,8 +305,8 @@ void add_checkpoint_save(CLI::App& checkpoint, Outcome& outcome) {
   command->callback([o, &outcome] { outcome.finish("checkpoint save", save(*o)); });
 }
 
-void add_checkpoint_verify(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_checkpoint_verify(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(
       checkpoint, "verify", "read all of a checkpoint and compare its checksums",
       "  sluice checkpoint verify ./checkpoints/step-120\n"
       "  sluice checkpoint verify ./checkpoints     # the latest\n"
@@ -324,8 +324,8 @@ void add_checkpoint_verify(CLI::App& checkpoint, Outcome& outcome) {
   command->callback([o, &outcome] { outcome.finish("checkpoint verify", verify(*o)); });
 }
 
-void add_checkpoint_sign(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_checkpoint_sign(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(
       checkpoint, "sign", "sign a checkpoint, for who takes it elsewhere",
       "  openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem\n"
       "  sluice checkpoint sign ./checkpoints/step-120 --sign key.pem\n"
@@ -337,20 +337,20 @@ void add_checkpoint_sign(CLI::App& checkpoint, Outcome& outcome) {
   command->callback([o, &outcome] { outcome.finish("checkpoint sign", sign(*o)); });
 }
 
-void add_checkpoint_list(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(checkpoint, "list", "the checkpoints in a directory",
-                                  "  sluice checkpoint list ./checkpoints\n"
-                                  "  sluice checkpoint list out     # those of a run");
+void add_checkpoint_list(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(checkpoint, "list", "the checkpoints in a directory",
+                                 "  sluice checkpoint list ./checkpoints\n"
+                                 "  sluice checkpoint list out     # those of a run");
   auto o = std::make_shared<ListOptions>();
   command->add_option("DIR", o->directory, "directory of checkpoints, or of a run")->required();
   command->add_flag("--json", o->json, "print JSON to standard output and nothing else");
   command->callback([o, &outcome] { outcome.finish("checkpoint list", list(*o)); });
 }
 
-void add_checkpoint_prune(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(checkpoint, "prune", "remove all but the last checkpoints",
-                                  "  sluice checkpoint prune ./checkpoints --keep 3\n"
-                                  "The one that LATEST names stays.");
+void add_checkpoint_prune(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(checkpoint, "prune", "remove all but the last checkpoints",
+                                 "  sluice checkpoint prune ./checkpoints --keep 3\n"
+                                 "The one that LATEST names stays.");
   auto o = std::make_shared<PruneOptions>();
   command->add_option("DIR", o->directory, "directory of checkpoints, or of a run")->required();
   command->add_option("--keep", o->keep, "how many stay")->required()->check(at_least(1));

@@ -42,8 +42,8 @@ Status import(Options options) {
 
 }  // namespace
 
-void add_checkpoint_import(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_checkpoint_import(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(
       checkpoint, "import", "write a Hugging Face directory as a checkpoint",
       "  sluice checkpoint import ./Llama-3.2-1B ./checkpoints\n"
       "  sluice checkpoint import ./model ./checkpoints --dtype bf16\n"

@@ -71,8 +71,8 @@ Status reshape(Options options) {
 
 }  // namespace
 
-void add_checkpoint_reshape(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_checkpoint_reshape(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(
       checkpoint, "reshape", "write a checkpoint in the layout of other ranks, or in other formats",
       "  sluice checkpoint reshape out/checkpoints ./reshaped --pp 2 --dp 4 --tp 2\n"
       "  sluice checkpoint reshape out/checkpoints/step-120 ./narrow --dtype bf16 --moments int8\n"

@@ -189,23 +189,22 @@ Status bench_all(const Options& o) {
 
 using Bench = Status (*)(const Options&, std::vector<Row>&);
 
-CLI::App* add_bench_of(CLI::App& bench, const std::string& name, const std::string& what, const std::string& examples,
-                       const std::shared_ptr<Options>& options) {
-  CLI::App* command = add_command(bench, name, what, examples);
-  command->add_option("--threads", options->threads, "compute threads (default: all cores)")
-      ->check(CLI::Range(1, 1024));
+Command* add_bench_of(Command& bench, const std::string& name, const std::string& what, const std::string& examples,
+                      const std::shared_ptr<Options>& options) {
+  Command* command = add_command(bench, name, what, examples);
+  command->add_option("--threads", options->threads, "compute threads (default: all cores)")->check(range(1, 1024));
   command->add_flag("--json", options->json, "print one JSON object");
   return command;
 }
 
 }  // namespace
 
-void add_bench(CLI::App& app, Outcome& outcome) {
-  CLI::App* bench = add_command(app, "bench", "Measure this machine against its physical bounds", "");
+void add_bench(Command& app, Outcome& outcome) {
+  Command* bench = add_command(app, "bench", "Measure this machine against its physical bounds", "");
   bench->require_subcommand(1);
   auto options = std::make_shared<Options>();
 
-  CLI::App* all =
+  Command* all =
       add_bench_of(*bench, "all", "Measure everything and write the hardware profile (about 30 s)",
                    "  sluice bench all --nvme /nvme\n  sluice bench all --profile here.json --json", options);
   all->add_option("--nvme", options->nvme,
@@ -214,7 +213,7 @@ void add_bench(CLI::App& app, Outcome& outcome) {
   all->callback([options, &outcome] { outcome.finish("bench all", bench_all(*options)); });
 
   const auto add = [&](const std::string& name, const std::string& what, const std::string& examples, Bench run) {
-    CLI::App* command = add_bench_of(*bench, name, what, examples, options);
+    Command* command = add_bench_of(*bench, name, what, examples, options);
     command->add_option("--seconds", options->seconds, "per measurement")
         ->check(between(0.01, 600.0))
         ->capture_default_str();

@@ -161,20 +161,20 @@ Status bench_adamw(const Options& o) {
 
 }  // namespace
 
-void add_bench_adamw(CLI::App& bench, Outcome& outcome) {
+void add_bench_adamw(Command& bench, Outcome& outcome) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = add_command(bench, "adamw", "AdamW against the memory's bandwidth (a minute or two)", examples);
+  Command* command = add_command(bench, "adamw", "AdamW against the memory's bandwidth (a minute or two)", examples);
   command->add_option("--formats", options->formats, "which ones (default: all)")->delimiter(',')->type_name("F[,F]");
   command
       ->add_option("--threads", options->threads,
                    "threads that share the parameters, measured one after the other (default: 1, and then all cores)")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1024))
+      ->check(range(1, 1024))
       ->type_name("N[,N]");
   command
       ->add_option("--numel", options->numel,
                    "parameters out of cache (default: four times the last-level cache, 64 MiB at least)")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
+      ->check(range(std::uint64_t{1}, std::uint64_t{1} << 40));
   command->add_option("--where", options->where, "cache, memory or both")
       ->check(one_of({"cache", "memory", "both"}))
       ->capture_default_str();

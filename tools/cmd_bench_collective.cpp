@@ -220,28 +220,28 @@ Status bench_collective(Options o, bool ranks_given) {
 
 }  // namespace
 
-void add_bench_collective(CLI::App& bench, Outcome& outcome) {
+void add_bench_collective(Command& bench, Outcome& outcome) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
+  Command* command =
       add_command(bench, "collective", "Collectives between ranks, against MPI's own (half a minute)", examples);
   command
-      ->add_option_function<std::vector<std::string>>(
+      ->add_option_function(
           "--size",
           [options](const std::vector<std::string>& texts) {
             for (const std::string& text : texts) {
               const auto size = parse_size(text);
-              if (!size.ok()) throw CLI::ValidationError("--size", size.error().message);
+              if (!size.ok()) refuse_value("--size", size.error().message);
               options->sizes.push_back(*size);
             }
           },
           "bytes of all parts together (default: 4KiB, 64KiB, 1MiB, 16MiB, 256MiB)")
       ->delimiter(',')
       ->type_name("SIZE[,SIZE]");
-  CLI::Option* const ranks = command->add_option("--ranks", options->ranks, "threads of this process")
-                                 ->check(CLI::Range(2, 64))
-                                 ->capture_default_str();
+  Option* const ranks = command->add_option("--ranks", options->ranks, "threads of this process")
+                            ->check(range(2, 64))
+                            ->capture_default_str();
   command->add_option("--seconds", options->seconds, "per collective and size")
-      ->check(CLI::Range(0.01, 600.0))
+      ->check(range(0.01, 600.0))
       ->capture_default_str();
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, ranks, &outcome] {

@@ -277,14 +277,14 @@ Status bench_copy(const Options& o) {
   return success();
 }
 
-void add_sizes(CLI::App* command, std::vector<std::uint64_t>* sizes) {
+void add_sizes(Command* command, std::vector<std::uint64_t>* sizes) {
   command
-      ->add_option_function<std::vector<std::string>>(
+      ->add_option_function(
           "--size",
           [sizes](const std::vector<std::string>& texts) {
             for (const std::string& text : texts) {
               const auto size = parse_size(text);
-              if (!size.ok()) throw CLI::ValidationError("--size", size.error().message);
+              if (!size.ok()) refuse_value("--size", size.error().message);
               sizes->push_back(*size);
             }
           },
@@ -295,21 +295,21 @@ void add_sizes(CLI::App* command, std::vector<std::uint64_t>* sizes) {
 
 }  // namespace
 
-void add_bench_copy(CLI::App& bench, Outcome& outcome) {
+void add_bench_copy(Command& bench, Outcome& outcome) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
+  Command* command =
       add_command(bench, "copy", "Copies between memories, and checksums, against STREAM (about a minute)", examples);
   add_sizes(command, &options->sizes);
   command->add_option("--threads", options->threads, "threads that copy together (default: 1, and all cores)")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1024))
+      ->check(range(1, 1024))
       ->type_name("N[,N]");
   command
       ->add_option(
           "--node", options->nodes,
           "NUMA nodes to copy between, at the largest size and most threads (default: all if there are several)")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1023))
+      ->check(range(0, 1023))
       ->type_name("N[,N]");
   command->add_option("--seconds", options->seconds, "per loop, size and number of threads")
       ->check(between(0.01, 600.0))

@@ -197,8 +197,8 @@ Status bench_device(const Options& o) {
 
 }  // namespace
 
-void add_bench_device(CLI::App& bench, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_bench_device(Command& bench, Outcome& outcome) {
+  Command* command = add_command(
       bench, "device", "Measure a GPU: copies by size, multiplies, attention, memory; and write it into the profile",
       "  sluice bench device\n  sluice bench device --device cuda:1 --json");
   auto options = std::make_shared<Options>();

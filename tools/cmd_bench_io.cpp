@@ -102,7 +102,7 @@ Status run(const Typed& typed) {
   return bench_io(o);
 }
 
-void add_stream_options(CLI::App* io, Typed* t) {
+void add_stream_options(Command* io, Typed* t) {
   StreamSetting& s = t->options.setting;
   io->add_option("--path,--nvme", t->paths,
                  "directory on the drive (default: the current one); repeat it to stripe over several")
@@ -110,7 +110,7 @@ void add_stream_options(CLI::App* io, Typed* t) {
   add_size(io, "--size", &t->options.file_bytes, "of the temporary file, all paths together (default: 1GiB)");
   add_size(io, "--block", &s.block_bytes, "bytes per request (default: 512KiB)");
   io->add_option("--depth", s.depth, "requests in flight per path and thread; mixed: of reads and of writes each")
-      ->check(CLI::Range(1, 4096))
+      ->check(range(1, 4096))
       ->capture_default_str();
   io->add_option("--backend", t->backend, "how requests reach the kernel")
       ->check(one_of({"auto", "io_uring", "libaio", "threads"}))
@@ -121,7 +121,7 @@ void add_stream_options(CLI::App* io, Typed* t) {
       ->check(one_of({"sequential", "random"}))
       ->capture_default_str();
   io->add_option("--threads", s.threads, "threads, each with a queue and a part of the file of its own")
-      ->check(CLI::Range(1, 256))
+      ->check(range(1, 256))
       ->capture_default_str();
   add_size(io, "--memory", &s.memory_bytes,
            "that the requests go through in turn (default: 256MiB, more than caches hold, as in a run; with --against "
@@ -133,7 +133,7 @@ void add_stream_options(CLI::App* io, Typed* t) {
   io->add_flag("--json", t->options.json, "print one JSON object");
 }
 
-void add_studies(CLI::App* io, Typed* t) {
+void add_studies(Command* io, Typed* t) {
   io->add_flag("--sweep", t->sweep, "measure block x depth x backend; prints tables and draws heat maps")
       ->group("Studies");
   io->add_option("--svg", t->options.svg,
@@ -150,7 +150,7 @@ void add_studies(CLI::App* io, Typed* t) {
       ->check(one_of({"fio"}))
       ->group("Studies");
   io->add_option("--pairs", t->options.pairs, "of measurements for --against")
-      ->check(CLI::Range(3, 1000))
+      ->check(range(3, 1000))
       ->capture_default_str()
       ->group("Studies");
 }
@@ -209,9 +209,9 @@ Result<DriveBench> open_drive_bench(const BenchIoOptions& o, ProgressLine& line)
   return bench;
 }
 
-void add_bench_io(CLI::App& bench, Outcome& outcome) {
+void add_bench_io(Command& bench, Outcome& outcome) {
   auto typed = std::make_shared<Typed>();
-  CLI::App* io = add_command(
+  Command* io = add_command(
       bench, "io", "Drives through the I/O queue: rates, latencies, CPU time; sweep, tune, compare with fio",
       "  sluice bench io --path /nvme\n"
       "  sluice bench io --path /nvme0 --path /nvme1 --mode mixed --block 256KiB --depth 32 --json\n"

@@ -174,9 +174,9 @@ Status bench_pack(const Options& o) {
 
 }  // namespace
 
-void add_bench_pack(CLI::App& bench, Outcome& outcome) {
+void add_bench_pack(Command& bench, Outcome& outcome) {
   auto o = std::make_shared<Options>();
-  CLI::App* pack =
+  Command* pack =
       add_command(bench, "pack", "Pack buffers of a table (MiniMalloc's csv) against the most bytes alive", examples);
   pack->add_option("FILE", o->files, "tables of buffers: id,lower,upper,size")->required();
   add_size(pack, "--capacity", &o->capacity_bytes,

@@ -62,13 +62,12 @@ Status inspect(const Options& options) {
   return success();
 }
 
-void add_inspect(CLI::App& checkpoint, Outcome& outcome) {
-  CLI::App* command =
-      add_command(checkpoint, "inspect", "what a run has left, or what a checkpoint holds",
-                  "  sluice checkpoint inspect out\n"
-                  "  sluice checkpoint inspect ./checkpoints/step-120 --tensors\n"
-                  "Of a run every state is read once, as 'train --resume' does before it goes on. Of a\n"
-                  "checkpoint the manifest is: 'checkpoint verify' reads the rest.");
+void add_inspect(Command& checkpoint, Outcome& outcome) {
+  Command* command = add_command(checkpoint, "inspect", "what a run has left, or what a checkpoint holds",
+                                 "  sluice checkpoint inspect out\n"
+                                 "  sluice checkpoint inspect ./checkpoints/step-120 --tensors\n"
+                                 "Of a run every state is read once, as 'train --resume' does before it goes on. Of a\n"
+                                 "checkpoint the manifest is: 'checkpoint verify' reads the rest.");
   auto options = std::make_shared<Options>();
   command->add_option("RUN", options->run, "directory of a run, a checkpoint, or a directory of checkpoints")
       ->required();
@@ -79,8 +78,8 @@ void add_inspect(CLI::App& checkpoint, Outcome& outcome) {
 
 }  // namespace
 
-void add_checkpoint(CLI::App& app, Outcome& outcome) {
-  CLI::App* checkpoint = add_command(app, "checkpoint", "save, verify and look at checkpoints, and export models", "");
+void add_checkpoint(Command& app, Outcome& outcome) {
+  Command* checkpoint = add_command(app, "checkpoint", "save, verify and look at checkpoints, and export models", "");
   checkpoint->require_subcommand(1);
   add_checkpoint_save(*checkpoint, outcome);
   add_checkpoint_list(*checkpoint, outcome);

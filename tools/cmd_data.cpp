@@ -3,8 +3,8 @@
 
 namespace sluice::tools {
 
-void add_data(CLI::App& app, Outcome& outcome) {
-  CLI::App* data = add_command(app, "data", "Turn texts into token files, convert and inspect them", "");
+void add_data(Command& app, Outcome& outcome) {
+  Command* data = add_command(app, "data", "Turn texts into token files, convert and inspect them", "");
   data->require_subcommand(1);
   add_data_tokenize(*data, outcome);
   add_data_convert(*data, outcome);

@@ -71,9 +71,9 @@ Status run_convert(const ConvertRequest& request) {
 
 }  // namespace
 
-void add_data_convert(CLI::App& data, Outcome& outcome) {
+void add_data_convert(Command& data, Outcome& outcome) {
   auto request = std::make_shared<ConvertRequest>();
-  CLI::App* command =
+  Command* command =
       add_command(data, "convert", "Token files of Megatron-LM, llm.c, nanoGPT or sluice to another format",
                   "  sluice data convert --input pile_text_document.idx --output pile.tokens\n"
                   "  sluice data convert --input fineweb_train_000001.bin --output fineweb.tokens "
@@ -89,7 +89,7 @@ void add_data_convert(CLI::App& data, Outcome& outcome) {
   command
       ->add_option("--vocabulary", request->vocabulary,
                    "of the tokenizer; without it the file's, or one more than its largest token")
-      ->check(CLI::Range(1, 0x7fffffff).description(""))
+      ->check(range(1, 0x7fffffff).unshown())
       ->type_name("N");
   command
       ->add_option(

@@ -104,9 +104,9 @@ Status run_inspect(const InspectRequest& request) {
 
 }  // namespace
 
-void add_data_inspect(CLI::App& data, Outcome& outcome) {
+void add_data_inspect(Command& data, Outcome& outcome) {
   auto request = std::make_shared<InspectRequest>();
-  CLI::App* command =
+  Command* command =
       add_command(data, "inspect", "What is in a token file; reads all of it and compares it with its checksums",
                   "  sluice data inspect c4.tokens\n"
                   "  sluice data inspect pile_text_document.idx --json");

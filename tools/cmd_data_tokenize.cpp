@@ -248,8 +248,8 @@ Status run_tokenize(const TokenizeRequest& request) {
 }
 
 /// What fine-tuning on conversations asks for.
-void add_chat(CLI::App* command, TokenizeRequest& request) {
-  CLI::Option* chat =
+void add_chat(Command* command, TokenizeRequest& request) {
+  Option* chat =
       command
           ->add_option(
               "--chat", request.chat,
@@ -265,12 +265,12 @@ void add_chat(CLI::App* command, TokenizeRequest& request) {
       ->transform(one_of(losses))
       ->type_name("assistant|last|all")
       ->needs(chat);
-  CLI::Option* pack =
+  Option* pack =
       command
           ->add_option("--pack", request.pack,
                        "lay documents whole into sequences of N tokens, for training on sequences of so many; what is "
                        "left of one is padding, which does not count")
-          ->check(CLI::Range(2, 1 << 24).description(""))
+          ->check(range(2, 1 << 24).unshown())
           ->type_name("N");
   const std::map<std::string, TooLong> ways{
       {"cut", TooLong::cut}, {"drop", TooLong::drop}, {"refuse", TooLong::refuse}};
@@ -285,10 +285,10 @@ void add_chat(CLI::App* command, TokenizeRequest& request) {
 
 }  // namespace
 
-void add_data_tokenize(CLI::App& data, Outcome& outcome) {
+void add_data_tokenize(Command& data, Outcome& outcome) {
   auto request = std::make_shared<TokenizeRequest>();
   request->threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  CLI::App* command = add_command(
+  Command* command = add_command(
       data, "tokenize", "Texts to a token file that knows where documents end",
       "  sluice data tokenize --input book.txt --output book.tokens\n"
       "  sluice data tokenize --input wiki.jsonl.zst --tokenizer ./Llama-3.2-1B --append-eos auto --output "
@@ -327,7 +327,7 @@ void add_data_tokenize(CLI::App& data, Outcome& outcome) {
       ->type_name("NAME");
   add_chat(command, *request);
   add_format(command, &request->format);
-  CLI::Option* eval_split =
+  Option* eval_split =
       command
           ->add_option(
               "--eval-split", request->eval_split,
@@ -345,7 +345,7 @@ void add_data_tokenize(CLI::App& data, Outcome& outcome) {
                    "tokenizer's eos_token, as tokenizer_config.json and the files beside it have it")
       ->type_name("ID|auto");
   command->add_option("--threads", request->threads, "that encode; the output is the same for any number")
-      ->check(CLI::Range(1, 1024).description(""))
+      ->check(range(1, 1024).unshown())
       ->capture_default_str()
       ->type_name("N");
   command->add_flag("--json", request->json, "print one JSON object");

@@ -160,8 +160,8 @@ Status eval(const EvalRequest& request, const std::set<std::string>& given, Worl
 
 }  // namespace
 
-void add_eval(CLI::App& app, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_eval(Command& app, Outcome& outcome) {
+  Command* command = add_command(
       app, "eval", "measure a model's loss on texts",
       "  sluice eval --model out          # a run: its own sets, and exactly the losses that it ended with\n"
       "  sluice eval --model out --eval-data wiki=wiki.tokens --eval-data code.jsonl --batches all\n"
@@ -174,7 +174,7 @@ void add_eval(CLI::App& app, Outcome& outcome) {
   command->get_option("--model")->required();
   add_data_options(command, options);
   add_eval_set_options(command, options);
-  CLI::Option* batches =
+  Option* batches =
       add_batches(command, "--batches", &request->batches,
                   "batches of each set, its first ones; of --data the windows that training with this --seq and "
                   "--eval-split leaves out; 'all' or 0")

@@ -254,8 +254,8 @@ Status generate(const RunOptions& options, const Request& request) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_generate(Command& app, Outcome& outcome) {
+  Command* command = add_command(
       app, "generate", "continue a text, streaming a model that need not fit in memory",
       "  sluice generate --model out --prompt 'It was a dark and ' --tokens 300 --temperature 0.8\n"
       "  sluice generate --model ./Llama-3.2-1B --prompt 'Q: Why is the sky blue?\\nA:' --top-p 0.9 --stop 'Q:'\n"
@@ -268,9 +268,8 @@ void add_generate(CLI::App& app, Outcome& outcome) {
   Sampling& s = request->sampling;
   add_model_options(command, options.get());
   command->get_option("--model")->required();
-  CLI::Option* text =
-      command->add_option("prompt,--prompt", request->prompt, "text to continue, or to answer with --chat");
-  CLI::Option* tokens =
+  Option* text = command->add_option("prompt,--prompt", request->prompt, "text to continue, or to answer with --chat");
+  Option* tokens =
       command->add_option("--prompt-tokens", request->prompt_tokens, "tokens to continue; prints tokens, not text")
           ->delimiter(',')
           ->type_name("T[,T]")
@@ -281,16 +280,15 @@ void add_generate(CLI::App& app, Outcome& outcome) {
                    "the one beside the weights; without one, bytes are tokens for models that were trained on bytes or "
                    "have a vocabulary of 256)")
       ->excludes(tokens);
-  CLI::Option* chat =
-      command
-          ->add_option("--chat", request->chat,
-                       "the prompt is what a user says, rendered by the model's own template (auto) or " +
-                           template_names() + "; prints the answer alone")
-          ->type_name("TEMPLATE")
-          ->excludes(tokens);
+  Option* chat = command
+                     ->add_option("--chat", request->chat,
+                                  "the prompt is what a user says, rendered by the model's own template (auto) or " +
+                                      template_names() + "; prints the answer alone")
+                     ->type_name("TEMPLATE")
+                     ->excludes(tokens);
   command->add_option("--system", request->system, "a system prompt before it")->type_name("TEXT")->needs(chat);
   command->add_option("--tokens", request->tokens, "tokens to generate at most")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(range(1, 1 << 30))
       ->capture_default_str();
   command->add_option("--temperature", s.temperature, "0 takes the most likely token")
       ->check(at_least(0))
@@ -311,16 +309,16 @@ void add_generate(CLI::App& app, Outcome& outcome) {
       ->type_name("TEXT")
       ->expected(1)
       ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->take_all()
       ->excludes(tokens);
   command->add_flag("--ignore-eos", request->ignore_eos, "go on behind the tokens that end a text");
   command->add_option("--seed", s.seed, "the same seed draws the same text")->capture_default_str();
   command->add_option("--prefill", request->prefill, "tokens of the prompt in one pass over the model")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(range(1, 1 << 20))
       ->capture_default_str()
       ->group("Budgets");
   command->callback([options, request, text, tokens, &outcome] {
-    if (text->count() + tokens->count() == 0) throw CLI::RequiredError("--prompt or --prompt-tokens");
+    if (text->count() + tokens->count() == 0) refuse_without("--prompt or --prompt-tokens");
     outcome.finish("generate", generate(*options, *request));
   });
 }

@@ -599,8 +599,8 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_plan(Command& app, Outcome& outcome) {
+  Command* command = add_command(
       app, "plan", "show what a run would need and how long its steps would take",
       "  sluice plan --model llama-7b --device-memory 24GiB --host-memory 32GiB --nvme /mnt/nvme --assume\n"
       "  sluice plan --model llama-1b --batch 8 --seq 1024 --trace plan.json --nvme /tmp\n"

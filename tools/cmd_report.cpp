@@ -40,8 +40,8 @@ Status report(const Options& options) {
 
 }  // namespace
 
-void add_report(CLI::App& app, Outcome& outcome) {
-  CLI::App* command =
+void add_report(Command& app, Outcome& outcome) {
+  Command* command =
       add_command(app, "report", "show a run or a plan as one HTML file: memory, lanes, bounds, losses, differences",
                   "  sluice report out                        # of a run, complete or not: report.html\n"
                   "  sluice report out -o out.html\n"

@@ -373,8 +373,8 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
 
 }  // namespace
 
-void add_train(CLI::App& app, Outcome& outcome) {
-  CLI::App* command = add_command(
+void add_train(Command& app, Outcome& outcome) {
+  Command* command = add_command(
       app, "train", "train or fine-tune a model under memory budgets",
       "  sluice train --model llama-25m --data book.txt --run out --steps 200 \\\n"
       "      --device-memory 96MiB --host-memory 64MiB --nvme /mnt/nvme\n"

@@ -21,13 +21,13 @@ void Outcome::finish_alone(const std::string& command, const Error& error) {
   status_ = error.code == ErrorCode::bad_request ? 2 : 1;
 }
 
-CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* bytes, const std::string& description) {
+Option* add_size(Command* app, std::string_view name, std::uint64_t* bytes, std::string_view description) {
   return app
-      ->add_option_function<std::string>(
+      ->add_option_function(
           name,
-          [bytes, name](const std::string& text) {
+          [bytes, name = std::string(name)](const std::string& text) {
             auto size = parse_size(text);
-            if (!size.ok()) throw CLI::ValidationError(name, size.error().message);
+            if (!size.ok()) refuse_value(name, size.error().message);
             *bytes = *size;
           },
           description)
@@ -46,10 +46,9 @@ Result<std::vector<std::string>> split_list(const std::string& option, const std
   return parts;
 }
 
-CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
-                      const std::string& examples) {
-  CLI::App* command = app.add_subcommand(name, description);
-  if (!examples.empty()) command->footer("Examples:\n" + examples);
+Command* add_command(Command& app, std::string_view name, std::string_view description, std::string_view examples) {
+  Command* command = app.add_subcommand(name, description);
+  if (!examples.empty()) command->footer("Examples:\n" + std::string(examples));
   return command;
 }
 

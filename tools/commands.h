@@ -1,12 +1,13 @@
 // The subcommands of `sluice`. Each file tools/cmd_<name>.cpp adds one to the app and sets the exit status.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/status.h"
+#include "tools/command_line.h"
 
 namespace sluice::tools {
 
@@ -27,28 +28,27 @@ class Outcome {
 };
 
 /// An option whose value is a size ("512MiB"); refuses everything else with one line. The value is stored in *bytes.
-CLI::Option* add_size(CLI::App* app, const std::string& name, std::uint64_t* bytes, const std::string& description);
+Option* add_size(Command* app, std::string_view name, std::uint64_t* bytes, std::string_view description);
 
 /// Add a subcommand with examples shown below its options.
-CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
-                      const std::string& examples);
+Command* add_command(Command& app, std::string_view name, std::string_view description, std::string_view examples);
 
 /// The parts of a list separated by commas, none of an empty one. bad_request for a part that is empty.
 Result<std::vector<std::string>> split_list(const std::string& option, const std::string& text);
 
-void add_train(CLI::App& app, Outcome& outcome);
-void add_plan(CLI::App& app, Outcome& outcome);
-void add_generate(CLI::App& app, Outcome& outcome);
-void add_eval(CLI::App& app, Outcome& outcome);
-void add_report(CLI::App& app, Outcome& outcome);
-void add_data(CLI::App& app, Outcome& outcome);
-void add_checkpoint(CLI::App& app, Outcome& outcome);
-void add_bench(CLI::App& app, Outcome& outcome);
-void add_bench_io(CLI::App& bench, Outcome& outcome);
-void add_bench_pack(CLI::App& bench, Outcome& outcome);
-void add_bench_adamw(CLI::App& bench, Outcome& outcome);
-void add_bench_copy(CLI::App& bench, Outcome& outcome);
-void add_bench_collective(CLI::App& bench, Outcome& outcome);
-void add_bench_device(CLI::App& bench, Outcome& outcome);
+void add_train(Command& app, Outcome& outcome);
+void add_plan(Command& app, Outcome& outcome);
+void add_generate(Command& app, Outcome& outcome);
+void add_eval(Command& app, Outcome& outcome);
+void add_report(Command& app, Outcome& outcome);
+void add_data(Command& app, Outcome& outcome);
+void add_checkpoint(Command& app, Outcome& outcome);
+void add_bench(Command& app, Outcome& outcome);
+void add_bench_io(Command& bench, Outcome& outcome);
+void add_bench_pack(Command& bench, Outcome& outcome);
+void add_bench_adamw(Command& bench, Outcome& outcome);
+void add_bench_copy(Command& bench, Outcome& outcome);
+void add_bench_collective(Command& bench, Outcome& outcome);
+void add_bench_device(Command& bench, Outcome& outcome);
 
 }  // namespace sluice::tools

@@ -55,7 +55,7 @@ TokenWatch watch_tokens(ProgressLine& line, const TokenFile& file, const std::st
   };
 }
 
-void add_format(CLI::App* command, TokenFormat* format) {
+void add_format(Command* command, TokenFormat* format) {
   const std::map<std::string, TokenFormat> names{{"sluice", TokenFormat::sluice}, {"megatron", TokenFormat::megatron}};
   command->add_option("--format", *format, "sluice, or megatron: NAME.bin and NAME.idx")
       ->transform(one_of(names))

@@ -16,9 +16,9 @@
 
 namespace sluice::tools {
 
-void add_data_tokenize(CLI::App& data, Outcome& outcome);
-void add_data_convert(CLI::App& data, Outcome& outcome);
-void add_data_inspect(CLI::App& data, Outcome& outcome);
+void add_data_tokenize(Command& data, Outcome& outcome);
+void add_data_convert(Command& data, Outcome& outcome);
+void add_data_inspect(Command& data, Outcome& outcome);
 
 constexpr double plain_seconds = 10;  ///< between lines of progress where there is no terminal
 
@@ -39,7 +39,7 @@ Status refuse_to_replace(const std::vector<std::string>& inputs, const std::vect
 /// Shows how much of the file was read, and ends that on a signal.
 TokenWatch watch_tokens(ProgressLine& line, const TokenFile& file, const std::string& what);
 Status unless_stopped(const std::atomic<bool>& stop);
-void add_format(CLI::App* command, TokenFormat* format);
+void add_format(Command* command, TokenFormat* format);
 
 inline double percent(std::uint64_t part, std::uint64_t whole) {
   return 100 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));

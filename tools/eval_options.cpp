@@ -12,7 +12,7 @@ constexpr const char* no_eval_data = "none";
 
 }  // namespace
 
-CLI::Option* add_batches(CLI::App* app, const std::string& name, int* batches, const std::string& description) {
+Option* add_batches(Command* app, std::string_view name, int* batches, std::string_view description) {
   const auto count = [](std::string& text) -> std::string {
     if (text == "all") text = "0";
     const bool digits = text.find_first_not_of("0123456789") == std::string::npos;
@@ -20,11 +20,11 @@ CLI::Option* add_batches(CLI::App* app, const std::string& name, int* batches, c
   };
   return app->add_option(name, *batches, description)
       ->type_name("N|all")
-      ->transform(CLI::Validator(count, ""))
+      ->transform({count, ""})
       ->default_str(std::to_string(*batches));
 }
 
-void add_eval_set_options(CLI::App* app, RunOptions* o) {
+void add_eval_set_options(Command* app, RunOptions* o) {
   app->add_option("--eval-split", o->eval_split,
                   fmt::format("share of --data, its end, that is held out for evaluation: whole documents where the "
                               "file knows them, 0 for none (default: {}, or 0 with --eval-data)",
@@ -40,7 +40,7 @@ void add_eval_set_options(CLI::App* app, RunOptions* o) {
       ->group("Evaluation");
 }
 
-void add_evaluation_options(CLI::App* app, RunOptions* o) {
+void add_evaluation_options(Command* app, RunOptions* o) {
   RunConfig& c = o->config;
   add_eval_set_options(app, o);
   app->add_option("--eval-every", c.eval_every, "evaluate every N steps (always at the end)")

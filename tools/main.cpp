@@ -11,13 +11,11 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <sstream>
 #include <string>
 #include <thread>
 
 #include "tools/commands.h"
 #include "tools/launch.h"
-#include "tools/refusal.h"
 #include "tools/values.h"
 
 namespace {
@@ -40,7 +38,8 @@ int refused(int status) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"sluice trains transformer models that do not fit in the memory of the machine.", "sluice"};
+  sluice::tools::Command app{"sluice trains transformer models that do not fit in the memory of the machine.",
+                             "sluice"};
   app.set_version_flag("--version", "sluice " SLUICE_VERSION);
   app.require_subcommand(1);
   app.footer(
@@ -62,18 +61,12 @@ int run(int argc, char** argv) {
                            (command == "bench" && argc > 2 && std::string(argv[2]) == "collective");
   if (!is_of_ranks && !command.starts_with('-')) outcome.finish(command, sluice::tools::check_alone(command));
   if (outcome.status() != 0) return refused(outcome.status());
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // --help, --version
-    std::ostringstream text;
-    const int status = app.exit(request, text, text);
-    if (sluice::tools::is_first_process()) std::fputs(text.str().c_str(), stdout);
-    return status;
-  } catch (const CLI::ParseError& error) {
-    if (sluice::tools::is_first_process()) std::fprintf(stderr, "%s\n", sluice::tools::refusal(app, error).c_str());
-    return refused(2);
-  }
-  return outcome.status();
+  using sluice::tools::Parsed;
+  const Parsed parsed = app.parse(argc, argv);
+  if (parsed.end == Parsed::End::callback_ran) return outcome.status();
+  const bool is_refused = parsed.end == Parsed::End::refused;
+  if (sluice::tools::is_first_process()) std::fputs(parsed.text.c_str(), is_refused ? stderr : stdout);
+  return is_refused ? refused(2) : 0;
 }
 
 /// Where a standard stream is closed, the next file to be opened would take its place, and be written to as if it were

@@ -1,5 +1,6 @@
 #include "tools/refusal.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <string_view>

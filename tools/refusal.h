@@ -1,8 +1,12 @@
 // What a command line that can not be understood is answered.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
 
 namespace sluice::tools {
 

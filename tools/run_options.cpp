@@ -75,7 +75,7 @@ const std::atomic<bool>& stop_on_signals() {
   return stop_requested;
 }
 
-void add_model_options(CLI::App* app, RunOptions* o) {
+void add_model_options(Command* app, RunOptions* o) {
   RunConfig& c = o->config;
   app->add_option("--model", c.model, "preset, config.json, or a Hugging Face directory")->group("Model");
   app->add_option("--init", c.init,
@@ -102,17 +102,17 @@ void add_model_options(CLI::App* app, RunOptions* o) {
   add_size(app, "--nvme-space", &c.nvme_space, "hard limit of the swap file (default: 90% of what is free)")
       ->group("Budgets");
   app->add_option("--threads", c.threads, "compute threads per rank (default: cores / ranks)")
-      ->check(CLI::Range(0, 1024))
+      ->check(range(0, 1024))
       ->group("Machine");
   app->add_option("--optimizer-threads", c.optimizer_threads, "threads of the CPU optimizer")
-      ->check(CLI::Range(0, 1024))
+      ->check(range(0, 1024))
       ->group("Machine");
   app->add_option("--io", c.io_backend, "how the drive is driven (default: as 'bench io --tune' found, else auto)")
       ->check(one_of({"auto", "io_uring", "libaio", "threads"}))
       ->group("Machine");
   app->add_option("--queue-depth", c.queue_depth,
                   "requests in flight per drive, of reads and of writes (default: as tuned, else 16)")
-      ->check(CLI::Range(1, 1024))
+      ->check(range(1, 1024))
       ->group("Machine");
   app->add_option("--profile", c.profile,
                   "hardware profile (default: ~/.cache/sluice/profile.json; measured if missing)")
@@ -120,7 +120,7 @@ void add_model_options(CLI::App* app, RunOptions* o) {
   app->add_flag("--json", c.json, "print JSON to standard output and nothing else");
 }
 
-void add_data_options(CLI::App* app, RunOptions* o) {
+void add_data_options(Command* app, RunOptions* o) {
   RunConfig& c = o->config;
   app->add_option("--data", c.data,
                   "text or .jsonl, also as .gz or .zst, tokenized as 'sluice data tokenize' does, or a token file "
@@ -132,7 +132,7 @@ void add_data_options(CLI::App* app, RunOptions* o) {
       ->type_name("FILE|DIR|bytes");
 }
 
-void add_batch_options(CLI::App* app, RunOptions* o) {
+void add_batch_options(Command* app, RunOptions* o) {
   RunConfig& c = o->config;
   app->add_option("--seq", c.sequence, "tokens per sequence")->capture_default_str()->group("Batch");
   app->add_option("--batch", c.batch, "sequences per step, all ranks")->capture_default_str()->group("Batch");
@@ -147,7 +147,7 @@ void add_batch_options(CLI::App* app, RunOptions* o) {
       ->group("Batch");
 }
 
-void add_training_options(CLI::App* app, RunOptions* o) {
+void add_training_options(Command* app, RunOptions* o) {
   RunConfig& c = o->config;
   OptimizerConfig& a = c.optimizer;
   app->add_option("--seq-schedule", c.seq_schedule,
@@ -289,12 +289,12 @@ void add_training_options(CLI::App* app, RunOptions* o) {
                   "seconds that a rank waits for others which are alive, or three steps where those take longer; one "
                   "that is gone is noticed after 15 s at most")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000000))
+      ->check(range(1, 1000000))
       ->group("Batch");
   add_size(app, "--drive-tbw", &c.drive_tbw,
            "what the drive is rated to have written to it in its life, like 600TB: TBW in its data sheet; for several "
            "directories in --nvme the sum over their drives (default: unknown, no life is predicted)")
-      ->check(tbw_has_a_unit)
+      ->check({tbw_has_a_unit, ""})
       ->group("Machine");
   app->add_option("--steps", c.steps, "optimizer steps")->capture_default_str()->group("Optimizer");
   app->add_option("--lr", a.lr, "peak learning rate")->check(more_than(0))->capture_default_str()->group("Optimizer");
@@ -383,7 +383,7 @@ void add_training_options(CLI::App* app, RunOptions* o) {
       ->check(one_of({"auto", "cpu", "device"}))
       ->capture_default_str()
       ->group("Schedule");
-  app->add_option("--prefetch", o->prefetch, "units fetched ahead")->check(CLI::Range(0, 64))->group("Schedule");
+  app->add_option("--prefetch", o->prefetch, "units fetched ahead")->check(range(0, 64))->group("Schedule");
   app->add_option("--run", c.run,
                   "directory of the run: its records and metrics, and at the end the model; the same command goes on "
                   "where a run in it was cut short. 'none' keeps nothing, the trained model is discarded (default: a "
@@ -411,10 +411,10 @@ std::string checkpoints_of(const std::string& path) {
   return std::filesystem::exists(whole + "/run.json", ignored) ? whole + "/checkpoints" : whole;
 }
 
-std::set<std::string> given_options(const CLI::App& app) {
+std::set<std::string> given_options(const Command& app) {
   std::set<std::string> names;
-  for (const CLI::Option* option : app.get_options())
-    if (option->count() > 0) names.insert(option->get_name());
+  for (const Option& option : app.options())
+    if (option.count() > 0) names.insert(option.get_name());
   return names;
 }
 

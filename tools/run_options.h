@@ -31,18 +31,18 @@ struct RunOptions {
   std::optional<double> lr_end, eval_split;
 };
 
-void add_model_options(CLI::App* app, RunOptions* options);     ///< model, precision, budgets, drive, threads, profile
-void add_data_options(CLI::App* app, RunOptions* options);      ///< data and its tokenizer
-void add_batch_options(CLI::App* app, RunOptions* options);     ///< sequence, batch
-void add_training_options(CLI::App* app, RunOptions* options);  ///< steps, optimizer, schedule
-void add_train_options(CLI::App* app, RunOptions* options);     ///< those, and all others of train: plan has them too
+void add_model_options(Command* app, RunOptions* options);     ///< model, precision, budgets, drive, threads, profile
+void add_data_options(Command* app, RunOptions* options);      ///< data and its tokenizer
+void add_batch_options(Command* app, RunOptions* options);     ///< sequence, batch
+void add_training_options(Command* app, RunOptions* options);  ///< steps, optimizer, schedule
+void add_train_options(Command* app, RunOptions* options);     ///< those, and all others of train: plan has them too
 Result<RunConfig> resolve(const RunOptions& options);
 /// Without dots, links as they are, no slash at the end; empty stays empty.
 std::string absolute_path(const std::string& path);
 /// Of a directory that holds a run that of its checkpoints, else the same one; absolute.
 std::string checkpoints_of(const std::string& path);
 /// Names of the options that were given, like "--steps".
-std::set<std::string> given_options(const CLI::App& app);
+std::set<std::string> given_options(const Command& app);
 
 /// Becomes true on Ctrl-C, SIGTERM, or SIGHUP where that is not ignored; a second one of the former ends the process at
 /// once.

@@ -5,7 +5,7 @@
 
 namespace sluice::tools {
 
-void add_train_options(CLI::App* app, RunOptions* o) {
+void add_train_options(Command* app, RunOptions* o) {
   RunConfig& c = o->config;
   add_model_options(app, o);
   add_data_options(app, o);
@@ -50,7 +50,7 @@ void add_train_options(CLI::App* app, RunOptions* o) {
   app->add_option("--delay-seed", c.delay_seed, "delay ops at random, from this seed: results must not change")
       ->group("Testing");
   app->add_option("--sync-delay", o->sync_delay_ms, "milliseconds that every fdatasync takes longer")
-      ->check(CLI::Range(0, 10000))
+      ->check(range(0, 10000))
       ->group("Testing");
   app->add_option("--poison-steps", o->poison, "make the gradients of these steps NaN, like 5,6")->group("Testing");
 }

@@ -18,12 +18,11 @@ namespace {
 /// Texts that may be empty: commands say themselves where they may not.
 constexpr std::array<std::string_view, 2> may_be_empty{"--prompt", "--system"};
 
-CLI::Validator number(bool (*holds)(double, double, double), double a, double b, const std::string& rule) {
-  return CLI::Validator(
-      [=](std::string& text) -> std::string {
-        return holds(std::strtod(text.c_str(), nullptr), a, b) ? "" : text + " is not " + rule;
-      },
-      "");
+Validator number(bool (*holds)(double, double, double), double a, double b, const std::string& rule) {
+  const auto refusal = [=](std::string& text) {
+    return holds(std::strtod(text.c_str(), nullptr), a, b) ? "" : text + " is not " + rule;
+  };
+  return {refusal, ""};
 }
 
 std::string not_a_real(const std::string& text) {
@@ -57,15 +56,15 @@ std::string impossible(const std::string& type, bool empty_is_fine, const std::s
 
 }  // namespace
 
-CLI::Validator at_least(double least) {
+Validator at_least(double least) {
   return number([](double v, double a, double) { return v >= a; }, least, 0, fmt::format("{:g} or more", least));
 }
 
-CLI::Validator more_than(double bound) {
+Validator more_than(double bound) {
   return number([](double v, double a, double) { return v > a; }, bound, 0, fmt::format("more than {:g}", bound));
 }
 
-CLI::Validator between(double least, double most) {
+Validator between(double least, double most) {
   return number([](double v, double a, double b) { return v >= a && v <= b; }, least, most,
                 fmt::format("from {:.9g} to {:.9g}", least, most));
 }
@@ -74,25 +73,24 @@ std::string none_of(const std::string& given, const std::vector<std::string>& wo
   return fmt::format("'{}' is none of {}{}", given, fmt::join(words, ", "), did_you_mean(given, words));
 }
 
-CLI::Validator one_of(std::vector<std::string> words) {
+Validator one_of(std::vector<std::string> words) {
   const std::string shown = fmt::format("{{{}}}", fmt::join(words, ","));
-  return CLI::Validator(
-      [words = std::move(words)](std::string& text) -> std::string {
-        return std::ranges::find(words, text) != words.end() ? "" : none_of(text, words);
-      },
-      shown);
+  const auto refusal = [words = std::move(words)](std::string& text) {
+    return std::ranges::find(words, text) != words.end() ? "" : none_of(text, words);
+  };
+  return {refusal, shown};
 }
 
-void refuse_impossible_values(CLI::App& app) {
-  for (CLI::Option* option : app.get_options()) {
-    if (option->get_items_expected_max() == 0 || option->get_type_size() == 0) continue;
-    const std::string shown = option->get_type_name();  // with what rules put behind a colon
+void refuse_impossible_values(Command& command) {
+  for (Option& option : command.options()) {
+    if (!option.takes_values()) continue;
+    const std::string shown = option.get_type_name();
     const std::string type = shown.substr(0, shown.find(':'));
-    const bool fine = std::ranges::find(may_be_empty, option->get_name()) != may_be_empty.end();
+    const bool fine = std::ranges::find(may_be_empty, option.get_name()) != may_be_empty.end();
     // A transform comes before all other rules.
-    option->transform(CLI::Validator([=](std::string& text) { return impossible(type, fine, text); }, ""));
+    option.transform({[=](std::string& text) { return impossible(type, fine, text); }, ""});
   }
-  for (CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) refuse_impossible_values(*sub);
+  for (Command& sub : command.subcommands()) refuse_impossible_values(sub);
 }
 
 }  // namespace sluice::tools
