@@ -13,6 +13,7 @@ namespace {
 
 constexpr float infinite = std::numeric_limits<float>::infinity();
 constexpr int price_rounds = 14;
+constexpr int units_of_layer = 2;  ///< attention and MLP
 /// Of single changes: each walks through the chain.
 constexpr std::size_t tries_max = 20'000;
 
@@ -174,6 +175,9 @@ ChainTable::ChainTable(const Chain& chain, const ByWay& prices, std::uint64_t bu
     saved_.push_back(std::move(saved));
   }
   const auto n = static_cast<std::size_t>(units_);
+  alike_.assign(n, 0);
+  for (std::size_t u = n - 1; u-- > units_of_layer;)
+    if (chain[u] == chain[u - units_of_layer]) alike_[u] = alike_[u + 1] + 1;
   table_.assign(2 * (n + 1) * n * static_cast<std::size_t>(slots_ + 1), infinite);
   for (int length = 0; length < units_; ++length)
     for (int first = 0; first + length < units_; ++first)
@@ -226,9 +230,19 @@ void ChainTable::each_step(const Range& range, F&& take) const {
   }
 }
 
+/// A range of the same units, whose row is filled before. The last unit is none: it passes once.
+bool ChainTable::is_like_earlier(const Range& range) const {
+  return !range.is_first && alike_[static_cast<std::size_t>(range.first)] > range.last - range.first;
+}
+
 /// For all numbers of slots.
 void ChainTable::fill(const Range& range) {
   float* const out = table_.data() + at(range);
+  if (is_like_earlier(range)) {
+    const float* const earlier = row({range.parked, false, range.first - units_of_layer, range.last - units_of_layer});
+    std::copy_n(earlier, slots_ + 1, out);
+    return;
+  }
   const auto f = static_cast<std::size_t>(range.first);
   if (range.first == range.last) {
     for (int m = backward_slots_[f]; m <= slots_; ++m) out[m] = again_[f] + backward_[f];

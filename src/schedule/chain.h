@@ -30,6 +30,7 @@ double seconds_of(const ByWay& use);
 struct ParkingUse {
   Place place = Place::host;
   ResourceSeconds away{}, back{};
+  bool operator==(const ParkingUse&) const = default;
 };
 
 /// What a sublayer saves, or a part of it, in one of the ways that spare making it again.
@@ -39,6 +40,7 @@ struct SavedWay {
   std::uint64_t bytes = 0;    ///< on the device from forward to backward
   ResourceSeconds away{};     ///< of parking
   ResourceSeconds back{};     ///< the same, and to make again what of it is not kept
+  bool operator==(const SavedWay&) const = default;
 };
 
 /// All of it for the micro-batches that pass a unit together.
@@ -52,6 +54,7 @@ struct ChainUnit {
   /// That must be there in its backward pass beside what waits: with what it saves made again or brought, and with it
   /// kept.
   std::uint64_t backward_bytes = 0, backward_bytes_kept = 0;
+  bool operator==(const ChainUnit&) const = default;
 };
 
 /// In the order of the pass forward. The first one's input is there all along; the last one's passes forward and back
@@ -121,6 +124,7 @@ class ChainTable {
   template <class F>
   void each_step(const Range& range, F&& take) const;
   void fill(const Range& range);
+  bool is_like_earlier(const Range& range) const;
   float least(const Range& range, int slots, Step* found) const;
   void assign(const Range& range, int slots, int sweep, ChainChoices& choices) const;
 
@@ -131,6 +135,7 @@ class ChainTable {
   std::vector<float> forward_, sweep_, again_, backward_, read_;  ///< priced; the first two of all units before
   std::vector<std::vector<Option>> inputs_, saved_;
   std::vector<int> backward_slots_, kept_slots_;
+  std::vector<int> alike_;    ///< units from there on that are equal to those a layer before them
   std::vector<float> table_;  ///< by Range and slots
 };
 

@@ -178,29 +178,29 @@ class Search {
   Candidate polished(Candidate best, bool exact) {
     const Cook cook(work_, wish_, &hw_);
     int left = static_cast<int>(std::min<std::size_t>(ops_to_polish / std::max<std::size_t>(best.ops, 1), 120));
-    for (bool improved = left >= tries_min; improved && left > 0;) {
-      improved = false;
-      std::size_t next = 0;
-      while (next < changes_.size() && left > 0) {
-        if (best.seconds < equal_time * best.bound_seconds) return best;
-        std::vector<Candidate> tries;
-        for (; next < changes_.size() && tries.size() < 2; ++next) {
-          Candidate c = best;
-          if (!changes_[next](c.schedule)) continue;
-          c.schedule = fixed(std::move(c.schedule), wish_);
-          if (c.schedule == best.schedule || !cook.fits(c.schedule)) continue;
-          c.changes.push_back(next);
-          tries.push_back(std::move(c));
-        }
-        left -= static_cast<int>(tries.size());
-        price(tries, exact);
-        for (Candidate& c : tries) {
-          if (c.seconds > 0.998 * best.seconds) continue;
-          best = std::move(c);
-          improved = true;
-          break;
-        }
+    if (left < tries_min) return best;
+    std::vector<Schedule> seen{best.schedule};  // and found no better than what was the best then
+    std::size_t next = 0, in_vain = 0;          // changes since the last that helped
+    while (in_vain < changes_.size() && left > 0) {
+      if (best.seconds < equal_time * best.bound_seconds) return best;
+      std::vector<Candidate> tries;
+      for (; in_vain < changes_.size() && tries.size() < 2; next = (next + 1) % changes_.size(), ++in_vain) {
+        Candidate c = best;
+        if (!changes_[next](c.schedule)) continue;
+        c.schedule = fixed(std::move(c.schedule), wish_);
+        if (std::ranges::find(seen, c.schedule) != seen.end()) continue;
+        seen.push_back(c.schedule);
+        if (!cook.fits(c.schedule)) continue;
+        c.changes.push_back(next);
+        tries.push_back(std::move(c));
       }
+      left -= static_cast<int>(tries.size());
+      price(tries, exact);
+      const auto better =
+          std::ranges::find_if(tries, [&](const Candidate& c) { return c.seconds <= 0.998 * best.seconds; });
+      if (better == tries.end()) continue;
+      best = std::move(*better);
+      in_vain = 0;
     }
     return best;
   }
