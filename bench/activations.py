@@ -3,13 +3,15 @@
 
     python3 bench/activations.py --sluice build/release/bin/sluice --data TEXT [--rounds 3]
     python3 bench/activations.py --sluice build/release/bin/sluice --gaps [--presets llama-125m,llama-1b,...]
+        [--cluster bench/clusters/h200.json]
 
 The first measures llama-125m on a device that has room for a part of what keeping all activations takes beside the
 rest: for each part every schedule that fits is planned and run, in turns, and the median of its steps (the first of each
 run left out) is held against its prediction. Host memory takes what is parked, unless --no-parking.
 
 The second plans presets at five budgets and prints the distance of each plan's activations to the bound, with the
-seconds that planning took. It measures what the profile lacks (--assume: nothing has to fit this machine).
+seconds that planning took. It measures what the profile lacks (--assume: nothing has to fit this machine), or takes
+the machine's data sheets (--cluster).
 
 Prints tables in Markdown. Needs Python 3.9 and nothing else.
 """
@@ -101,8 +103,9 @@ def gaps(arguments):
     for preset in arguments.presets.split(","):
         sequence, batch, micro_batch = GAP_PRESETS[preset]
         common = ["--model", preset, "--seq", str(sequence), "--batch", str(batch), "--micro-batch", str(micro_batch),
-                  "--host-memory", "2TB", "--assume"]
-        for _, device in budgets(arguments.sluice, common, GAP_PARTS):
+                  "--host-memory", "2TB",
+                  *(["--cluster", arguments.cluster] if arguments.cluster else ["--assume"])]
+        for _, device in budgets(arguments.sluice, [*common, "--residency", "none"], GAP_PARTS):
             begin = time.monotonic()
             found = plan(arguments.sluice, [*common, "--device-memory", str(device)])
             took = time.monotonic() - begin
@@ -111,7 +114,7 @@ def gaps(arguments):
                 continue
             predicted = found["predicted"]
             gap = predicted.get("activations_above_bound")
-            print(f"| {preset} | {sequence * batch} | {device / 2**20:.0f} | {predicted['step_seconds']:.2f} | "
+            print(f"| {preset} | {sequence * batch} | {device / 2**20:.0f} | {predicted['step_seconds']:.4g} | "
                   f"{'-' if gap is None else f'{100 * gap:.1f}%'} | {took:.1f} |", flush=True)
 
 
@@ -121,6 +124,7 @@ def main():
     parser.add_argument("--data")
     parser.add_argument("--gaps", action="store_true")
     parser.add_argument("--presets", default=",".join(GAP_PRESETS))
+    parser.add_argument("--cluster", help="with --gaps: a machine that is not there")
     parser.add_argument("--parts", default=",".join(map(str, PARTS)), help="of what keeping all activations takes")
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     parser.add_argument("--rounds", type=int, default=3)

@@ -31,7 +31,7 @@ constexpr double worth_polishing = 1.05;
 /// Ops that are simulated to turn single knobs of a schedule, and for how few tries it is not begun.
 constexpr std::size_t ops_to_polish = 500'000;
 constexpr int tries_min = 6;
-constexpr std::size_t finalists_max = 4;  ///< that are predicted exactly where the others are estimated
+constexpr std::size_t finalists_max = 5;  ///< that are predicted exactly where the others are estimated
 
 /// False if there is nothing to change.
 using Change = std::function<bool(Schedule&)>;
@@ -142,6 +142,10 @@ class Search {
     if (all.empty()) return last;
     const bool is_exact = estimator_.is_exact();
     last.push_back(polished(all.front(), is_exact));
+    // The room of saved activations may be worth more to larger tiles, which single changes do not find.
+    if (const std::optional<Candidate> lean = without_saved(all.front(), is_exact);
+        lean && lean->seconds <= worth_polishing * all.front().seconds)
+      last.push_back(polished(*lean, is_exact));
     const double limit = near_best * last.front().seconds;
     const Candidate* thrifty = &all.front();
     for (const Candidate& c : all)
@@ -181,10 +185,10 @@ class Search {
     if (left < tries_min) return best;
     std::vector<Schedule> seen{best.schedule};  // and found no better than what was the best then
     std::size_t next = 0, in_vain = 0;          // changes since the last that helped
-    while (in_vain < changes_.size() && left > 0) {
+    while (in_vain < knobs() && left > 0) {
       if (best.seconds < equal_time * best.bound_seconds) return best;
       std::vector<Candidate> tries;
-      for (; in_vain < changes_.size() && tries.size() < 2; next = (next + 1) % changes_.size(), ++in_vain) {
+      for (; in_vain < knobs() && tries.size() < 2; next = (next + 1) % knobs(), ++in_vain) {
         Candidate c = best;
         if (!changes_[next](c.schedule)) continue;
         c.schedule = fixed(std::move(c.schedule), wish_);
@@ -203,6 +207,23 @@ class Search {
       in_vain = 0;
     }
     return best;
+  }
+
+  bool saves_by_choice() const {
+    return !work_.inference && (!wish_.recompute || wish_.recompute == Recompute::optimal);
+  }
+  /// The last change is not one of them, where activations are saved by choice: nothing is saved.
+  std::size_t knobs() const { return changes_.size() - (saves_by_choice() ? 1 : 0); }
+
+  std::optional<Candidate> without_saved(Candidate c, bool exact) const {
+    if (!saves_by_choice()) return std::nullopt;
+    Schedule lean = c.schedule;
+    changes_.back()(lean);
+    lean = fixed(std::move(lean), wish_);
+    if (lean == c.schedule || !Cook(work_, wish_, &hw_).fits(lean)) return std::nullopt;
+    c.schedule = std::move(lean);
+    c.changes.push_back(changes_.size() - 1);
+    return priced(std::move(c), exact);
   }
 
   std::vector<Change> changes() const {
@@ -231,18 +252,6 @@ class Search {
     if (!work_.inference && !wish_.update_on_device && device_is_apart(hw_))
       for (const double share : {1.0, 0.5, 0.25, 0.0})
         list.push_back([share](Schedule& s) { return spread_updates(s, share); });
-    // Room that saved activations have taken may be worth more to larger tiles.
-    if (!work_.inference && (!wish_.recompute || wish_.recompute == Recompute::optimal))
-      list.push_back([this](Schedule& s) {
-        if (2 * s.tile_numel > tile_limit(work_)) return false;
-        s.tile_numel *= 2;
-        for (UnitChoice& c : s.units) {
-          c.saved = Saved::recompute;
-          c.core.reset();
-          c.sweep = 0;
-        }
-        return true;
-      });
     scale_tiles(1);
     shift(&Schedule::tiles_in_flight, 1, 1, 8);
     shift(&Schedule::prefetch, 1, 0, 4);
@@ -263,6 +272,15 @@ class Search {
           s.cut[at] += by;
           return check_stages(work_, s).ok();
         });
+    if (saves_by_choice())
+      list.push_back([](Schedule& s) {
+        for (UnitChoice& c : s.units) {
+          c.saved = Saved::recompute;
+          c.core.reset();
+          c.sweep = 0;
+        }
+        return true;
+      });
     return list;
   }
 
