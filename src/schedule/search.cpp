@@ -26,7 +26,7 @@ constexpr double equal_time = 1.005;
 constexpr double notably_less = 0.9;
 /// What is slower than the best by more than this is not looked at again.
 constexpr double near_best = 1.02;
-/// What is slower by no more, and has other groups, may be faster once its knobs are turned.
+/// What is slower by no more, and has other groups or saves nothing, may be faster once its knobs are turned.
 constexpr double worth_polishing = 1.05;
 /// Ops that are simulated to turn single knobs of a schedule, and for how few tries it is not begun.
 constexpr std::size_t ops_to_polish = 500'000;

@@ -143,7 +143,6 @@ TEST_F(PlanCommand, FindsTheLongestSequences) {
   expect_refused(tiny + "--ranks 2 --layout auto", "give one of them");
 }
 
-/// What becomes of activations, by name; none is quicker than what is found without one.
 /// A search that gave up what is saved for larger tiles, though both had room, came to a step that took 14% longer.
 TEST_F(PlanCommand, KeepsActivationsThatHaveRoom) {
   const std::string of = "plan --model llama-125m --seq 1024 --batch 16 --micro-batch 4 --run none --json --cluster " +
@@ -156,6 +155,7 @@ TEST_F(PlanCommand, KeepsActivationsThatHaveRoom) {
   EXPECT_LE(seconds("auto"), 1.005 * seconds("none"));
 }
 
+/// What becomes of activations, by name; none is quicker than what is found without one.
 TEST_F(PlanCommand, KnowsSchedulesOfActivationsByName) {
   const std::string of = "plan --model llama-25m --seq 512 --batch 8 --micro-batch 4 --run none --cluster " +
                          with_devices(1) + " --device-memory 200MiB --host-memory 1GiB ";
