@@ -1,5 +1,6 @@
 // What the model of a device owes to those who are tested with it: order, and no forgiveness.
 #include <cuda_runtime.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <atomic>
@@ -141,6 +142,31 @@ TEST_F(Model, DeviceMemoryIsOutOfTheHostsReach) {
         std::byte* const p = memory(1024);
         cudaFree(p);
         simt_submit(nullptr, [p] { *p = std::byte{1}; });
+      },
+      "");
+}
+
+/// Also while the device works, where the processor has protection keys.
+TEST_F(Model, DeviceMemoryIsOfTheThreadsThatWorkOnIt) {
+  const int key = pkey_alloc(0, 0);
+  if (key < 0) GTEST_SKIP() << "no protection keys";
+  pkey_free(key);
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_DEATH(
+      {
+        std::byte* const p = memory(1000);
+        std::atomic<bool> runs = false;
+        Gate gate;
+        const cudaStream_t s = stream();
+        simt_submit(s, [&] {
+          runs = true;
+          runs.notify_all();
+        });
+        gate.put_into(s);
+        runs.wait(false);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        *p = std::byte{1};
+        std::_Exit(0);
       },
       "");
 }
