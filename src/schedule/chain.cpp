@@ -396,4 +396,40 @@ double chain_bound(const Chain& chain, const ByWay& rest, double times, std::uin
   return priced(rest, prices) + times * optimistic.cost();
 }
 
+void take_turns(const Chain& chain, std::uint64_t budget_bytes, ChainChoices& choices) {
+  ChainChoices turned = choices;
+  std::vector<bool> done(chain.size());
+  for (std::size_t first = 0; first + 1 < chain.size(); ++first) {
+    if (done[first]) continue;
+    // Not the first, whose input is there, nor inputs that are made again, and those that their sweeps begin at.
+    std::vector<std::size_t> alike;
+    for (std::size_t u = std::max<std::size_t>(first, 1); u + 1 < chain.size(); ++u)
+      if (choices[u].sweep == 0 && choices[u + 1].sweep == 0 && chain[u] == chain[first]) alike.push_back(u);
+    struct Kind {
+      ChainChoice choice;
+      std::size_t count = 0, placed = 0;
+    };
+    std::vector<Kind> kinds;
+    for (const std::size_t u : alike) {
+      done[u] = true;
+      const auto same = std::ranges::find(kinds, choices[u], &Kind::choice);
+      if (same == kinds.end())
+        kinds.push_back({choices[u], 1});
+      else
+        ++same->count;
+    }
+    // Each time the kind that is furthest behind its share.
+    for (std::size_t i = 0; i < alike.size(); ++i) {
+      const auto behind = [&](const Kind& k) {
+        return static_cast<std::int64_t>(k.count * (i + 1)) - static_cast<std::int64_t>(k.placed * alike.size());
+      };
+      Kind& next = *std::ranges::max_element(kinds, {}, behind);
+      turned[alike[i]] = next.choice;
+      ++next.placed;
+    }
+  }
+  if (!keeps_inputs_of_saved(turned) || chain_cost(chain, turned).device_bytes > budget_bytes) return;
+  choices = std::move(turned);
+}
+
 }  // namespace sluice

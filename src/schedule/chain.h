@@ -152,4 +152,9 @@ BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::
 double chain_bound(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, const ByWay& prices,
                    int slots = 256);
 
+/// Choices change places among equal sublayers so that they take turns: where many in a row are parked, the link is
+/// late in that stretch and idle in others. What the whole asks of each resource stays the same. Nothing is changed
+/// where that takes more than so many bytes of the device.
+void take_turns(const Chain& chain, std::uint64_t budget_bytes, ChainChoices& choices);
+
 }  // namespace sluice

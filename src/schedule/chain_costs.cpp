@@ -194,6 +194,28 @@ void keep_off_host(PlaceChain& place, double share) {
                   [](const SavedWay& way) { return way.saved == Saved::host || way.core == Saved::host; });
 }
 
+void count_waits(PlaceChain& place) {
+  const auto add_wait = [](const ResourceSeconds& pass, ResourceSeconds& parking) {
+    constexpr auto compute = static_cast<std::size_t>(Resource::compute);
+    double longest = 0;
+    for (std::size_t r = 0; r < pass.size(); ++r) longest = std::max(longest, pass[r] + parking[r]);
+    double before = 0;
+    for (const double seconds : pass) before = std::max(before, seconds);
+    const double computes = std::max(before, pass[compute] + parking[compute]);
+    parking[compute] += longest - computes;
+  };
+  for (ChainUnit& unit : place.chain) {
+    for (SavedWay& way : unit.ways) {
+      add_wait(unit.forward, way.away);
+      add_wait(unit.backward, way.back);
+    }
+    for (ParkingUse& use : unit.parking) {
+      add_wait(unit.forward, use.away);
+      add_wait(unit.backward, use.back);
+    }
+  }
+}
+
 std::uint64_t most_bytes(const PlaceChain& place) {
   std::uint64_t all = place.working;
   for (const ChainUnit& unit : place.chain) {

@@ -28,6 +28,10 @@ void forbid_parking(PlaceChain& place, Place at);
 /// Only of the first units, a share of all, what they save may be parked in host memory.
 void keep_off_host(PlaceChain& place, double share);
 
+/// What parking asks of a link or drive beyond the time of the pass that it belongs to counts as time of computing: as
+/// if there were no room in which it could wait while other passes go on. A plan whose device is full has none.
+void count_waits(PlaceChain& place);
+
 /// What waits on the device where all of it does, and what the backward pass at hand needs: more room is of no use.
 std::uint64_t most_bytes(const PlaceChain& place);
 

@@ -58,6 +58,13 @@ std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, c
   return s;
 }
 
+/// Whether the device has room for the sums of gradients and the boundaries of all units. If not, a sample with the
+/// room of those that do stands for nothing.
+bool keeps(const Schedule& s) {
+  return std::ranges::all_of(
+      s.units, [](const UnitChoice& c) { return c.accumulator == Place::device && c.boundary == Place::device; });
+}
+
 /// A plan of more ops is not simulated as a whole.
 constexpr double ops_to_balance = 600'000;
 /// What is slower by more does not become the quickest by bringing activations further ahead.
@@ -71,13 +78,11 @@ void balance_whole(const Workload& w, const ScheduleWish& wish, const HardwarePr
   const Estimator estimator(w, hw, wish.pipeline);
   double least = estimator.exact(quick.schedule).step_seconds;
   for (const double margin : {1.0, margin_at_first}) {
-    const Cook cook(w, wish, &hw, margin);
-    Schedule balanced = quick.schedule;
-    cook.balance_activations(balanced);
-    if (balanced == quick.schedule || !within(run_needs(w, balanced), w.budget_bytes)) continue;
+    Schedule s = quick.schedule;
+    Cook(w, wish, &hw, margin).balance_activations(s);
+    if (s == quick.schedule || !within(run_needs(w, s), w.budget_bytes)) continue;
     // Where much is parked it takes more than one micro-batch's time to come back.
     for (const int ahead : {1, 2, 4}) {
-      Schedule s = balanced;
       s.activations_ahead = ahead;
       const TierBytes takes = run_needs(w, s);
       if (!within(takes, w.budget_bytes)) return;
@@ -85,13 +90,28 @@ void balance_whole(const Workload& w, const ScheduleWish& wish, const HardwarePr
       if (e.step_seconds > worth_another * least) return;
       if (e.step_seconds >= least) continue;
       least = e.step_seconds;
-      quick.schedule = std::move(s);
+      quick = {s, quick.recipe, e};
       quick.recipe.balanced = true;
-      quick.estimate = e;
       needs = takes;
     }
     return;
   }
+}
+
+/// A few layers have room for one more or one less: how many of all have is found on the whole. False where it still
+/// does not fit.
+bool refilled(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, double margin,
+              QuickSchedule& quick, TierBytes& needs) {
+  if (w.stages() > 1 || w.inference) return false;
+  Schedule s = quick.schedule;
+  Cook(w, wish, nullptr, margin).fill_device_anew(s, quick.recipe);
+  const TierBytes takes = run_needs(w, s);
+  if (!within(takes, w.budget_bytes)) return false;
+  const Estimator estimator(w, hw, wish.pipeline);
+  quick.estimate = estimator.of_sample(estimator.sample().of(s));
+  quick.schedule = std::move(s);
+  needs = takes;
+  return true;
 }
 
 SearchResult result_of(const Workload& w, const QuickSchedule& found, const TierBytes& needs) {
@@ -123,7 +143,7 @@ std::optional<QuickSchedule> quick_schedule(const Workload& w, const ScheduleWis
   std::atomic<bool> too_long = false;
   parallel_for(groups.size(), [&](std::size_t i) {
     for (const Sample::Kind kind : {Sample::Kind::keeping, Sample::Kind::streaming}) {
-      if (found[i] || (estimator.is_exact() && kind == Sample::Kind::streaming)) return;
+      if (kind == Sample::Kind::streaming && (estimator.is_exact() || (found[i] && keeps(found[i]->schedule)))) return;
       for (const bool activations_first : {true, false}) {
         const Recipe recipe{groups[i], ahead, activations_first, Saved::recompute};
         const std::optional<Schedule> s = follow(estimator.sample(), wish, recipe, hw, kind, margin, too_long);
@@ -150,7 +170,7 @@ SearchResult search_quickly(const Workload& w, const ScheduleWish& wish, const H
     std::optional<QuickSchedule> quick = quick_schedule(w, wish, hw, margin);
     if (!quick) break;
     TierBytes needs = run_needs(w, quick->schedule);
-    if (!within(needs, w.budget_bytes)) {
+    if (!within(needs, w.budget_bytes) && !refilled(w, wish, hw, margin, *quick, needs)) {
       margin *= margin_at_first * excess(needs, w.budget_bytes);
       continue;
     }

@@ -279,10 +279,10 @@ std::pair<double, std::optional<Schedule>> Cook::balanced_within(const Schedule&
     const double beside_it = static_cast<double>(device) / margin_ - static_cast<double>(beside);
     const double room = share * std::max(0.0, beside_it) / place.alive + static_cast<double>(place.working);
     const std::uint64_t budget = device == 0 ? all : std::min(all, static_cast<std::uint64_t>(room));
-    const BalancedChain balanced =
-        balance(place.chain, place.rest, place.times, budget, place.chain.size() > 64 ? 128 : 256);
+    BalancedChain balanced = balance(place.chain, place.rest, place.times, budget, place.chain.size() > 64 ? 128 : 256);
     if (!balanced.choices) return {};
     seconds = std::max(seconds, balanced.seconds);
+    take_turns(place.chain, budget, *balanced.choices);
     choose(s, place, *balanced.choices);
   }
   return {seconds, fixed(std::move(s), wish_)};
@@ -299,6 +299,7 @@ void Cook::balance_activations(Schedule& s) const {
   Schedule least = base;
   for (UnitChoice& c : least.units) c.boundary = Place::host;
   std::vector<PlaceChain> places = chains_of(work_, base, *hw_);
+  for (PlaceChain& place : places) count_waits(place);
   const std::uint64_t beside = needs(fixed(least, wish_)).device;
   // What goes by the device on its way elsewhere takes room too, more or less of it; and host memory may have room for
   // what some of the sublayers save.
@@ -328,6 +329,16 @@ void Cook::balance_activations(Schedule& s) const {
     if (best) break;
   }
   if (best) s = *std::move(best);
+}
+
+void Cook::fill_device_anew(Schedule& s, const Recipe& recipe) const {
+  for (UnitChoice& c : s.units) {
+    if (!wish_.recompute) c.saved = Saved::recompute;
+    if (!wish_.resident) c.resident = false;
+  }
+  s.prefetch = std::min(s.prefetch, 1);
+  s = fixed(std::move(s), wish_);
+  fill_device(s, recipe);
 }
 
 void Cook::fill_device(Schedule& s, const Recipe& recipe) const {

@@ -48,6 +48,8 @@ class Cook {
   /// The saved activations of a share of the sublayers that recompute go to `place` instead. False, and nothing
   /// changed, where there are none or no room.
   bool spill(Schedule& s, Saved place, double share) const;
+  /// Saved activations and parameters that stay on the device are chosen again, as the recipe says.
+  void fill_device_anew(Schedule& s, const Recipe& recipe) const;
   /// What becomes of activations, anew, by prices at which resources are in balance, in as much memory as there is.
   void balance_activations(Schedule& s) const;
 

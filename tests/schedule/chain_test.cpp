@@ -9,6 +9,7 @@
 #include <random>
 
 #include "random_schedule.h"
+#include "src/schedule/chain_costs.h"
 #include "src/schedule/passes.h"
 
 namespace sluice {
@@ -199,6 +200,79 @@ TEST(Chain, BalancesResourcesNearlyAsWellAsTheBestOfAllSchedules) {
   std::cout << count << " chains, " << optimal << " at their optimum, mean gap " << 100 * sum / count << "%, largest "
             << 100 * worst << "%\n";
   EXPECT_LE(worst, 0.02);
+}
+
+/// Layers of two kinds of sublayers, of which the second has much to park.
+Chain layers_that_park(int layers) {
+  Chain chain = equal_layers(2 * layers);
+  for (std::size_t i = 0; i + 1 < chain.size(); ++i) {
+    const double seconds = i % 2 == 0 ? 0.5 : 3;
+    chain[i].ways.push_back({Saved::host, std::nullopt, 0, seconds_of(0, 0, seconds), seconds_of(0, seconds)});
+    chain[i].parking.push_back({Place::host, seconds_of(0, 0, 0.25), seconds_of(0, 0.25)});
+  }
+  return chain;
+}
+
+TEST(Chain, EqualSublayersTakeTurns) {
+  const Chain chain = layers_that_park(12);
+  ChainChoices choices(chain.size());
+  for (std::size_t i = 1; i < 13; i += 2) choices[i].saved = Saved::host;
+  choices[3].saved = Saved::keep;
+  const ChainChoices before = choices;
+  const ChainCost cost = chain_cost(chain, choices);
+  take_turns(chain, cost.device_bytes, choices);
+  const ChainCost turned = chain_cost(chain, choices);
+  EXPECT_LE(turned.device_bytes, cost.device_bytes);
+  EXPECT_NEAR(seconds_of(turned.use), seconds_of(cost.use), 1e-9);
+  // Of the twelve of the second kind five are parked: never two that follow one another.
+  for (std::size_t i = 0; i < 24; i += 2) EXPECT_EQ(choices[i], before[i]) << i;
+  for (std::size_t i = 1; i + 2 < 24; i += 2)
+    EXPECT_FALSE(choices[i].saved == Saved::host && choices[i + 2].saved == Saved::host) << i;
+  ChainChoices tight = before;
+  take_turns(chain, cost.device_bytes - 1, tight);
+  EXPECT_EQ(tight, before);
+}
+
+/// Of random schedules: as many choices of each kind, in no more memory, and what is made again in its place.
+TEST(Chain, TakingTurnsChangesNoSum) {
+  int changed = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const Chain chain = layers_that_park(10);
+    const std::uint64_t budget = 100 + 20 * seed;
+    std::mt19937_64 random(seed);
+    const ByWay prices{seconds_of(0.5, 0.1 * static_cast<double>(random() % 5), 0.1), seconds_of(0.5, 0.1, 0.3)};
+    const ChainTable table(chain, prices, budget, 64);
+    std::optional<ChainChoices> choices = table.choices(64);
+    if (!choices) continue;
+    const ChainChoices before = *choices;
+    const ChainCost cost = chain_cost(chain, before);
+    take_turns(chain, budget, *choices);
+    changed += *choices != before;
+    const ChainCost turned = chain_cost(chain, *choices);
+    EXPECT_LE(turned.device_bytes, budget) << seed;
+    for (std::size_t r = 0; r < cost.use.back.size(); ++r) {
+      EXPECT_NEAR(turned.use.forward[r], cost.use.forward[r], 1e-9) << seed;
+      EXPECT_NEAR(turned.use.back[r], cost.use.back[r], 1e-9) << seed;
+    }
+    for (std::size_t i = 0; i < before.size(); ++i)
+      EXPECT_EQ((*choices)[i].sweep, before[i].sweep) << seed << " unit " << i;
+  }
+  EXPECT_GE(changed, 5);
+}
+
+TEST(Chain, WaitsAreWhatPassesDoNotCover) {
+  PlaceChain place;
+  place.chain = layers_that_park(1);
+  place.chain[0].forward[link_up] = 0.75;
+  count_waits(place);
+  const auto of_way = [&](std::size_t u) { return place.chain[u].ways.back(); };
+  EXPECT_DOUBLE_EQ(of_way(0).away[compute], 0.25);  // 0.75 + 0.5 beside a second of computing
+  EXPECT_DOUBLE_EQ(of_way(0).back[compute], 0);
+  EXPECT_DOUBLE_EQ(of_way(1).away[compute], 2);
+  EXPECT_DOUBLE_EQ(of_way(1).back[compute], 1);  // behind two seconds of computing
+  EXPECT_DOUBLE_EQ(of_way(1).away[link_up], 3);
+  EXPECT_DOUBLE_EQ(place.chain[1].parking[0].away[compute], 0);
+  EXPECT_DOUBLE_EQ(place.chain[1].ways.front().away[compute], 0);
 }
 
 /// What a chain counts is what the passes of a plan do.

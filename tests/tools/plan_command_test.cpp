@@ -155,6 +155,17 @@ TEST_F(PlanCommand, KeepsActivationsThatHaveRoom) {
   EXPECT_LE(seconds("auto"), 1.005 * seconds("none"));
 }
 
+/// Where a few layers stand for many, the room of one more or one less of them decided whether anything was found: with
+/// more memory the step took a third longer than with less.
+TEST_F(PlanCommand, UsesTheRoomThatLargeModelsHave) {
+  const Finished f = sluice("plan --model llama-8b --seq 2048 --batch 16 --micro-batch 1 --run none --json --cluster " +
+                            with_devices(1) + " --host-memory 900GiB --device-memory 53243MiB");
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json predicted = json::parse(f.out)["predicted"];
+  EXPECT_LE(predicted["step_seconds"].get<double>(), 1.1 * predicted["pass_bound_seconds"].get<double>());
+  EXPECT_LE(predicted["activations_above_bound"].get<double>(), 0.12);
+}
+
 /// What becomes of activations, by name; none is quicker than what is found without one.
 TEST_F(PlanCommand, KnowsSchedulesOfActivationsByName) {
   const std::string of = "plan --model llama-25m --seq 512 --batch 8 --micro-batch 4 --run none --cluster " +
