@@ -291,7 +291,8 @@ std::vector<Case> optimizer(Arrays& a, const Shape& s) {
 template <class T>
 void add_quantized(std::vector<Case>& cases, T* x, const Quantization& q, std::uint8_t* codes, float* scales,
                    std::int64_t n) {
-  const std::string kind = std::string(sizeof(T) == 4 ? " f32, int" : " bf16, int") + std::to_string(q.bits) + " by " +
+  const std::string kind = std::string(sizeof(T) == 4 ? " f32, " : " bf16, ") +
+                           (q.format == CodeFormat::e4m3 ? "e4m3" : "int" + std::to_string(q.bits)) + " by " +
                            std::to_string(q.block);
   const double bytes = static_cast<double>(n) * sizeof(T) + static_cast<double>(quantized_bytes(n, q));
   namespace k = kernels::cuda;
@@ -309,10 +310,11 @@ std::vector<Case> quantization(Arrays& a, const Shape& s) {
   auto* codes = a.make<std::uint8_t>(n, Arrays::Fill::bits);
   auto* scales = a.make<float>(n / 32 + 1, Arrays::Fill::positive_f32);
   std::vector<Case> all;
-  for (const int bits : {8, 4})
-    for (const std::int64_t block : {32, 256, 2048}) {
-      add_quantized(all, f, {bits, block}, codes, scales, n);
-      add_quantized(all, x, {bits, block}, codes, scales, n);
+  for (const std::int64_t block : {32, 256, 2048})
+    for (const Quantization& q :
+         {Quantization{8, block}, Quantization{4, block}, Quantization{8, block, CodeFormat::e4m3}}) {
+      add_quantized(all, f, q, codes, scales, n);
+      add_quantized(all, x, q, codes, scales, n);
     }
   return all;
 }

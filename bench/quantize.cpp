@@ -65,7 +65,8 @@ struct Case {
 
 template <class T>
 void add_cases(std::vector<Case>& cases, const Quantization& q, std::int64_t n) {
-  const std::string kind = std::string(sizeof(T) == 4 ? "f32" : "bf16") + ", " + std::to_string(q.bits) + " bits";
+  const std::string kind = std::string(sizeof(T) == 4 ? "f32" : "bf16") + ", " +
+                           (q.format == CodeFormat::e4m3 ? "e4m3" : std::to_string(q.bits) + " bits");
   const double bytes = static_cast<double>(n) * sizeof(T) + static_cast<double>(quantized_bytes(n, q));
   cases.push_back(
       {"quantize " + kind, bytes, [=](Range& r) { kernels::quantize(r.numbers<T>(), n, q, r.code(), r.scale()); }});
@@ -119,7 +120,8 @@ int run(int argc, char** argv) {
       numbers.push_back(std::atoi(argv[i]));
   }
   const int threads = numbers.empty() ? usable_cores() : numbers[0];
-  const Quantization eight{8, numbers.size() > 1 ? numbers[1] : 256}, four{4, eight.block};
+  const Quantization eight{8, numbers.size() > 1 ? numbers[1] : 256}, four{4, eight.block},
+      floats{8, eight.block, CodeFormat::e4m3};
   if (threads <= 0 || numbers.size() > 2 || !eight.is_valid()) {
     std::fprintf(stderr, "bench_quantize: give --smoke, a number of threads, a power of two from 32 to 2048\n");
     return 2;
@@ -129,7 +131,7 @@ int run(int argc, char** argv) {
   std::printf("%d threads, %lld numbers each in blocks of %lld\n", threads, static_cast<long long>(n),
               static_cast<long long>(eight.block));
   std::printf("%-30s %9s %9s %7s %7s  %s\n", "", "GB/s", "stream", "ratio", "spread", "the stream is");
-  for (const Quantization& q : {eight, four}) measure(q, threads, n, smoke ? 0.001 : 1);
+  for (const Quantization& q : {eight, four, floats}) measure(q, threads, n, smoke ? 0.001 : 1);
   return 0;
 }
 

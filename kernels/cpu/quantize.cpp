@@ -62,12 +62,42 @@ HWY_INLINE hn::Vec<U32> code_lanes(Vec x, Vec per_scale) {
   return hn::BitCast(U32(), hn::Add(hn::Mul(x, per_scale), hn::Set(F32(), 0x1.8p23f)));
 }
 
-template <class T>
-HWY_INLINE void encode(const T* x, std::int64_t n, float per_scale, std::uint8_t* codes) {
+/// e4m3_code, in the lowest bits.
+HWY_INLINE hn::Vec<U32> e4m3_lanes(Vec x) {
+  const I32 d;
+  const auto bits = hn::BitCast(d, x), magnitude = hn::And(bits, hn::Set(d, 0x7fffffff));
+  const auto fine = hn::Sub(hn::BitCast(d, hn::Add(hn::Abs(x), hn::Set(F32(), 0x1p14f))), hn::Set(d, 0x46800000));
+  const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(d, 1));
+  const auto rounded = hn::ShiftRight<20>(hn::Add(magnitude, hn::Add(odd, hn::Set(d, 0x7ffff))));
+  const auto large = hn::Min(hn::Sub(rounded, hn::Set(d, 120 << 3)), hn::Set(d, 0x7e));
+  const auto code = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0x3c800000)), fine, large);
+  return hn::BitCast(U32(), hn::Or(code, hn::And(hn::ShiftRight<24>(bits), hn::Set(d, 0x80))));
+}
+
+/// e4m3_value.
+HWY_INLINE Vec e4m3_values(hn::Vec<I32> code) {
+  const I32 d;
+  const auto magnitude = hn::And(code, hn::Set(d, 0x7f)), bits = hn::ShiftLeft<20>(magnitude);
+  const Vec fine = hn::Sub(hn::BitCast(F32(), hn::Add(bits, hn::Set(d, 121 << 23))), hn::Set(F32(), 0x1p-6f));
+  const Vec large = hn::BitCast(F32(), hn::Add(bits, hn::Set(d, 120 << 23)));
+  const Vec value = hn::IfThenElse(hn::RebindMask(F32(), hn::Lt(magnitude, hn::Set(d, 8))), fine, large);
+  const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(d, 0x80)));
+  return hn::BitCast(F32(), hn::Or(hn::BitCast(d, value), sign));
+}
+
+/// `lanes(x, per)` has the codes in its lowest bits.
+template <class T, class Lanes>
+HWY_INLINE void encode(const T* x, std::int64_t n, float per_scale, std::uint8_t* codes, const Lanes& lanes) {
   const Vec per = hn::Set(F32(), per_scale);
-  for_vectors(n, [=](std::int64_t i, auto io) HWY_ATTR {
-    hn::StoreU(hn::TruncateTo(Bytes(), code_lanes(io.load(x + i), per)), Bytes(), codes + i);
-  });
+  for_vectors(n, [=](std::int64_t i, auto io)
+                     HWY_ATTR { hn::StoreU(hn::TruncateTo(Bytes(), lanes(io.load(x + i), per)), Bytes(), codes + i); });
+}
+template <class T>
+HWY_INLINE void encode(const T* x, std::int64_t n, float per_scale, std::uint8_t* codes, CodeFormat format) {
+  if (format == CodeFormat::e4m3)
+    encode(x, n, per_scale, codes, [](Vec v, Vec per) HWY_ATTR { return e4m3_lanes(hn::Mul(v, per)); });
+  else
+    encode(x, n, per_scale, codes, [](Vec v, Vec per) HWY_ATTR { return code_lanes(v, per); });
 }
 
 /// Two codes to a byte; of a pair of bytes, the first is the low one.
@@ -100,7 +130,7 @@ void quantize_blocks(const T* x, std::int64_t numel, const Quantization& q, std:
   for (std::int64_t at = 0; at < numel; at += q.block) {
     const std::int64_t n = HWY_MIN(q.block, numel - at);
     const std::uint64_t bytes = quantized_code_bytes(n, q);
-    const QuantizationScale s = quantization_scale(largest_bits(x + at, n), q.bits);
+    const QuantizationScale s = quantization_scale(largest_bits(x + at, n), q.most());
     *scales++ = s.scale;
     if (s.per_scale == 0) {
       std::memset(codes, 0, bytes);
@@ -108,7 +138,7 @@ void quantize_blocks(const T* x, std::int64_t numel, const Quantization& q, std:
       // What is written beyond a block becomes the next one's, except at the end.
       const bool last = static_cast<std::uint64_t>(end - codes) < bytes + slack_bytes;
       std::uint8_t* const to = last ? near.stored : codes;
-      encode(x + at, n, s.per_scale, q.bits == 8 ? to : near.each);
+      encode(x + at, n, s.per_scale, q.bits == 8 ? to : near.each, q.format);
       near.each[n] = 0;
       if (q.bits == 4) pack(near.each, bytes, to);
       if (last) std::memcpy(codes, to, bytes);
@@ -134,10 +164,16 @@ HWY_INLINE void for_values(const std::uint8_t* codes, const float* scales, std::
       each = near.each;
     }
     const Vec scale = hn::Set(F32(), *scales++);
-    for_vectors(n, [&](std::int64_t i, auto io) HWY_ATTR {
-      const auto code = hn::PromoteTo(I32(), hn::BitCast(Codes(), hn::LoadU(Bytes(), each + i)));
-      use(at + i, io, hn::Mul(hn::ConvertTo(F32(), code), scale));
-    });
+    const auto decode = [&](const auto& values) HWY_ATTR {
+      for_vectors(n, [&](std::int64_t i, auto io) HWY_ATTR {
+        const auto code = hn::PromoteTo(I32(), hn::BitCast(Codes(), hn::LoadU(Bytes(), each + i)));
+        use(at + i, io, hn::Mul(values(code), scale));
+      });
+    };
+    if (q.format == CodeFormat::e4m3)
+      decode([](hn::Vec<I32> code) HWY_ATTR { return e4m3_values(code); });
+    else
+      decode([](hn::Vec<I32> code) HWY_ATTR { return hn::ConvertTo(F32(), code); });
     codes += bytes;
   }
 }

@@ -12,10 +12,19 @@ namespace {
 
 constexpr unsigned threads = 256, warps = threads / warp_threads;
 
+template <int bits_, CodeFormat format_>
+struct Kind {
+  static constexpr int bits = bits_;
+  static constexpr CodeFormat format = format_;
+};
+using Int8 = Kind<8, CodeFormat::integer>;
+using Int4 = Kind<4, CodeFormat::integer>;
+using E4m3 = Kind<8, CodeFormat::e4m3>;
+
 /// The codes of a pack of n elements, a byte or half of one each.
-template <int bits, int n>
+template <class K, int n>
 struct Codes {
-  static constexpr int bytes = n * bits / 8;
+  static constexpr int bits = K::bits, bytes = n * bits / 8;
   Pack<std::uint8_t, bytes> pack;
 
   __device__ static std::int64_t at(std::int64_t i) { return i * bits / 8; }
@@ -28,11 +37,17 @@ struct Codes {
   }
   __device__ float operator[](int j) const {
     const std::uint32_t code = bits == 8 ? pack.bits(j) : pack.bits(j / 2) >> j % 2 * 4;
+    if constexpr (K::format == CodeFormat::e4m3) return e4m3_value(static_cast<std::uint8_t>(code));
     return static_cast<float>(static_cast<std::int32_t>(code << (32 - bits)) >> (32 - bits));  // with its sign
   }
-  /// Of an element that is zero so far.
-  __device__ void set(int j, int code) {
-    const auto word = static_cast<std::uint32_t>(code);
+  /// Of an element that is zero so far. Of NaN, and of all with `per_scale` 0, the code is 0.
+  __device__ void set(int j, float x, float per_scale) {
+    const float scaled = __fmul_rn(x, per_scale);
+    std::uint32_t word = 0;
+    if constexpr (K::format == CodeFormat::e4m3)
+      word = per_scale == 0 ? 0 : e4m3_code(scaled);
+    else
+      word = static_cast<std::uint32_t>(__float2int_rn(scaled));
     if constexpr (bits == 8)
       pack.set_bits(j, word);
     else
@@ -47,6 +62,7 @@ struct Blocks {
   float* scales;
   std::int64_t numel;
   int block_shift;  ///< log2 of a block's elements
+  float most;       ///< the largest code
   bool aligned;
 };
 
@@ -65,7 +81,7 @@ __device__ inline std::uint32_t largest_of(std::uint32_t mine, int lanes) {
 
 /// A warp has `groups` times `packs` packs in each thread. The packs of a group are one block that the whole warp
 /// shares; or there is one, and some neighbouring threads share a block.
-template <class T, int bits, int groups, int packs>
+template <class T, class K, int groups, int packs>
 __global__ void __launch_bounds__(threads) quantize_kernel(Blocks<T> a) {
   constexpr int n = pack_numel<T>, all = groups * packs;
   constexpr std::int64_t pass = pass_numel<T>;
@@ -92,14 +108,14 @@ __global__ void __launch_bounds__(threads) quantize_kernel(Blocks<T> a) {
           const std::uint32_t magnitude = magnitude_bits(x[p][j]);
           largest = magnitude > largest ? magnitude : largest;
         }
-      const QuantizationScale s = quantization_scale(largest_of(largest, lanes), bits);
+      const QuantizationScale s = quantization_scale(largest_of(largest, lanes), a.most);
       const std::int64_t i = first + std::int64_t{g} * packs * pass;
       if (lane % lanes == 0 && i < a.numel) a.scales[i >> a.block_shift] = s.scale;
 #pragma unroll
       for (int p = g * packs; p < (g + 1) * packs; ++p) {
-        Codes<bits, n> codes;
+        Codes<K, n> codes;
 #pragma unroll
-        for (int j = 0; j < n; ++j) codes.set(j, __float2int_rn(__fmul_rn(x[p][j], s.per_scale)));  // of NaN: 0
+        for (int j = 0; j < n; ++j) codes.set(j, x[p][j], s.per_scale);
         codes.store(a.codes, first + p * pass, part[p]);
       }
     }
@@ -107,7 +123,7 @@ __global__ void __launch_bounds__(threads) quantize_kernel(Blocks<T> a) {
 }
 
 /// x = code * scale, or x += that.
-template <class T, int bits, bool add>
+template <class T, class K, bool add>
 struct Dequantize {
   static constexpr int n = pack_numel<T>;
   const std::uint8_t* codes;
@@ -115,12 +131,12 @@ struct Dequantize {
   T* x;
   int block_shift;
   struct In {
-    Codes<bits, n> codes;
+    Codes<K, n> codes;
     float scale;
     Pack<T, n> x;
   };
   __device__ In load(std::int64_t, std::int64_t i, Part part) const {
-    In in{Codes<bits, n>::load(codes, i, part), scales[i >> block_shift], {}};
+    In in{Codes<K, n>::load(codes, i, part), scales[i >> block_shift], {}};
     if constexpr (add) in.x = Pack<T, n>::load(x + i, part);
     return in;
   }
@@ -135,10 +151,10 @@ struct Dequantize {
   }
 };
 
-template <int bits, class T>
+template <class K, class T>
 bool all_aligned(const T* x, const std::uint8_t* codes) {
   constexpr int n = pack_numel<T>;
-  return packs_aligned<n>(x) && packs_aligned<Codes<bits, n>::bytes>(codes);
+  return packs_aligned<n>(x) && packs_aligned<Codes<K, n>::bytes>(codes);
 }
 
 int block_shift(const Quantization& q) {
@@ -147,32 +163,40 @@ int block_shift(const Quantization& q) {
 }
 
 /// Of blocks of `block`, or fewer where that is one pack of a warp: it has two then.
-template <int bits, int block, class T>
+template <class K, int block, class T>
 void quantize_blocks(const Blocks<T>& a, Stream& stream) {
   constexpr int packs = std::max(1, block / static_cast<int>(pass_numel<T>)), groups = packs == 1 ? 2 : 1;
   const std::int64_t turns = divide_up(a.numel, groups * packs * pass_numel<T>);
-  launch(stream, "quantize", quantize_kernel<T, bits, groups, packs>,
-         dim3(some_blocks(stream, divide_up(turns, warps))), dim3(threads), a);
+  launch(stream, "quantize", quantize_kernel<T, K, groups, packs>, dim3(some_blocks(stream, divide_up(turns, warps))),
+         dim3(threads), a);
 }
 
-template <int bits, class T>
-void quantize_bits(const T* x, std::int64_t numel, const Quantization& q, std::uint8_t* codes, float* scales,
+template <class K, class T>
+void quantize_kind(const T* x, std::int64_t numel, const Quantization& q, std::uint8_t* codes, float* scales,
                    Stream& stream) {
-  const Blocks<T> a{x, codes, scales, numel, block_shift(q), all_aligned<bits>(x, codes)};
+  const Blocks<T> a{x, codes, scales, numel, block_shift(q), q.most(), all_aligned<K>(x, codes)};
   if (numel <= 0) return;
   switch (q.block) {
-    case 2048: return quantize_blocks<bits, 2048>(a, stream);
-    case 1024: return quantize_blocks<bits, 1024>(a, stream);
-    case 512: return quantize_blocks<bits, 512>(a, stream);
-    case 256: return quantize_blocks<bits, 256>(a, stream);
-    default: return quantize_blocks<bits, 128>(a, stream);
+    case 2048: return quantize_blocks<K, 2048>(a, stream);
+    case 1024: return quantize_blocks<K, 1024>(a, stream);
+    case 512: return quantize_blocks<K, 512>(a, stream);
+    case 256: return quantize_blocks<K, 256>(a, stream);
+    default: return quantize_blocks<K, 128>(a, stream);
   }
 }
 
-template <int bits, bool add, class T>
-void dequantize_bits(const char* name, const std::uint8_t* codes, const float* scales, std::int64_t numel,
-                     const Quantization& q, T* x, Stream& stream) {
-  map(stream, name, Dequantize<T, bits, add>{codes, scales, x, block_shift(q)}, 1, numel, all_aligned<bits>(x, codes));
+template <class K, bool add, class T>
+void dequantize_kind(const std::uint8_t* codes, const float* scales, std::int64_t numel, const Quantization& q, T* x,
+                     Stream& stream) {
+  map(stream, add ? "dequantize_add" : "dequantize", Dequantize<T, K, add>{codes, scales, x, block_shift(q)}, 1, numel,
+      all_aligned<K>(x, codes));
+}
+
+/// use(Kind) of what it asks for.
+template <class Use>
+void with_kind(const Quantization& q, const Use& use) {
+  if (q.format == CodeFormat::e4m3) return use(E4m3());
+  q.bits == 8 ? use(Int8()) : use(Int4());
 }
 
 }  // namespace
@@ -180,20 +204,18 @@ void dequantize_bits(const char* name, const std::uint8_t* codes, const float* s
 template <class T>
 void quantize(const T* x, std::int64_t numel, const Quantization& q, std::uint8_t* codes, float* scales,
               Stream& stream) {
-  (q.bits == 8 ? quantize_bits<8, T> : quantize_bits<4, T>)(x, numel, q, codes, scales, stream);
+  with_kind(q, [&]<class K>(K) { quantize_kind<K>(x, numel, q, codes, scales, stream); });
 }
 
 template <class T>
 void dequantize(const std::uint8_t* codes, const float* scales, std::int64_t numel, const Quantization& q, T* x,
                 Stream& stream) {
-  (q.bits == 8 ? dequantize_bits<8, false, T> : dequantize_bits<4, false, T>)("dequantize", codes, scales, numel, q, x,
-                                                                              stream);
+  with_kind(q, [&]<class K>(K) { dequantize_kind<K, false>(codes, scales, numel, q, x, stream); });
 }
 
 void dequantize_add(const std::uint8_t* codes, const float* scales, std::int64_t numel, const Quantization& q,
                     float* sum, Stream& stream) {
-  (q.bits == 8 ? dequantize_bits<8, true, float> : dequantize_bits<4, true, float>)("dequantize_add", codes, scales,
-                                                                                    numel, q, sum, stream);
+  with_kind(q, [&]<class K>(K) { dequantize_kind<K, true>(codes, scales, numel, q, sum, stream); });
 }
 
 template void quantize(const float*, std::int64_t, const Quantization&, std::uint8_t*, float*, Stream&);

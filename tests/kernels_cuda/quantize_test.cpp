@@ -74,7 +74,7 @@ TYPED_TEST(QuantizeTest, LongArrays) {
   std::vector<T> x(20'000'003);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = pattern[i % pattern.size()];
   const std::int64_t n = std::ssize(x);
-  for (const Quantization& q : {Quantization{8, 64}, Quantization{4, 1024}}) {
+  for (const Quantization& q : {Quantization{8, 64}, Quantization{4, 1024}, Quantization{8, 128, CodeFormat::e4m3}}) {
     const Quantized want = on_cpu(x, q);
     DeviceArray<T> from(x);
     DeviceArray<std::uint8_t> codes(std::ssize(want.codes));

@@ -15,20 +15,40 @@ namespace sluice::test {
 
 inline std::vector<Quantization> quantizations() {
   std::vector<Quantization> all;
-  for (const int bits : {8, 4})
-    for (std::int64_t block = 32; block <= 2048; block *= 2) all.push_back({bits, block});
+  for (const auto& [bits, format] :
+       {std::pair(8, CodeFormat::integer), std::pair(4, CodeFormat::integer), std::pair(8, CodeFormat::e4m3)})
+    for (std::int64_t block = 32; block <= 2048; block *= 2) all.push_back({bits, block, format});
   return all;
 }
 
 inline std::string name(const Quantization& q) {
-  return std::to_string(q.bits) + " bits, blocks of " + std::to_string(q.block);
+  return (q.format == CodeFormat::e4m3 ? "e4m3, " : "") + std::to_string(q.bits) + " bits, blocks of " +
+         std::to_string(q.block);
+}
+
+/// What OCP's format says of a code, whose NaN are 0x7f and 0xff.
+inline double e4m3(std::uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  if ((code & 0x7f) == 0x7f) return std::nan("");
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code < 0x80 ? magnitude : -magnitude;
+}
+/// The nearest of all, of two that are equally near the one with the even code; the largest for what is beyond.
+inline std::uint8_t nearest_e4m3(double x) {
+  std::uint8_t best = 0;
+  for (std::uint8_t code = 1; code < 0x7f; ++code) {
+    const double nearer = std::abs(std::abs(x) - e4m3(best)) - std::abs(std::abs(x) - e4m3(code));
+    if (nearer > 0 || (nearer == 0 && code % 2 == 0)) best = code;
+  }
+  return static_cast<std::uint8_t>(best | (std::signbit(x) ? 0x80 : 0));
 }
 
 struct Quantized {
   std::vector<std::uint8_t> codes;
   std::vector<float> scales;
 
-  int code(std::size_t i, const Quantization& q) const {
+  double code(std::size_t i, const Quantization& q) const {
+    if (q.format == CodeFormat::e4m3) return e4m3(codes[i]);
     if (q.bits == 8) return static_cast<std::int8_t>(codes[i]);
     const int half = codes[i / 2] >> (i % 2 * 4) & 15;
     return half < 8 ? half : half - 16;
@@ -43,7 +63,8 @@ struct Quantized {
 template <class T>
 Quantized quantized(const std::vector<T>& x, const Quantization& q) {
   const auto block = static_cast<std::size_t>(q.block);
-  const double most = q.bits == 8 ? 127 : 7;
+  const bool floats = q.format == CodeFormat::e4m3;
+  const double most = floats ? 448 : q.bits == 8 ? 127 : 7;
   Quantized out;
   out.codes.resize(quantized_code_bytes(std::ssize(x), q));
   for (std::size_t begin = 0; begin < x.size(); begin += block) {
@@ -57,11 +78,16 @@ Quantized quantized(const std::vector<T>& x, const Quantization& q) {
       out.scales.push_back(finite ? 0 : std::bit_cast<float>(0x7fc00000u));
       continue;
     }
-    largest = std::clamp(largest, 0x1p-119, 0x1p128 - 0x1p105);
+    largest = std::clamp(largest, floats ? 0x1p-117 : 0x1p-119, 0x1p128 - 0x1p105);
     out.scales.push_back(static_cast<float>(largest / most));
     const double per_scale = static_cast<float>(most / largest);
     for (std::size_t i = begin; i < std::min(x.size(), begin + block); ++i) {
-      const int code = static_cast<int>(std::nearbyint(static_cast<float>(value(x[i]) * per_scale)));
+      const float scaled = static_cast<float>(value(x[i]) * per_scale);
+      if (floats) {
+        out.codes[i] = nearest_e4m3(scaled);
+        continue;
+      }
+      const int code = static_cast<int>(std::nearbyint(scaled));
       if (q.bits == 8)
         out.codes[i] = static_cast<std::uint8_t>(code);
       else

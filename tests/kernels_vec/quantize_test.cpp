@@ -63,7 +63,7 @@ TEST(Quantization, SizesCountCodesAndScales) {
   constexpr Quantization eight{8, 256}, four{4, 32};
   static_assert(eight.is_valid() && four.is_valid());
   static_assert(!Quantization{2, 32}.is_valid() && !Quantization{8, 16}.is_valid() && !Quantization{8, 96}.is_valid() &&
-                !Quantization{4, 4096}.is_valid());
+                !Quantization{4, 4096}.is_valid() && !Quantization{4, 32, CodeFormat::e4m3}.is_valid());
   EXPECT_EQ(quantized_bytes(0, eight), 0u);
   EXPECT_EQ(quantized_bytes(1, eight), 4u + 4);
   EXPECT_EQ(quantized_bytes(257, eight), 260u + 2 * 4);
@@ -76,12 +76,37 @@ TEST(Quantization, SizesCountCodesAndScales) {
 TEST(Quantization, CodesAreWhatTheyWere) {
   const std::vector<float> x = {1, -1, 0.5f, -0.25f, 0.1f, 0, -0.93f, 0.0039f, -0.072f};
   with_targets([&] {
-    const Quantized eight = quantize(x, {8, 32}), four = quantize(x, {4, 32});
+    const Quantized eight = quantize(x, {8, 32}), four = quantize(x, {4, 32}),
+                    floats = quantize(x, {8, 32, CodeFormat::e4m3});
     EXPECT_EQ(eight.scales, std::vector<float>{1.0f / 127});
     EXPECT_EQ(eight.codes, (std::vector<std::uint8_t>{0x7f, 0x81, 0x40, 0xe0, 0x0d, 0, 0x8a, 0, 0xf7}));
     EXPECT_EQ(four.scales, std::vector<float>{1.0f / 7});
     EXPECT_EQ(four.codes, (std::vector<std::uint8_t>{0x97, 0xe4, 0x01, 0x09, 0x0f}));
+    EXPECT_EQ(floats.scales, std::vector<float>{1.0f / 448});
+    EXPECT_EQ(floats.codes, (std::vector<std::uint8_t>{0x7e, 0xfe, 0x76, 0xee, 0x63, 0, 0xfd, 0x3e, 0xe0}));
   });
+}
+
+/// All codes and what lies between two of them: just below the middle, in it, and just above.
+TEST(Quantization, E4m3RoundsToTheNearestOfAllNumbers) {
+  const auto check = [](float x) {
+    ASSERT_EQ(e4m3_code(x), nearest_e4m3(x)) << x;
+    ASSERT_EQ(e4m3_code(-x), nearest_e4m3(-x)) << -x;
+  };
+  for (int code = 0; code < 256; ++code)
+    if ((code & 0x7f) != 0x7f) {
+      const auto c = static_cast<std::uint8_t>(code);
+      EXPECT_EQ(e4m3_value(c), e4m3(c)) << code;
+      EXPECT_EQ(std::signbit(e4m3_value(c)), code >= 0x80) << code;
+      EXPECT_EQ(e4m3_code(e4m3_value(c)), c);
+    }
+  for (std::uint8_t code = 0; code < 0x7e; ++code) {
+    const auto middle = static_cast<float>((e4m3(code) + e4m3(static_cast<std::uint8_t>(code + 1))) / 2);
+    for (const float x : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, 500.0f)}) check(x);
+  }
+  for (const float x : {0.0f, 1e-30f, 0x1p-149f, 448.0f, 463.9f, 464.0f, 480.0f, 1e30f}) check(x);
+  std::uint64_t seed = 7;
+  for (const float x : normal<float>(2'000, seed)) check(100 * x);
 }
 
 TYPED_TEST(Quantize, EveryBlockLengthAndAddress) {
@@ -107,7 +132,7 @@ TYPED_TEST(Quantize, EveryBlockLengthAndAddress) {
 
 TYPED_TEST(Quantize, ThreadsChangeNothing) {
   using T = TypeParam;
-  for (const Quantization& q : {Quantization{8, 64}, Quantization{4, 2048}}) {
+  for (const Quantization& q : {Quantization{8, 64}, Quantization{4, 2048}, Quantization{8, 128, CodeFormat::e4m3}}) {
     const auto x = numbers<T>(200'003, q.block, 5);
     const Quantized want = quantized(x, q);
     with_thread_counts([&] {
@@ -142,7 +167,8 @@ TYPED_TEST(Quantize, ErrorsAreHalfACodeAndCodesStay) {
   using T = TypeParam;
   for (const Quantization& q : quantizations()) {
     SCOPED_TRACE(name(q));
-    const int most = q.bits == 8 ? 127 : 7;
+    const bool floats = q.format == CodeFormat::e4m3;
+    const double most = q.most();
     std::vector<T> x = normal<T>(20'000, 11);
     for (std::size_t i = 0; i < x.size(); ++i)  // sizes over all that there are
       x[i] = stored<T>(std::ldexp(value(x[i]), static_cast<int>(i / 2048) * 28 - 140));
@@ -151,20 +177,22 @@ TYPED_TEST(Quantize, ErrorsAreHalfACodeAndCodesStay) {
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double scale = got.scales[i / static_cast<std::size_t>(q.block)];
       ASSERT_LE(std::abs(got.code(i, q)), most);
-      ASSERT_LE(std::abs(value(x[i]) - double{values[i]}), scale * (0.5 + 0x1p-14)) << i;
+      // Neighbours of a number of E4M3 are an eighth to a sixteenth of it apart, and those of 0 2^-9.
+      const double apart = floats ? std::max(std::abs(value(x[i])) / 8, scale * 0x1p-9) : scale;
+      ASSERT_LE(std::abs(value(x[i]) - double{values[i]}), apart * (0.5 + 0x1p-14)) << i;
     }
+    // But for the sign of zeros, of which there is none in a block that has nothing else.
     const Quantized again = quantize(values, q);
-    ASSERT_TRUE(same_bytes(got.codes, again.codes));
+    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got.code(i, q), again.code(i, q)) << i;
   }
 }
 
 TYPED_TEST(Quantize, NothingFiniteBecomesInfinite) {
   using T = TypeParam;
   constexpr std::uint32_t least = 1, most = 0x7f7fffff;
-  for (const int bits : {8, 4})
+  for (const Quantization& q : {Quantization{8, 32}, Quantization{4, 32}, Quantization{8, 32, CodeFormat::e4m3}})
     for (std::uint32_t k = 0; k < 2000; ++k) {
-      const Quantization q{bits, 32};
-      for (const std::uint32_t largest : {least + k, most - k, 0x04000000u - 1000 + k}) {
+      for (const std::uint32_t largest : {least + k, most - k, 0x04000000u - 1000 + k, 0x05000000u - 1000 + k}) {
         const T top = stored<T>(std::bit_cast<float>(largest));
         if (!std::isfinite(value(top))) continue;
         const std::vector<T> x = {top, stored<T>(-value(top)), stored<T>(value(top) / 2)};
