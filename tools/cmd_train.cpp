@@ -385,6 +385,8 @@ void add_train(Command& app, Outcome& outcome) {
       "  sluice train --model llama-25m --data book.txt --run out --ranks 4\n"
       "  sluice train --run out --resume --ranks 2     # to the same bits\n"
       "  sluice train --model llama-125m --data book.txt --run out --seq-schedule 256:500,1024:*   # short ones first\n"
+      "  sluice train --model llama-125m --data book.txt --activations host --activation-dtype int8   # half the "
+      "bytes\n"
       "  mpirun -n 4 sluice train --model llama-25m --data book.txt --run out     # ranks as processes\n"
       "  sluice train --model llama-tiny --data book.txt --steps 5 --run none     # a trial: nothing is kept\n"
       "\nWithout --run the run is kept in a new directory, like runs/llama-25m-2026-11-23T04-05-06.\n\n"
@@ -396,7 +398,8 @@ void add_train(Command& app, Outcome& outcome) {
       "time: --eval-*, --hash, --max-skipped, --trace, --device, --profile, --io, --queue-depth,\n"
       "--optimizer-threads, --drive-tbw; --data and --nvme where the run's own files were moved.\n"
       "Budgets, --durable and what fixes the plan may change too, to the same bits; --tp, --cp, --lots,\n"
-      "--micro-batch, --dtype, --moments and --gradient-dtype, to others: the states are made anew from a copy.\n"
+      "--micro-batch, --dtype, --moments, --gradient-dtype and --activation-dtype, to others: the states are\n"
+      "made anew from a copy.\n"
       "What may not: --model, --init, --seq, --batch, --seed, --document-mask (which tokens a step takes). For\n"
       "those start another run from the model: sluice checkpoint export out new, then train --model new.");
   auto options = std::make_shared<RunOptions>();

@@ -17,6 +17,7 @@ using Json = nlohmann::ordered_json;
 std::string word_of(const std::string& name, std::size_t value) {
   const auto in = [value](const auto& names) { return value < names.size() ? std::string(names[value]) : ""; };
   if (name == "dtype" || name == "gradient_dtype") return dtype_name(static_cast<Dtype>(value));
+  if (name == "activation_dtype") return in(activation_dtype_names);
   if (name == "moments") return moment_format_name(static_cast<MomentFormat>(value));
   if (name == "lr_schedule") return in(std::array{"cosine", "linear", "constant"});
   if (name == "durable") return in(std::array{"auto", "on", "off"});

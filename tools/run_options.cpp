@@ -368,6 +368,14 @@ void add_training_options(Command* app, RunOptions* o) {
       ->check(one_of({"auto", "device", "host", "nvme"}))
       ->capture_default_str()
       ->group("Schedule");
+  app->add_option("--activation-dtype", o->activation_dtype,
+                  "of activations that wait for the backward pass in host memory or on the drive: 'exact' (as they "
+                  "are), or in blocks of 128 with one scale, 'int8' or 'fp8' (E4M3), half the bytes of bf16. Losses "
+                  "are those of exact activations, gradients are not: bits then depend on what a plan parks, and are "
+                  "the same in every run of it")
+      ->check(one_of({activation_dtype_names.begin(), activation_dtype_names.end()}))
+      ->capture_default_str()
+      ->group("Schedule");
   app->add_option("--states", o->states, "home of parameters and optimizer states")
       ->check(one_of({"auto", "host", "nvme"}))
       ->capture_default_str()
@@ -478,6 +486,8 @@ Result<RunConfig> resolve(const RunOptions& o) {
   c.dtype = o.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   c.moments = o.moments == "bf16" ? MomentFormat::bf16 : o.moments == "int8" ? MomentFormat::int8 : MomentFormat::f32;
   c.gradient_dtype = o.gradient_dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
+  c.activation_dtype = static_cast<ActivationDtype>(std::ranges::find(activation_dtype_names, o.activation_dtype) -
+                                                    activation_dtype_names.begin());
   c.optimizer.schedule = o.lr_schedule == "cosine"   ? LrSchedule::cosine
                          : o.lr_schedule == "linear" ? LrSchedule::linear
                                                      : LrSchedule::constant;

@@ -18,7 +18,7 @@ struct RunOptions {
               activations = "auto", states = "auto", residency = "auto", zero = "auto", reduction = "last",
               layout = "given", pipeline = "1f1b", reduce = "tree", gather = "exact", cp_attention = "ulysses",
               transport = "auto", optimizer = "auto", lr_schedule = "cosine", moments = "fp32", gradient_dtype = "fp32",
-              durable = "auto", nvme, cluster, poison;
+              activation_dtype = "exact", durable = "auto", nvme, cluster, poison;
   bool max_seq = false;  ///< plan the longest sequences that there is room for
   int group = 0, prefetch = -1;
   int data = 0;  ///< ranks that share the batch; 0: those that --pp and --tp leave

@@ -29,6 +29,7 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   const AttentionSaved saved(Carver(nullptr), d, d.batch);
   cost->saved_bytes = saved.bytes;
   cost->core_bytes = saved.bytes - saved.core_at;
+  std::ranges::copy(saved.values, cost->saved_values.begin());
   cost->forward_workspace_bytes = AttentionForwardSpace(Carver(nullptr), d, keys).bytes;
   cost->backward_workspace_bytes = AttentionBackwardSpace(Carver(nullptr), d).bytes;
   cost->recompute_flop = project + 2 * scores;
@@ -41,7 +42,9 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   cost->core_flop = 2 * scores / (d.ring ? context : 1);  // of one step
   cost->out_flop = out;
   if (d.context == 1) return;
-  cost->saved_bytes = ContextSaved(d).bytes;
+  const ContextSaved slices(d);
+  cost->saved_bytes = slices.bytes;
+  cost->saved_values = slices.values();
   cost->core_bytes = 0;
   cost->forward_workspace_bytes = ContextSpace(Carver(nullptr), d, false).bytes;
   cost->backward_workspace_bytes = ContextSpace(Carver(nullptr), d, true).bytes;
@@ -50,6 +53,7 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
 void mlp_cost(const Dims& d, SublayerCost* cost) {
   const double down = matmul_flop(d.tokens, d.ffn, d.hidden);
   cost->saved_bytes = mlp_saved_bytes(d);
+  cost->saved_values[0] = mlp_saved_values(d);
   cost->forward_workspace_bytes = MlpSpace(Carver(nullptr), d, MlpPass::forward).bytes;
   cost->backward_workspace_bytes = MlpSpace(Carver(nullptr), d, MlpPass::backward).bytes;
   cost->backward_again_workspace_bytes = MlpSpace(Carver(nullptr), d, MlpPass::backward_again).bytes;

@@ -112,9 +112,13 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
 }
 
 AttentionSaved::AttentionSaved(Carver carver, const Dims& d, std::int64_t sequences) {
-  qkv = carver.elements(d, sequences * d.sequence * d.qkv);
+  const auto elements = [&](SavedPiece& piece, std::int64_t n) {
+    piece = {carver.used(), d.element * static_cast<std::uint64_t>(n)};
+    return carver.bytes(piece.bytes);
+  };
+  qkv = elements(values[0], sequences * d.sequence * d.qkv);
   core_at = carver.used();
-  out = carver.elements(d, sequences * d.sequence * d.q);
+  out = elements(values[1], sequences * d.sequence * d.q);
   lse = carver.floats(sequences * d.sequence * d.heads);
   bytes = carver.used();
 }
@@ -220,9 +224,11 @@ std::uint64_t unwanted_gradient_bytes(const Dims& d) {
   return sizeof(float) * static_cast<std::uint64_t>(2 * std::max(d.hidden, d.head_dim));
 }
 
+SavedPiece mlp_saved_values(const Dims& d) { return {0, d.element * static_cast<std::uint64_t>(d.tokens * d.pre)}; }
+
 std::uint64_t mlp_saved_bytes(const Dims& d) {
   Carver carver(nullptr);
-  carver.elements(d, d.tokens * d.pre);
+  carver.bytes(mlp_saved_values(d).bytes);
   return carver.used();
 }
 

@@ -2,6 +2,7 @@
 // sublayers carve with, so that the two cannot disagree.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -74,6 +75,7 @@ struct AttentionSaved {
   std::byte* out;                ///< [tokens, q]
   float* lse;                    ///< [sequences, heads, sequence]
   std::uint64_t core_at, bytes;  ///< where `out` begins; all of it
+  std::array<SavedPiece, 2> values;  ///< `qkv` and `out`
 };
 
 /// The parameters of a sublayer's norms, as backward_weight finds them without the rest of the unit.
@@ -103,9 +105,7 @@ struct MlpDeferred {
 /// What attention keeps for backward where ranks have slices of sequences: bytes of one buffer.
 struct ContextSaved {
   explicit ContextSaved(const Dims& d);
-  struct Piece {
-    std::uint64_t at, bytes;
-  };
+  using Piece = SavedPiece;
   Piece mixed;      ///< [batch, whole, own_qkv]; in a ring q, [tokens, q]
   Piece block;      ///< in a ring: the slice's k and v, [tokens, 2 kv]
   Piece attended;   ///< [batch, whole, own_q]; in a ring [tokens, q]
@@ -113,6 +113,8 @@ struct ContextSaved {
   Piece returned;   ///< [batch, context, sequence, own_q]: attended, of all heads, as it arrives; in a ring none
   Piece projected;  ///< qk_norm: [tokens, qkv] before norm and rope
   std::uint64_t bytes;
+  /// All but `lse`.
+  std::array<Piece, 5> values() const { return {mixed, block, attended, returned, projected}; }
 };
 
 /// In a ring, fp32: what is made of q so far, or of its gradient; and the gradient of a block.
@@ -175,7 +177,8 @@ struct AttentionBackwardSpace {
   std::uint64_t bytes;
 };
 
-/// What the MLP keeps for backward: [tokens, pre].
+/// What the MLP keeps for backward: [tokens, pre], and with padding behind it.
+SavedPiece mlp_saved_values(const Dims& d);
 std::uint64_t mlp_saved_bytes(const Dims& d);
 
 enum class MlpPass : std::uint8_t { forward, backward, backward_again };

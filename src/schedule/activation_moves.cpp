@@ -21,6 +21,25 @@ ActivationMoves::ActivationMoves(RankContext& context, GradientMoves& gradients)
   for (auto& row : cost_index_) row.fill(-1);
   for (UnitId u = 0; u <= head_unit(); ++u)
     costs_.push_back(sublayer_cost(*work_.model, spec(u), work_.shape, work_.dtype, *work_.kernels, work_.kv_capacity));
+  if (work_.activation_dtype == ActivationDtype::exact) return;
+  for (const SublayerCost& cost : costs_)
+    layouts_.push_back({parked_input(work_, cost), parked_saved(work_, cost, SavedPart::all),
+                        parked_saved(work_, cost, SavedPart::rest), parked_saved(work_, cost, SavedPart::core)});
+}
+
+const ParkedLayout* ActivationMoves::layout_of_input(UnitId v) const {
+  const bool in_bits = parks_input_in_bits(work_, travels(v) && has(v - 1));
+  return in_bits ? &layouts_[static_cast<std::size_t>(v)].input : nullptr;
+}
+
+const ParkedLayout* ActivationMoves::layout_of_saved(UnitId u) const {
+  if (layouts_.empty()) return nullptr;
+  const Layouts& of = layouts_[static_cast<std::size_t>(u)];
+  return is_core_apart(u) ? &of.rest : &of.saved;
+}
+
+const ParkedLayout* ActivationMoves::layout_of_core(UnitId u) const {
+  return layouts_.empty() ? nullptr : &layouts_[static_cast<std::size_t>(u)].core;
 }
 
 bool ActivationMoves::keeps_input(UnitId u) const {
@@ -81,20 +100,28 @@ void ActivationMoves::land_inputs(UnitId u, int mb, bool backward) {
 
 void ActivationMoves::bring_inputs(UnitId u, int mb, bool backward) {
   PerMicroBatch& m = micro(u, mb);
-  if (!m.x.valid() && m.parked_x.part.valid()) m.x = bring(m.parked_x, label(u, "x", mb), u, mb, Life::brief);
+  if (!m.x.valid() && m.parked_x.part.valid())
+    m.x = bring(m.parked_x, label(u, "x", mb), u, mb, Life::brief, &m.brought.x);
   if (!backward) return;
   if (m.parked_saved.part.valid()) {
-    m.saved = bring(std::exchange(m.parked_saved, {}), label(u, "saved", mb), u, mb, Life::brief);
+    m.saved = bring(std::exchange(m.parked_saved, {}), label(u, "saved", mb), u, mb, Life::brief, &m.brought.saved);
     if (has_core(u) && !is_core_apart(u)) split_saved(u, m);
   }
   if (m.parked_core.part.valid())
-    m.core = bring(std::exchange(m.parked_core, {}), label(u, "core", mb), u, mb, Life::brief);
+    m.core = bring(std::exchange(m.parked_core, {}), label(u, "core", mb), u, mb, Life::brief, &m.brought.core);
   if (u >= head_unit()) return;
   PerMicroBatch& above = micro(u + 1, mb);
   if (above.parked_d.part.valid()) {
     above.d = bring(above.parked_d, label(u + 1, "d", mb), u, mb, Life::brief);
     above.parked_d = {};
   }
+}
+
+void ActivationMoves::unpack_inputs(UnitId u, int mb) {
+  PerMicroBatch& m = micro(u, mb);
+  if (m.brought.x.valid()) unpack(std::exchange(m.brought.x, {}), m.x, *layout_of_input(u), u, mb);
+  if (m.brought.saved.valid()) unpack(std::exchange(m.brought.saved, {}), m.saved, *layout_of_saved(u), u, mb);
+  if (m.brought.core.valid()) unpack(std::exchange(m.brought.core, {}), m.core, *layout_of_core(u), u, mb);
 }
 
 /// What follows tokens through the model: their words at the ends, and where documents begin for every attention.
@@ -143,6 +170,13 @@ void ActivationMoves::touch_workspace(OpKind kind, UnitId u, Part& out) {
 }
 
 void ActivationMoves::forward(UnitId u, int mb, bool keeps) {
+  unpack_inputs(u, mb);
+  make_outputs(u, mb, keeps);
+  pack_outputs(u, mb);
+  leave_input(u, mb);
+}
+
+void ActivationMoves::make_outputs(UnitId u, int mb, bool keeps) {
   if (reads_tokens(u)) load_tokens(mb);
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
   PerMicroBatch& m = micro(u, mb);
@@ -153,14 +187,8 @@ void ActivationMoves::forward(UnitId u, int mb, bool keeps) {
   const Part out = device(label(u + 1, "x", mb), cost.boundary_bytes, Life::lasting);
   micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
   micro(u + 1, mb).kept = keeps;
-  if (is_cut()) {
-    part_.forward(u, mb, out);
-    return leave_input(u, mb);
-  }
-  if (context_.has_ops_of(u)) {
-    context_.forward(u, mb, {m.x, Role::x_in}, m.saved, {out, Role::x_out});
-    return leave_input(u, mb);
-  }
+  if (is_cut()) return part_.forward(u, mb, out);
+  if (context_.has_ops_of(u)) return context_.forward(u, mb, {m.x, Role::x_in}, m.saved, {out, Role::x_out});
   Part workspace;
   touch_workspace(OpKind::forward, u, workspace);
   Op& op = compute(OpKind::forward, u, mb);
@@ -172,7 +200,6 @@ void ActivationMoves::forward(UnitId u, int mb, bool keeps) {
   if (!parts_.kv.empty() && parts_.kv[static_cast<std::size_t>(u)].valid())
     Emitter::touch(op, parts_.kv[static_cast<std::size_t>(u)], Role::kv_cache, Mode::read_write);
   if (workspace.valid()) Emitter::touch(op, workspace, Role::workspace, Mode::write);
-  leave_input(u, mb);
 }
 
 /// In one piece where both are wanted and become of the same.
@@ -201,23 +228,61 @@ void ActivationMoves::touch_saved(Op& op, UnitId u, int mb, Mode mode) {
   if (m.core.valid()) Emitter::touch(op, m.core, Role::core, mode);
 }
 
+namespace {
+
+bool goes(Saved saved) { return saved == Saved::host || saved == Saved::nvme; }
+Place place_of(Saved saved) { return saved == Saved::host ? Place::host : Place::nvme; }
+
+}  // namespace
+
+/// Both where they are one piece.
+Part ActivationMoves::saved_piece(UnitId u, int mb) {
+  const PerMicroBatch& m = micro(u, mb);
+  Part whole = m.saved;
+  if (has_core(u) && !is_core_apart(u)) whole.bytes += m.core.bytes;
+  return whole;
+}
+
+void ActivationMoves::pack_outputs(UnitId u, int mb) {
+  if (layouts_.empty()) return;
+  PerMicroBatch& m = micro(u, mb);
+  const ParkedLayout* input = u > 0 ? layout_of_input(u) : nullptr;
+  if (input != nullptr && parks_arrived_input(u, mb)) m.packed.x = pack(m.produced, *input, label(u, "x", mb), u, mb);
+  if (m.saved.valid() && goes(choice(u).saved))
+    m.packed.saved = pack(saved_piece(u, mb), *layout_of_saved(u), label(u, "saved", mb), u, mb);
+  if (m.core.valid() && is_core_apart(u) && goes(core_choice(u)))
+    m.packed.core = pack(m.core, *layout_of_core(u), label(u, "core", mb), u, mb);
+  const UnitId v = u + 1;
+  const ParkedLayout* output = layout_of_input(v);
+  if (output != nullptr && parks_output(u, mb))
+    micro(v, mb).packed.x = pack(micro(v, mb).produced, *output, label(v, "x", mb), v, mb);
+}
+
 void ActivationMoves::park_saved(UnitId u, int mb) {
   PerMicroBatch& m = micro(u, mb);
-  const auto goes = [](Saved saved) { return saved == Saved::host || saved == Saved::nvme; };
-  const auto place = [](Saved saved) { return saved == Saved::host ? Place::host : Place::nvme; };
   if (m.saved.valid() && goes(choice(u).saved)) {
-    Part whole = m.saved;
-    if (has_core(u) && !is_core_apart(u)) {
-      whole.bytes += m.core.bytes;
-      m.core = Part{};
-    }
-    m.parked_saved = park(whole, place(choice(u).saved), label(u, "saved", mb), u, mb);
+    const Part whole = saved_piece(u, mb);
+    if (has_core(u) && !is_core_apart(u)) m.core = Part{};
+    m.parked_saved = park(whole, place_of(choice(u).saved), label(u, "saved", mb), u, mb, layout_of_saved(u),
+                          std::exchange(m.packed.saved, {}));
     m.saved = Part{};
   }
   if (m.core.valid() && is_core_apart(u) && goes(core_choice(u))) {
-    m.parked_core = park(m.core, place(core_choice(u)), label(u, "core", mb), u, mb);
+    m.parked_core = park(m.core, place_of(core_choice(u)), label(u, "core", mb), u, mb, layout_of_core(u),
+                         std::exchange(m.packed.core, {}));
     m.core = Part{};
   }
+}
+
+/// Of a unit whose input has come from another stage.
+bool ActivationMoves::parks_arrived_input(UnitId u, int mb) {
+  return u > 0 && !has(u - 1) && keeps_input(u) && !micro(u, mb).parked_x.part.valid();
+}
+
+/// For the next unit's backward pass, or also on the way to it.
+bool ActivationMoves::parks_output(UnitId u, int mb) {
+  const UnitId v = u + 1;
+  return has(v) && ((micro(v, mb).kept && keeps_input(v)) || travels(v));
 }
 
 /// Behind a pass forward: the input's device copy ends unless it waits there for the backward pass.
@@ -228,6 +293,7 @@ void ActivationMoves::leave_input(UnitId u, int mb) {
 }
 
 void ActivationMoves::recompute(UnitId u, int mb, bool for_halves) {
+  unpack_inputs(u, mb);
   if (!for_halves && backward_makes_saved(u)) return;
   const Life life = for_halves ? Life::lasting : Life::brief;
   const SublayerCost& cost = costs_[static_cast<std::size_t>(u)];
@@ -392,14 +458,15 @@ void ActivationMoves::park_outputs(UnitId u, int mb, bool backward) {
     return;
   }
   PerMicroBatch& m = micro(u, mb);
-  if (u > 0 && !has(u - 1) && keeps_input(u) && !m.parked_x.part.valid())
-    m.parked_x = park(m.produced, choice(u).boundary, label(u, "x", mb), u, mb);
+  if (parks_arrived_input(u, mb))
+    m.parked_x = park(m.produced, choice(u).boundary, label(u, "x", mb), u, mb, layout_of_input(u),
+                      std::exchange(m.packed.x, {}));
   park_saved(u, mb);
+  if (!parks_output(u, mb)) return;
   const UnitId v = u + 1;
-  if (!has(v)) return;
   PerMicroBatch& next = micro(v, mb);
-  if (!(next.kept && keeps_input(v)) && !travels(v)) return;
-  next.parked_x = park(next.produced, choice(v).boundary, label(v, "x", mb), v, mb);
+  next.parked_x = park(next.produced, choice(v).boundary, label(v, "x", mb), v, mb, layout_of_input(v),
+                       std::exchange(next.packed.x, {}));
   if (travels(v)) next.x = Part{};
 }
 

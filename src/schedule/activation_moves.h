@@ -31,11 +31,22 @@ class ActivationMoves : RankMoves {
   void park_outputs(UnitId u, int mb, bool backward);
 
  private:
+  void make_outputs(UnitId u, int mb, bool keeps);
   void leave_input(UnitId u, int mb);
   void close_backward(UnitId u, int mb);
   bool has_core(UnitId u) const { return costs_[static_cast<std::size_t>(u)].core_bytes > 0; }
   Saved core_choice(UnitId u) const { return choice(u).core.value_or(choice(u).saved); }
   bool is_core_apart(UnitId u) const { return has_core(u) && core_choice(u) != choice(u).saved; }
+  /// None: it is parked as it is.
+  const ParkedLayout* layout_of_input(UnitId v) const;
+  const ParkedLayout* layout_of_saved(UnitId u) const;
+  const ParkedLayout* layout_of_core(UnitId u) const;
+  /// In the order of compute: what was made and is to be parked, and what has come back.
+  void pack_outputs(UnitId u, int mb);
+  void unpack_inputs(UnitId u, int mb);
+  Part saved_piece(UnitId u, int mb);
+  bool parks_arrived_input(UnitId u, int mb);
+  bool parks_output(UnitId u, int mb);
   void make_room_for_saved(UnitId u, int mb, bool rest, bool core, Life life);
   void split_saved(UnitId u, PerMicroBatch& m) const;
   void touch_saved(Op& op, UnitId u, int mb, Mode mode);
@@ -59,7 +70,11 @@ class ActivationMoves : RankMoves {
   SublayerOps ops_;
   ContextMoves context_;
   PartMoves part_;
-  std::vector<SublayerCost> costs_;                                      ///< by unit
+  std::vector<SublayerCost> costs_;  ///< by unit
+  struct Layouts {
+    ParkedLayout input, saved, rest, core;
+  };
+  std::vector<Layouts> layouts_;                                         ///< by unit, where anything is parked in bits
   std::array<std::array<std::int32_t, op_names.size()>, 4> cost_index_;  ///< in the plan's cost keys, -1 not asked yet
 };
 

@@ -5,6 +5,7 @@
 
 #include "src/model/sublayer.h"
 #include "src/model/workspaces.h"
+#include "src/schedule/parked.h"
 #include "src/schedule/passes.h"
 
 namespace sluice {
@@ -205,20 +206,21 @@ class Law {
   void activations(UnitId u) {
     const UnitChoice& c = choice(u);
     const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
-    const std::uint64_t saved = cost(u).saved_bytes, core = cost(u).core_bytes;
-    const bool is_core_apart = core > 0 && c.core.value_or(c.saved) != c.saved;
-    const auto leaves = [&](Saved choice, std::uint64_t of) {
-      if (choice == Saved::host) park(Place::host, micro_batches, of, 1);
-      if (choice == Saved::nvme) park(Place::nvme, micro_batches, of, 1);
+    const bool is_core_apart = cost(u).core_bytes > 0 && c.core.value_or(c.saved) != c.saved;
+    const auto leaves = [&](Saved choice, SavedPart part) {
+      if (choice != Saved::host && choice != Saved::nvme) return;
+      const Place place = choice == Saved::host ? Place::host : Place::nvme;
+      park(place, micro_batches, parked_saved(work_, cost(u), part).bytes, 1);
     };
-    if (u < head_) leaves(c.saved, is_core_apart ? saved - core : saved);
-    if (u < head_ && is_core_apart) leaves(*c.core, core);
+    if (u < head_) leaves(c.saved, is_core_apart ? SavedPart::rest : SavedPart::all);
+    if (u < head_ && is_core_apart) leaves(*c.core, SavedPart::core);
     if (u == 0) return;
     // The unit's input waits for its backward pass (the head has none of its own); where neighbouring passes do not
     // hand activations over on the device, input and gradient of the input also leave in between.
     const bool travels = !schedule_.hold && schedule_.group > 1 && has(u - 1);
     const std::uint64_t bytes = cost(u).boundary_bytes;
-    travel(c.boundary, bytes, travels_of_input(u, travels));
+    const bool in_bits = parks_input_in_bits(work_, travels);
+    travel(c.boundary, in_bits ? parked_input(work_, cost(u)).bytes : bytes, travels_of_input(u, travels));
     if (travels) park(c.boundary, micro_batches, bytes, 1);
   }
 

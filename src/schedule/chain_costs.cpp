@@ -10,6 +10,7 @@
 #include "src/device/calibrate.h"
 #include "src/model/sublayer.h"
 #include "src/schedule/build.h"
+#include "src/schedule/parked.h"
 #include "src/schedule/passes.h"
 #include "src/schedule/pipeline.h"
 #include "src/schedule/stages.h"
@@ -51,6 +52,8 @@ class Travel {
       lane.windowed = true;
       plan_.lanes.push_back(lane);
     }
+    plan_.lanes.push_back({LaneKind::compute, false});
+    plan_.buffers.emplace_back();
   }
   ResourceSeconds down(std::uint64_t bytes) const { return of(OpKind::copy, 0, bytes); }
   ResourceSeconds up(std::uint64_t bytes) const { return of(OpKind::copy, 1, bytes); }
@@ -62,8 +65,28 @@ class Travel {
     ResourceSeconds s = up(bytes);
     return place == Place::nvme ? s += of(OpKind::write, 3, bytes) : s;
   }
+  /// Of an activation, which may be packed first, and unpacked at the end.
+  ResourceSeconds from(Place place, const ParkedLayout& layout) const {
+    ResourceSeconds s = from(place, layout.bytes);
+    return s += packing(OpKind::dequantize, layout);
+  }
+  ResourceSeconds to(Place place, const ParkedLayout& layout) const {
+    ResourceSeconds s = to(place, layout.bytes);
+    return s += packing(OpKind::quantize, layout);
+  }
 
  private:
+  ResourceSeconds packing(OpKind kind, const ParkedLayout& layout) const {
+    ResourceSeconds all{};
+    for (const ParkedLayout::Values& v : layout.values) {
+      Op op;
+      op.kind = kind;
+      op.lane = 4;
+      op.accesses = {{0, 0, v.of.bytes, Role::src, Mode::read}, {0, 0, v.packed.bytes, Role::dst, Mode::write}};
+      all += seconds_of(planning::CostModel(plan_, hw_).cost(op), true, hw_);
+    }
+    return all;
+  }
   ResourceSeconds of(OpKind kind, LaneId lane, std::uint64_t bytes) const {
     Op op;
     op.kind = kind;
@@ -102,9 +125,11 @@ class Stage {
     for (const Op& op : plan.ops) {
       const bool computes = plan.lanes[op.lane].kind == LaneKind::compute;
       const ResourceSeconds s = seconds_of(model.cost(op), computes, hw);
-      if (computes && op.unit >= 0) is_back = goes_back(op.kind) || makes_again(op.kind);
+      const bool packs = (op.kind == OpKind::quantize || op.kind == OpKind::dequantize) && op.micro_batch >= 0;
+      const bool is_of_sublayer = computes && op.unit >= 0 && !packs;
+      if (is_of_sublayer) is_back = goes_back(op.kind) || makes_again(op.kind);
       (is_back ? all.back : all.forward) += s;
-      if (!computes || op.unit < 0 || op.micro_batch != first_micro_batch(op.unit, op.micro_batch)) continue;
+      if (!is_of_sublayer || op.micro_batch != first_micro_batch(op.unit, op.micro_batch)) continue;
       UnitSeconds& unit = units_[static_cast<std::size_t>(op.unit)];
       if (op.kind == OpKind::backward_again) {
         const double share = share_again(op);
@@ -280,6 +305,8 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
       if (cost.core_bytes == 0) return;
       const double many = static_cast<double>(together), part = cost.core_flop / cost.recompute_flop;
       const std::uint64_t rest = cost.saved_bytes - cost.core_bytes;
+      const ParkedLayout parked_core = parked_saved(work, cost, SavedPart::core),
+                         parked_rest = parked_saved(work, cost, SavedPart::rest);
       const auto seconds = [&](OpKind kind, double share) {
         const auto known =
             hw.op_seconds.find(cost_key(work, work.model->units[static_cast<std::size_t>(u)].kind, kind));
@@ -293,10 +320,10 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
       unit.ways.push_back({Saved::keep, Saved::recompute, together * rest, {}, core_again});
       for (const Place place : {Place::host, Place::nvme}) {
         const Saved parked = place == Place::host ? Saved::host : Saved::nvme;
-        ResourceSeconds back = travel.from(place, cost.core_bytes) * many;
-        unit.ways.push_back({Saved::recompute, parked, 0, travel.to(place, cost.core_bytes) * many, back += qkv_again});
-        unit.ways.push_back({parked, Saved::keep, together * cost.core_bytes, travel.to(place, rest) * many,
-                             travel.from(place, rest) * many});
+        ResourceSeconds back = travel.from(place, parked_core) * many;
+        unit.ways.push_back({Saved::recompute, parked, 0, travel.to(place, parked_core) * many, back += qkv_again});
+        unit.ways.push_back({parked, Saved::keep, together * cost.core_bytes, travel.to(place, parked_rest) * many,
+                             travel.from(place, parked_rest) * many});
       }
     };
     const auto unit_of = [&](UnitId u) {
@@ -322,12 +349,17 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
       }
       unit.ways.push_back({Saved::keep, std::nullopt, together * cost.saved_bytes, {}, {}});
       add_ways_of_core(u, cost, unit);
+      const ParkedLayout saved = parked_saved(work, cost, SavedPart::all), input = parked_input(work, cost);
+      const bool travels = !base.hold && base.group > 1;
       for (const Place place : {Place::host, Place::nvme}) {
         if (cost.saved_bytes > 0) {
           unit.ways.push_back({place == Place::host ? Saved::host : Saved::nvme, std::nullopt, 0,
-                               travel.to(place, cost.saved_bytes) * many, travel.from(place, cost.saved_bytes) * many});
+                               travel.to(place, saved) * many, travel.from(place, saved) * many});
         }
-        if (u > 0)
+        if (u == 0) continue;
+        if (parks_input_in_bits(work, travels))
+          unit.parking.push_back({place, travel.to(place, input) * many, travel.from(place, input) * many});
+        else
           unit.parking.push_back(
               {place, travel.to(place, cost.boundary_bytes) * many, travel.from(place, cost.boundary_bytes) * many});
       }

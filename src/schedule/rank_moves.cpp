@@ -179,14 +179,15 @@ Part RankMoves::quantized(UnitId u, const Part& from, std::int64_t numel, std::i
   return to;
 }
 
-void RankMoves::quantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel,
-                         std::int64_t pieces, const Quantization& q) {
+Op& RankMoves::quantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel,
+                        std::int64_t pieces, const Quantization& q) {
   Op& op = emit_.op(kind, LaneKind::compute, u);
   op.numel = static_cast<std::uint64_t>(numel);
   op.pieces = static_cast<std::int32_t>(pieces);
   op.quantization = q;
   Emitter::touch(op, from, Role::src, Mode::read);
   Emitter::touch(op, to, Role::dst, Mode::write);
+  return op;
 }
 
 void RankMoves::add_met(UnitId u, const Part& whole, std::int32_t group) {
@@ -219,40 +220,86 @@ Part RankMoves::reduced_part(UnitId u, const Part& whole, const std::string& nam
   return sum;
 }
 
-RankParts::Parked RankMoves::park(const Part& from, Place place, const std::string& name, UnitId u, int mb) {
-  const std::string parked_name = name + ".parked";
-  if (place == Place::host) {
-    const Part host = emit_.buffer(parked_name, Tier::host, from.bytes, Life::lasting);
-    emit_.move(OpKind::copy, LaneKind::d2h, u, from, host, -1, mb);
-    return {place, host};
+Part RankMoves::pack(const Part& from, const ParkedLayout& layout, const std::string& name, UnitId u, int mb) {
+  const Part to = device(name + ".codes", layout.packed_bytes);
+  for (const ParkedLayout::Values& v : layout.values)
+    quantize(OpKind::quantize, u, from.slice(v.of.at, v.of.bytes), to.slice(v.packed.at, v.packed.bytes), v.numel, 1,
+             parked_blocks(work_.activation_dtype))
+        .micro_batch = mb;
+  return to;
+}
+
+void RankMoves::unpack(const Part& packed, const Part& to, const ParkedLayout& layout, UnitId u, int mb) {
+  for (const ParkedLayout::Values& v : layout.values)
+    quantize(OpKind::dequantize, u, packed.slice(v.packed.at, v.packed.bytes), to.slice(v.of.at, v.of.bytes), v.numel,
+             1, parked_blocks(work_.activation_dtype))
+        .micro_batch = mb;
+}
+
+RankMoves::Pieces RankMoves::pieces_of(const Part& whole, const ParkedLayout* layout, const Part& packed) {
+  Pieces pieces;
+  if (layout == nullptr) {
+    pieces.add(whole);
+    return pieces;
   }
-  const Part drive = emit_.buffer(parked_name, Tier::nvme, from.bytes, Life::lasting);
+  pieces.add(packed);
+  for (const SavedPiece& exact : layout->exact) pieces.add(whole.slice(exact.at, exact.bytes));
+  return pieces;
+}
+
+/// Those from `at` on, to or from host memory.
+void RankMoves::copy_pieces(LaneKind lane, UnitId u, int mb, const Pieces& pieces, std::uint64_t at, const Part& host) {
+  Op& op = emit_.op(OpKind::copy, lane, u);
+  op.micro_batch = mb;
+  std::uint64_t begin = 0;
+  for (std::size_t i = 0; i < pieces.count; begin += pieces.parts[i++].bytes) {
+    const Part& piece = pieces.parts[i];
+    const std::uint64_t from = std::max(at, begin), to = std::min(at + host.bytes, begin + piece.bytes);
+    if (from >= to) continue;
+    const Part here = piece.slice(from - begin, to - from), there = host.slice(from - at, to - from);
+    lane == LaneKind::d2h ? Emitter::move_also(op, here, there) : Emitter::move_also(op, there, here);
+  }
+}
+
+RankParts::Parked RankMoves::park(const Part& from, Place place, const std::string& name, UnitId u, int mb,
+                                  const ParkedLayout* layout, const Part& packed) {
+  const std::string parked_name = name + ".parked";
+  const Pieces pieces = pieces_of(from, layout, packed);
+  if (place == Place::host) {
+    const Part host = emit_.buffer(parked_name, Tier::host, pieces.bytes, Life::lasting);
+    copy_pieces(LaneKind::d2h, u, mb, pieces, 0, host);
+    return {place, host, layout};
+  }
+  const Part drive = emit_.buffer(parked_name, Tier::nvme, pieces.bytes, Life::lasting);
   const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
   emit_.at(drive).block_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, chunk_bytes));
-  for (std::uint64_t at = 0; at < from.bytes; at += chunk_bytes) {
-    const std::uint64_t bytes = std::min(chunk_bytes, from.bytes - at);
+  for (std::uint64_t at = 0; at < pieces.bytes; at += chunk_bytes) {
+    const std::uint64_t bytes = std::min(chunk_bytes, pieces.bytes - at);
     const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
-    emit_.move(OpKind::copy, LaneKind::d2h, u, from.slice(at, bytes), host, -1, mb);
+    copy_pieces(LaneKind::d2h, u, mb, pieces, at, host);
     // The drive moves whole pages.
     emit_.move(OpKind::write, LaneKind::nvme_write, u, host, drive.slice(at, bytes), -1, mb).bytes =
         padded_bytes(bytes);
   }
-  return {place, drive};
+  return {place, drive, layout};
 }
 
-Part RankMoves::bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life) {
-  const Part to = device(name, parked.part.bytes, life);
+Part RankMoves::bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life, Part* packed) {
+  const ParkedLayout* layout = parked.layout;
+  const Part to = device(name, layout == nullptr ? parked.part.bytes : layout->whole_bytes, life);
+  if (layout != nullptr) *packed = device(name + ".codes", layout->packed_bytes);
+  const Pieces pieces = pieces_of(to, layout, layout == nullptr ? Part{} : *packed);
   if (parked.place == Place::host) {
-    emit_.move(OpKind::copy, LaneKind::h2d, u, parked.part, to, -1, mb);
+    copy_pieces(LaneKind::h2d, u, mb, pieces, 0, parked.part);
     return to;
   }
   const std::uint64_t chunk_bytes = schedule_.tile_numel * 4;
-  for (std::uint64_t at = 0; at < to.bytes; at += chunk_bytes) {
-    const std::uint64_t bytes = std::min(chunk_bytes, to.bytes - at);
+  for (std::uint64_t at = 0; at < pieces.bytes; at += chunk_bytes) {
+    const std::uint64_t bytes = std::min(chunk_bytes, pieces.bytes - at);
     const Part host = stage(name + ".c" + std::to_string(at / chunk_bytes), bytes);
     emit_.move(OpKind::read, LaneKind::nvme_read, u, parked.part.slice(at, bytes), host, -1, mb).bytes =
         padded_bytes(bytes);
-    emit_.move(OpKind::copy, LaneKind::h2d, u, host, to.slice(at, bytes), -1, mb);
+    copy_pieces(LaneKind::h2d, u, mb, pieces, at, host);
   }
   return to;
 }

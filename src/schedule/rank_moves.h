@@ -13,6 +13,7 @@
 #include "offload/state/moment_layout.h"
 #include "src/model/sublayer.h"
 #include "src/schedule/emitter.h"
+#include "src/schedule/parked.h"
 #include "src/schedule/stages.h"
 
 namespace sluice {
@@ -43,6 +44,10 @@ struct RankParts {
   struct Parked {
     Place place = Place::device;
     Part part;
+    const ParkedLayout* layout = nullptr;  ///< of what is not as it was
+  };
+  struct Codes {
+    Part x, saved, core;
   };
   struct PerMicroBatch {
     Part x, saved, d;           ///< on the device: input, saved activations, gradient of the input
@@ -53,6 +58,7 @@ struct RankParts {
     bool kept = true;           ///< the input waits for the backward pass; else only for the pass behind its producer's
     Part arrived_x, arrived_d;  ///< in host memory, from another stage
     Parked parked_x, parked_saved, parked_core, parked_d;
+    Codes packed, brought;  ///< on the device: on their way to where they wait, and back
   };
   /// The tile of each state while it is worked on.
   struct Tile {
@@ -163,8 +169,8 @@ class RankMoves {
   /// `pieces` of `numel` elements each to a new buffer; and that op, or one of those back, on buffers that are there.
   Part quantized(UnitId u, const Part& from, std::int64_t numel, std::int64_t pieces, const Quantization& q,
                  const std::string& name);
-  void quantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
-                const Quantization& q);
+  Op& quantize(OpKind kind, UnitId u, const Part& from, const Part& to, std::int64_t numel, std::int64_t pieces,
+               const Quantization& q);
   void carry(OpKind kind, UnitId u, const Part& from, const Part& to, std::int32_t group, std::int64_t pieces,
              RankSums sums, std::uint64_t arrives);
   /// The sum of all of it, on all members, in its place.
@@ -184,8 +190,28 @@ class RankMoves {
   Part host_tile(const TileRef& t, StateKind k);
   Part bring_home_tile(const TileRef& t, StateKind k);
   void save_home_tile(const TileRef& t, StateKind k, const Part& host);
-  Parked park(const Part& device_part, Place place, const std::string& name, UnitId u, int mb);
-  Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life);
+  /// `packed`: codes of its values, where the layout has any.
+  Parked park(const Part& device_part, Place place, const std::string& name, UnitId u, int mb,
+              const ParkedLayout* layout = nullptr, const Part& packed = {});
+  /// Where it was packed, codes of its values to a new buffer, which are still to be unpacked.
+  Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life, Part* packed = nullptr);
+  /// Codes of an activation's values to a new buffer; and values of codes.
+  Part pack(const Part& from, const ParkedLayout& layout, const std::string& name, UnitId u, int mb);
+  void unpack(const Part& packed, const Part& to, const ParkedLayout& layout, UnitId u, int mb);
+
+  /// What travels of an activation, piece behind piece.
+  struct Pieces {
+    std::array<Part, 8> parts;
+    std::size_t count = 0;
+    std::uint64_t bytes = 0;
+    void add(const Part& part) {
+      if (part.bytes == 0) return;
+      parts.at(count++) = part;
+      bytes += part.bytes;
+    }
+  };
+  static Pieces pieces_of(const Part& whole, const ParkedLayout* layout, const Part& packed);
+  void copy_pieces(LaneKind lane, UnitId u, int mb, const Pieces& pieces, std::uint64_t at, const Part& host);
 
   Emitter& emit_;
   const Workload& work_;

@@ -90,13 +90,23 @@ enum class RankGathers : std::uint8_t { exact, int8 };
 constexpr std::array<const char*, 2> rank_gathers_names{"exact", "int8"};
 constexpr Quantization gathered_blocks{8, 256}, reduced_blocks{4, 128};
 
+/// How activations lie in host memory or on the drive from a step's pass forward to its backward pass: as they are, or
+/// in blocks of 8 bits, which the backward pass then computes with.
+enum class ActivationDtype : std::uint8_t { exact, int8, fp8 };
+constexpr std::array<const char*, 3> activation_dtype_names{"exact", "int8", "fp8"};
+/// Of those in bits.
+constexpr Quantization parked_blocks(ActivationDtype dtype) {
+  return {8, 128, dtype == ActivationDtype::fp8 ? CodeFormat::e4m3 : CodeFormat::integer};
+}
+
 /// How ranks that have slices of sequences attend to all of them: each with some heads of whole sequences
 /// (DeepSpeed-Ulysses, arXiv 2309.14509), or with all heads of its own queries, while keys and values go round (ring
 /// attention, arXiv 2310.01889).
 enum class ContextAttention : std::uint8_t { ulysses, ring };
 constexpr std::array<const char*, 2> context_attention_names{"ulysses", "ring"};
 
-/// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not.
+/// What one step computes, on how many ranks. Decides the bits of the result; the schedule does not, but where
+/// activations that it parks are stored in fewer bits.
 struct Workload {
   const ModelSpec* model = nullptr;   ///< as a rank has it
   const SplitModel* split = nullptr;  ///< where its sublayers are cut over ranks
@@ -114,6 +124,8 @@ struct Workload {
   Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
   MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
   Dtype gradient_dtype = Dtype::f32;               ///< of what updates read of gradients: f32 or bf16
+  /// Of those that wait away from the device.
+  ActivationDtype activation_dtype = ActivationDtype::exact;
   std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives
   bool durable = false;                            ///< two slots per shard on NVMe and a commit per step
   bool saves = false;                              ///< steps can write the states to a checkpoint as they update them

@@ -120,29 +120,6 @@ class Bits : public testing::TestWithParam<std::tuple<Dtype, bool>> {
   bool tied() const { return std::get<1>(GetParam()); }
   RunConfig config() const { return bench_.config(2, tied(), dtype(), steps); }
 
-  static LinkBytes moved_by(const Prepared& p) {
-    const LinkBytes train = plan_link_bytes(p.main()), flush = plan_link_bytes(p.stages.front().flush),
-                    eval = plan_link_bytes(p.stages.front().evaluate);
-    const auto sum = [&](auto field) { return train.*field * steps + flush.*field + eval.*field; };
-    return {sum(&LinkBytes::nvme_read), sum(&LinkBytes::nvme_write), sum(&LinkBytes::h2d),
-            sum(&LinkBytes::d2h),       sum(&LinkBytes::collective), sum(&LinkBytes::message)};
-  }
-
-  /// One run, held against its plan: bytes on every link, peak of every arena.
-  Outcome measured(const RunConfig& c, const Schedule& s) {
-    const auto prepared = prepared_with(c, s);
-    if (!prepared) return {};
-    const Outcome out = run(*prepared);
-    const LinkBytes plan = moved_by(*prepared);
-    EXPECT_EQ(out.moved.nvme_read, plan.nvme_read);
-    EXPECT_EQ(out.moved.nvme_write, plan.nvme_write);
-    EXPECT_EQ(out.moved.h2d, plan.h2d);
-    EXPECT_EQ(out.moved.d2h, plan.d2h);
-    EXPECT_EQ(out.device_peak, prepared->arena_of_machine(Tier::device).arena_bytes);
-    EXPECT_EQ(out.host_peak, prepared->arena_of_machine(Tier::host).arena_bytes);
-    EXPECT_EQ(out.nvme_peak, prepared->arena_of_machine(Tier::nvme).arena_bytes);
-    return out;
-  }
   Outcome picked(const Pick& p, RunConfig c) {
     c.io_backend = p[backend] == 0 ? "io_uring" : "threads";
     return measured(c, schedule_of(p, 6));

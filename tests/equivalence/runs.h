@@ -157,6 +157,32 @@ inline std::unique_ptr<Prepared> prepared_with(const RunConfig& config, const Sc
   return std::move(*prepared);
 }
 
+/// Of a run of one rank.
+inline LinkBytes moved_by(const Prepared& p) {
+  const LinkBytes train = plan_link_bytes(p.main()), flush = plan_link_bytes(p.stages.front().flush),
+                  eval = plan_link_bytes(p.stages.front().evaluate);
+  const auto steps = static_cast<std::uint64_t>(p.config.steps);
+  const auto sum = [&](auto field) { return train.*field * steps + flush.*field + eval.*field; };
+  return {sum(&LinkBytes::nvme_read), sum(&LinkBytes::nvme_write), sum(&LinkBytes::h2d),
+          sum(&LinkBytes::d2h),       sum(&LinkBytes::collective), sum(&LinkBytes::message)};
+}
+
+/// Such a run, held against its plan: bytes on every link, peak of every arena.
+inline Outcome measured(const RunConfig& c, const Schedule& s) {
+  const auto prepared = prepared_with(c, s);
+  if (!prepared) return {};
+  const Outcome out = run(*prepared);
+  const LinkBytes plan = moved_by(*prepared);
+  EXPECT_EQ(out.moved.nvme_read, plan.nvme_read);
+  EXPECT_EQ(out.moved.nvme_write, plan.nvme_write);
+  EXPECT_EQ(out.moved.h2d, plan.h2d);
+  EXPECT_EQ(out.moved.d2h, plan.d2h);
+  EXPECT_EQ(out.device_peak, prepared->arena_of_machine(Tier::device).arena_bytes);
+  EXPECT_EQ(out.host_peak, prepared->arena_of_machine(Tier::host).arena_bytes);
+  EXPECT_EQ(out.nvme_peak, prepared->arena_of_machine(Tier::nvme).arena_bytes);
+  return out;
+}
+
 inline void expect_same(const Outcome& a, const Outcome& b) {
   const auto differ = [](const auto& x, const auto& y) {
     return std::mismatch(x.begin(), x.end(), y.begin(), y.end()).first - x.begin();

@@ -98,6 +98,36 @@ TEST_P(GpuRuns, DoNotDependOnTheSchedule) {
   }
 }
 
+/// In blocks of 8 bits they are the same codes wherever they wait, and runs learn what those on the CPU learn.
+TEST_P(GpuRuns, ParkActivationsInFewBits) {
+  const auto run_of = [&](const char* device, ActivationDtype format, Saved saved, Place boundary) {
+    RunConfig c = config(device);
+    c.activation_dtype = format;
+    Schedule s = schedule(1);
+    s.group = 2;
+    s.hold = true;
+    for (UnitChoice& unit : s.units) {
+      unit.saved = saved;
+      unit.boundary = boundary;
+    }
+    const auto prepared = prepared_with(c, s);
+    EXPECT_TRUE(prepared);
+    const Outcome out = run(*prepared);
+    EXPECT_EQ(out.device_peak, prepared->arena_of_machine(Tier::device).arena_bytes);
+    return out;
+  };
+  // Runs on the model of a card take seconds.
+  const ActivationDtype format = GetParam() == Dtype::bf16 ? ActivationDtype::int8 : ActivationDtype::fp8;
+  const Outcome host = run_of("cuda", format, Saved::host, Place::nvme),
+                drive = run_of("cuda", format, Saved::nvme, Place::host),
+                cpu = run_of("cpu", format, Saved::host, Place::nvme);
+  expect_same(host, drive);
+  EXPECT_EQ(host.moved.h2d, cpu.moved.h2d);
+  EXPECT_EQ(host.moved.d2h, cpu.moved.d2h);
+  for (std::size_t i = 0; i < cpu.losses.size(); ++i)
+    EXPECT_NEAR(host.losses[i], cpu.losses[i], 2e-2 * cpu.losses[i]) << "step " << i + 1;
+}
+
 /// They meet in host memory, which changes no bit, however parameters and states are shared; nor does it where updates
 /// on GPU and CPU read gradients that were rounded.
 TEST_P(GpuRuns, RanksShareADevice) {

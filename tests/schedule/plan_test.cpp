@@ -49,6 +49,7 @@ void draw_case(std::uint64_t seed, Case& c) {
     for (UnitChoice& unit : c.schedule.units) unit.resident = false;
   }
   if (draw.coin()) c.work.gradient_dtype = Dtype::bf16;
+  c.work.activation_dtype = static_cast<ActivationDtype>(draw.between(0, 2));
 }
 
 std::string text(const Case& c) {
@@ -63,7 +64,8 @@ std::string text(const Case& c) {
                                     : "") +
          (c.work.durable ? " durable " : " ") + (c.work.saves ? "saves " : "") +
          (c.work.documents ? "documents " : "") + dtype_name(c.work.dtype) +
-         (c.work.gradient_dtype == Dtype::bf16 ? " gradients bf16 " : " ") + describe(c.schedule);
+         (c.work.gradient_dtype == Dtype::bf16 ? " gradients bf16 " : " ") + "activations " +
+         activation_dtype_names[static_cast<std::size_t>(c.work.activation_dtype)] + " " + describe(c.schedule);
 }
 
 void expect_legal(const StepPlan& plan, const Workload& w, const Schedule& s) {

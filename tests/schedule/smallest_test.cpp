@@ -39,6 +39,11 @@ const Options all_options[] = {
     {"all resident", [](Workload&, ScheduleWish& wish) { wish.resident = true; }},
     {"updates on the device", [](Workload&, ScheduleWish& wish) { wish.update_on_device = true; }},
     {"prefetch", [](Workload&, ScheduleWish& wish) { wish.prefetch = 2; }},
+    {"activations in 8 bits",
+     [](Workload& w, ScheduleWish& wish) {
+       w.activation_dtype = ActivationDtype::fp8;
+       wish.group = 1;
+     }},
     {"documents", [](Workload& w, ScheduleWish&) { w.documents = true; }},
     {"evaluation", [](Workload& w, ScheduleWish&) { w.inference = true; }},
 };

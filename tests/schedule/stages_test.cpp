@@ -81,6 +81,7 @@ void draw_case(std::uint64_t seed, Case& c) {
       c.schedule.pipeline = {};
   }
   c.schedule.cut = random_cut(draw, units, stages * static_cast<std::size_t>(c.schedule.pipeline.chunks));
+  c.work.activation_dtype = static_cast<ActivationDtype>(draw.between(0, 2));
   c.text = "seed " + std::to_string(seed) + ": " + c.model.config.name + " micro-batches " +
            std::to_string(c.work.micro_batches) + " stages " + std::to_string(stages) + " of " + std::to_string(data) +
            " ranks x " + std::to_string(tensor) + " x " + std::to_string(c.work.shape.context) +
@@ -93,8 +94,8 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.text += (c.work.collects_on_device ? " on devices"
              : c.work.meets_in_host    ? " in host memory"
                                        : "") +
-            std::string(c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") +
-            describe(c.schedule);
+            std::string(c.work.durable ? " durable " : " ") + (c.work.documents ? "documents " : "") + "activations " +
+            activation_dtype_names[static_cast<std::size_t>(c.work.activation_dtype)] + " " + describe(c.schedule);
 }
 
 std::vector<const StepPlan*> pointers(const std::vector<StepPlan>& plans) {

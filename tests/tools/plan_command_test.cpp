@@ -92,6 +92,34 @@ TEST_F(PlanCommand, GradientsInBf16WaitInHalfTheBytes) {
   EXPECT_NE(text.out.find("bf16 gradients until the update"), std::string::npos) << text.out;
 }
 
+TEST_F(PlanCommand, ActivationsInBlocksOf8BitsWaitInAboutHalfTheBytes) {
+  const std::string away = tiny() + drive() + "--schedule horizontal --activations nvme --recompute full ";
+  const auto planned = [&](const std::string& dtype) {
+    const Finished f = sluice(away + "--json --activation-dtype " + dtype);
+    EXPECT_EQ(f.status, 0) << f.err;
+    return json::parse(f.out);
+  };
+  const json exact = planned("exact"), int8 = planned("int8"), fp8 = planned("fp8");
+  EXPECT_FALSE(exact["schedule"].contains("activation_dtype"));
+  EXPECT_EQ(int8["schedule"]["activation_dtype"], "int8");
+  EXPECT_EQ(fp8["schedule"]["activation_dtype"], "fp8");
+  EXPECT_LT(int8["bytes"]["d2h"], exact["bytes"]["d2h"]);
+  EXPECT_LT(int8["bytes"]["h2d"], exact["bytes"]["h2d"]);
+  EXPECT_EQ(int8["bytes"], fp8["bytes"]);
+  const Finished text = sluice(away + "--activation-dtype fp8");
+  EXPECT_NE(text.out.find("parked activations in blocks of fp8: "), std::string::npos) << text.out;
+  const Finished none = sluice(tiny() + "--activations device --activation-dtype int8");
+  EXPECT_NE(none.out.find("--activation-dtype int8: no activation leaves the device"), std::string::npos) << none.out;
+  for (const auto& [options, why] : {std::pair("--activation-dtype int4", "exact"),
+                                     std::pair("--activation-dtype int8 --activations device --recompute full",
+                                               "is of activations that leave the device")}) {
+    const Finished f = sluice(tiny() + options);
+    EXPECT_EQ(f.status, 2);
+    EXPECT_NE(f.err.find(why), std::string::npos) << f.err;
+    EXPECT_EQ(std::ranges::count(f.err, '\n'), 1) << f.err;
+  }
+}
+
 TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
   const auto planned = [&](const std::string& options) {
     const Finished f = sluice(tiny() + "--nvme " + path("nvme") + " --json " + options);

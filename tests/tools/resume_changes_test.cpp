@@ -259,7 +259,7 @@ TEST_F(ResumeChanges, StatesMayBeCutAndKeptOtherwise) {
   for (const std::string& change :
        {std::string(), std::string("--tp 2 --ranks 2"), std::string("--tp 2 --pp 2 --ranks 4 --lots 1"),
         std::string("--cp 2 --ranks 2"), std::string("--moments int8"), std::string("--moments bf16 --micro-batch 2"),
-        std::string("--gradient-dtype bf16")}) {
+        std::string("--gradient-dtype bf16"), std::string("--activation-dtype int8")}) {
     SCOPED_TRACE(change);
     std::filesystem::remove_all(path("copy"));
     copy("run", "copy");

@@ -72,8 +72,8 @@ TEST_F(ResumeCommand, RefusesOptionsThatContradictTheRun) {
   stop_a_run();
   for (const char* option :
        {"--lr 1e-3", "--steps 50", "--seed 2", "--seq 64", "--batch 8", "--dtype fp32", "--clip 2", "--model llama-25m",
-        "--moments int8", "--gradient-dtype bf16", "--device-memory 16MiB", "--durable off", "--update backward",
-        "--optimizer device", "--group 1", "--beta2 0.99", "--weight-decay 0", "--ranks 2"})
+        "--moments int8", "--gradient-dtype bf16", "--activation-dtype fp8", "--device-memory 16MiB", "--durable off",
+        "--update backward", "--optimizer device", "--group 1", "--beta2 0.99", "--weight-decay 0", "--ranks 2"})
     expect_refused_untouched("train " + run("run") + option, "contradicts the run");
   const Finished f = sluice("train --resume --eval-every 7 --hash 3 --optimizer-threads 1 " + run("run"));
   EXPECT_EQ(f.status, 0) << "what changes no bit may change: " << f.err;

@@ -53,6 +53,21 @@ TEST(RunConfigJson, OfBeforeGradientsHadADtypeIsReadAsFp32) {
   EXPECT_EQ(old->gradient_dtype, Dtype::f32);
 }
 
+TEST(RunConfigJson, OfBeforeActivationsHadADtypeIsReadAsExact) {
+  RunConfig packed;
+  packed.activation_dtype = ActivationDtype::fp8;
+  auto config = to_json(packed);
+  const auto same = run_config_from_json(config);
+  ASSERT_TRUE(same.ok()) << same.error().message;
+  EXPECT_EQ(same->activation_dtype, ActivationDtype::fp8);
+  EXPECT_EQ(config.erase("activation_dtype"), 1u);
+  const auto old = run_config_from_json(config);
+  ASSERT_TRUE(old.ok()) << old.error().message;
+  EXPECT_EQ(old->activation_dtype, ActivationDtype::exact);
+  config["activation_dtype"] = 3;
+  EXPECT_FALSE(run_config_from_json(config).ok());
+}
+
 /// Runs of before inputs were made again, and attention's core was apart, go on.
 TEST(RunConfigJson, OfBeforeActivationsHadMoreWaysIsReadAsItWas) {
   for (const bool all : {true, false}) {

@@ -90,6 +90,16 @@ Status check_few_bits(const RunConfig& c) {
   return success();
 }
 
+Status check_activation_dtype(const RunConfig& c) {
+  const bool saves_stay = c.wish.recompute && *c.wish.recompute != Recompute::optimal;
+  const bool parks = c.wish.activations != Place::device || !saves_stay;
+  if (c.activation_dtype == ActivationDtype::exact || parks) return success();
+  return bad_request(
+      std::string("--activation-dtype ") + activation_dtype_names[static_cast<std::size_t>(c.activation_dtype)] +
+      " is of activations that leave the device, and with --activations device and --recompute " +
+      recompute_names[static_cast<std::size_t>(*c.wish.recompute)] + " none does; leave one of the three out");
+}
+
 }  // namespace
 
 RankId close_ranks_of(const RunConfig& c) {
@@ -187,7 +197,8 @@ Status check_sharing(const RunConfig& c) {
   SLUICE_TRY(check_lots(c));
   SLUICE_TRY(check_shard_group(c));
   SLUICE_TRY(check_second_copy(c));
-  return check_few_bits(c);
+  SLUICE_TRY(check_few_bits(c));
+  return check_activation_dtype(c);
 }
 
 Status check_pipeline_groups(const Workload& w, const RunConfig& c) {

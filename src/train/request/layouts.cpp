@@ -321,6 +321,7 @@ bool keeps_bits(const RunConfig& given, const Prepared& run) {
   const RunConfig& c = run.config;
   const Workload& w = run.workload;
   if (c.tensor != given.tensor || c.context != given.context || c.sums != RankSums::tree) return false;
+  if (c.activation_dtype != ActivationDtype::exact) return false;  // each parks what its plan finds best
   if (c.micro_batch != given.micro_batch) return false;
   if (w.lots * w.batch_ranks() != lots_of(given)) return false;
   const auto is_power = [](int count) { return std::has_single_bit(static_cast<unsigned>(count)); };

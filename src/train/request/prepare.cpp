@@ -320,6 +320,7 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.dtype = config.dtype;
   w.moments = config.moments;
   w.gradient_dtype = config.gradient_dtype;
+  if (purpose == Purpose::train) w.activation_dtype = config.activation_dtype;
   // Not where every step is saved: the next save begins before the step has ended that writes the last one.
   w.saves = purpose == Purpose::train && config.save_every > 1 && !config.run.empty();
   SLUICE_ASSIGN(w.kernels, kernel_sizes_of(config.device));

@@ -19,6 +19,7 @@ std::string shown(const std::string& option, const Json& value) {
       {"--dtype", {"fp32", "bf16"}},
       {"--moments", {"fp32", "bf16", "int8"}},
       {"--gradient-dtype", {"fp32", "bf16"}},
+      {"--activation-dtype", {activation_dtype_names.begin(), activation_dtype_names.end()}},
       {"--lr-schedule", {"cosine", "linear", "constant"}},
       {"--activations", {"device", "host", "nvme"}},
       {"--states", {"device", "host", "nvme"}},

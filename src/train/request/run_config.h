@@ -79,6 +79,7 @@ struct RunConfig {
   Dtype dtype = Dtype::bf16;
   MomentFormat moments = MomentFormat::f32;
   Dtype gradient_dtype = Dtype::f32;  ///< of what updates read of gradients, and of what waits for them
+  ActivationDtype activation_dtype = ActivationDtype::exact;  ///< of activations that wait away from the device
   OptimizerConfig optimizer;
   std::uint64_t seed = 1;
   /// Of the data, held out for evaluation; none: as runs of early versions have it (src/train/data/held_out.h).

@@ -53,6 +53,7 @@ void each_field(Config& c, F f) {
   f("--dtype", "dtype", c.dtype, Change::recast);
   f("--moments", "moments", c.moments, Change::recast);
   f("--gradient-dtype", "gradient_dtype", c.gradient_dtype, Change::recast);
+  f("--activation-dtype", "activation_dtype", c.activation_dtype, Change::recast);
   f("--lr", "lr", a.lr, Change::recorded);
   f("--lr-end", "lr_end", a.lr_end, Change::recorded);
   f("--lr-schedule", "lr_schedule", a.schedule, Change::recorded);
@@ -166,6 +167,8 @@ constexpr int count_of<RankGathers> = static_cast<int>(rank_gathers_names.size()
 template <>
 constexpr int count_of<Dtype> = 2;  // those that runs have
 template <>
+constexpr int count_of<ActivationDtype> = static_cast<int>(activation_dtype_names.size());
+template <>
 constexpr int count_of<MomentFormat> = 3;
 template <>
 constexpr int count_of<Place> = static_cast<int>(place_names.size());
@@ -238,7 +241,7 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 37> later_keys{"restore",
+constexpr std::array<std::string_view, 38> later_keys{"restore",
                                                       "reset_optimizer",
                                                       "save_every",
                                                       "keep",
@@ -271,6 +274,7 @@ constexpr std::array<std::string_view, 37> later_keys{"restore",
                                                       "core",
                                                       "sweep",
                                                       "gradient_dtype",
+                                                      "activation_dtype",
                                                       "activations_ahead",
                                                       "both_orders",
                                                       "seq_schedule",

@@ -237,9 +237,14 @@ void Lifecycle::tell_changes() const {
   const bool same_sums = before.sums == RankSums::tree && now.sums == RankSums::tree;
   if (!same_sums && !is_laid_out_alike(before, now))
     text += fmt::format("; with --reduce {} bits depend on that", rank_sums_names[static_cast<std::size_t>(now.sums)]);
+  const bool packs = now.activation_dtype != ActivationDtype::exact && before.activation_dtype == now.activation_dtype;
+  if (packs && !is_laid_out_alike(before, now))
+    text += fmt::format("; with --activation-dtype {} bits depend on what its plan parks",
+                        activation_dtype_names[static_cast<std::size_t>(now.activation_dtype)]);
   if (before.ranks != now.ranks && before.threads == now.threads)
-    text += fmt::format("{}; each rank has {} compute thread{}, as before", same_sums ? "; no bit depends on that" : "",
-                        now.threads, now.threads == 1 ? "" : "s");
+    text +=
+        fmt::format("{}; each rank has {} compute thread{}, as before",
+                    same_sums && !packs ? "; no bit depends on that" : "", now.threads, now.threads == 1 ? "" : "s");
   if (!has_same_bits(before, now)) text += "; from there on its bits are not those of a run that goes on as before";
   if (before.threads != now.threads)
     text += split ? "; where this CPU multiplies bf16 bits depend on the number of threads"

@@ -1,0 +1,96 @@
+// What of an activation is parked in codes, and what as it is.
+#include "src/schedule/parked.h"
+
+#include <gtest/gtest.h>
+
+#include "random_schedule.h"
+#include "src/model/workspaces.h"
+
+namespace sluice::test {
+namespace {
+
+/// Every byte of it travels once, in codes or as it is.
+void expect_whole(const ParkedLayout& layout, const Workload& w) {
+  std::vector<SavedPiece> pieces = layout.exact;
+  std::uint64_t packed = 0, bytes = 0;
+  for (const ParkedLayout::Values& v : layout.values) {
+    pieces.push_back(v.of);
+    EXPECT_EQ(v.of.bytes, static_cast<std::uint64_t>(v.numel) * dtype_bytes(w.dtype));
+    EXPECT_EQ(v.packed.at, packed);
+    EXPECT_EQ(v.packed.bytes, quantized_bytes(v.numel, parked_blocks(w.activation_dtype)));
+    EXPECT_EQ(v.packed.at % sizeof(float), 0u) << "scales are floats";
+    packed += v.packed.bytes;
+  }
+  std::ranges::sort(pieces, {}, &SavedPiece::at);
+  std::uint64_t at = 0;
+  for (const SavedPiece& piece : pieces) {
+    EXPECT_EQ(piece.at, at);
+    EXPECT_GT(piece.bytes, 0u);
+    at += piece.bytes;
+  }
+  EXPECT_EQ(at, layout.whole_bytes);
+  for (const SavedPiece& piece : layout.exact) bytes += piece.bytes;
+  EXPECT_EQ(layout.packed_bytes, packed);
+  EXPECT_EQ(layout.bytes, packed + bytes);
+}
+
+std::uint64_t exact_bytes(const ParkedLayout& layout) { return layout.bytes - layout.packed_bytes; }
+
+/// Statistics stay fp32. Of 30 tokens not every piece ends where the next one begins.
+TEST(Parked, ValuesAreCodesAndTheRestIsAsItIs) {
+  for (const Family family : {Family::llama, Family::gpt2})
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
+      for (const BatchShape shape :
+           {BatchShape{1, 30}, BatchShape{2, 32}, BatchShape{1, 16, 2}, BatchShape{2, 16, 2, true}})
+        for (const bool norms : {false, true}) {
+          SCOPED_TRACE(std::to_string(static_cast<int>(family)) + " " + dtype_name(dtype) + " " +
+                       std::to_string(shape.batch) + " x " + std::to_string(shape.sequence) + " of " +
+                       std::to_string(shape.context) + (shape.ring ? " ring" : "") + (norms ? " norms of heads" : ""));
+          ModelConfig config = tiny_config(family, false);
+          config.qk_norm = norms && family == Family::llama;
+          const ModelSpec model = build_model(config);
+          Workload w;
+          w.model = &model;
+          w.shape = shape;
+          w.dtype = dtype;
+          w.activation_dtype = ActivationDtype::int8;
+          const auto cost = [&](std::size_t unit) {
+            return sublayer_cost(model, model.units[unit], w.shape, w.dtype, *w.kernels);
+          };
+          const SublayerCost attention = cost(1), mlp = cost(2);
+          const ParkedLayout all = parked_saved(w, attention, SavedPart::all),
+                             of_mlp = parked_saved(w, mlp, SavedPart::all),
+                             rest = parked_saved(w, attention, SavedPart::rest),
+                             core = parked_saved(w, attention, SavedPart::core), input = parked_input(w, mlp);
+          for (const ParkedLayout& layout : {all, rest, of_mlp, input}) expect_whole(layout, w);
+          if (shape.context == 1) expect_whole(core, w);
+          const Dims d(model, shape, dtype, *w.kernels);
+          const std::uint64_t padding = 64 * 6;
+          const std::uint64_t statistics =
+              shape.context == 1 ? 4 * static_cast<std::uint64_t>(d.tokens * d.heads) : ContextSaved(d).lse.bytes;
+          EXPECT_GE(exact_bytes(all), statistics);
+          EXPECT_LT(exact_bytes(all), statistics + padding);
+          EXPECT_LT(exact_bytes(of_mlp), 64u);
+          EXPECT_EQ(exact_bytes(input), 0u);
+          EXPECT_EQ(rest.whole_bytes + (shape.context == 1 ? core.whole_bytes : 0), all.whole_bytes);
+          if (shape.context == 1) {
+            EXPECT_EQ(rest.bytes + core.bytes, all.bytes);
+          }
+        }
+}
+
+TEST(Parked, ExactOnesAreOnePiece) {
+  const ModelSpec model = build_model(tiny_config(Family::llama, false));
+  Workload w;
+  w.model = &model;
+  w.shape = {1, 30};
+  const SublayerCost cost = sublayer_cost(model, model.units[1], w.shape, w.dtype, *w.kernels);
+  const ParkedLayout all = parked_saved(w, cost, SavedPart::all);
+  EXPECT_TRUE(all.values.empty());
+  ASSERT_EQ(all.exact.size(), 1u);
+  EXPECT_EQ(all.bytes, cost.saved_bytes);
+  EXPECT_EQ(parked_input(w, cost).bytes, cost.boundary_bytes);
+}
+
+}  // namespace
+}  // namespace sluice::test
