@@ -373,7 +373,7 @@ void print_activation_dtype(const Prepared& run) {
     for (const Access& a : op.accesses)
       if (is_packed(op)) (a.mode == Mode::read ? whole : packed) += a.bytes;
   if (whole == 0)
-    std::printf("--activation-dtype %s: no activation leaves the device\n\n",
+    std::printf("--activation-dtype %s: no activation waits away from the device for a backward pass alone\n\n",
                 activation_dtype_names[static_cast<std::size_t>(run.workload.activation_dtype)]);
   else
     std::printf("parked activations in blocks of %s: %s a step instead of %s\n\n",

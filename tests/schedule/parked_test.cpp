@@ -5,6 +5,7 @@
 
 #include "random_schedule.h"
 #include "src/model/workspaces.h"
+#include "src/schedule/chain_costs.h"
 
 namespace sluice::test {
 namespace {
@@ -90,6 +91,28 @@ TEST(Parked, ExactOnesAreOnePiece) {
   ASSERT_EQ(all.exact.size(), 1u);
   EXPECT_EQ(all.bytes, cost.saved_bytes);
   EXPECT_EQ(parked_input(w, cost).bytes, cost.boundary_bytes);
+}
+
+/// As the search sees it: a link's seconds are those of the bytes, and compute has the packing.
+TEST(Parked, CodesTakeTheLinkForHalfAsLongAndSomeCompute) {
+  const ModelSpec model = build_model(tiny_config(Family::llama, false));
+  Workload w;
+  w.model = &model;
+  w.shape = {1, 64};
+  Schedule s = frugal_schedule(w);
+  s.group = 1;
+  const auto parking = [&](ActivationDtype dtype) {
+    w.activation_dtype = dtype;
+    return chains_of(w, s, HardwareProfile()).front().chain[2].parking.front();
+  };
+  const ParkingUse exact = parking(ActivationDtype::exact), packed = parking(ActivationDtype::fp8);
+  const auto up = static_cast<std::size_t>(Resource::link_up), down = static_cast<std::size_t>(Resource::link_down),
+             compute = static_cast<std::size_t>(Resource::compute);
+  EXPECT_NEAR(packed.away[up] / exact.away[up], (1 + 4.0 / 128) / 2, 1e-3);
+  EXPECT_NEAR(packed.back[down] / exact.back[down], (1 + 4.0 / 128) / 2, 1e-3);
+  EXPECT_EQ(exact.away[compute] + exact.back[compute], 0);
+  EXPECT_GT(packed.away[compute], 0);
+  EXPECT_GT(packed.back[compute], 0);
 }
 
 }  // namespace
