@@ -27,6 +27,7 @@
 #include "tools/commands.h"
 #include "tools/described_run.h"
 #include "tools/layout.h"
+#include "tools/packing_report.h"
 #include "tools/phases.h"
 #include "tools/plan_file.h"
 #include "tools/run_home.h"
@@ -364,23 +365,6 @@ void print_memory(const Prepared& run, const SmallestBudgets& smallest) {
   std::printf("\n");
 }
 
-/// What is parked for backward passes alone is what it is of.
-void print_activation_dtype(const Prepared& run) {
-  if (run.workload.activation_dtype == ActivationDtype::exact) return;
-  const auto is_packed = [](const Op& op) { return op.kind == OpKind::quantize && op.micro_batch >= 0; };
-  std::uint64_t whole = 0, packed = 0;
-  for (const Op& op : run.main().ops)
-    for (const Access& a : op.accesses)
-      if (is_packed(op)) (a.mode == Mode::read ? whole : packed) += a.bytes;
-  if (whole == 0)
-    std::printf("--activation-dtype %s: no activation waits away from the device for a backward pass alone\n\n",
-                activation_dtype_names[static_cast<std::size_t>(run.workload.activation_dtype)]);
-  else
-    std::printf("parked activations in blocks of %s: %s a step instead of %s\n\n",
-                activation_dtype_names[static_cast<std::size_t>(run.workload.activation_dtype)],
-                format_bytes(packed).c_str(), format_bytes(whole).c_str());
-}
-
 void print_placement(const Prepared& run) {
   const Schedule& s = run.search.schedule;
   Table table({"what", "device", "host", "nvme"});
@@ -407,7 +391,7 @@ void print_placement(const Prepared& run) {
              share(s, [](const UnitChoice& c) { return c.saved == Saved::host; }),
              share(s, [](const UnitChoice& c) { return c.saved == Saved::nvme; })});
   std::printf("%s\n", table.text().c_str());
-  print_activation_dtype(run);
+  if (const std::string packing = packing_text(run); !packing.empty()) std::printf("%s\n\n", packing.c_str());
   const auto again = std::ranges::count_if(s.units, [](const UnitChoice& c) { return c.sweep > 0; });
   const std::string inputs = again == 0 ? "" : "; " + std::to_string(again) + " inputs made again on the way back";
   std::printf(

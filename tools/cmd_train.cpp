@@ -23,6 +23,7 @@
 #include "tools/described_run.h"
 #include "tools/launch.h"
 #include "tools/layout.h"
+#include "tools/packing_report.h"
 #include "tools/phases.h"
 #include "tools/run_home.h"
 #include "tools/saving_report.h"
@@ -270,6 +271,7 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   if (!run.prepared->search.fits) return does_not_fit(*run.prepared);
   screen.note(summary(*run.prepared));
   screen.note(durability(*run.prepared, run.directory));
+  if (const std::string packing = packing_text(*run.prepared); !packing.empty()) screen.note(packing);
   if (run.prepared->speculates()) screen.note(speculation_text(*run.prepared));
   if (const std::size_t drives = config.nvme.size(); drives > 0)
     screen.note("drive wear: " + to_text(predicted_wear(*run.prepared), predicted_rate, drives));
@@ -394,12 +396,12 @@ void add_train(Command& app, Outcome& outcome) {
       "then that of a run of so many steps), --lr, --lr-*, --warmup, --weight-decay, --beta*, --eps, --clip,\n"
       "--threads; they change what is learned from there on, and run.json keeps them with the step. --ranks\n"
       "too, to --lots divided by 1, 2, 4, ..., or to 1, --shard-group and --reduction: that changes no bit (with\n"
-      "--reduce tree, which may change as well), and lays the states out anew. At any\n"
+      "--reduce tree, which may change as well, and exact activations), and lays the states out anew. At any\n"
       "time: --eval-*, --hash, --max-skipped, --trace, --device, --profile, --io, --queue-depth,\n"
       "--optimizer-threads, --drive-tbw; --data and --nvme where the run's own files were moved.\n"
-      "Budgets, --durable and what fixes the plan may change too, to the same bits; --tp, --cp, --lots,\n"
-      "--micro-batch, --dtype, --moments, --gradient-dtype and --activation-dtype, to others: the states are\n"
-      "made anew from a copy.\n"
+      "Budgets, --durable and what fixes the plan may change too, to the same bits where activations are exact;\n"
+      "--tp, --cp, --lots, --micro-batch, --dtype, --moments, --gradient-dtype and --activation-dtype, to others:\n"
+      "the states are made anew from a copy.\n"
       "What may not: --model, --init, --seq, --batch, --seed, --document-mask (which tokens a step takes). For\n"
       "those start another run from the model: sluice checkpoint export out new, then train --model new.");
   auto options = std::make_shared<RunOptions>();

@@ -370,9 +370,9 @@ void add_training_options(Command* app, RunOptions* o) {
       ->group("Schedule");
   app->add_option("--activation-dtype", o->activation_dtype,
                   "of activations that wait for the backward pass in host memory or on the drive: 'exact' (as they "
-                  "are), or in blocks of 128 with one scale, 'int8' or 'fp8' (E4M3), half the bytes of bf16. Losses "
-                  "are those of exact activations, gradients are not: bits then depend on what a plan parks, and are "
-                  "the same in every run of it")
+                  "are), or in blocks of 128 with one scale, 'int8' or 'fp8' (E4M3), half the bytes of bf16. A "
+                  "step's loss is that of exact activations, its gradients are not: their bits depend on what the "
+                  "plan parks, and are the same in every run of that plan")
       ->check(one_of({activation_dtype_names.begin(), activation_dtype_names.end()}))
       ->capture_default_str()
       ->group("Schedule");

@@ -46,9 +46,14 @@ void add_size(WordHash& h, const std::vector<T>& v) {
   h.add(static_cast<std::uint64_t>(v.size()));
 }
 
+void add_quantization(WordHash& h, const Quantization& q) {
+  add_all(h, q.bits, static_cast<std::int32_t>(q.block), q.format);
+}
+
 void add_op(WordHash& h, const Op& op) {
   add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.chunk, op.step, op.tile, op.collective, op.group, op.peer,
-          op.accumulate, op.sums, op.is_replica, op.element, op.numel, op.bytes, op.flop, op.cost);
+          op.pieces, op.accumulate, op.sums, op.is_replica, op.element, op.numel, op.bytes, op.flop, op.cost);
+  add_quantization(h, op.quantization);
   add_size(h, op.accesses);
   for (const Access& a : op.accesses) add_all(h, a.buffer, a.offset, a.bytes, a.role, a.mode, a.slot);
   add_size(h, op.waits);
@@ -93,6 +98,7 @@ std::uint64_t plan_signature(const StepPlan& plan) {
   for (const Op& op : plan.ops) {
     add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.chunk, op.step, op.tile, op.collective, op.group, op.peer,
             op.pieces, op.accumulate, op.sums, op.element, op.numel, op.bytes);
+    add_quantization(h, op.quantization);
     add_size(h, op.waits);
     for (const Wait& w : op.waits) add_all(h, w.op, w.previous_iteration);
   }

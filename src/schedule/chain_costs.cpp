@@ -107,6 +107,12 @@ bool goes_back(OpKind kind) {
   return kinds.contains(kind);
 }
 
+/// On the compute lane, but not a sublayer's own: packing, unpacking, sums of blocks.
+bool comes_along(OpKind kind) {
+  static const std::set<OpKind> kinds{OpKind::quantize, OpKind::dequantize, OpKind::dequantize_sum, OpKind::accumulate};
+  return kinds.contains(kind);
+}
+
 bool makes_again(OpKind kind) { return kind == OpKind::recompute || kind == OpKind::part_recompute; }
 
 /// What the compute ops of the first micro-batch of each unit take: forward, once more for what is saved, and back.
@@ -125,8 +131,7 @@ class Stage {
     for (const Op& op : plan.ops) {
       const bool computes = plan.lanes[op.lane].kind == LaneKind::compute;
       const ResourceSeconds s = seconds_of(model.cost(op), computes, hw);
-      const bool packs = (op.kind == OpKind::quantize || op.kind == OpKind::dequantize) && op.micro_batch >= 0;
-      const bool is_of_sublayer = computes && op.unit >= 0 && !packs;
+      const bool is_of_sublayer = computes && op.unit >= 0 && !comes_along(op.kind);
       if (is_of_sublayer) is_back = goes_back(op.kind) || makes_again(op.kind);
       (is_back ? all.back : all.forward) += s;
       if (!is_of_sublayer || op.micro_batch != first_micro_batch(op.unit, op.micro_batch)) continue;

@@ -58,8 +58,8 @@ std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, c
   return s;
 }
 
-/// Whether the device has room for the sums of gradients and the boundaries of all units. If not, a sample with the
-/// room of those that do stands for nothing.
+/// Whether the device has room for the sums of gradients and the boundaries of all units, as a sample of that kind
+/// takes for granted.
 bool keeps(const Schedule& s) {
   return std::ranges::all_of(
       s.units, [](const UnitChoice& c) { return c.accumulator == Place::device && c.boundary == Place::device; });

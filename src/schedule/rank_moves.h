@@ -193,7 +193,7 @@ class RankMoves {
   /// `packed`: codes of its values, where the layout has any.
   Parked park(const Part& device_part, Place place, const std::string& name, UnitId u, int mb,
               const ParkedLayout* layout = nullptr, const Part& packed = {});
-  /// Where it was packed, codes of its values to a new buffer, which are still to be unpacked.
+  /// Where it was packed, its values come as codes in a new buffer, `*packed`, which are still to be unpacked.
   Part bring(const Parked& parked, const std::string& name, UnitId u, int mb, Life life, Part* packed = nullptr);
   /// Codes of an activation's values to a new buffer; and values of codes.
   Part pack(const Part& from, const ParkedLayout& layout, const std::string& name, UnitId u, int mb);

@@ -1,5 +1,5 @@
 // Activations that are parked in blocks of 8 bits: what a plan parks decides the bits of a run, and nothing else does,
-// neither where it is parked nor when it moves; and runs learn what exact ones do.
+// neither whether it waits on the host or on the drive nor how far ahead it moves; and runs learn what exact ones do.
 #include <random>
 
 #include "cut_runs.h"

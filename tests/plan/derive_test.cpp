@@ -165,6 +165,9 @@ TEST(PlanHash, SeesEveryField) {
   EXPECT_TRUE(differs([](StepPlan& p) { p.buffers[3].offset += 4096; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.buffers[3].name += "'"; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.ops[3].flop = 1; }));
+  EXPECT_TRUE(differs([](StepPlan& p) { p.ops[3].pieces = 7; }));
+  EXPECT_TRUE(differs([](StepPlan& p) { p.ops[3].quantization.format = CodeFormat::e4m3; }));
+  EXPECT_TRUE(differs([](StepPlan& p) { p.ops[3].quantization.block = 64; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.ops.back().waits.push_back({0, false}); }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.arenas[0].budget_bytes = 7; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.lanes[1].windowed = !p.lanes[1].windowed; }));

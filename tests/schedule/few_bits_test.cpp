@@ -3,6 +3,7 @@
 
 #include "random_schedule.h"
 #include "src/schedule/build.h"
+#include "src/schedule/chain_costs.h"
 #include "src/schedule/rank_moves.h"
 
 namespace sluice::test {
@@ -57,6 +58,29 @@ TEST(FewBits, EightBytesAParameterBecomeLessThanOneAndAHalf) {
 
   s.units.assign(s.units.size(), frugal_schedule(w).units.front());
   EXPECT_NEAR(between_machines(w, s), share * int8 * passes + static_cast<double>(machines - 1) / ranks * int4, 1e-12);
+}
+
+/// What the search takes a sublayer's passes to compute is what the sublayer does, and not the packing of parameters
+/// that comes first.
+TEST(FewBits, PassesComputeAsLong) {
+  const ModelSpec model = build_model(tiny_config(Family::llama, false, 2));
+  Workload w;
+  w.model = &model;
+  w.shape = {1, 32};
+  w.topology = data_parallel(ranks, 0, 0, of_machine);
+  const auto chain = [&](RankGathers gathers) {
+    w.gathers = gathers;
+    return chains_of(w, frugal_schedule(w), HardwareProfile()).front().chain;
+  };
+  const Chain exact = chain(RankGathers::exact), int8 = chain(RankGathers::int8);
+  ASSERT_EQ(exact.size(), int8.size());
+  constexpr auto compute = static_cast<std::size_t>(Resource::compute);
+  for (std::size_t u = 0; u < exact.size(); ++u) {
+    EXPECT_DOUBLE_EQ(int8[u].forward[compute], exact[u].forward[compute]) << u;
+    EXPECT_DOUBLE_EQ(int8[u].again[compute], exact[u].again[compute]) << u;
+    EXPECT_DOUBLE_EQ(int8[u].backward[compute], exact[u].backward[compute]) << u;
+  }
+  EXPECT_GT(exact[1].backward[compute], 0);
 }
 
 /// Of one machine all are close: one exchange.

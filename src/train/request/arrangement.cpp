@@ -94,10 +94,11 @@ Status check_activation_dtype(const RunConfig& c) {
   const bool saves_stay = c.wish.recompute && *c.wish.recompute != Recompute::optimal;
   const bool parks = c.wish.activations != Place::device || !saves_stay;
   if (c.activation_dtype == ActivationDtype::exact || parks) return success();
-  return bad_request(
-      std::string("--activation-dtype ") + activation_dtype_names[static_cast<std::size_t>(c.activation_dtype)] +
-      " is of activations that leave the device, and with --activations device and --recompute " +
-      recompute_names[static_cast<std::size_t>(*c.wish.recompute)] + " none does; leave one of the three out");
+  return bad_request(std::string("--activation-dtype ") +
+                     activation_dtype_names[static_cast<std::size_t>(c.activation_dtype)] +
+                     " is of activations that leave the device, and with --activations device and --recompute " +
+                     recompute_names[static_cast<std::size_t>(*c.wish.recompute)] +
+                     " none does; leave one of these two out, or give --activation-dtype exact");
 }
 
 }  // namespace

@@ -11,10 +11,12 @@ namespace sluice {
 
 /// What another value means for a run that goes on.
 enum class Change : std::uint8_t {
-  never,      ///< its states, where they lie, or which tokens its steps take follow from it
-  free,       ///< no bit of its steps does; files and directories may have been moved
-  recorded,   ///< its steps from there on do: the run remembers from which on
-  planned,    ///< no bit of its steps does, but its plan and where its states lie: they are laid out anew
+  never,     ///< its states, where they lie, or which tokens its steps take follow from it
+  free,      ///< no bit of its steps does; files and directories may have been moved
+  recorded,  ///< its steps from there on do: the run remembers from which on
+  /// No bit of its steps does (where activations are parked as they are), but its plan and where its states lie: they
+  /// are laid out anew.
+  planned,
   recast,     ///< its plan does, and bits of its steps from there on
   scheduled,  ///< the same, and the run decides it itself: recorded, and nobody gives another
 };
