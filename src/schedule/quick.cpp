@@ -98,20 +98,27 @@ void balance_whole(const Workload& w, const ScheduleWish& wish, const HardwarePr
   }
 }
 
-/// A few layers have room for one more or one less: how many of all have is found on the whole. False where it still
-/// does not fit.
+/// A few layers have room for one more or one less: how many of all have is found on the whole, for parameters that are
+/// fetched one or two units ahead. False where it still does not fit.
 bool refilled(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, double margin,
               QuickSchedule& quick, TierBytes& needs) {
   if (w.stages() > 1 || w.inference) return false;
-  Schedule s = quick.schedule;
-  Cook(w, wish, nullptr, margin).fill_device_anew(s, quick.recipe);
-  const TierBytes takes = run_needs(w, s);
-  if (!within(takes, w.budget_bytes)) return false;
   const Estimator estimator(w, hw, wish.pipeline);
-  quick.estimate = estimator.of_sample(estimator.sample().of(s));
-  quick.schedule = std::move(s);
-  needs = takes;
-  return true;
+  const Schedule found = quick.schedule;
+  bool fits = false;
+  for (const int prefetch : {1, 2}) {
+    Schedule s = found;
+    s.prefetch = prefetch;
+    Cook(w, wish, nullptr, margin).fill_device_anew(s, quick.recipe);
+    const TierBytes takes = run_needs(w, s);
+    if (!within(takes, w.budget_bytes)) continue;
+    const StepEstimate e = estimator.of_sample(estimator.sample().of(s));
+    if (fits && e.step_seconds >= quick.estimate.step_seconds) break;
+    fits = true;
+    quick = {std::move(s), quick.recipe, e};
+    needs = takes;
+  }
+  return fits;
 }
 
 SearchResult result_of(const Workload& w, const QuickSchedule& found, const TierBytes& needs) {

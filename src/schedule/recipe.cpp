@@ -336,7 +336,6 @@ void Cook::fill_device_anew(Schedule& s, const Recipe& recipe) const {
     if (!wish_.recompute) c.saved = Saved::recompute;
     if (!wish_.resident) c.resident = false;
   }
-  s.prefetch = std::min(s.prefetch, 1);
   s = fixed(std::move(s), wish_);
   fill_device(s, recipe);
 }
