@@ -13,7 +13,7 @@
 // So one NaN or infinity makes its whole block NaN: neither is ever hidden. x is multiplied with a reciprocal that was
 // rounded once, which a division per element would not pay for: values of integers are within scale / 2 of x but for a
 // few units of rounding, as with a division, and codes are within -most .. most. The bounds of max keep scales normal
-// numbers and the largest value finite. Values that are quantised again keep their codes.
+// numbers and the largest value finite. Values that are quantised again keep their codes, but for signs of zeros.
 //
 // Codes of 8 bits are bytes; of 4 bits two to a byte, the first in the low half. Integers are in two's complement. The
 // high half behind an odd last one is 0.
