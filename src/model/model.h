@@ -131,13 +131,13 @@ struct SavedPiece {
 
 /// Bytes and FLOP of one unit's ops on one micro-batch. All are functions of shapes alone, never of budgets.
 struct SublayerCost {
-  std::uint64_t boundary_bytes = 0;            ///< one boundary activation [tokens, hidden] (x_in, x_out, d_in, d_out)
-  std::uint64_t saved_bytes = 0;               ///< what forward keeps for backward, x_in excluded (0 for embed, head)
-  std::uint64_t core_bytes = 0;                ///< the last of them: attention's output and the log-sum-exp of scores
+  std::uint64_t boundary_bytes = 0;  ///< one boundary activation [tokens, hidden] (x_in, x_out, d_in, d_out)
+  std::uint64_t saved_bytes = 0;     ///< what forward keeps for backward, x_in excluded (0 for embed, head)
+  std::uint64_t core_bytes = 0;      ///< the last of them: attention's output and the log-sum-exp of scores
   /// Of all that it saves, what has the dtype of activations, some empty; the rest is statistics in fp32, and padding.
   std::array<SavedPiece, 5> saved_values{};
-  std::uint64_t forward_workspace_bytes = 0;   ///< forward, recompute, loss
-  std::uint64_t backward_workspace_bytes = 0;  ///< backward, forward_backward, backward_weight
+  std::uint64_t forward_workspace_bytes = 0;         ///< forward, recompute, loss
+  std::uint64_t backward_workspace_bytes = 0;        ///< backward, forward_backward, backward_weight
   std::uint64_t backward_again_workspace_bytes = 0;  ///< 0: the sublayer has no such op
   std::uint64_t deferred_bytes = 0;  ///< what backward_input leaves for backward_weight, x_in, saved, d_out excluded
   std::uint64_t backward_input_workspace_bytes = 0;

@@ -71,10 +71,10 @@ struct AttentionSaved {
   AttentionSaved(Carver carver, const Dims& d, std::int64_t sequences);
   /// The last two apart.
   AttentionSaved(std::byte* saved, std::byte* core, const Dims& d, std::int64_t sequences);
-  std::byte* qkv;                ///< [tokens, qkv]
-  std::byte* out;                ///< [tokens, q]
-  float* lse;                    ///< [sequences, heads, sequence]
-  std::uint64_t core_at, bytes;  ///< where `out` begins; all of it
+  std::byte* qkv;                    ///< [tokens, qkv]
+  std::byte* out;                    ///< [tokens, q]
+  float* lse;                        ///< [sequences, heads, sequence]
+  std::uint64_t core_at, bytes;      ///< where `out` begins; all of it
   std::array<SavedPiece, 2> values;  ///< `qkv` and `out`
 };
 

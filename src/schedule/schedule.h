@@ -114,16 +114,16 @@ struct Workload {
   int micro_batches = 1;              ///< per rank and step; the ranks of a pipeline have the same
   int lots = 1;                       ///< of the rank's part of the batch: in which order it is added up
   Reduction reduction = Reduction::last;
-  RankSums sums = RankSums::tree;                  ///< of gradients over ranks
-  RankGathers gathers = RankGathers::exact;        ///< of parameters in training
-  Topology topology;                               ///< whose plan it is
-  bool splits_backward = false;                    ///< backward passes come in halves: which ops are measured
-  bool exchanges = false;                          ///< ranks share no memory: sums over them need room of their own
-  bool meets_in_host = false;                      ///< what ranks give each other goes through their host memory
-  bool collects_on_device = false;                 ///< but for collectives, which are a lane of the device (NCCL)
-  Dtype dtype = Dtype::bf16;                       ///< of parameters and activations
-  MomentFormat moments = MomentFormat::f32;        ///< of the optimizer's states
-  Dtype gradient_dtype = Dtype::f32;               ///< of what updates read of gradients: f32 or bf16
+  RankSums sums = RankSums::tree;            ///< of gradients over ranks
+  RankGathers gathers = RankGathers::exact;  ///< of parameters in training
+  Topology topology;                         ///< whose plan it is
+  bool splits_backward = false;              ///< backward passes come in halves: which ops are measured
+  bool exchanges = false;                    ///< ranks share no memory: sums over them need room of their own
+  bool meets_in_host = false;                ///< what ranks give each other goes through their host memory
+  bool collects_on_device = false;           ///< but for collectives, which are a lane of the device (NCCL)
+  Dtype dtype = Dtype::bf16;                 ///< of parameters and activations
+  MomentFormat moments = MomentFormat::f32;  ///< of the optimizer's states
+  Dtype gradient_dtype = Dtype::f32;         ///< of what updates read of gradients: f32 or bf16
   /// Of those that wait away from the device.
   ActivationDtype activation_dtype = ActivationDtype::exact;
   std::uint32_t block_bytes = drive_block_bytes;   ///< of requests to drives
@@ -223,16 +223,16 @@ struct PipelineChoice {
 
 struct Schedule {
   PipelineChoice pipeline;
-  std::vector<UnitId> cut;    ///< the first unit of each place along a pipeline but the first; none: one stage
-  int group = 1;              ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
-  bool update_ahead = true;   ///< update ahead of the unit's next forward (else in the backward pass)
+  std::vector<UnitId> cut;   ///< the first unit of each place along a pipeline but the first; none: one stage
+  int group = 1;             ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
+  bool update_ahead = true;  ///< update ahead of the unit's next forward (else in the backward pass)
   /// Of updates in the backward pass: steps may also be run as `ahead` has them, and there is room for both.
   bool both_orders = false;
-  int prefetch = 1;           ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
-  int activations_ahead = 1;  ///< micro-batches that parked activations are brought ahead, where anything is
-  int lag = 1;                ///< passes that a unit's gradient may be drained behind; 0 drains at once
-  int tiles_in_flight = 3;    ///< optimizer tiles between their first read and their last write
-  bool hold = true;           ///< activations between neighbouring passes stay on the device
+  int prefetch = 1;                     ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
+  int activations_ahead = 1;            ///< micro-batches that parked activations are brought ahead, where anything is
+  int lag = 1;                          ///< passes that a unit's gradient may be drained behind; 0 drains at once
+  int tiles_in_flight = 3;              ///< optimizer tiles between their first read and their last write
+  bool hold = true;                     ///< activations between neighbouring passes stay on the device
   std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
   std::vector<UnitChoice> units;
   bool operator==(const Schedule&) const = default;
