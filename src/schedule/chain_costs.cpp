@@ -227,12 +227,10 @@ void keep_off_host(PlaceChain& place, double share) {
 void count_waits(PlaceChain& place) {
   const auto add_wait = [](const ResourceSeconds& pass, ResourceSeconds& parking) {
     constexpr auto compute = static_cast<std::size_t>(Resource::compute);
-    double longest = 0;
-    for (std::size_t r = 0; r < pass.size(); ++r) longest = std::max(longest, pass[r] + parking[r]);
-    double before = 0;
-    for (const double seconds : pass) before = std::max(before, seconds);
-    const double computes = std::max(before, pass[compute] + parking[compute]);
-    parking[compute] += longest - computes;
+    ResourceSeconds both = pass;
+    both += parking;
+    const double covered = std::max(*std::ranges::max_element(pass), both[compute]);
+    parking[compute] += *std::ranges::max_element(both) - covered;
   };
   for (ChainUnit& unit : place.chain) {
     for (SavedWay& way : unit.ways) {

@@ -40,32 +40,27 @@ TEST(RunConfigJson, OfBeforeModelsWereCutIsReadAsWhole) {
   EXPECT_TRUE(old_schedule->cut.empty());
 }
 
-TEST(RunConfigJson, OfBeforeGradientsHadADtypeIsReadAsFp32) {
-  RunConfig rounded;
-  rounded.gradient_dtype = Dtype::bf16;
-  auto config = to_json(rounded);
+/// What is written with `value` is read so, and as `before` where there is no such key yet.
+template <class T>
+void expect_read_as(T RunConfig::*field, const char* key, T value, T before) {
+  SCOPED_TRACE(key);
+  RunConfig given;
+  given.*field = value;
+  auto config = to_json(given);
   const auto same = run_config_from_json(config);
   ASSERT_TRUE(same.ok()) << same.error().message;
-  EXPECT_EQ(same->gradient_dtype, Dtype::bf16);
-  EXPECT_EQ(config.erase("gradient_dtype"), 1u);
+  EXPECT_EQ((*same).*field, value);
+  EXPECT_EQ(config.erase(key), 1u);
   const auto old = run_config_from_json(config);
   ASSERT_TRUE(old.ok()) << old.error().message;
-  EXPECT_EQ(old->gradient_dtype, Dtype::f32);
+  EXPECT_EQ((*old).*field, before);
+  config[key] = 9;
+  EXPECT_FALSE(run_config_from_json(config).ok());
 }
 
-TEST(RunConfigJson, OfBeforeActivationsHadADtypeIsReadAsExact) {
-  RunConfig packed;
-  packed.activation_dtype = ActivationDtype::fp8;
-  auto config = to_json(packed);
-  const auto same = run_config_from_json(config);
-  ASSERT_TRUE(same.ok()) << same.error().message;
-  EXPECT_EQ(same->activation_dtype, ActivationDtype::fp8);
-  EXPECT_EQ(config.erase("activation_dtype"), 1u);
-  const auto old = run_config_from_json(config);
-  ASSERT_TRUE(old.ok()) << old.error().message;
-  EXPECT_EQ(old->activation_dtype, ActivationDtype::exact);
-  config["activation_dtype"] = 3;
-  EXPECT_FALSE(run_config_from_json(config).ok());
+TEST(RunConfigJson, OfBeforeDtypesOfGradientsAndActivationsIsReadAsItWas) {
+  expect_read_as(&RunConfig::gradient_dtype, "gradient_dtype", Dtype::bf16, Dtype::f32);
+  expect_read_as(&RunConfig::activation_dtype, "activation_dtype", ActivationDtype::fp8, ActivationDtype::exact);
 }
 
 /// Runs of before inputs were made again, and attention's core was apart, go on.
