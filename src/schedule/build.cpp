@@ -110,6 +110,7 @@ class Driver {
   void close_pass(std::size_t p);
   bool updated_in(const Pass& p) const;
   void bring_next(std::size_t p, std::size_t slot);
+  void bring_next_gradients(std::size_t p);
   void park_deferred();
 
   Emitter emitter_;
@@ -328,6 +329,7 @@ void Driver::emit_pass(std::size_t p) {
     }
     while (fetched < share(spread.size())) spread[fetched++]();
     if (schedule_.prefetch > 0) bring_next(p, i);
+    if (i + 1 == slots.size()) bring_next_gradients(p);
     std::vector<Task> earlier = std::move(deferred_);
     deferred_.clear();
     emit_slot(pass, slots[i]);
@@ -384,6 +386,14 @@ void Driver::flush() {
 void Driver::park_deferred() {
   for (Task& t : deferred_) t();
   deferred_.clear();
+}
+
+/// So that the last pass's sums leave and the next one's come while this one computes.
+void Driver::bring_next_gradients(std::size_t p) {
+  if (!train() || !schedule_.gradients_ahead || p + 1 >= order_.passes.size()) return;
+  const Pass& next = order_.passes[p + 1];
+  // A unit's own pass has not parked them yet.
+  if (makes_gradients(next.phase) && next.unit != order_.passes[p].unit) rank_.gradients.bring_gradients(next.unit);
 }
 
 /// Fetch the activations of the next slots before this one computes, so that they travel meanwhile.

@@ -78,6 +78,7 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   s.update_ahead = update_ahead;
   s.hold = true;
   s.prefetch = s.lag = 1;
+  s.gradients_ahead = true;
   s.tiles_in_flight = 4;
   // Transfers of GPUs in a pipeline are few and large: each stage has its own.
   s.tile_numel = tile_for(work_, 1u << 18, !work_.device.empty() && work_.stages() > 1 ? 64 : 2048);
@@ -102,7 +103,7 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   add();
   all([](UnitChoice& c) { c.boundary = Place::nvme; });
   add();
-  s.hold = false;
+  s.hold = s.gradients_ahead = false;
   add();
   s.tile_numel = tile_for(work_, 1u << 16, 4096);
   s.tiles_in_flight = 2;
@@ -118,7 +119,7 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
 std::optional<Schedule> Cook::streamed(int group, bool update_ahead) const {
   for (const Schedule& rung : ladder(group, update_ahead))
     if (is_soon_built(rung))
-      if (Schedule base = relieve_drive(rung); fits(base)) return base;
+      if (Schedule base = relieve_host(relieve_drive(rung)); fits(base)) return base;
   return std::nullopt;
 }
 
@@ -140,21 +141,10 @@ bool Cook::is_soon_built(const Schedule& s) const {
   return ops < transfers_max_;
 }
 
-/// Move things from the drive to host memory, least first and of as few units as it takes, until the drive has room
-/// for the rest (or there is none).
-Schedule Cook::relieve_drive(Schedule s) const {
-  const std::uint64_t space = work_.budget_bytes[static_cast<std::size_t>(Tier::nvme)];
-  const auto off_drive = [](Place& p) {
-    if (p == Place::nvme) p = Place::host;
-  };
-  const std::vector<Turn> moves = {
-      [&](UnitChoice& c) { off_drive(c.boundary); },       [&](UnitChoice& c) { off_drive(c.accumulator); },
-      [&](UnitChoice& c) { off_drive(c.gradient); },       [&](UnitChoice& c) { off_drive(c.state_home); },
-      [&](UnitChoice& c) { off_drive(c.parameter_home); },
-  };
-  if (space == 0) return s;
+/// Makes moves, of as few units as it takes, until the tier has room for what is left (or there is nothing to move).
+Schedule Cook::relieved(Schedule s, Tier tier, std::uint64_t space, const std::vector<Turn>& moves) const {
   const std::vector<std::size_t> order = turning(s);
-  std::uint64_t takes = needs(s).nvme;
+  std::uint64_t takes = needs(s).of(tier);
   for (const Turn& move : moves) {
     if (takes <= space) break;
     const auto moved = [&](std::size_t count) {
@@ -163,19 +153,46 @@ Schedule Cook::relieve_drive(Schedule s) const {
       return fixed(std::move(t), wish_);
     };
     std::size_t few = 0, enough = s.units.size();
-    std::uint64_t too_much = takes, little = needs(moved(enough)).nvme;
+    std::uint64_t too_much = takes, little = needs(moved(enough)).of(tier);
     // Units are nearly alike, so a straight line comes close at once.
     for (int guess = 0; guess < 3 && little <= space && enough - few > 1; ++guess) {
       const double share = static_cast<double>(too_much - space) / static_cast<double>(too_much - little);
       const auto ahead = static_cast<std::size_t>(std::ceil(share * static_cast<double>(enough - few)));
       const std::size_t middle = few + std::clamp<std::size_t>(ahead, 1, enough - few - 1);
-      const std::uint64_t then = needs(moved(middle)).nvme;
+      const std::uint64_t then = needs(moved(middle)).of(tier);
       std::tie(then <= space ? enough : few, then <= space ? little : too_much) = std::tuple(middle, then);
     }
     s = moved(enough);
     takes = little;
   }
   return s;
+}
+
+/// Things move from the drive to host memory, least first.
+Schedule Cook::relieve_drive(Schedule s) const {
+  const std::uint64_t space = work_.budget_bytes[static_cast<std::size_t>(Tier::nvme)];
+  const auto off_drive = [](Place UnitChoice::*what) {
+    return [what](UnitChoice& c) {
+      if (c.*what == Place::nvme) c.*what = Place::host;
+    };
+  };
+  if (space == 0) return s;
+  return relieved(std::move(s), Tier::nvme, space,
+                  {off_drive(&UnitChoice::boundary), off_drive(&UnitChoice::accumulator),
+                   off_drive(&UnitChoice::gradient), off_drive(&UnitChoice::state_home),
+                   off_drive(&UnitChoice::parameter_home)});
+}
+
+/// Where host memory alone is too small, inputs and sums of gradients move to the device.
+Schedule Cook::relieve_host(Schedule s) const {
+  const TierBytes takes = needs(s);
+  TierBytes others = takes;
+  others.host = 0;
+  if (work_.inference || fits(takes) || !fits(others)) return s;
+  const auto to_device = [](Place UnitChoice::*what) { return [what](UnitChoice& c) { c.*what = Place::device; }; };
+  const double host = static_cast<double>(work_.budget_bytes[static_cast<std::size_t>(Tier::host)]);
+  return relieved(std::move(s), Tier::host, static_cast<std::uint64_t>(host / margin_),
+                  {to_device(&UnitChoice::boundary), to_device(&UnitChoice::accumulator)});
 }
 
 namespace {

@@ -264,6 +264,8 @@ class Search {
     shift(&Schedule::lag, -1, 0, 4);
     scale_tiles(-2);
     list.push_back([](Schedule& s) { return s.hold = !s.hold, true; });
+    if (!work_.inference)
+      list.push_back([](Schedule& s) { return s.gradients_ahead = !s.gradients_ahead, true; });
     // Of a pipeline: where its model is cut.
     const auto places = static_cast<std::size_t>(work_.stages() * wish_.pipeline.chunks);
     for (const UnitId by : {2, 1, -1, -2})

@@ -48,6 +48,7 @@ TEST_P(ParkedActivations, HaveTheSameBitsWhereverTheyWait) {
     s.prefetch = any(4);
     s.lag = std::min(s.prefetch, any(2));
     s.activations_ahead = 1 + any(4);
+    s.gradients_ahead = any(2) == 0;
     s.update_ahead = any(2) == 0;
     // What travels between passes forward does so as it is.
     s.group = 1 + any(4);

@@ -127,6 +127,7 @@ void each_knob(S& s, F&& f) {
   f("both_orders", s.both_orders);
   f("prefetch", s.prefetch);
   f("activations_ahead", s.activations_ahead);
+  f("gradients_ahead", s.gradients_ahead);
   f("lag", s.lag);
   f("tiles_in_flight", s.tiles_in_flight);
   f("hold", s.hold);
@@ -241,7 +242,7 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 38> later_keys{"restore",
+constexpr std::array<std::string_view, 39> later_keys{"restore",
                                                       "reset_optimizer",
                                                       "save_every",
                                                       "keep",
@@ -276,6 +277,7 @@ constexpr std::array<std::string_view, 38> later_keys{"restore",
                                                       "gradient_dtype",
                                                       "activation_dtype",
                                                       "activations_ahead",
+                                                      "gradients_ahead",
                                                       "both_orders",
                                                       "seq_schedule",
                                                       "phase"};
