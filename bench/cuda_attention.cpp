@@ -102,23 +102,24 @@ class Multiply {
 struct Pass {
   const char *by, *name;
   double products;
+  std::uint64_t workspace_bytes;
   std::function<void()> run;
 };
 
 /// Ours, and cuDNN's if it has a plan for the shape; `scratch` keeps its workspace.
 std::vector<Pass> passes_of(Operands& o, cuda::CudnnAttention* cudnn, Arrays& scratch, Stream& on) {
-  std::vector<Pass> passes{{"sluice", "forward", 2, [&] { o.forward(on); }},
-                           {"sluice", "backward", 5, [&] { o.backward(on); }}};
+  std::vector<Pass> passes{{"sluice", "forward", 2, 0, [&] { o.forward(on); }},
+                           {"sluice", "backward", 5, o.workspace.size(), [&] { o.backward(on); }}};
   if (cudnn == nullptr) return passes;
   const Result<cuda::CudnnAttention::Workspace> bytes = cudnn->prepare(o.shape);
   if (!bytes) return passes;
   const std::uint64_t most = std::max(bytes->forward, bytes->backward) / 4 * 4 + 4;
   const std::span<std::byte> space(
       reinterpret_cast<std::byte*>(scratch.make<float>(static_cast<std::int64_t>(most / 4))), most);
-  passes.push_back({"cuDNN", "forward", 2, [&o, &on, cudnn, space] {
+  passes.push_back({"cuDNN", "forward", 2, bytes->forward, [&o, &on, cudnn, space] {
                       check(cudnn->forward(o.shape, o.q, o.k, o.v, o.out, o.lse, space, on));
                     }});
-  passes.push_back({"cuDNN", "backward", 5, [&o, &on, cudnn, space] {
+  passes.push_back({"cuDNN", "backward", 5, bytes->backward, [&o, &on, cudnn, space] {
                       check(
                           cudnn->backward(o.shape, o.q, o.k, o.v, o.out, o.d_out, o.lse, o.dq, o.dk, o.dv, space, on));
                     }});
@@ -132,8 +133,8 @@ int run(int argc, char** argv) {
   Result<std::unique_ptr<cuda::CudnnAttention>> cudnn = cuda::CudnnAttention::create();
   if (!cudnn) std::printf("without cuDNN: %s\n", cudnn.error().message.c_str());
   std::vector<std::string> json;
-  std::printf("%-26s %-7s %-9s %9s %10s %9s %9s %7s\n", "shape", "by", "pass", "GFLOP", "us", "TFLOP/s", "multiply",
-              "ratio");
+  std::printf("%-26s %-7s %-9s %9s %10s %9s %9s %7s %9s\n", "shape", "by", "pass", "GFLOP", "us", "TFLOP/s", "multiply",
+              "ratio", "MiB used");
   for (const Case& c : options.smoke ? std::span<const Case>(smoke_cases) : full_cases) {
     if (std::string(c.name).find(options.filter) == std::string::npos) continue;
     Arrays scratch;
@@ -147,12 +148,14 @@ int run(int argc, char** argv) {
       const auto& took = seconds[i + 1];
       const double flop = pass.products * product_flop(c), s = median(took);
       const double ratio = median_ratio(seconds[0], took) * flop / multiply.flop();
-      std::printf("%-26s %-7s %-9s %9.1f %10.1f %9.1f %9.1f %7.3f\n", c.name, pass.by, pass.name, flop / 1e9, s * 1e6,
-                  flop / s / 1e12, multiply.flop() / median(seconds[0]) / 1e12, ratio);
+      std::printf("%-26s %-7s %-9s %9.1f %10.1f %9.1f %9.1f %7.3f %9.1f\n", c.name, pass.by, pass.name, flop / 1e9,
+                  s * 1e6, flop / s / 1e12, multiply.flop() / median(seconds[0]) / 1e12, ratio,
+                  static_cast<double>(pass.workspace_bytes) / (1 << 20));
       json.push_back(
           text("\"name\": \"%s\", \"by\": \"%s\", \"pass\": \"%s\", \"flop\": %.6g, \"seconds\": %.9g, "
-               "\"flops\": %.6g, \"multiply_flops\": %.6g, \"ratio\": %.4f",
-               c.name, pass.by, pass.name, flop, s, flop / s, multiply.flop() / median(seconds[0]), ratio));
+               "\"flops\": %.6g, \"multiply_flops\": %.6g, \"ratio\": %.4f, \"workspace_bytes\": %llu",
+               c.name, pass.by, pass.name, flop, s, flop / s, multiply.flop() / median(seconds[0]), ratio,
+               static_cast<unsigned long long>(pass.workspace_bytes)));
     }
   }
   write_json(options, json);

@@ -96,31 +96,44 @@ def worker(task):
     os._exit(0)  # NCCL's threads are not waited for
 
 
-def lines_of(command):
-    """JSON lines that a command prints, and None; or the lines so far and why it failed."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    words = [line.strip() for line in done.stderr.splitlines() if line.strip()][-1:] or [f"status {done.returncode}"]
-    return [line for line in lines if "step_seconds" in line], words[0][:200] if done.returncode else None
+def lines_of(command, limit):
+    """JSON lines of the steps that a command makes, and None or why it failed."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = process.communicate(timeout=limit)
+        status = process.returncode
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        status, err = 1, f"not done after {limit} s"
+    lines = []
+    for line in out.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:  # words, or a line that was cut short
+            pass
+    words = [line.strip() for line in err.splitlines() if line.strip()][-1:] or [f"status {status}"]
+    return [line for line in lines if "step_seconds" in line], words[0][:200] if status else None
 
 
 def run(arguments, kind, data, profile):
     if not kind.startswith("sluice"):
         task = {key: getattr(arguments, key) for key in ("model", "device", "seq", "batch", "micro_batch", "steps")}
-        return lines_of([sys.executable, __file__, "--worker", json.dumps({"kind": kind, **task})])
+        return lines_of([sys.executable, __file__, "--worker", json.dumps({"kind": kind, **task})],
+                        arguments.limit)
     budgets = ["--device-memory", arguments.device_memory] if kind == "sluice" else []
     lines, why = lines_of(
         [arguments.sluice, "train", "--model", arguments.model, "--run", "none", "--device", arguments.device, *budgets,
          "--host-memory", arguments.host_memory, "--seq", str(arguments.seq), "--micro-batch", str(arguments.micro_batch),
          "--batch", str(arguments.batch), "--clip", "1", "--data", data, "--steps", str(arguments.steps),
-         "--eval-batches", "1", "--profile", profile, "--json"])
+         "--eval-batches", "1", "--profile", profile, "--json"], arguments.limit)
     return [{**line, "device_bytes": line["device_peak_bytes"]} for line in lines], why
 
 
 def row(arguments, kind, runs):
     timed = [line["step_seconds"] for lines, _ in runs for line in lines[1:]]
     why = next((why for _, why in runs if why), None)
-    if why or not timed:
+    if not timed:
         return f"| {kind} | fails: {(why or 'no step was timed').replace('|', '/')} | | | |"
     seconds, first, last = statistics.median(timed), runs[0][0][0], runs[0][0][-1]
     held = f"{last['device_bytes'] / GIB:.2f}"
@@ -146,6 +159,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4, help="of each in a round, the first of which is left out")
     parser.add_argument("--only", default=",".join(KINDS), help="of: " + ", ".join(KINDS))
+    parser.add_argument("--limit", type=float, default=600, help="seconds that each may take in a round")
+    parser.add_argument("--json", metavar="FILE", help="gets the steps of all")
     parser.add_argument("--profile", help="of the machine, for sluice (default: measured anew)")
     arguments = parser.parse_args()
     kinds = arguments.only.split(",")
@@ -163,6 +178,9 @@ def main():
                 start = time.monotonic()
                 runs[kind].append(run(arguments, kind, data, profile))
                 print(f"round {number + 1}, {kind}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({kind: [lines for lines, _ in results] for kind, results in runs.items()}, file)
     versions = {line["torch"] for results in runs.values() for lines, _ in results for line in lines if "torch" in line}
     print(f"{arguments.model}, {arguments.batch} x {arguments.seq} tokens a step in micro-batches of "
           f"{arguments.micro_batch}, clip 1; torch {', '.join(versions)}\n\n"

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
+#include "src/schedule/smallest.h"
 
 namespace sluice::test {
 namespace {
@@ -61,6 +63,70 @@ TEST(Search, SendsSavedActivationsToHostMemoryBeforeTheDrive) {
   ASSERT_TRUE(found.fits);
   EXPECT_EQ(std::ranges::count(found.schedule.units, Saved::nvme, &UnitChoice::saved), 0);
   EXPECT_EQ(found.drive_write_bytes, 0u);
+}
+
+/// Everything but the states' homes goes by the host.
+Schedule with_sums_in_host(const Workload& w, bool ahead) {
+  Schedule s = frugal_schedule(w);
+  s.hold = true;
+  s.prefetch = 2;
+  s.lag = 1;
+  s.tiles_in_flight = 4;
+  s.gradients_ahead = ahead;
+  for (UnitChoice& c : s.units) {
+    c.parameter_home = c.state_home = c.gradient = c.accumulator = Place::host;
+    c.boundary = Place::device;
+  }
+  return s;
+}
+
+// As it was met on an H100: the device computed nothing while one unit's sum of gradients left and the next one's came.
+TEST(Search, SumsOfGradientsTravelWhileTheDeviceComputes) {
+  const ModelSpec model = preset_model("llama-125m");
+  Workload w = workload(model, 2048, 4);
+  w.shape.batch = 2;
+  HardwareProfile hw = with_gpu();
+  hw.device->gemm_flops_bf16 = 1e14;
+  const Schedule behind = with_sums_in_host(w, false), ahead = with_sums_in_host(w, true);
+  const Estimator estimator(w, hw);
+  const double late = estimator.exact(behind).step_seconds, early = estimator.exact(ahead).step_seconds;
+  EXPECT_LT(early, 0.96 * late);
+  const auto a = byte_law_of_all(w, behind), b = byte_law_of_all(w, ahead);
+  EXPECT_EQ(a.h2d, b.h2d);
+  EXPECT_EQ(a.d2h, b.d2h);
+  const TierBytes less = live_needs(w, behind), more = live_needs(w, ahead);
+  EXPECT_GT(more.device, less.device);
+  std::uint64_t largest = 0;
+  for (const UnitSpec& unit : model.units) largest = std::max(largest, unit.numel);
+  EXPECT_LE(more.device - less.device, 4 * largest);
+  EXPECT_EQ(more.host, less.host);
+}
+
+// As it was met: 24 GiB and 112 GiB have room for the inputs of llama-7b's sublayers between them, and neither alone
+// has.
+TEST(Search, InputsFillTheDeviceAndHostMemoryTogether) {
+  const ModelSpec model = preset_model("llama-125m");
+  Workload w = workload(model, 2048, 8);
+  w.shape.batch = 2;
+  ScheduleWish wish;
+  wish.update = UpdateOrder::ahead;
+  wish.group = 8;
+  Schedule all_away = with_sums_in_host(w, false);
+  all_away.group = 8;
+  all_away.prefetch = all_away.lag = 1;
+  Schedule all_there = all_away;
+  for (UnitChoice& c : all_away.units) c.boundary = Place::host;
+  const TierBytes away = live_needs(w, all_away), there = live_needs(w, all_there);
+  // Half of the inputs' bytes on each side.
+  w.budget_bytes = {(away.device + there.device) / 2, (away.host + there.host) / 2, 1};
+  const HardwareProfile hw = with_gpu();
+  const SearchResult found = search_schedule(w, wish, hw);
+  ASSERT_TRUE(found.fits);
+  const auto on_device = std::ranges::count(found.schedule.units, Place::device, &UnitChoice::boundary);
+  EXPECT_GT(on_device, 0);
+  EXPECT_LT(on_device, std::ssize(found.schedule.units));
+  const double frugal = Estimator(w, hw).exact(*FrugalFamily(w, wish).fit(budgets_of(w))).step_seconds;
+  EXPECT_LT(found.predicted_seconds, 0.97 * frugal);
 }
 
 // A few layers stand for all of them.
