@@ -111,6 +111,7 @@ class Driver {
   bool updated_in(const Pass& p) const;
   void bring_next(std::size_t p, std::size_t slot);
   void bring_next_gradients(std::size_t p);
+  void park_leaving();
   void park_deferred();
 
   Emitter emitter_;
@@ -125,6 +126,7 @@ class Driver {
   std::vector<int> open_uses_;         ///< passes, by unit, that its open parameters still serve
   std::vector<bool> has_second_copy_;  ///< by unit
   std::vector<Task> deferred_;         ///< parks of the previous slot
+  std::optional<UnitId> leaving_;      ///< whose sums of gradients are still to be parked
   std::vector<std::size_t> drains_;    ///< passes whose gradients are still to be drained
   UnitId head_ = 0;
   std::vector<UnitId> units_;  ///< of the stage
@@ -288,7 +290,8 @@ void Driver::close_pass(std::size_t p) {
   if (pass.group.ends_sum) {
     rank_.gradients.reduce(pass.unit, work_.lot_sums().lot_of(pass.group.first));
   } else {
-    rank_.gradients.park_gradients(pass.unit);
+    leaving_ = pass.unit;
+    if (!schedule_.gradients_ahead) park_leaving();
   }
 }
 
@@ -318,7 +321,10 @@ void Driver::emit_pass(std::size_t p) {
   }
   const std::vector<int> slots = micro_batches(pass);
   const bool back = goes_back(pass.phase), has_inputs = pass.phase != Phase::backward_weight;
-  if (train() && makes_gradients(pass.phase)) rank_.gradients.bring_gradients(pass.unit);
+  if (train() && makes_gradients(pass.phase)) {
+    if (leaving_ == pass.unit) park_leaving();
+    rank_.gradients.bring_gradients(pass.unit);
+  }
   std::size_t fetched = 0, drained = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto share = [&](std::size_t total) { return total * (i + 1) / slots.size(); };
@@ -335,6 +341,7 @@ void Driver::emit_pass(std::size_t p) {
     emit_slot(pass, slots[i]);
     // After this slot's compute in program order, so that what they free is not what this slot needs.
     for (Task& t : earlier) t();
+    park_leaving();
     while (drained < share(drains.size())) drains[drained++]();
     if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train()) || !has_inputs) continue;
     const int mb = slots[i];
@@ -386,6 +393,11 @@ void Driver::flush() {
 void Driver::park_deferred() {
   for (Task& t : deferred_) t();
   deferred_.clear();
+}
+
+/// Of the pass before: behind the first slot's compute, so that what they free is not what this pass needs.
+void Driver::park_leaving() {
+  if (leaving_) rank_.gradients.park_gradients(*std::exchange(leaving_, std::nullopt));
 }
 
 /// So that the last pass's sums leave and the next one's come while this one computes.

@@ -230,7 +230,7 @@ struct Schedule {
   bool both_orders = false;
   int prefetch = 1;                     ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
   int activations_ahead = 1;            ///< micro-batches that parked activations are brought ahead, where anything is
-  bool gradients_ahead = false;         ///< sums that are parked come back during the pass before, and not behind it
+  bool gradients_ahead = false;         ///< sums that are parked travel beside the passes next to theirs
   int lag = 1;                          ///< passes that a unit's gradient may be drained behind; 0 drains at once
   int tiles_in_flight = 3;              ///< optimizer tiles between their first read and their last write
   bool hold = true;                     ///< activations between neighbouring passes stay on the device
