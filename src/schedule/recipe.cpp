@@ -78,7 +78,6 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   s.update_ahead = update_ahead;
   s.hold = true;
   s.prefetch = s.lag = 1;
-  s.gradients_ahead = true;
   s.tiles_in_flight = 4;
   // Transfers of GPUs in a pipeline are few and large: each stage has its own.
   s.tile_numel = tile_for(work_, 1u << 18, !work_.device.empty() && work_.stages() > 1 ? 64 : 2048);
@@ -96,6 +95,9 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   all([](UnitChoice& c) { c.boundary = Place::host; });
   add();
   all([](UnitChoice& c) { c.accumulator = Place::host; });
+  s.gradients_ahead = true;
+  add();
+  s.gradients_ahead = false;
   add();
   all([](UnitChoice& c) { c.gradient = Place::nvme; });
   add();
@@ -103,7 +105,7 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   add();
   all([](UnitChoice& c) { c.boundary = Place::nvme; });
   add();
-  s.hold = s.gradients_ahead = false;
+  s.hold = false;
   add();
   s.tile_numel = tile_for(work_, 1u << 16, 4096);
   s.tiles_in_flight = 2;
@@ -117,9 +119,14 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
 }
 
 std::optional<Schedule> Cook::streamed(int group, bool update_ahead) const {
-  for (const Schedule& rung : ladder(group, update_ahead))
-    if (is_soon_built(rung))
-      if (Schedule base = relieve_host(relieve_drive(rung)); fits(base)) return base;
+  for (const Schedule& rung : ladder(group, update_ahead)) {
+    if (!is_soon_built(rung)) continue;
+    Schedule base = relieve_drive(rung);
+    const TierBytes takes = needs(base);
+    if (fits(takes)) return base;
+    if (work_.inference || !fits({takes.device, 0, takes.nvme})) continue;
+    if (base = relieve_host(std::move(base)); fits(base)) return base;
+  }
   return std::nullopt;
 }
 
@@ -183,12 +190,8 @@ Schedule Cook::relieve_drive(Schedule s) const {
                    off_drive(&UnitChoice::parameter_home)});
 }
 
-/// Where host memory alone is too small, inputs and sums of gradients move to the device.
+/// Inputs and sums of gradients move from host memory to the device.
 Schedule Cook::relieve_host(Schedule s) const {
-  const TierBytes takes = needs(s);
-  TierBytes others = takes;
-  others.host = 0;
-  if (work_.inference || fits(takes) || !fits(others)) return s;
   const auto to_device = [](Place UnitChoice::*what) { return [what](UnitChoice& c) { c.*what = Place::device; }; };
   const double host = static_cast<double>(work_.budget_bytes[static_cast<std::size_t>(Tier::host)]);
   return relieved(std::move(s), Tier::host, static_cast<std::uint64_t>(host / margin_),
