@@ -264,8 +264,13 @@ class Search {
     shift(&Schedule::lag, -1, 0, 4);
     scale_tiles(-2);
     list.push_back([](Schedule& s) { return s.hold = !s.hold, true; });
-    if (!work_.inference)
-      list.push_back([](Schedule& s) { return s.gradients_ahead = !s.gradients_ahead, true; });
+    list.push_back([this](Schedule& s) {
+      const bool parks =
+          !work_.inference && s.group < work_.micro_batches_of_sum() &&
+          std::ranges::any_of(s.units, [](const UnitChoice& c) { return c.accumulator != Place::device; });
+      if (parks) s.gradients_ahead = !s.gradients_ahead;
+      return parks;
+    });
     // Of a pipeline: where its model is cut.
     const auto places = static_cast<std::size_t>(work_.stages() * wish_.pipeline.chunks);
     for (const UnitId by : {2, 1, -1, -2})

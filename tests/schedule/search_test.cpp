@@ -99,7 +99,6 @@ TEST(Search, SumsOfGradientsTravelWhileTheDeviceComputes) {
   std::uint64_t largest = 0;
   for (const UnitSpec& unit : model.units) largest = std::max(largest, unit.numel);
   EXPECT_LE(more.device - less.device, 4 * largest);
-  EXPECT_EQ(more.host, less.host);
 }
 
 // As it was met: 24 GiB and 112 GiB have room for the inputs of llama-7b's sublayers between them, and neither alone
