@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 SHAPES = {  # src/model/presets.cpp
     "llama-tiny": dict(vocab_size=256, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -51,9 +52,8 @@ def worker(task):
     on_gpu = task["device"] != "cpu"
     kind = "cuda" if on_gpu else "cpu"
     offload = task["kind"].startswith("offload")
-    with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", rank=0, world_size=1,
-                                             init_method=f"file://{folder}/store")
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", rank=0, world_size=1,
+                                         store=torch.distributed.HashStore())
     mesh = init_device_mesh(kind, (1,))
     torch.manual_seed(1)
     with torch.device(kind):
@@ -93,7 +93,6 @@ def worker(task):
         print(json.dumps({"step_seconds": time.perf_counter() - start, "loss": loss, "torch": torch.__version__,
                           "device_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0,
                           "reserved_bytes": torch.cuda.max_memory_reserved() if on_gpu else 0}), flush=True)
-    os._exit(0)  # NCCL's threads are not waited for
 
 
 def lines_of(command, limit):
@@ -104,7 +103,7 @@ def lines_of(command, limit):
         status = process.returncode
     except subprocess.TimeoutExpired:
         process.kill()
-        out, err = process.communicate()
+        out, _ = process.communicate()
         status, err = 1, f"not done after {limit} s"
     lines = []
     for line in out.splitlines():
@@ -124,29 +123,38 @@ def run(arguments, kind, data, profile):
     budgets = ["--device-memory", arguments.device_memory] if kind == "sluice" else []
     lines, why = lines_of(
         [arguments.sluice, "train", "--model", arguments.model, "--run", "none", "--device", arguments.device, *budgets,
-         "--host-memory", arguments.host_memory, "--seq", str(arguments.seq), "--micro-batch", str(arguments.micro_batch),
-         "--batch", str(arguments.batch), "--clip", "1", "--data", data, "--steps", str(arguments.steps),
+         "--host-memory", arguments.host_memory, "--seq", str(arguments.seq),
+         "--micro-batch", str(arguments.micro_batch), "--batch", str(arguments.batch), "--clip", "1", "--data", data, "--steps", str(arguments.steps),
          "--eval-batches", "1", "--profile", profile, "--json"], arguments.limit)
     return [{**line, "device_bytes": line["device_peak_bytes"]} for line in lines], why
 
 
 def row(arguments, kind, runs):
     timed = [line["step_seconds"] for lines, _ in runs for line in lines[1:]]
-    why = next((why for _, why in runs if why), None)
+    made = [lines for lines, _ in runs if lines]
+    why = next((f"fails: {why}".replace("|", "/") for _, why in runs if why), None)
     if not timed:
-        return f"| {kind} | fails: {(why or 'no step was timed').replace('|', '/')} | | | |"
-    seconds, first, last = statistics.median(timed), runs[0][0][0], runs[0][0][-1]
-    held = f"{last['device_bytes'] / GIB:.2f}"
-    if "reserved_bytes" in last:
-        held += f" ({last['reserved_bytes'] / GIB:.2f})"
-    return (f"| {kind} | {seconds:.3f} | {arguments.batch * arguments.seq / seconds:,.0f} | {held} | "
-            f"{first['loss']:.2f}, {last['loss']:.2f} |")
+        first = f" (the first step took {made[0][0]['step_seconds']:.1f} s)" if made else ""
+        return f"| {kind} | {why or 'no step was timed'}{first} | | | |"
+    seconds, every = statistics.median(timed), [line for lines in made for line in lines]
+    held = f"{max(line['device_bytes'] for line in every) / GIB:.2f}"
+    if "reserved_bytes" in every[0]:
+        held += f" ({max(line['reserved_bytes'] for line in every) / GIB:.2f})"
+    rate = arguments.batch * arguments.seq / seconds
+    return (f"| {kind} | {seconds:.3f}{f' ({why})' if why else ''} | {rate:,.0f} | {held} | "
+            f"{made[0][0]['loss']:.2f}, {made[0][-1]['loss']:.2f} |")
 
 
 def main():
     if sys.argv[1:2] == ["--worker"]:
-        worker(json.loads(sys.argv[2]))
-        return
+        status = 1
+        try:
+            worker(json.loads(sys.argv[2]))
+            status = 0
+        except Exception:  # whatever PyTorch raises is a result
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(status)  # NCCL's threads are not waited for
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sluice", default="build/release/bin/sluice")
     parser.add_argument("--device", default="cuda")
@@ -163,7 +171,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="gets the steps of all")
     parser.add_argument("--profile", help="of the machine, for sluice (default: measured anew)")
     arguments = parser.parse_args()
-    kinds = arguments.only.split(",")
+    kinds = list(dict.fromkeys(arguments.only.split(",")))
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         parser.error(f"--only: '{unknown[0]}' is none of {', '.join(KINDS)}")
     if arguments.batch % arguments.micro_batch or arguments.steps < 2:
@@ -180,10 +188,11 @@ def main():
                 print(f"round {number + 1}, {kind}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({kind: [lines for lines, _ in results] for kind, results in runs.items()}, file)
+            json.dump({kind: [{"steps": lines, "failed": why} for lines, why in results]
+                       for kind, results in runs.items()}, file)
     versions = {line["torch"] for results in runs.values() for lines, _ in results for line in lines if "torch" in line}
     print(f"{arguments.model}, {arguments.batch} x {arguments.seq} tokens a step in micro-batches of "
-          f"{arguments.micro_batch}, clip 1; torch {', '.join(versions)}\n\n"
+          f"{arguments.micro_batch}, clip 1; torch {', '.join(versions) or 'not run'}\n\n"
           "| | step s | tokens/s | device memory GiB | losses (first, last) |\n|---|---|---|---|---|")
     for kind in kinds:
         print(row(arguments, kind, runs[kind]))

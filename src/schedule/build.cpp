@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -290,8 +291,10 @@ void Driver::close_pass(std::size_t p) {
   if (pass.group.ends_sum) {
     rank_.gradients.reduce(pass.unit, work_.lot_sums().lot_of(pass.group.first));
   } else {
-    leaving_ = pass.unit;
-    if (!schedule_.gradients_ahead) park_leaving();
+    if (schedule_.gradients_ahead)
+      leaving_ = pass.unit;
+    else
+      rank_.gradients.park_gradients(pass.unit);
   }
 }
 
@@ -341,7 +344,7 @@ void Driver::emit_pass(std::size_t p) {
     emit_slot(pass, slots[i]);
     // After this slot's compute in program order, so that what they free is not what this slot needs.
     for (Task& t : earlier) t();
-    park_leaving();
+    park_leaving();  // as those
     while (drained < share(drains.size())) drains[drained++]();
     if (kind_ == PlanKind::decode || (pass.phase == Phase::head && !train()) || !has_inputs) continue;
     const int mb = slots[i];
@@ -395,17 +398,16 @@ void Driver::park_deferred() {
   deferred_.clear();
 }
 
-/// Of the pass before: behind the first slot's compute, so that what they free is not what this pass needs.
+/// Sums of the pass before.
 void Driver::park_leaving() {
   if (leaving_) rank_.gradients.park_gradients(*std::exchange(leaving_, std::nullopt));
 }
 
-/// So that the last pass's sums leave and the next one's come while this one computes.
+/// So that they come while this pass computes. If it adds to them itself, none are away.
 void Driver::bring_next_gradients(std::size_t p) {
   if (!train() || !schedule_.gradients_ahead || p + 1 >= order_.passes.size()) return;
   const Pass& next = order_.passes[p + 1];
-  // A unit's own pass has not parked them yet.
-  if (makes_gradients(next.phase) && next.unit != order_.passes[p].unit) rank_.gradients.bring_gradients(next.unit);
+  if (makes_gradients(next.phase)) rank_.gradients.bring_gradients(next.unit);
 }
 
 /// Fetch the activations of the next slots before this one computes, so that they travel meanwhile.

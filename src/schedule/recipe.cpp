@@ -95,9 +95,11 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   all([](UnitChoice& c) { c.boundary = Place::host; });
   add();
   all([](UnitChoice& c) { c.accumulator = Place::host; });
-  s.gradients_ahead = true;
-  add();
-  s.gradients_ahead = false;
+  if (parks_sums(work_, s)) {
+    s.gradients_ahead = true;
+    add();
+    s.gradients_ahead = false;
+  }
   add();
   all([](UnitChoice& c) { c.gradient = Place::nvme; });
   add();
@@ -125,7 +127,7 @@ std::optional<Schedule> Cook::streamed(int group, bool update_ahead) const {
     const TierBytes takes = needs(base);
     if (fits(takes)) return base;
     if (work_.inference || !fits({takes.device, 0, takes.nvme})) continue;
-    if (base = relieve_host(std::move(base)); fits(base)) return base;
+    if (base = relieve_host(std::move(base), takes.host); fits(base)) return base;
   }
   return std::nullopt;
 }
@@ -148,10 +150,11 @@ bool Cook::is_soon_built(const Schedule& s) const {
   return ops < transfers_max_;
 }
 
-/// Makes moves, of as few units as it takes, until the tier has room for what is left (or there is nothing to move).
-Schedule Cook::relieved(Schedule s, Tier tier, std::uint64_t space, const std::vector<Turn>& moves) const {
+/// Makes moves, of as few units as it takes, until the tier, of which the schedule takes so much, has room for it (or
+/// there is nothing to move).
+Schedule Cook::relieved(Schedule s, Tier tier, std::uint64_t takes, std::uint64_t space,
+                        const std::vector<Turn>& moves) const {
   const std::vector<std::size_t> order = turning(s);
-  std::uint64_t takes = needs(s).of(tier);
   for (const Turn& move : moves) {
     if (takes <= space) break;
     const auto moved = [&](std::size_t count) {
@@ -160,6 +163,7 @@ Schedule Cook::relieved(Schedule s, Tier tier, std::uint64_t space, const std::v
       return fixed(std::move(t), wish_);
     };
     std::size_t few = 0, enough = s.units.size();
+    if (moved(enough) == s) continue;
     std::uint64_t too_much = takes, little = needs(moved(enough)).of(tier);
     // Units are nearly alike, so a straight line comes close at once.
     for (int guess = 0; guess < 3 && little <= space && enough - few > 1; ++guess) {
@@ -184,17 +188,22 @@ Schedule Cook::relieve_drive(Schedule s) const {
     };
   };
   if (space == 0) return s;
-  return relieved(std::move(s), Tier::nvme, space,
-                  {off_drive(&UnitChoice::boundary), off_drive(&UnitChoice::accumulator),
-                   off_drive(&UnitChoice::gradient), off_drive(&UnitChoice::state_home),
-                   off_drive(&UnitChoice::parameter_home)});
+  const std::uint64_t takes = needs(s).nvme;
+  return relieved(
+      std::move(s), Tier::nvme, takes, space,
+      {off_drive(&UnitChoice::boundary), off_drive(&UnitChoice::accumulator), off_drive(&UnitChoice::gradient),
+       off_drive(&UnitChoice::state_home), off_drive(&UnitChoice::parameter_home)});
 }
 
-/// Inputs and sums of gradients move from host memory to the device.
-Schedule Cook::relieve_host(Schedule s) const {
-  const auto to_device = [](Place UnitChoice::*what) { return [what](UnitChoice& c) { c.*what = Place::device; }; };
+/// Inputs and sums of gradients move from host memory, of which the schedule takes so much, to the device.
+Schedule Cook::relieve_host(Schedule s, std::uint64_t takes) const {
+  const auto to_device = [](Place UnitChoice::*what) {
+    return [what](UnitChoice& c) {
+      if (c.*what == Place::host) c.*what = Place::device;
+    };
+  };
   const double host = static_cast<double>(work_.budget_bytes[static_cast<std::size_t>(Tier::host)]);
-  return relieved(std::move(s), Tier::host, static_cast<std::uint64_t>(host / margin_),
+  return relieved(std::move(s), Tier::host, takes, static_cast<std::uint64_t>(host / margin_),
                   {to_device(&UnitChoice::boundary), to_device(&UnitChoice::accumulator)});
 }
 

@@ -59,9 +59,10 @@ class Cook {
   bool is_soon_built(const Schedule& s) const;
   bool fits(const TierBytes& needs) const { return within(needs, work_.budget_bytes, margin_); }
   std::vector<Schedule> ladder(int group, bool update_ahead) const;
-  Schedule relieved(Schedule s, Tier tier, std::uint64_t space, const std::vector<Turn>& moves) const;
+  Schedule relieved(Schedule s, Tier tier, std::uint64_t takes, std::uint64_t space,
+                    const std::vector<Turn>& moves) const;
   Schedule relieve_drive(Schedule s) const;
-  Schedule relieve_host(Schedule s) const;
+  Schedule relieve_host(Schedule s, std::uint64_t takes) const;
   std::optional<Schedule> streamed(int group, bool update_ahead) const;
   /// Units in the order in which they are turned: in each stage as many, since each has its own memory.
   std::vector<std::size_t> turning(const Schedule& s) const;

@@ -64,6 +64,11 @@ std::vector<UnitId> cut_evenly(const Workload& workload, int places) {
   return cut;
 }
 
+bool parks_sums(const Workload& workload, const Schedule& schedule) {
+  return !workload.inference && schedule.group < workload.micro_batches_of_sum() &&
+         std::ranges::any_of(schedule.units, [](const UnitChoice& c) { return c.accumulator != Place::device; });
+}
+
 Schedule frugal_schedule(const Workload& workload, const PipelineChoice& pipeline) {
   Schedule s;
   if (workload.stages() > 1) {

@@ -255,6 +255,9 @@ struct MicroBatchGroup {
 };
 std::vector<MicroBatchGroup> micro_batch_groups(const Workload& workload, const Schedule& schedule, PlanKind kind);
 
+/// Whether sums of gradients leave the device between groups.
+bool parks_sums(const Workload& workload, const Schedule& schedule);
+
 /// A power of two from tile_min to 2^24 that cuts the model into about tiles_max tiles or fewer.
 std::uint64_t tile_for(const Workload& workload, std::uint64_t tile_min, std::uint64_t tiles_max);
 /// The largest that is used: a few in flight take no more than some percent of a large device's memory.

@@ -264,13 +264,12 @@ class Search {
     shift(&Schedule::lag, -1, 0, 4);
     scale_tiles(-2);
     list.push_back([](Schedule& s) { return s.hold = !s.hold, true; });
-    list.push_back([this](Schedule& s) {
-      const bool parks =
-          !work_.inference && s.group < work_.micro_batches_of_sum() &&
-          std::ranges::any_of(s.units, [](const UnitChoice& c) { return c.accumulator != Place::device; });
-      if (parks) s.gradients_ahead = !s.gradients_ahead;
-      return parks;
-    });
+    for (const bool ahead : {true, false})
+      list.push_back([this, ahead](Schedule& s) {
+        const bool is_other = s.gradients_ahead != ahead && parks_sums(work_, s);
+        if (is_other) s.gradients_ahead = ahead;
+        return is_other;
+      });
     // Of a pipeline: where its model is cut.
     const auto places = static_cast<std::size_t>(work_.stages() * wish_.pipeline.chunks);
     for (const UnitId by : {2, 1, -1, -2})

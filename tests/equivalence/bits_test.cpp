@@ -28,9 +28,10 @@ enum Dimension {
   updates,
   sweeps,
   core,
+  sums,
   dimensions
 };
-constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 2, 4, 2, 2, 3, 4, 5};
+constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 2, 4, 2, 2, 3, 4, 5, 2};
 /// Which sweep keeps each unit's input: the step's own, every other one again, all in one more, and all one by one.
 constexpr std::array<std::array<std::uint8_t, 6>, 4> kept_by{
     {{0, 0, 0, 0, 0, 0}, {0, 1, 0, 1, 0, 0}, {0, 1, 1, 1, 1, 0}, {0, 4, 3, 2, 1, 0}}};
@@ -86,6 +87,7 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
   s.update_ahead = p[ahead] == 0;
   s.group = 1 + p[group];
   s.hold = p[hold] == 0;
+  s.gradients_ahead = p[sums] == 1;
   s.tile_numel = p[tile] == 0 ? 4096 : 1u << 15;
   for (std::size_t u = 0; u < units; ++u) {
     UnitChoice c;
@@ -106,13 +108,13 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
 }
 
 std::string text(const Pick& p) {
-  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates,sweeps,core = ";
+  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates,sweeps,core,sums = ";
   for (int v : p) s += std::to_string(v) + " ";
   return s;
 }
 
 constexpr std::int64_t steps = 20;
-constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1, 0, 0, 0};
+constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1, 0, 0, 0, 0};
 
 class Bits : public testing::TestWithParam<std::tuple<Dtype, bool>> {
  protected:

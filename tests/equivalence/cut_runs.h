@@ -26,6 +26,7 @@ class CutRuns : public Resume {
     s.pipeline = c.pipeline;
     s.cut = std::move(cut);
     s.group = group;
+    s.gradients_ahead = group % 2 == 1;
     s.prefetch = 1;
     s.units.assign(6, s.units.front());
     for (UnitChoice& unit : s.units) {

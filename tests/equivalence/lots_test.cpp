@@ -30,6 +30,7 @@ class Lots : public Resume {
   Schedule schedule(int group, bool ahead = true, Place home = Place::nvme, Place accumulator = Place::host) const {
     Schedule s = Resume::schedule(ahead, home);
     s.group = group;
+    s.gradients_ahead = group < 4;
     for (UnitChoice& unit : s.units) unit.accumulator = accumulator;
     return s;
   }

@@ -27,6 +27,7 @@ class Zero : public Resume {
   Schedule schedule(int group, Places places, bool ahead = true) const {
     Schedule s = Resume::schedule(ahead, places.home);
     s.group = group;
+    s.gradients_ahead = group % 2 == 1;
     s.prefetch = 1;
     for (UnitChoice& unit : s.units) {
       unit.accumulator = places.accumulator;

@@ -40,6 +40,7 @@ class GpuRuns : public testing::TestWithParam<Dtype> {
     s.update_ahead = any(2) == 0;
     s.group = 1 + any(4);
     s.hold = any(2) == 0;
+    s.gradients_ahead = any(2) == 0;
     s.tile_numel = any(2) == 0 ? 4096 : 1u << 15;
     for (int u = 0; u < 6; ++u) {
       UnitChoice c;

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
 #include "src/schedule/smallest.h"
 
@@ -65,7 +64,7 @@ TEST(Search, SendsSavedActivationsToHostMemoryBeforeTheDrive) {
   EXPECT_EQ(found.drive_write_bytes, 0u);
 }
 
-/// Everything but the states' homes goes by the host.
+/// All that waits does so in host memory, but for inputs, which stay on the device.
 Schedule with_sums_in_host(const Workload& w, bool ahead) {
   Schedule s = frugal_schedule(w);
   s.hold = true;
@@ -91,14 +90,10 @@ TEST(Search, SumsOfGradientsTravelWhileTheDeviceComputes) {
   const Estimator estimator(w, hw);
   const double late = estimator.exact(behind).step_seconds, early = estimator.exact(ahead).step_seconds;
   EXPECT_LT(early, 0.96 * late);
-  const auto a = byte_law_of_all(w, behind), b = byte_law_of_all(w, ahead);
-  EXPECT_EQ(a.h2d, b.h2d);
-  EXPECT_EQ(a.d2h, b.d2h);
-  const TierBytes less = live_needs(w, behind), more = live_needs(w, ahead);
-  EXPECT_GT(more.device, less.device);
-  std::uint64_t largest = 0;
-  for (const UnitSpec& unit : model.units) largest = std::max(largest, unit.numel);
-  EXPECT_LE(more.device - less.device, 4 * largest);
+  // Beside the one sum that is made, another one is on its way: of an inner unit, the embedding's travels alone.
+  const std::uint64_t more = live_needs(w, ahead).device - live_needs(w, behind).device;
+  EXPECT_GT(more, 0u);
+  EXPECT_LE(more, 4 * (model.units[1].numel + model.units[2].numel));
 }
 
 // As it was met: 24 GiB and 112 GiB have room for the inputs of llama-7b's sublayers between them, and neither alone
@@ -110,20 +105,20 @@ TEST(Search, InputsFillTheDeviceAndHostMemoryTogether) {
   ScheduleWish wish;
   wish.update = UpdateOrder::ahead;
   wish.group = 8;
-  Schedule all_away = with_sums_in_host(w, false);
-  all_away.group = 8;
-  all_away.prefetch = all_away.lag = 1;
-  Schedule all_there = all_away;
-  for (UnitChoice& c : all_away.units) c.boundary = Place::host;
-  const TierBytes away = live_needs(w, all_away), there = live_needs(w, all_there);
+  Schedule on_device = with_sums_in_host(w, false);
+  on_device.group = 8;
+  on_device.prefetch = on_device.lag = 1;
+  Schedule in_host = on_device;
+  for (UnitChoice& c : in_host.units) c.boundary = Place::host;
+  const TierBytes there = live_needs(w, on_device), here = live_needs(w, in_host);
   // Half of the inputs' bytes on each side.
-  w.budget_bytes = {(away.device + there.device) / 2, (away.host + there.host) / 2, 1};
+  w.budget_bytes = {(here.device + there.device) / 2, (here.host + there.host) / 2, 1};
   const HardwareProfile hw = with_gpu();
   const SearchResult found = search_schedule(w, wish, hw);
   ASSERT_TRUE(found.fits);
-  const auto on_device = std::ranges::count(found.schedule.units, Place::device, &UnitChoice::boundary);
-  EXPECT_GT(on_device, 0);
-  EXPECT_LT(on_device, std::ssize(found.schedule.units));
+  const auto kept = std::ranges::count(found.schedule.units, Place::device, &UnitChoice::boundary);
+  EXPECT_GT(kept, 0);
+  EXPECT_LT(kept, std::ssize(found.schedule.units));
   const double frugal = Estimator(w, hw).exact(*FrugalFamily(w, wish).fit(budgets_of(w))).step_seconds;
   EXPECT_LT(found.predicted_seconds, 0.97 * frugal);
 }
