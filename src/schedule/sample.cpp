@@ -108,7 +108,6 @@ TierBytes Sample::fixed_needs(const Schedule& like, Kind kind) const {
     s.hold = true;
     s.prefetch = s.lag = 1;
     s.tiles_in_flight = 4;
-    s.gradients_ahead = parks_sums(whole_, s);
   }
   const int micro_batches = lengths(s).few;
   Workload all = whole_;
