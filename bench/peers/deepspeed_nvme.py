@@ -35,13 +35,9 @@ import sys
 import tempfile
 import time
 
+from shapes import SHAPES
+
 MIB = 1 << 20
-SHAPES = {  # src/model/presets.cpp
-    "llama-25m": dict(vocab_size=256, hidden_size=512, num_hidden_layers=8, num_attention_heads=8,
-                      num_key_value_heads=8, intermediate_size=1344),
-    "llama-125m": dict(vocab_size=32000, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
-                       num_key_value_heads=12, intermediate_size=2048),
-}
 GROUP = 30_000_000  # elements that DeepSpeed updates at once, and of a buffer: above the largest parameter's
 CONFIGURATIONS = ["fp32", "fp32-pipelined", "fp32-parameters", "fp32-checkpointing", "bf16", "bf16-pipelined",
                   "bf16-parameters", "bf16-checkpointing"]

@@ -8,14 +8,14 @@ All train the same shape from random weights on random bytes, in bf16 with fp32 
 AdamW and clipping, and nothing that survives a crash. What takes turns:
 
 sluice              within --device-memory and --host-memory
-offload             FSDP2 with CPUOffloadPolicy: parameters, gradients and fused AdamW in host memory, layers checkpointed
+offload             FSDP2 with CPUOffloadPolicy: parameters, gradients and fused AdamW in host memory, checkpointed
 offload-accumulate  the same, but gradients of all micro-batches are summed on the device before they leave it
 sluice-large        its states in host memory too, with 9/10 of the device's memory for the rest
 resident            FSDP2, everything on the device, nothing checkpointed
 resident-checkpoint the same with layers checkpointed
 
-Prints a table in Markdown. First steps are left out, times are medians; device memory is what sluice planned and the most
-that PyTorch's allocator held at once (what it reserved in parentheses). Nothing of PyTorch is compiled. Needs torch and
+Prints a table in Markdown. First steps are left out, times are medians; device memory is the peak that sluice counted, and
+the most that PyTorch's allocator held at once (what it reserved in parentheses). Nothing of PyTorch is compiled. Needs torch and
 transformers; --device cpu tries the script itself without a GPU.
 """
 import argparse
@@ -28,16 +28,8 @@ import tempfile
 import time
 import traceback
 
-SHAPES = {  # src/model/presets.cpp
-    "llama-tiny": dict(vocab_size=256, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-                       num_key_value_heads=2, intermediate_size=192),
-    "llama-1b": dict(vocab_size=32000, hidden_size=2048, num_hidden_layers=22, num_attention_heads=32,
-                     num_key_value_heads=4, intermediate_size=5632),
-    "llama-3b": dict(vocab_size=32000, hidden_size=3072, num_hidden_layers=28, num_attention_heads=24,
-                     num_key_value_heads=24, intermediate_size=8704),
-    "llama-7b": dict(vocab_size=32000, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32,
-                     num_key_value_heads=32, intermediate_size=11008),
-}
+from shapes import SHAPES
+
 KINDS = ["sluice", "offload", "offload-accumulate", "sluice-large", "resident", "resident-checkpoint"]
 GIB = 1 << 30
 
@@ -118,13 +110,13 @@ def lines_of(command, limit):
 def run(arguments, kind, data, profile):
     if not kind.startswith("sluice"):
         task = {key: getattr(arguments, key) for key in ("model", "device", "seq", "batch", "micro_batch", "steps")}
-        return lines_of([sys.executable, __file__, "--worker", json.dumps({"kind": kind, **task})],
-                        arguments.limit)
+        return lines_of([sys.executable, __file__, "--worker", json.dumps({"kind": kind, **task})], arguments.limit)
     budgets = ["--device-memory", arguments.device_memory] if kind == "sluice" else []
     lines, why = lines_of(
         [arguments.sluice, "train", "--model", arguments.model, "--run", "none", "--device", arguments.device, *budgets,
          "--host-memory", arguments.host_memory, "--seq", str(arguments.seq),
-         "--micro-batch", str(arguments.micro_batch), "--batch", str(arguments.batch), "--clip", "1", "--data", data, "--steps", str(arguments.steps),
+         "--micro-batch", str(arguments.micro_batch), "--batch", str(arguments.batch), "--clip", "1",
+         "--data", data, "--steps", str(arguments.steps),
          "--eval-batches", "1", "--profile", profile, "--json"], arguments.limit)
     return [{**line, "device_bytes": line["device_peak_bytes"]} for line in lines], why
 

@@ -20,12 +20,7 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-SHAPES = {  # src/model/presets.cpp
-    "llama-25m": dict(vocab_size=256, hidden_size=512, num_hidden_layers=8, num_attention_heads=8,
-                      num_key_value_heads=8, intermediate_size=1344),
-    "llama-125m": dict(vocab_size=32000, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
-                       num_key_value_heads=12, intermediate_size=2048),
-}
+from shapes import SHAPES
 
 
 class Peer:

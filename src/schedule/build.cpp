@@ -290,11 +290,10 @@ void Driver::close_pass(std::size_t p) {
   if (!makes_gradients(pass.phase)) return;
   if (pass.group.ends_sum) {
     rank_.gradients.reduce(pass.unit, work_.lot_sums().lot_of(pass.group.first));
+  } else if (schedule_.gradients_ahead) {
+    leaving_ = pass.unit;
   } else {
-    if (schedule_.gradients_ahead)
-      leaving_ = pass.unit;
-    else
-      rank_.gradients.park_gradients(pass.unit);
+    rank_.gradients.park_gradients(pass.unit);
   }
 }
 

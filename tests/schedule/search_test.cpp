@@ -90,7 +90,7 @@ TEST(Search, SumsOfGradientsTravelWhileTheDeviceComputes) {
   const Estimator estimator(w, hw);
   const double late = estimator.exact(behind).step_seconds, early = estimator.exact(ahead).step_seconds;
   EXPECT_LT(early, 0.96 * late);
-  // Beside the one sum that is made, another one is on its way: of an inner unit, the embedding's travels alone.
+  // It takes room for one or two sums more, of inner units.
   const std::uint64_t more = live_needs(w, ahead).device - live_needs(w, behind).device;
   EXPECT_GT(more, 0u);
   EXPECT_LE(more, 4 * (model.units[1].numel + model.units[2].numel));
