@@ -13,7 +13,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct DiffArguments {
   std::string a, b;
   bool json = false;
 };
@@ -63,7 +63,7 @@ void print_text(const Checkpoint& a, const Checkpoint& b, const CheckpointDiff& 
                 static_cast<unsigned long long>(diff.elements), static_cast<unsigned long long>(diff.tensors));
 }
 
-Status diff(const Options& options, Outcome& outcome) {
+Status diff(const DiffArguments& options, Outcome& outcome) {
   SLUICE_ASSIGN(Checkpoint a, Checkpoint::open(options.a));
   SLUICE_ASSIGN(Checkpoint b, Checkpoint::open(options.b));
   const std::atomic<bool>& stop = stop_on_signals();
@@ -90,7 +90,7 @@ void add_checkpoint_diff(Command& checkpoint, Outcome& outcome) {
       "a tensor that differs: how many elements do, the largest difference, and the norm of the difference as a part "
       "of\n"
       "A's. Steps may be different ones.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DiffArguments>();
   command->add_option("A", options->a, "a checkpoint, or a directory of several, of which the newest is meant")
       ->required();
   command->add_option("B", options->b, "another")->required();

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t shard_bytes_min = 1u << 20;  // else a slip of the unit makes a million files
 
-struct Options {
+struct ExportArguments {
   std::string from, dtype;
   ExportOptions to;
   bool json = false;
@@ -37,7 +37,7 @@ Result<std::unique_ptr<WholeWeights>> open_weights(const std::string& from, RunD
   return std::unique_ptr<WholeWeights>(std::move(weights));
 }
 
-void print_json(const Options& options, const RunDirectory& directory, const ExportResult& result) {
+void print_json(const ExportArguments& options, const RunDirectory& directory, const ExportResult& result) {
   nlohmann::ordered_json j{{"directory", options.to.directory}, {"step", result.step}};
   if (directory.run()) j["steps"] = directory.run()->config.steps;
   j["dtype"] = dtype_name(result.dtype);
@@ -47,7 +47,7 @@ void print_json(const Options& options, const RunDirectory& directory, const Exp
   std::printf("%s\n", j.dump().c_str());
 }
 
-void print_text(const Options& options, const RunDirectory& directory, const ExportResult& result) {
+void print_text(const ExportArguments& options, const RunDirectory& directory, const ExportResult& result) {
   std::string step = std::to_string(result.step);
   if (directory.run()) step += " of " + std::to_string(directory.run()->config.steps);
   std::printf("%s: step %s, %s parameters in %s, %s in %zu files\n", options.to.directory.c_str(), step.c_str(),
@@ -62,7 +62,7 @@ std::string target_path(const std::string& path) {
   return error ? absolute_path(path) : real;
 }
 
-Status export_checkpoint(Options options) {
+Status export_checkpoint(ExportArguments options) {
   options.to.directory = target_path(options.to.directory);
   if (options.dtype == "f32") options.to.dtype = Dtype::f32;
   if (options.dtype == "bf16") options.to.dtype = Dtype::bf16;
@@ -99,7 +99,7 @@ void add_checkpoint_export(Command& checkpoint, Outcome& outcome) {
       "model on the drive. config.json, generation_config.json and the run's tokenizer files, where they still are, "
       "come\n"
       "along; all of it is in DIR, or nothing is, and what killed exports to it have left beside it (DIR.tmp-*) goes.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportArguments>();
   command->add_option("FROM", options->from, "directory of a run, or a checkpoint")->required();
   command->add_option("DIR", options->to.directory, "directory to write: new, or empty")->required();
   command

@@ -12,13 +12,13 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct ImportArguments {
   ImportRequest request;
   std::string dtype;
   bool json = false;
 };
 
-Status import(Options options) {
+Status import(ImportArguments options) {
   if (!options.dtype.empty()) options.request.dtype = options.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !options.json);
@@ -53,7 +53,7 @@ void add_checkpoint_import(Command& checkpoint, Outcome& outcome) {
       "weights is lost. Moments come along where 'sluice checkpoint export --optimizer' has left them in HF_DIR, and "
       "then\n"
       "the step is the export's; else there are none.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ImportArguments>();
   command->add_option("HF_DIR", options->request.directory, "directory with config.json and safetensors")->required();
   command->add_option("TO_DIR", options->request.parent, "directory of checkpoints to write to; made if missing")
       ->required();

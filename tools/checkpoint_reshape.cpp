@@ -12,7 +12,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct ReshapeArguments {
   std::string from, dtype, moments;
   ReshapeRequest to;
   bool json = false;
@@ -25,7 +25,7 @@ std::string exactness(const ReshapeResult& result) {
   return std::string("moments were rounded to ") + moment_format_name(result.formats.moments);
 }
 
-void print_json(const Options& options, const ReshapeResult& result) {
+void print_json(const ReshapeArguments& options, const ReshapeResult& result) {
   const LayoutDegrees& d = options.to.degrees;
   const nlohmann::ordered_json j{
       {"checkpoint", result.path},
@@ -45,7 +45,7 @@ void print_json(const Options& options, const ReshapeResult& result) {
   std::printf("%s\n", j.dump().c_str());
 }
 
-Status reshape(Options options) {
+Status reshape(ReshapeArguments options) {
   if (!options.dtype.empty()) options.to.parameters = options.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   for (const MomentFormat format : {MomentFormat::f32, MomentFormat::bf16, MomentFormat::int8})
     if (options.moments == moment_format_name(format)) options.to.moments = format;
@@ -83,7 +83,7 @@ void add_checkpoint_reshape(Command& checkpoint, Outcome& outcome) {
       "elements elsewhere: those are encoded anew, and counted. f32 parameters to bf16 and back is exact, since bf16 "
       "ones\n"
       "have remainders; shorter moments are rounded. The last line says whether every value is as it was.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReshapeArguments>();
   command->add_option("FROM", options->from, "checkpoint to read")->required();
   command->add_option("TO_DIR", options->to.parent, "directory of checkpoints to write to; made if missing")
       ->required();

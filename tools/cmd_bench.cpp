@@ -21,7 +21,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct RateArguments {
   std::string nvme, profile;
   int threads = 0;
   double seconds = 1;
@@ -59,7 +59,7 @@ void print_rows(const std::vector<Row>& rows, bool json) {
   fmt::print("{}", table.text());
 }
 
-Status bench_matmul(const Options& o, std::vector<Row>& rows) {
+Status bench_matmul(const RateArguments& o, std::vector<Row>& rows) {
   kernels::set_compute_threads(o.team());
   const double peak = measure_peak_flops_f32(o.team(), 0.5), peak_bf16 = measure_peak_flops_bf16(o.team(), 0.5);
   const bool native = kernels::gemm_bf16_is_native() && peak_bf16 > 0;
@@ -70,7 +70,7 @@ Status bench_matmul(const Options& o, std::vector<Row>& rows) {
   return success();
 }
 
-Status bench_norm(const Options& o, std::vector<Row>& rows) {
+Status bench_norm(const RateArguments& o, std::vector<Row>& rows) {
   rows.push_back({"gradient norm", "B/s", measure_norm_bytes_per_second(o.team(), o.seconds),
                   2 * measure_stream_bytes_per_second(o.team(), o.seconds), "memory read and written in place"});
   return success();
@@ -133,7 +133,7 @@ void print_profile(const HardwareProfile& p, const std::string& path) {
   fmt::print("{}written to {}\n", table.text(), path);
 }
 
-Status bench_all(const Options& o) {
+Status bench_all(const RateArguments& o) {
   std::string path = o.profile;
   if (path.empty()) {
     SLUICE_ASSIGN(path, default_profile_path());
@@ -187,10 +187,10 @@ Status bench_all(const Options& o) {
   return success();
 }
 
-using Bench = Status (*)(const Options&, std::vector<Row>&);
+using Bench = Status (*)(const RateArguments&, std::vector<Row>&);
 
 Command* add_bench_of(Command& bench, const std::string& name, const std::string& what, const std::string& examples,
-                      const std::shared_ptr<Options>& options) {
+                      const std::shared_ptr<RateArguments>& options) {
   Command* command = add_command(bench, name, what, examples);
   command->add_option("--threads", options->threads, "compute threads (default: all cores)")->check(range(1, 1024));
   command->add_flag("--json", options->json, "print one JSON object");
@@ -202,7 +202,7 @@ Command* add_bench_of(Command& bench, const std::string& name, const std::string
 void add_bench(Command& app, Outcome& outcome) {
   Command* bench = add_command(app, "bench", "Measure this machine against its physical bounds", "");
   bench->require_subcommand(1);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RateArguments>();
 
   Command* all =
       add_bench_of(*bench, "all", "Measure everything and write the hardware profile (about 30 s)",

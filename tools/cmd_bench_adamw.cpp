@@ -21,7 +21,7 @@
 namespace sluice::tools {
 namespace {
 
-constexpr auto examples =
+constexpr auto adamw_examples =
     "  sluice bench adamw\n"
     "  sluice bench adamw --formats bf16/f32/bf16,bf16/int8/bf16 --threads 1,2 --where memory --json\n"
     "  sluice bench adamw --formats f32/f32/f32 --numel 100000000\n\n"
@@ -40,7 +40,7 @@ constexpr auto examples =
 /// Parameters of a thread whose state the second-level caches hold.
 constexpr std::uint64_t cached_numel = 8192;
 
-struct Options {
+struct AdamwArguments {
   std::vector<std::string> formats;  ///< empty: all
   std::vector<int> threads;          ///< empty: 1 and all cores
   std::string where = "both";
@@ -49,7 +49,7 @@ struct Options {
   bool json = false;
 };
 
-struct Row {
+struct AdamwRow {
   AdamwFormat format;
   const char* where;
   AdamwBenchOptions measured;
@@ -80,7 +80,7 @@ std::uint64_t memory_numel(const AdamwFormat& format) {
   return static_cast<std::uint64_t>(static_cast<double>(bytes) / (format.bytes_per_parameter() / 2));
 }
 
-Status check_numel(const Options& o, const std::vector<AdamwFormat>& formats) {
+Status check_numel(const AdamwArguments& o, const std::vector<AdamwFormat>& formats) {
   if (o.numel > 0 && o.where == "cache")
     return bad_request("--numel is of parameters out of cache, and --where cache measures none; leave one of them out");
   for (const AdamwFormat& f : formats) {
@@ -93,8 +93,9 @@ Status check_numel(const Options& o, const std::vector<AdamwFormat>& formats) {
   return success();
 }
 
-Result<std::vector<Row>> measure(const Options& o, const std::vector<AdamwFormat>& formats, ProgressLine& progress) {
-  std::vector<Row> rows;
+Result<std::vector<AdamwRow>> measure(const AdamwArguments& o, const std::vector<AdamwFormat>& formats,
+                                      ProgressLine& progress) {
+  std::vector<AdamwRow> rows;
   std::vector<int> threads = o.threads;
   if (threads.empty()) threads.push_back(1);
   if (o.threads.empty() && usable_cores() > 1) threads.push_back(usable_cores());
@@ -115,9 +116,9 @@ Result<std::vector<Row>> measure(const Options& o, const std::vector<AdamwFormat
   return rows;
 }
 
-void print_json(const std::vector<Row>& rows) {
+void print_json(const std::vector<AdamwRow>& rows) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  for (const Row& r : rows) {
+  for (const AdamwRow& r : rows) {
     results.push_back({{"format", r.format.name()},
                        {"where", r.where},
                        {"threads", r.measured.threads},
@@ -134,10 +135,10 @@ void print_json(const std::vector<Row>& rows) {
   fmt::print("{}\n", nlohmann::ordered_json{{"machine", machine_id()}, {"results", results}}.dump());
 }
 
-void print_table(const std::vector<Row>& rows) {
+void print_table(const std::vector<AdamwRow>& rows) {
   Table table({"parameter/moments/gradient", "where", "threads", "parameters", "Mparam/s", "B/param", "GB/s",
                "stream GB/s", "ratio", "the stream is"});
-  for (const Row& r : rows)
+  for (const AdamwRow& r : rows)
     table.add({r.format.name(), r.where, std::to_string(r.measured.threads), format_count(double(r.measured.numel)),
                fmt::format("{:.0f}", r.rate.parameters_per_second / 1e6),
                fmt::format("{:.2f}", r.format.bytes_per_parameter()), fmt::format("{:.1f}", r.bytes_per_second() / 1e9),
@@ -146,11 +147,11 @@ void print_table(const std::vector<Row>& rows) {
   fmt::print("{}", table.text());
 }
 
-Status bench_adamw(const Options& o) {
+Status bench_adamw(const AdamwArguments& o) {
   SLUICE_ASSIGN(const std::vector<AdamwFormat> formats, chosen(o.formats));
   SLUICE_TRY(check_numel(o, formats));
   ProgressLine progress(0, !o.json && stderr_is_terminal());
-  SLUICE_ASSIGN(const std::vector<Row> rows, measure(o, formats, progress));
+  SLUICE_ASSIGN(const std::vector<AdamwRow> rows, measure(o, formats, progress));
   progress.finish();
   if (o.json)
     print_json(rows);
@@ -162,8 +163,9 @@ Status bench_adamw(const Options& o) {
 }  // namespace
 
 void add_bench_adamw(Command& bench, Outcome& outcome) {
-  auto options = std::make_shared<Options>();
-  Command* command = add_command(bench, "adamw", "AdamW against the memory's bandwidth (a minute or two)", examples);
+  auto options = std::make_shared<AdamwArguments>();
+  Command* command =
+      add_command(bench, "adamw", "AdamW against the memory's bandwidth (a minute or two)", adamw_examples);
   command->add_option("--formats", options->formats, "which ones (default: all)")->delimiter(',')->type_name("F[,F]");
   command
       ->add_option("--threads", options->threads,

@@ -26,7 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto examples =
+constexpr auto collective_examples =
     "  mpirun -n 2 sluice bench collective\n"
     "  mpirun -n 4 --host a:2,b:2 sluice bench collective --size 4KiB,64MiB --json\n"
     "  sluice bench collective --ranks 4     # threads of one process\n\n"
@@ -37,14 +37,14 @@ constexpr auto examples =
     "JSON: machine, ranks, transport and results, each with collective, size_bytes (of all parts), seconds,\n"
     "achieved and bound (B/s), ratio. Between processes the profile of this machine keeps the rates of the last size.";
 
-struct Options {
+struct CollectiveArguments {
   std::vector<std::uint64_t> sizes;
   int ranks = 2;
   double seconds = 0.3;
   bool json = false;
 };
 
-struct Row {
+struct CollectiveRow {
   Collective collective = Collective::all_gather;
   std::uint64_t size_bytes = 0, received_bytes = 0;
   double seconds = 0, native_seconds = 0;
@@ -53,21 +53,21 @@ struct Row {
 /// One rank's side of the measurement.
 class Side {
  public:
-  Side(World& world, RankId rank, const Options& options) : world_(world), rank_(rank), options_(options) {}
+  Side(World& world, RankId rank, const CollectiveArguments& options) : world_(world), rank_(rank), options_(options) {}
 
-  Status run(std::vector<Row>& rows) {
+  Status run(std::vector<CollectiveRow>& rows) {
     const Topology topology = Topology::of({{"dp", world_.ranks()}}, rank_);
     SLUICE_TRY(world_.communicator(rank_).prepare(topology, std::array{topology.all_axes()}));
     for (const std::uint64_t size : options_.sizes)
       for (std::size_t i = 0; i < collective_names.size(); ++i) {
-        SLUICE_ASSIGN(const Row row, measure(static_cast<Collective>(i), size));
+        SLUICE_ASSIGN(const CollectiveRow row, measure(static_cast<Collective>(i), size));
         if (rank_ == 0) rows.push_back(row);
       }
     return success();
   }
 
  private:
-  Result<Row> measure(Collective collective, std::uint64_t size) {
+  Result<CollectiveRow> measure(Collective collective, std::uint64_t size) {
     const std::size_t part = size / world_.ranks() / sizeof(float);
     const AlignedMemory memory(part * world_.ranks() * sizeof(float)), second(memory.bytes()),
         memory_for_sums(exchange_bytes(world_.ranks(), part * sizeof(float)));
@@ -107,8 +107,8 @@ class Side {
       seconds.push_back(mine);
       native_seconds.push_back(theirs);
     }
-    return Row{collective, size, arriving_bytes(collective, part * sizeof(float)), median(seconds),
-               median(native_seconds)};
+    return CollectiveRow{collective, size, arriving_bytes(collective, part * sizeof(float)), median(seconds),
+                         median(native_seconds)};
   }
 
   /// At a rank; of a broadcast at one that is not the root.
@@ -133,17 +133,19 @@ class Side {
 
   World& world_;
   RankId rank_;
-  const Options& options_;
+  const CollectiveArguments& options_;
 };
 
-const char* name(const Row& row) { return collective_names[static_cast<std::size_t>(row.collective)]; }
+const char* name(const CollectiveRow& row) { return collective_names[static_cast<std::size_t>(row.collective)]; }
 
-void print(const Options& o, const World& world, const std::vector<Row>& rows) {
+void print(const CollectiveArguments& o, const World& world, const std::vector<CollectiveRow>& rows) {
   const bool apart = !world.is_alone();
-  const auto rate = [](const Row& row, double seconds) { return static_cast<double>(row.received_bytes) / seconds; };
+  const auto rate = [](const CollectiveRow& row, double seconds) {
+    return static_cast<double>(row.received_bytes) / seconds;
+  };
   if (o.json) {
     Json j{{"machine", machine_id()}, {"ranks", world.ranks()}, {"transport", apart ? "mpi" : "in-process"}};
-    for (const Row& row : rows)
+    for (const CollectiveRow& row : rows)
       j["results"].push_back({{"collective", name(row)},
                               {"size_bytes", row.size_bytes},
                               {"seconds", row.seconds},
@@ -157,14 +159,14 @@ void print(const Options& o, const World& world, const std::vector<Row>& rows) {
               apart ? "that are processes" : "of one process");
   std::printf("%-16s %10s %12s %14s %14s %7s\n", "collective", "size", "time", "rate", apart ? "MPI's own" : "a copy",
               "ratio");
-  for (const Row& row : rows)
+  for (const CollectiveRow& row : rows)
     std::printf("%-16s %10s %12s %14s %14s %7.2f\n", name(row), format_bytes(row.size_bytes).c_str(),
                 format_seconds(row.seconds).c_str(), format_rate(rate(row, row.seconds)).c_str(),
                 format_rate(rate(row, row.native_seconds)).c_str(), row.native_seconds / row.seconds);
 }
 
 /// Plans of ranks that are processes are predicted with these.
-Status keep(const World& world, const std::vector<Row>& rows) {
+Status keep(const World& world, const std::vector<CollectiveRow>& rows) {
   const bool one_machine = world.ranks_of_node() == world.ranks();
   if (!one_machine && world.ranks_of_node() > 1) return success();  // both kinds of link at once
   SLUICE_ASSIGN(const std::string path, default_profile_path());
@@ -172,7 +174,7 @@ Status keep(const World& world, const std::vector<Row>& rows) {
   if (!profile.ok()) return success();  // the machine has not been measured
   MessageRates rates;
   rates.latency_seconds = rows.front().seconds;
-  for (const Row& row : rows) {
+  for (const CollectiveRow& row : rows) {
     const double rate = static_cast<double>(row.received_bytes) / row.seconds;
     if (row.collective == Collective::all_gather) rates.gather_bytes_per_second = rate;
     if (row.collective == Collective::reduce_scatter) rates.reduce_bytes_per_second = rate;
@@ -183,9 +185,9 @@ Status keep(const World& world, const std::vector<Row>& rows) {
   return save_profile(path, *profile);
 }
 
-Status measure_in(World& world, const Options& o) {
+Status measure_in(World& world, const CollectiveArguments& o) {
   const RankRange here = world.here();
-  std::vector<Row> rows;
+  std::vector<CollectiveRow> rows;
   std::vector<Status> ended(here.count);
   std::vector<std::thread> threads;
   for (RankId r = here.first; r < here.end(); ++r)
@@ -196,7 +198,7 @@ Status measure_in(World& world, const Options& o) {
   return world.leads() && !world.is_alone() ? keep(world, rows) : success();
 }
 
-Status bench_collective(Options o, bool ranks_given) {
+Status bench_collective(CollectiveArguments o, bool ranks_given) {
   std::unique_ptr<World> world;
   if (launched().processes > 1) {
     if (ranks_given) return bad_request("--ranks is of one process; each that mpirun has started is a rank");
@@ -221,9 +223,9 @@ Status bench_collective(Options o, bool ranks_given) {
 }  // namespace
 
 void add_bench_collective(Command& bench, Outcome& outcome) {
-  auto options = std::make_shared<Options>();
-  Command* command =
-      add_command(bench, "collective", "Collectives between ranks, against MPI's own (half a minute)", examples);
+  auto options = std::make_shared<CollectiveArguments>();
+  Command* command = add_command(bench, "collective", "Collectives between ranks, against MPI's own (half a minute)",
+                                 collective_examples);
   command
       ->add_option_function(
           "--size",

@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t page_bytes = 4096;
-constexpr auto examples =
+constexpr auto copy_examples =
     "  sluice bench copy\n"
     "  sluice bench copy --size 64KiB,1GiB --threads 1,8 --json\n"
     "  sluice bench copy --cold --size 256KiB,2MiB --threads 1\n"
@@ -40,7 +40,7 @@ constexpr auto examples =
     "  bound, ratio, bound_is    of the engine's copy and of the checksum\n"
     "  from_node, to_node        of a copy between two NUMA nodes, by threads on from_node";
 
-struct Options {
+struct CopyArguments {
   std::vector<std::uint64_t> sizes;  ///< empty: a ladder
   std::vector<int> threads, nodes;   ///< empty: 1 and all cores; all nodes if there are several
   double seconds = 0.25;
@@ -51,7 +51,7 @@ struct Options {
 };
 
 /// Ascending, each once, and complete: what is measured.
-struct Request {
+struct CopyRequest {
   std::vector<std::uint64_t> sizes;
   std::vector<int> threads;
   std::vector<NumaNode> nodes;  ///< of the matrix; empty: no matrix
@@ -92,7 +92,7 @@ std::vector<std::uint64_t> ladder(std::uint64_t least) {
   return rungs;
 }
 
-Result<std::vector<NumaNode>> nodes_of(const Options& o) {
+Result<std::vector<NumaNode>> nodes_of(const CopyArguments& o) {
   const std::vector<NumaNode> all = numa_nodes();
   if (o.nodes.empty()) return all.size() > 1 ? all : std::vector<NumaNode>();
   std::vector<NumaNode> chosen;
@@ -125,8 +125,8 @@ Status check_memory(std::uint64_t array_bytes) {
   return success();
 }
 
-Result<Request> request_of(const Options& o) {
-  Request r;
+Result<CopyRequest> request_of(const CopyArguments& o) {
+  CopyRequest r;
   r.threads = ascending(o.threads.empty() ? std::vector<int>{1, usable_cores()} : o.threads);
   const std::uint64_t least = page_bytes * static_cast<std::uint64_t>(r.threads.back());
   r.sizes = ascending(o.sizes.empty() ? ladder(least) : o.sizes);
@@ -139,7 +139,7 @@ Result<Request> request_of(const Options& o) {
 
 std::string count_of_threads(int threads) { return fmt::format("{} thread{}", threads, threads > 1 ? "s" : ""); }
 
-Status measure_host_to_host(const Options& o, const Request& r, ProgressLine& progress, Report& report) {
+Status measure_host_to_host(const CopyArguments& o, const CopyRequest& r, ProgressLine& progress, Report& report) {
   progress.update("reserving memory");
   SLUICE_ASSIGN(const HostArrays arrays, HostArrays::make(o.array_bytes(r.sizes.back())));
   for (const std::uint64_t size : r.sizes)
@@ -150,7 +150,7 @@ Status measure_host_to_host(const Options& o, const Request& r, ProgressLine& pr
   return success();
 }
 
-Status measure_between_nodes(const Request& r, double seconds, ProgressLine& progress, Report& report) {
+Status measure_between_nodes(const CopyRequest& r, double seconds, ProgressLine& progress, Report& report) {
   for (const NumaNode& from : r.nodes)
     for (const NumaNode& to : r.nodes) {
       progress.update(fmt::format("measuring: node {} to node {}", from.id, to.id));
@@ -160,7 +160,7 @@ Status measure_between_nodes(const Request& r, double seconds, ProgressLine& pro
   return success();
 }
 
-Result<Report> measure(const Options& o, const Request& r, ProgressLine& progress) {
+Result<Report> measure(const CopyArguments& o, const CopyRequest& r, ProgressLine& progress) {
   Report report;
   report.cold = o.cold;
   report.numa_nodes = numa_nodes().size();
@@ -194,7 +194,7 @@ void add_bound(Json& row, double bound, const char* bound_is) {
   if (beats_bound(row["ratio"])) row["bound_beaten"] = true;
 }
 
-void print_json(const Report& report, const Request& r) {
+void print_json(const Report& report, const CopyRequest& r) {
   Json results = Json::array();
   for (const HostRow& row : report.host)
     for (std::size_t l = 0; l < host_loop_names.size(); ++l) {
@@ -236,7 +236,7 @@ void print_host_to_host(const Report& report) {
   fmt::print("{}", table.text());
 }
 
-void print_matrix(const Report& report, const Request& r) {
+void print_matrix(const Report& report, const CopyRequest& r) {
   std::vector<std::string> header{"engine copy, GB/s: from \\ to"};
   for (const NumaNode& to : r.nodes) header.push_back(fmt::format("node {}", to.id));
   Table table(std::move(header));
@@ -250,7 +250,7 @@ void print_matrix(const Report& report, const Request& r) {
              format_bytes(r.sizes.back()));
 }
 
-void print_for_people(const Report& report, const Request& r) {
+void print_for_people(const Report& report, const CopyRequest& r) {
   fmt::print("{}, {} NUMA node{}\n\n", machine_id(), report.numa_nodes, report.numa_nodes > 1 ? "s" : "");
   print_host_to_host(report);
   fmt::print(
@@ -265,8 +265,8 @@ void print_for_people(const Report& report, const Request& r) {
              c.checksum.bytes_per_second / c.in_place.bytes_per_second, gigabytes(c.in_place));
 }
 
-Status bench_copy(const Options& o) {
-  SLUICE_ASSIGN(const Request request, request_of(o));
+Status bench_copy(const CopyArguments& o) {
+  SLUICE_ASSIGN(const CopyRequest request, request_of(o));
   ProgressLine progress(0, !o.json && stderr_is_terminal());
   SLUICE_ASSIGN(const Report report, measure(o, request, progress));
   progress.finish();
@@ -296,9 +296,9 @@ void add_sizes(Command* command, std::vector<std::uint64_t>* sizes) {
 }  // namespace
 
 void add_bench_copy(Command& bench, Outcome& outcome) {
-  auto options = std::make_shared<Options>();
-  Command* command =
-      add_command(bench, "copy", "Copies between memories, and checksums, against STREAM (about a minute)", examples);
+  auto options = std::make_shared<CopyArguments>();
+  Command* command = add_command(
+      bench, "copy", "Copies between memories, and checksums, against STREAM (about a minute)", copy_examples);
   add_sizes(command, &options->sizes);
   command->add_option("--threads", options->threads, "threads that copy together (default: 1, and all cores)")
       ->delimiter(',')

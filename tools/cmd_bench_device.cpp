@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Way = DeviceBench::Way;
 
-struct Options {
+struct DeviceArguments {
   std::string device = "cuda", profile;
   bool json = false;
 };
@@ -154,7 +154,7 @@ Result<HardwareProfile> profile_so_far(const std::string& path, ProgressLine& pr
   return measure_profile(options);
 }
 
-Status bench_device(const Options& o) {
+Status bench_device(const DeviceArguments& o) {
   std::string path = o.profile;
   if (path.empty()) {
     SLUICE_ASSIGN(path, default_profile_path());
@@ -201,7 +201,7 @@ void add_bench_device(Command& bench, Outcome& outcome) {
   Command* command = add_command(
       bench, "device", "Measure a GPU: copies by size, multiplies, attention, memory; and write it into the profile",
       "  sluice bench device\n  sluice bench device --device cuda:1 --json");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DeviceArguments>();
   command->add_option("--device", options->device, "cuda (the first GPU) or cuda:N")->capture_default_str();
   command->add_option("--profile", options->profile, "file to write (default: ~/.cache/sluice/profile.json)");
   command->add_flag("--json", options->json, "print one JSON object");

@@ -23,7 +23,7 @@ namespace {
 using namespace planning;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto examples =
+constexpr auto pack_examples =
     "  sluice bench pack buffers.csv\n"
     "  sluice bench pack buffers.csv --capacity 1MiB --output placed.csv\n"
     "  sluice bench pack a.csv b.csv --alignment 4KiB --json\n\n"
@@ -40,7 +40,7 @@ constexpr auto examples =
 
 constexpr std::uint64_t usual_work = 1'500'000'000;
 
-struct Options {
+struct PackArguments {
   std::vector<std::string> files;
   std::uint64_t capacity_bytes = 0, alignment_bytes = 1;  ///< capacity 0: as low as can be
   std::string output;
@@ -91,7 +91,7 @@ void pack_into_capacity(const std::vector<Piece>& pieces, std::uint64_t capacity
                                                          : pack_state_names[static_cast<int>(PackState::limited)];
 }
 
-Packed pack_file(const std::string& file, const std::vector<BufferRow>& rows, const Options& o) {
+Packed pack_file(const std::string& file, const std::vector<BufferRow>& rows, const PackArguments& o) {
   const Clock::time_point begin = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   SearchLimit limit{usual_work, nullptr};
@@ -135,7 +135,7 @@ void print(const std::vector<Packed>& all, bool json) {
 }
 
 /// One line for all files whose buffers do not lie below the capacity.
-Status unless_too_large(const std::vector<Packed>& all, const Options& o) {
+Status unless_too_large(const std::vector<Packed>& all, const PackArguments& o) {
   std::string impossible, open;
   for (const Packed& p : all)
     if (!p.fits) {
@@ -151,7 +151,7 @@ Status unless_too_large(const std::vector<Packed>& all, const Options& o) {
   return fault(text + "; give a larger one");
 }
 
-Status bench_pack(const Options& o) {
+Status bench_pack(const PackArguments& o) {
   if (!o.output.empty() && o.files.size() > 1)
     return bad_request("--output is one file, and there are " + std::to_string(o.files.size()) + " to pack; pack one");
   std::vector<std::vector<BufferRow>> tables;
@@ -175,9 +175,9 @@ Status bench_pack(const Options& o) {
 }  // namespace
 
 void add_bench_pack(Command& bench, Outcome& outcome) {
-  auto o = std::make_shared<Options>();
-  Command* pack =
-      add_command(bench, "pack", "Pack buffers of a table (MiniMalloc's csv) against the most bytes alive", examples);
+  auto o = std::make_shared<PackArguments>();
+  Command* pack = add_command(bench, "pack", "Pack buffers of a table (MiniMalloc's csv) against the most bytes alive",
+                              pack_examples);
   pack->add_option("FILE", o->files, "tables of buffers: id,lower,upper,size")->required();
   add_size(pack, "--capacity", &o->capacity_bytes,
            "stop at a packing that is not higher (default: go as low as can be)");

@@ -12,7 +12,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct CheckpointArguments {
   std::string run;
   bool json = false, tensors = false;
 };
@@ -26,7 +26,7 @@ const char* place_name(StoredWeights::Place place) {
   return "?";
 }
 
-Status inspect(const Options& options) {
+Status inspect(const CheckpointArguments& options) {
   std::error_code ignored;
   if (!std::filesystem::exists(options.run + "/run.json", ignored))
     return inspect_checkpoint(absolute_path(options.run), options.tensors, options.json);
@@ -68,7 +68,7 @@ void add_inspect(Command& checkpoint, Outcome& outcome) {
                                  "  sluice checkpoint inspect ./checkpoints/step-120 --tensors\n"
                                  "Of a run every state is read once, as 'train --resume' does before it goes on. Of a\n"
                                  "checkpoint the manifest is: 'checkpoint verify' reads the rest.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointArguments>();
   command->add_option("RUN", options->run, "directory of a run, a checkpoint, or a directory of checkpoints")
       ->required();
   command->add_flag("--tensors", options->tensors, "of a checkpoint: list its tensors and their shapes");

@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Request {
+struct GenerateRequest {
   std::string prompt, tokenizer, chat, system;
   std::vector<std::int32_t> prompt_tokens;
   std::vector<std::string> stop;
@@ -42,7 +42,7 @@ struct Generated {
 };
 
 /// None for models of bytes, and where the prompt is tokens.
-Result<std::optional<Tokenizer>> tokenizer_of(const Request& request, const TokenizerChoice& choice) {
+Result<std::optional<Tokenizer>> tokenizer_of(const GenerateRequest& request, const TokenizerChoice& choice) {
   std::optional<Tokenizer> none;
   if (!request.prompt_tokens.empty() || choice.kind != TokenizerChoice::Kind::files) return none;
   SLUICE_ASSIGN(Tokenizer tokenizer, Tokenizer::load(choice.path));
@@ -54,7 +54,7 @@ struct Question {
   std::vector<std::int32_t> tokens;
   std::int32_t end_of_turn = 0;
 };
-Result<std::optional<Question>> question_of(const Request& request, const std::optional<Tokenizer>& tokenizer,
+Result<std::optional<Question>> question_of(const GenerateRequest& request, const std::optional<Tokenizer>& tokenizer,
                                             const std::string& weights, const std::string& path) {
   if (request.chat.empty()) return std::optional<Question>();
   if (!tokenizer)
@@ -75,7 +75,7 @@ Result<std::optional<Question>> question_of(const Request& request, const std::o
   return std::optional(std::move(question));
 }
 
-Result<std::vector<std::int32_t>> tokens_of(const Request& request, const std::optional<Question>& question,
+Result<std::vector<std::int32_t>> tokens_of(const GenerateRequest& request, const std::optional<Question>& question,
                                             const std::optional<Tokenizer>& tokenizer, bool bytes,
                                             const std::string& model, std::int64_t vocabulary) {
   std::vector<std::int32_t> tokens = question ? question->tokens : request.prompt_tokens;
@@ -102,9 +102,9 @@ Result<std::vector<std::int32_t>> end_tokens(const std::string& weights) {
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(path, ignored)) continue;
     SLUICE_ASSIGN(const std::string text, read_json_file(path, 1u << 20));
-    const auto json = nlohmann::json::parse(text, nullptr, false);
-    if (!json.is_object() || !json.contains("eos_token_id") || json["eos_token_id"].is_null()) continue;
-    const nlohmann::json& eos = json["eos_token_id"];
+    const auto config = nlohmann::json::parse(text, nullptr, false);
+    if (!config.is_object() || !config.contains("eos_token_id") || config["eos_token_id"].is_null()) continue;
+    const nlohmann::json& eos = config["eos_token_id"];
     for (const nlohmann::json& each : eos.is_array() ? eos : nlohmann::json::array({eos})) {
       if (!each.is_number_integer() || each.get<std::int64_t>() < 0 || each.get<std::int64_t>() > 0x7fffffff)
         return bad_request(path + ": eos_token_id must be a token or a list of tokens");
@@ -152,9 +152,9 @@ class Printer {
   std::string shown_;
 };
 
-Result<Generated> continue_prompt(Generator& generator, const std::vector<std::int32_t>& prompt, const Request& request,
-                                  const std::vector<std::int32_t>& ends, const std::atomic<bool>& stop,
-                                  Printer& printer) {
+Result<Generated> continue_prompt(Generator& generator, const std::vector<std::int32_t>& prompt,
+                                  const GenerateRequest& request, const std::vector<std::int32_t>& ends,
+                                  const std::atomic<bool>& stop, Printer& printer) {
   Generated g;
   std::vector<std::int32_t> before(prompt);
   const auto start = Clock::now();
@@ -210,7 +210,7 @@ void report_json(Generator& generator, const std::vector<std::int32_t>& prompt, 
   std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
-Status generate(const RunOptions& options, const Request& request) {
+Status generate(const RunOptions& options, const GenerateRequest& request) {
   SLUICE_ASSIGN(RunConfig config, resolve(options));
   SLUICE_TRY(check_not_unfinished_run("--model", config.model));
   SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
@@ -264,7 +264,7 @@ void add_generate(Command& app, Outcome& outcome) {
       "  sluice generate --model ./Llama-3.2-1B --prompt-tokens 128000,791,6864 --tokens 16 --temperature 0 \\\n"
       "      --device-memory 512MiB --host-memory 256MiB --nvme /mnt/nvme");
   auto options = std::make_shared<RunOptions>();
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<GenerateRequest>();
   Sampling& s = request->sampling;
   add_model_options(command, options.get());
   command->get_option("--model")->required();

@@ -12,7 +12,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct ReportArguments {
   std::string source, output = "report.html";
 };
 
@@ -28,7 +28,7 @@ Status check_output(const std::string& path) {
   return bad_request("--output " + path + " is there, and is no report; give another file, or remove it");
 }
 
-Status report(const Options& options) {
+Status report(const ReportArguments& options) {
   SLUICE_TRY(check_output(options.output));
   SLUICE_ASSIGN(const ReportSource source, read_report_source(options.source));
   const std::string page = report_page(source);
@@ -49,7 +49,7 @@ void add_report(Command& app, Outcome& outcome) {
                   "The file needs no network and no other file. Of a run it tells what its directory has, also while\n"
                   "the run goes on, and touches nothing of it. What was measured of a step is there when the run has\n"
                   "ended or was stopped (timeline.json in its directory).");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReportArguments>();
   command->add_option("SOURCE", options->source, "directory of a run, or a file that 'sluice plan --json' has printed")
       ->required();
   command->add_option("-o,--output", options->output,

@@ -4,17 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
+
+#include "sluice/clock.h"
 
 namespace sluice::tools {
 namespace {
 
 constexpr double redraw_seconds = 0.1;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::size_t terminal_columns() {
   winsize size{};

@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-using Key = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
-Key key_of(const TensorPiece& p) { return {p.row, p.column, p.rows, p.columns}; }
+using PlaceKey = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
+PlaceKey key_of(const TensorPiece& p) { return {p.row, p.column, p.rows, p.columns}; }
 
 /// Rectangles without copies, by row and column.
 struct Rectangles {

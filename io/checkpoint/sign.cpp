@@ -34,7 +34,7 @@ using Digest = std::array<unsigned char, 32>;
 struct FreeKey {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
 };
-using Key = std::unique_ptr<EVP_PKEY, FreeKey>;
+using SignatureKey = std::unique_ptr<EVP_PKEY, FreeKey>;
 struct FreeContext {
   void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
 };
@@ -45,13 +45,13 @@ Digest sha256(const void* data, std::size_t bytes) {
   return digest;
 }
 
-Result<Key> read_key(const std::string& path, bool is_private) {
+Result<SignatureKey> read_key(const std::string& path, bool is_private) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
   if (file == nullptr) return os_error("can not open the key " + path, errno);
   // Nobody is asked for a passphrase.
   const auto no_passphrase = [](char*, int, int, void*) { return -1; };
-  Key key(is_private ? PEM_read_PrivateKey(file.get(), nullptr, no_passphrase, nullptr)
-                     : PEM_read_PUBKEY(file.get(), nullptr, no_passphrase, nullptr));
+  SignatureKey key(is_private ? PEM_read_PrivateKey(file.get(), nullptr, no_passphrase, nullptr)
+                              : PEM_read_PUBKEY(file.get(), nullptr, no_passphrase, nullptr));
   if (key == nullptr || EVP_PKEY_id(key.get()) != EVP_PKEY_ED25519)
     return bad_request(path + " is no " + (is_private ? "private" : "public") +
                        " Ed25519 key in PEM; make one with: openssl genpkey -algorithm ed25519" +
@@ -128,7 +128,7 @@ std::string differing(const std::string& is, const std::string& was) {
 
 Status sign_checkpoint(const Checkpoint& checkpoint, const std::string& private_key,
                        const std::function<Status(std::uint64_t)>& watch) {
-  SLUICE_ASSIGN(const Key key, read_key(private_key, true));
+  SLUICE_ASSIGN(const SignatureKey key, read_key(private_key, true));
   SLUICE_ASSIGN(const std::string text, text_of(checkpoint, watch));
   const std::unique_ptr<EVP_MD_CTX, FreeContext> context(EVP_MD_CTX_new());
   std::array<unsigned char, 64> signature{};
@@ -146,7 +146,7 @@ Status sign_checkpoint(const Checkpoint& checkpoint, const std::string& private_
 
 Status verify_signature(const Checkpoint& checkpoint, const std::string& public_key,
                         const std::function<Status(std::uint64_t)>& watch) {
-  SLUICE_ASSIGN(const Key key, read_key(public_key, false));
+  SLUICE_ASSIGN(const SignatureKey key, read_key(public_key, false));
   const std::string where = checkpoint.path() + "/";
   const Result<std::string> text = read_file(where + signed_name, 64u << 20),
                             signature = read_file(where + signature_name, 4096);

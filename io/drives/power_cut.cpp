@@ -10,14 +10,13 @@
 #include <set>
 #include <utility>
 
+#include "sluice/round.h"
+
 namespace sluice {
 namespace {
 
 /// Of memory, enough for O_DIRECT on every drive.
 constexpr std::size_t memory_alignment_bytes = 4096;
-
-std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return round_down(value + unit - 1, unit); }
 
 /// What lies behind the end of the file reads as zeros. Returns 0 or an errno.
 int read_all(int fd, std::byte* data, std::uint64_t bytes, std::uint64_t offset) {

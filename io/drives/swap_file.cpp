@@ -23,6 +23,7 @@
 #include "io/files/file_lock.h"
 #include "io/files/os_error.h"
 #include "io/files/publish.h"
+#include "sluice/round.h"
 
 namespace sluice {
 namespace {
@@ -31,8 +32,6 @@ constexpr std::uint64_t swap_alignment_bytes = 4096;
 /// Of stripes that are not tiny, so that the requests at their ends are not either.
 constexpr std::uint64_t stripe_unit_bytes = 64u << 10;
 constexpr const char* temporary_prefix = "sluice-swap.";
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 std::string mib(std::uint64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 

@@ -10,13 +10,12 @@
 #include <cerrno>
 #include <cstring>
 
+#include "sluice/round.h"
+
 namespace sluice {
 namespace {
 
 constexpr std::uint64_t direct_alignment_bytes = 4096;
-
-std::uint64_t round_down(std::uint64_t n, std::uint64_t to) { return n / to * to; }
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return round_down(n + to - 1, to); }
 
 /// The same file once more, around the page cache: -1 where the file system has no such thing.
 int reopen_direct(int fd) {

@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <cstring>
 
+#include "sluice/round.h"
+
 namespace sluice {
 namespace {
 
 constexpr std::uint64_t direct_alignment_bytes = 4096;
-
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
 Error os_fault(const std::string& path, const char* what) {
   return fault(fmt::format("{}: {} failed: {}", path, what, std::strerror(errno)));

@@ -22,7 +22,6 @@ namespace {
 
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
 constexpr double small_op_seconds = 2e-3;  ///< less is not worth measuring again: runs tell where it matters
-constexpr std::uint64_t noise_bytes = 4u << 20;
 
 /// The device's memory that ops are measured in.
 class Place {
@@ -36,10 +35,7 @@ class Place {
 
   Result<std::byte*> noise(std::uint64_t bytes, Dtype dtype, float scale) {
     SLUICE_ASSIGN(std::byte * address, reserve(bytes));
-    SLUICE_ASSIGN(const Pages noise, Pages::make(std::min(bytes, noise_bytes)));
-    fill_random(noise, dtype, scale);
-    for (std::uint64_t at = 0; at < bytes; at += noise_bytes)
-      SLUICE_TRY(memory_.copy(address + at, noise.data(), std::min(noise_bytes, bytes - at)));
+    SLUICE_TRY(fill_random(memory_, address, bytes, dtype, scale));
     return address;
   }
   template <class T>

@@ -8,19 +8,24 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t eviction_bytes = 64u << 20;
+/// More than caches hold.
+constexpr std::uint64_t eviction_bytes_max = 64u << 20;
 constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
 constexpr int repeats = 7;
 /// Of those that are quicker than caches are emptied: a step of such ops is short whatever they take.
 constexpr double tiny_seconds = 1e-3;
 constexpr int tiny_repeats = 3;
 
+/// What a step reads before it comes to the same sublayer again: parameters and gradients of a whole model.
+std::uint64_t eviction_bytes(const SublayerArgs& args) {
+  return std::min(args.model->parameters * (dtype_bytes(args.dtype) + sizeof(float)), eviction_bytes_max);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DeviceBench>> CpuBench::create(int threads) {
   kernels::set_compute_threads(threads);
-  SLUICE_ASSIGN(Pages eviction, Pages::make(eviction_bytes));
-  return std::unique_ptr<DeviceBench>(new CpuBench(std::move(eviction)));
+  return std::unique_ptr<DeviceBench>(new CpuBench);
 }
 
 void CpuBench::touch(const std::byte* data, std::uint64_t bytes) {
@@ -35,6 +40,9 @@ Status CpuBench::run(OpKind op, const SublayerArgs& args) {
 }
 
 Result<double> CpuBench::op_seconds(OpKind op, const SublayerArgs& args) {
+  if (const std::uint64_t bytes = eviction_bytes(args); eviction_.bytes() < bytes) {
+    SLUICE_ASSIGN(eviction_, Pages::make(bytes));
+  }
   std::vector<double> seconds;
   double spent = 0;
   do {
@@ -51,7 +59,7 @@ Result<double> CpuBench::op_seconds(OpKind op, const SublayerArgs& args) {
 
 /// The input has just been written: where sublayers are cut a slice of the tokens, or what all ranks have gathered.
 double CpuBench::timed_run(OpKind op, const SublayerArgs& args) {
-  touch(eviction_.data(), eviction_.bytes());
+  touch(eviction_.data(), eviction_bytes(args));
   const auto whole =
       static_cast<std::uint64_t>(args.shape.tokens() * args.model->config.hidden) * dtype_bytes(args.dtype);
   if (args.unit->kind != Sublayer::embed)

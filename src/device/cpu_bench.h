@@ -22,7 +22,7 @@ class CpuBench final : public DeviceBench {
   Result<double> adamw_seconds(std::int64_t) override { return not_apart(); }
 
  private:
-  explicit CpuBench(Pages eviction) : eviction_(std::move(eviction)) {}
+  CpuBench() = default;
   static Error not_apart() { return bad_request("the CPU is not apart from the host; 'sluice bench all' measures it"); }
   double timed_run(OpKind op, const SublayerArgs& args);
   void touch(const std::byte* data, std::uint64_t bytes);

@@ -85,10 +85,10 @@ std::uint64_t beyond_cache_bytes() {
 std::span<const GemmShape> usual_gemm_shapes() { return usual_shapes; }
 
 void fill_random(const Pages& pages, Dtype dtype, float scale) {
-  constexpr std::uint64_t period = 65536;  // repetition does not matter to the clock
+  const std::uint64_t numel = pages.bytes() / dtype_bytes(dtype);
+  const std::uint64_t period = std::min<std::uint64_t>(numel, 65536);  // repetition does not matter to the clock
   std::vector<float> values(period);
   for (std::uint64_t i = 0; i < period; ++i) values[i] = scale * static_cast<float>(philox_uniform(1, i, 0) - 0.5);
-  const std::uint64_t numel = pages.bytes() / dtype_bytes(dtype);
   for (std::uint64_t at = 0; at < numel; at += period) {
     const auto n = static_cast<std::int64_t>(std::min(period, numel - at));
     if (dtype == Dtype::bf16)
@@ -96,6 +96,15 @@ void fill_random(const Pages& pages, Dtype dtype, float scale) {
     else
       std::copy_n(values.data(), n, reinterpret_cast<float*>(pages.data()) + at);
   }
+}
+
+Status fill_random(DeviceMemory& memory, std::byte* address, std::uint64_t bytes, Dtype dtype, float scale) {
+  constexpr std::uint64_t noise_bytes = 4u << 20;
+  SLUICE_ASSIGN(const Pages noise, Pages::make(std::min(bytes, noise_bytes)));
+  fill_random(noise, dtype, scale);
+  for (std::uint64_t at = 0; at < bytes; at += noise_bytes)
+    SLUICE_TRY(memory.copy(address + at, noise.data(), std::min(noise_bytes, bytes - at)));
+  return success();
 }
 
 double measure_gemm_flops(std::span<const GemmShape> shapes, Dtype dtype, double seconds) {

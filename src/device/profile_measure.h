@@ -10,17 +10,13 @@
 #include <vector>
 
 #include "offload/run/memory.h"
+#include "sluice/clock.h"
 #include "sluice/dtype.h"
 #include "sluice/profile.h"
 #include "sluice/status.h"
 #include "src/device/drive_bench.h"
 
 namespace sluice {
-
-/// Of a clock that only goes forward.
-inline double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Cores that this process may run on.
 int usable_cores();
@@ -31,6 +27,8 @@ std::uint64_t beyond_cache_bytes();
 /// Random values between -scale/2 and scale/2. Arithmetic on zeros, denormals or equal numbers takes other times:
 /// matrix units run slower on data that makes them draw more power.
 void fill_random(const Pages& pages, Dtype dtype, float scale);
+/// The same in memory of a device, again every few MiB.
+Status fill_random(DeviceMemory& memory, std::byte* address, std::uint64_t bytes, Dtype dtype, float scale);
 
 /// A matrix multiply as a step does it: y = x w^T, dx = dy w, dw = dy^T x.
 struct GemmShape {

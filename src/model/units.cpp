@@ -4,14 +4,13 @@
 #include <span>
 #include <utility>
 
+#include "sluice/round.h"
 #include "src/model/model.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::uint64_t unit_alignment = 4096;
-
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
 class ModelBuilder {
  public:

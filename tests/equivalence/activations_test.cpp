@@ -141,8 +141,8 @@ TEST_P(ParkedActivations, AreThoseOfOneRankOnRanksAndStages) {
   expect_alike("two ranks", 2, 1, {}, {}, Saved::nvme, Place::host);
   expect_alike("two stages", 1, 2, {}, {3}, Saved::host, Place::nvme);
   expect_alike("two stages of two ranks", 2, 2, {}, {2}, Saved::nvme, Place::nvme);
-  expect_alike("interleaved", 1, 2, {PipelineOrder::interleaved, 2}, {1, 3, 5}, Saved::host, Place::host);
-  expect_alike("zb-h1", 1, 2, {PipelineOrder::zb_h1, 1}, {3}, Saved::nvme, Place::host);
+  expect_alike("interleaved", 1, 2, interleaved, {1, 3, 5}, Saved::host, Place::host);
+  expect_alike("zb-h1", 1, 2, zb_h1, {3}, Saved::nvme, Place::host);
   expect_alike("zb-v", 1, 2, {PipelineOrder::zb_v, 2}, {1, 3, 4}, Saved::host, Place::nvme);
 }
 

@@ -113,11 +113,11 @@ std::string text(const Pick& p) {
   return s;
 }
 
-constexpr std::int64_t steps = 20;
 constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1, 0, 0, 0, 0};
 
 class Bits : public testing::TestWithParam<std::tuple<Dtype, bool>> {
  protected:
+  static constexpr std::int64_t steps = 8;
   Dtype dtype() const { return std::get<0>(GetParam()); }
   bool tied() const { return std::get<1>(GetParam()); }
   RunConfig config() const { return bench_.config(2, tied(), dtype(), steps); }

@@ -21,7 +21,6 @@ class Restores : public CutRuns {
     PipelineChoice pipeline = {};
   };
   static std::vector<Layout> layouts() {
-    constexpr PipelineChoice interleaved{PipelineOrder::interleaved, 2};
     const Places host{Place::host}, resident{Place::host, Place::device, Place::device, true};
     std::vector<Layout> all;
     all.push_back({.name = "drive", .cut = {}, .places = {}});

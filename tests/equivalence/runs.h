@@ -20,6 +20,9 @@
 
 namespace sluice::test {
 
+inline constexpr PipelineChoice gpipe{PipelineOrder::gpipe, 1}, interleaved{PipelineOrder::interleaved, 2},
+    zb_h1{PipelineOrder::zb_h1, 1}, zb_v{PipelineOrder::zb_v, 2};
+
 struct Outcome {
   std::vector<std::uint64_t> loss_bits, norm_bits;
   std::vector<double> losses;

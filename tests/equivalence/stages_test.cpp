@@ -32,9 +32,6 @@ class Watcher final : public TrainObserver {
   std::vector<StepRecord> records;
 };
 
-constexpr PipelineChoice gpipe{PipelineOrder::gpipe, 1}, interleaved{PipelineOrder::interleaved, 2},
-    zb_h1{PipelineOrder::zb_h1, 1}, zb_v{PipelineOrder::zb_v, 2};
-
 TEST_F(StagesOfARun, ChangeNoBit) {
   for (const bool tied : {true, false})
     for (const bool ahead : {true, false})

@@ -15,12 +15,15 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t block_bytes = 64 << 10;
-constexpr std::size_t block_count = 24;
+constexpr std::uint64_t fault_block_bytes = 64 << 10;
+constexpr std::size_t fault_block_count = 24;
 
 class FaultTest : public testing::TestWithParam<IoBackendKind> {
  protected:
-  FaultTest() : swap_(make_swap({dir_.path()}, block_bytes * block_count)), out_(swap_.bytes()), in_(swap_.bytes()) {
+  FaultTest()
+      : swap_(make_swap({dir_.path()}, fault_block_bytes * fault_block_count)),
+        out_(swap_.bytes()),
+        in_(swap_.bytes()) {
     fill(out_.span(), 11);
   }
 
@@ -35,18 +38,18 @@ class FaultTest : public testing::TestWithParam<IoBackendKind> {
   }
 
   std::span<std::byte> block(const AlignedBytes& memory, std::size_t i) const {
-    return memory.span().subspan(i * block_bytes, block_bytes);
+    return memory.span().subspan(i * fault_block_bytes, fault_block_bytes);
   }
 
   /// Every block once through the window; how many requests failed, and the last failure.
   std::size_t pass(IoQueue& queue, IoOp op, const AlignedBytes& memory, int* error = nullptr) {
-    std::array<IoRequest, block_count> requests;
+    std::array<IoRequest, fault_block_count> requests;
     std::array<IoRequest*, 4> done;
     std::size_t failures = 0, completed = 0, next = 0;
-    std::vector<bool> seen(block_count, false);
-    while (completed < block_count) {
-      while (next < block_count) {
-        requests[next] = request_of(op, next * block_bytes, block(memory, next));
+    std::vector<bool> seen(fault_block_count, false);
+    while (completed < fault_block_count) {
+      while (next < fault_block_count) {
+        requests[next] = request_of(op, next * fault_block_bytes, block(memory, next));
         if (!queue.submit(&requests[next])) break;
         ++next;
       }
@@ -60,7 +63,7 @@ class FaultTest : public testing::TestWithParam<IoBackendKind> {
           ++failures;
           if (error != nullptr) *error = done[i]->error;
         } else {
-          EXPECT_EQ(done[i]->done_bytes, block_bytes);
+          EXPECT_EQ(done[i]->done_bytes, fault_block_bytes);
         }
       }
       completed += *count;
@@ -69,11 +72,11 @@ class FaultTest : public testing::TestWithParam<IoBackendKind> {
   }
 
   std::size_t changed_blocks(IoQueue& queue) {
-    BlockChecksums sums(block_count);
-    for (std::size_t i = 0; i < block_count; ++i) sums.set(i, block(out_, i));
+    BlockChecksums sums(fault_block_count);
+    for (std::size_t i = 0; i < fault_block_count; ++i) sums.set(i, block(out_, i));
     EXPECT_EQ(pass(queue, IoOp::read, in_), 0u);
     std::size_t changed = 0;
-    for (std::size_t i = 0; i < block_count; ++i) changed += !sums.verify(i, block(in_, i), "swap").ok();
+    for (std::size_t i = 0; i < fault_block_count; ++i) changed += !sums.verify(i, block(in_, i), "swap").ok();
     return changed;
   }
 
@@ -86,7 +89,7 @@ TEST_P(FaultTest, NthTransferFailsOnceOrFromThenOn) {
   for (const int cause : {EIO, ENOSPC, EDQUOT}) {
     for (const auto& [target, op] :
          {std::pair(FaultOptions::Target::write, IoOp::write), std::pair(FaultOptions::Target::read, IoOp::read)}) {
-      for (std::uint64_t n = 1; n <= block_count + 1; ++n) {
+      for (std::uint64_t n = 1; n <= fault_block_count + 1; ++n) {
         for (const bool persistent : {false, true}) {
           FaultOptions faults;
           faults.fail_target = target;
@@ -96,7 +99,7 @@ TEST_P(FaultTest, NthTransferFailsOnceOrFromThenOn) {
           auto queue = open(faults);
           int error = 0;
           const std::size_t failures = pass(*queue, op, op == IoOp::write ? out_ : in_, &error);
-          const std::size_t after = block_count + 1 - n;
+          const std::size_t after = fault_block_count + 1 - n;
           EXPECT_EQ(failures, persistent ? after : std::min<std::size_t>(after, 1));
           EXPECT_EQ(error, failures > 0 ? cause : 0);
           EXPECT_EQ(queue->in_flight(), 0u);
@@ -159,7 +162,7 @@ TEST_P(FaultTest, EndlessInterruptionIsAFailure) {
 
 TEST_P(FaultTest, ChecksumsFindSilentFaults) {
   auto clean = open({});
-  for (std::uint64_t n = 1; n <= block_count; ++n) {
+  for (std::uint64_t n = 1; n <= fault_block_count; ++n) {
     for (int kind = 0; kind < 4; ++kind) {
       fill(out_.span(), n * 4 + static_cast<std::uint64_t>(kind));
       FaultOptions faults;
@@ -194,9 +197,9 @@ TEST_P(FaultTest, SameSeedSameFaults) {
     auto queue = open(faults);
     std::vector<bool> went_well;
     for (const IoOp op : {IoOp::write, IoOp::read})
-      for (std::size_t i = 0; i < block_count; ++i) {
+      for (std::size_t i = 0; i < fault_block_count; ++i) {
         const AlignedBytes& memory = op == IoOp::write ? out_ : in_;
-        went_well.push_back(transfer_now(*queue, op, 0, i * block_bytes, block(memory, i)).ok());
+        went_well.push_back(transfer_now(*queue, op, 0, i * fault_block_bytes, block(memory, i)).ok());
       }
     return std::tuple(queue->counters().transfers, went_well, checksum(in_.span()));
   };

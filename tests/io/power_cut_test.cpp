@@ -15,13 +15,13 @@ namespace {
 constexpr std::uint64_t block_bytes = 16 << 10;
 constexpr std::size_t block_count = 12;
 
-struct Kind {
+struct DriveKind {
   IoBackendKind backend;
   bool direct;
   const char* directory;
 };
 
-class PowerCutTest : public testing::TestWithParam<Kind> {
+class PowerCutTest : public testing::TestWithParam<DriveKind> {
  protected:
   PowerCutTest() : dir_(GetParam().directory), swap_(make({dir_.path()})) {}
 
@@ -364,10 +364,10 @@ TEST_P(PowerCutTest, SomeSyncsComeTooEarlyOrElsewhere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, PowerCutTest,
-                         testing::Values(Kind{IoBackendKind::io_uring, true, "."},
-                                         Kind{IoBackendKind::io_uring, false, "/dev/shm"},
-                                         Kind{IoBackendKind::threads, true, "."},
-                                         Kind{IoBackendKind::threads, false, "/dev/shm"}),
+                         testing::Values(DriveKind{IoBackendKind::io_uring, true, "."},
+                                         DriveKind{IoBackendKind::io_uring, false, "/dev/shm"},
+                                         DriveKind{IoBackendKind::threads, true, "."},
+                                         DriveKind{IoBackendKind::threads, false, "/dev/shm"}),
                          [](const auto& kind) {
                            return std::string(io_backend_names[static_cast<int>(kind.param.backend)]) +
                                   (kind.param.direct ? "_direct" : "_buffered");

@@ -10,20 +10,20 @@
 namespace sluice {
 namespace {
 
-struct Kind {
+struct QueueKind {
   IoBackendKind backend;
   bool direct;
   bool registered;
   const char* directory;
 };
 
-std::string kind_name(const testing::TestParamInfo<Kind>& info) {
-  const Kind& k = info.param;
+std::string kind_name(const testing::TestParamInfo<QueueKind>& info) {
+  const QueueKind& k = info.param;
   return std::string(io_backend_names[static_cast<int>(k.backend)]) + (k.direct ? "_direct" : "_buffered") +
          (k.registered ? "_registered" : "_plain") + (std::string(k.directory) == "." ? "_disk" : "_tmpfs");
 }
 
-class QueueTest : public testing::TestWithParam<Kind> {
+class QueueTest : public testing::TestWithParam<QueueKind> {
  protected:
   std::unique_ptr<IoQueue> open(const SwapFile& swap, std::span<std::byte> memory, std::size_t depth) const {
     QueueOptions options;
@@ -269,15 +269,17 @@ TEST_P(QueueTest, ClosesWithRequestsInFlight) {
   EXPECT_EQ(0, memcmp(memory.data(), back.data(), 8 << 20));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, QueueTest,
-    testing::Values(Kind{IoBackendKind::io_uring, true, true, "."}, Kind{IoBackendKind::io_uring, true, false, "."},
-                    Kind{IoBackendKind::io_uring, false, true, "."},
-                    Kind{IoBackendKind::io_uring, false, false, "/dev/shm"},
-                    Kind{IoBackendKind::libaio, true, false, "."}, Kind{IoBackendKind::libaio, false, false, "."},
-                    Kind{IoBackendKind::threads, true, false, "."}, Kind{IoBackendKind::threads, false, false, "."},
-                    Kind{IoBackendKind::threads, true, false, "/dev/shm"}),
-    kind_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, QueueTest,
+                         testing::Values(QueueKind{IoBackendKind::io_uring, true, true, "."},
+                                         QueueKind{IoBackendKind::io_uring, true, false, "."},
+                                         QueueKind{IoBackendKind::io_uring, false, true, "."},
+                                         QueueKind{IoBackendKind::io_uring, false, false, "/dev/shm"},
+                                         QueueKind{IoBackendKind::libaio, true, false, "."},
+                                         QueueKind{IoBackendKind::libaio, false, false, "."},
+                                         QueueKind{IoBackendKind::threads, true, false, "."},
+                                         QueueKind{IoBackendKind::threads, false, false, "."},
+                                         QueueKind{IoBackendKind::threads, true, false, "/dev/shm"}),
+                         kind_name);
 
 std::uint64_t proc_io(const std::string& key) {
   std::ifstream in("/proc/self/io");

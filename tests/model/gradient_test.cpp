@@ -11,10 +11,10 @@ namespace {
 
 using test::ModelRunner;
 
-constexpr BatchShape shape{2, 9};
-
 class Gradient : public testing::TestWithParam<ModelConfig> {
  protected:
+  static constexpr BatchShape shape{2, 9};
+
   Gradient() : run_(GetParam(), shape, Dtype::f32), tokens_(test::some_tokens(shape, GetParam().vocabulary, 3)) {
     run_.initialise(7);
     // Norm weights and biases away from one and zero.

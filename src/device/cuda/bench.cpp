@@ -28,7 +28,6 @@ int passes_for(double seconds, std::uint64_t bytes) {
 constexpr int runs_min = 5, runs_max = 48;
 static_assert(runs_max < static_cast<int>(DeviceQueue::marks_in_flight));
 constexpr double load_seconds = 0.3;
-constexpr std::uint64_t noise_bytes = 4u << 20;
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -51,10 +50,7 @@ Result<std::byte*> CudaBench::Area::at_least(std::uint64_t bytes, Dtype dtype) {
     bytes_ = bytes;
   }
   filled_ = dtype;
-  SLUICE_ASSIGN(const Pages noise, Pages::make(noise_bytes));
-  fill_random(noise, dtype, 1);
-  for (std::uint64_t at = 0; at < bytes_; at += noise_bytes)
-    SLUICE_TRY(device_.copy(data_ + at, noise.data(), std::min(noise_bytes, bytes_ - at)));
+  SLUICE_TRY(fill_random(device_, data_, bytes_, dtype, 1));
   return data_;
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "sluice/clock.h"
 #include "sluice/size.h"
 
 namespace sluice {
@@ -43,10 +44,6 @@ Status check_driver() {
                     "compute on --device cpu",
                     version(driver), runtime / 1000));
   return success();
-}
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
