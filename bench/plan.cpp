@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "offload/plan/simulate.h"
-#include "src/device/profile_measure.h"
+#include "sluice/clock.h"
 #include "src/schedule/build.h"
 
 namespace sluice {

@@ -10,7 +10,7 @@ set(SLUICE_CUDA_ARCHITECTURES AUTO CACHE STRING
 set(SLUICE_MPI AUTO CACHE STRING "ranks in processes of their own: ON, OFF, or AUTO where MPI is found")
 set_property(CACHE SLUICE_MPI PROPERTY STRINGS AUTO ON OFF)
 option(SLUICE_PCH "precompiled headers, of the standard library and what else most files of a part include" ON)
-option(SLUICE_UNITY "compile several files at once: a whole build takes half the time, one after a change of a file longer" ON)
+option(SLUICE_UNITY "compile eight files as one: a whole build takes less time, one after a change of a file more" ON)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -53,8 +53,8 @@ add_library(sluice_flags_cold INTERFACE)
 target_compile_options(sluice_flags_cold INTERFACE $<$<CONFIG:Release>:-O1>)
 target_link_libraries(sluice_flags_cold INTERFACE sluice_flags)
 
-add_library(sluice_flags_shadows INTERFACE)
-target_compile_options(sluice_flags_shadows INTERFACE -Wno-shadow)
+add_library(sluice_flags_no_shadow INTERFACE)
+target_compile_options(sluice_flags_no_shadow INTERFACE -Wno-shadow)
 
 # sluice_library(NAME dir... DEPENDS ...): every .cpp below the given folders, flags and include rule in one place.
 function(sluice_library name)
@@ -78,14 +78,14 @@ function(sluice_precompile name)
   endif()
 endfunction()
 
-# sluice_unite(NAME <file>...): compile NAME's files eight at a time (SLUICE_UNITY), for parts of which headers and templates
-# are most of the work. The given files stay apart, those of other targets too. Names of one batch must differ, also in
-# anonymous namespaces.
+# sluice_unite(NAME <file>...): compile NAME's files eight as one (SLUICE_UNITY), where headers and templates are most of
+# the work. The given files are compiled alone, in all targets of this folder. A batch is what is next to each other in
+# the list, so that no two files of NAME may define one name, not even in anonymous namespaces.
 function(sluice_unite name)
   if(SLUICE_UNITY)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    # A file of a batch is an included one to g++, which takes what it defines for visible elsewhere.
+    # g++ takes the files of a batch for headers, whose types should not have members of anonymous namespaces.
     target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()

@@ -9,6 +9,9 @@
 
 namespace sluice {
 
+/// Of addresses, offsets and sizes: what O_DIRECT takes on every drive.
+constexpr std::uint64_t direct_alignment_bytes = 4096;
+
 /// Move-only; its bytes are not initialised.
 class AlignedMemory {
  public:

@@ -165,6 +165,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
                    {"gradient_dtype", dtype_name(run.workload.gradient_dtype)},
                    {"units_updated_on_device", std::ranges::count(s.units, true, &UnitChoice::update_on_device)},
                    {"prefetch", s.prefetch},
+                   {"gradients_ahead", s.gradients_ahead && parks_sums(run.workload, s)},
                    {"tile_numel", s.tile_numel}};
   if (run.workload.activation_dtype != ActivationDtype::exact)
     j["schedule"]["activation_dtype"] = activation_dtype_names[static_cast<std::size_t>(run.workload.activation_dtype)];
@@ -385,6 +386,10 @@ void print_placement(const Prepared& run) {
     table.add(
         {run.workload.gradient_dtype == Dtype::f32 ? "gradients until the update" : "bf16 gradients until the update",
          "-", home(&UnitChoice::gradient, Place::host), home(&UnitChoice::gradient, Place::nvme)});
+  const bool parks = parks_sums(run.workload, s);
+  if (parks)
+    table.add({"sums of gradients", home(&UnitChoice::accumulator, Place::device),
+               home(&UnitChoice::accumulator, Place::host), home(&UnitChoice::accumulator, Place::nvme)});
   table.add({"sublayer inputs", home(&UnitChoice::boundary, Place::device), home(&UnitChoice::boundary, Place::host),
              home(&UnitChoice::boundary, Place::nvme)});
   table.add({"saved activations", share(s, [](const UnitChoice& c) { return c.saved == Saved::keep; }),
@@ -395,11 +400,12 @@ void print_placement(const Prepared& run) {
   const auto again = std::ranges::count_if(s.units, [](const UnitChoice& c) { return c.sweep > 0; });
   const std::string inputs = again == 0 ? "" : "; " + std::to_string(again) + " inputs made again on the way back";
   std::printf(
-      "recomputed: %s%s; %d micro-batches in groups of %d; updates %s; %d units fetched ahead; tiles of %s "
+      "recomputed: %s%s; %d micro-batches in groups of %d; updates %s; %d units fetched ahead%s; tiles of %s "
       "parameters\n\n",
       share(s, [](const UnitChoice& c) { return c.saved == Saved::recompute; }).c_str(), inputs.c_str(),
       run.workload.micro_batches, s.group, s.update_ahead ? "ahead of the next forward" : "in the backward pass",
-      s.prefetch, format_count(static_cast<double>(s.tile_numel)).c_str());
+      s.prefetch, parks && s.gradients_ahead ? ", sums of gradients beside the passes" : "",
+      format_count(static_cast<double>(s.tile_numel)).c_str());
   if (run.speculates()) std::printf("%s\n\n", speculation_text(run).c_str());
 }
 

@@ -10,13 +10,11 @@
 #include <set>
 #include <utility>
 
+#include "io/aligned_memory.h"
 #include "sluice/round.h"
 
 namespace sluice {
 namespace {
-
-/// Of memory, enough for O_DIRECT on every drive.
-constexpr std::size_t memory_alignment_bytes = 4096;
 
 /// What lies behind the end of the file reads as zeros. Returns 0 or an errno.
 int read_all(int fd, std::byte* data, std::uint64_t bytes, std::uint64_t offset) {
@@ -104,7 +102,7 @@ int PowerCut::remember(std::uint32_t file, const IoTransfer& transfer) {
   write.running = &transfer;
   const std::uint64_t bytes = write.end - write.begin;
   write.old.reset(
-      static_cast<std::byte*>(std::aligned_alloc(memory_alignment_bytes, round_up(bytes, memory_alignment_bytes))));
+      static_cast<std::byte*>(std::aligned_alloc(direct_alignment_bytes, round_up(bytes, direct_alignment_bytes))));
   if (write.old == nullptr) return ENOMEM;
   if (const int error = read_all(f.fd, write.old.get(), bytes, write.begin); error != 0) return error;
   // A write to the same place may be landing just now: it came before this one.

@@ -25,4 +25,9 @@ inline Error os_error(const std::string& what, int error) {
   }
 }
 
+/// "`path`: `call` failed: No such file or directory", by errno: a fault, whatever it is.
+inline Error os_fault(const std::string& path, const char* call) {
+  return fault(path + ": " + call + " failed: " + std::strerror(errno));
+}
+
 }  // namespace sluice

@@ -19,10 +19,6 @@ namespace {
 
 constexpr std::string_view staging_mark = ".tmp-";  // six characters follow
 
-Error os_fault(const std::string& path, const char* what) {
-  return fault(fmt::format("{}: {} failed: {}", path, what, std::strerror(errno)));
-}
-
 std::string directory_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";

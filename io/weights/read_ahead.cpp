@@ -10,12 +10,11 @@
 #include <cerrno>
 #include <cstring>
 
+#include "io/aligned_memory.h"
 #include "sluice/round.h"
 
 namespace sluice {
 namespace {
-
-constexpr std::uint64_t direct_alignment_bytes = 4096;
 
 /// The same file once more, around the page cache: -1 where the file system has no such thing.
 int reopen_direct(int fd) {

@@ -1,7 +1,6 @@
 #include "io/weights/stream_writer.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,16 +8,12 @@
 #include <cerrno>
 #include <cstring>
 
+#include "io/aligned_memory.h"
+#include "io/files/os_error.h"
 #include "sluice/round.h"
 
 namespace sluice {
 namespace {
-
-constexpr std::uint64_t direct_alignment_bytes = 4096;
-
-Error os_fault(const std::string& path, const char* what) {
-  return fault(fmt::format("{}: {} failed: {}", path, what, std::strerror(errno)));
-}
 
 /// Room now, so that a full drive says so before anything is written; and writes beside each other need the file to be
 /// as long as they reach.

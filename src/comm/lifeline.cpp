@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds connect_within(20);
 
-std::int64_t now_seconds() {
+std::int64_t whole_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
 }
 
@@ -107,7 +107,7 @@ struct Lifeline::Beat {
 
 Lifeline::Lifeline(Options options)
     : options_(std::move(options)), meetings_(options_.ranks), seen_(options_.ranks), wake_(eventfd(0, EFD_CLOEXEC)) {
-  for (Seen& seen : seen_) seen.since = now_seconds();
+  for (Seen& seen : seen_) seen.since = whole_seconds();
 }
 
 Result<std::unique_ptr<Lifeline>> Lifeline::connect(const Options& options, const Exchange& exchange) {
@@ -200,7 +200,7 @@ Lifeline::~Lifeline() {
 }
 
 std::chrono::seconds Lifeline::idle(RankId rank) const {
-  return std::chrono::seconds(now_seconds() - seen_[rank].since.load());
+  return std::chrono::seconds(whole_seconds() - seen_[rank].since.load());
 }
 
 void Lifeline::run() {
@@ -272,7 +272,7 @@ void Lifeline::take(const Beat& beat) {
   if (beat.rank >= options_.ranks) return;
   Seen& seen = seen_[beat.rank];
   if (beat.rank != options_.rank) meetings_[beat.rank].store(beat.meetings, std::memory_order_relaxed);
-  if (seen.meetings.exchange(beat.meetings) != beat.meetings) seen.since = now_seconds();
+  if (seen.meetings.exchange(beat.meetings) != beat.meetings) seen.since = whole_seconds();
 }
 
 void Lifeline::leave(Peer& peer) {

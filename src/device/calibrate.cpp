@@ -193,7 +193,7 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   return bench;
 }
 
-bool goes_back(OpKind kind) {
+bool takes_gradient(OpKind kind) {
   return kind == OpKind::backward || kind == OpKind::backward_again || kind == OpKind::backward_input ||
          kind == OpKind::backward_weight || kind == OpKind::part_backward;
 }
@@ -204,7 +204,7 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   if (kind == OpKind::part_recompute) args.sum = nullptr;
   // What backward reads must be what forward saves: statistics of noise would be infinite.
   if (kind == OpKind::backward_again) args.saved = nullptr;
-  if (goes_back(kind) && args.saved != nullptr && args.unit->kind != Sublayer::embed) {
+  if (takes_gradient(kind) && args.saved != nullptr && args.unit->kind != Sublayer::embed) {
     SublayerArgs before = args;
     before.x_out = nullptr;
     before.sum = nullptr;
@@ -218,7 +218,7 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
   if (kind == OpKind::backward_weight) args.parameters = nullptr;
   if (kind == OpKind::backward_input) {
     args.gradient = nullptr;
-  } else if (goes_back(kind) || kind == OpKind::forward_backward || kind == OpKind::part_gradient ||
+  } else if (takes_gradient(kind) || kind == OpKind::forward_backward || kind == OpKind::part_gradient ||
              kind == OpKind::out_backward || kind == OpKind::qkv_backward) {
     // A step's first micro-batch sets gradients, the others add to them: kernels are chosen for both.
     SLUICE_TRY(bench.run(kind, args));

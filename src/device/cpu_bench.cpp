@@ -8,17 +8,28 @@
 namespace sluice {
 namespace {
 
-/// More than caches hold.
+/// No more than this, however large the model.
 constexpr std::uint64_t eviction_bytes_max = 64u << 20;
+/// Sublayers that a step runs before it comes back to one, of a small model.
+constexpr std::uint64_t sublayers_between = 24;
 constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
 constexpr int repeats = 7;
 /// Of those that are quicker than caches are emptied: a step of such ops is short whatever they take.
 constexpr double tiny_seconds = 1e-3;
 constexpr int tiny_repeats = 3;
 
-/// What a step reads before it comes to the same sublayer again: parameters and gradients of a whole model.
+/// A boundary: the input or output of a sublayer, of all tokens.
+std::uint64_t boundary_bytes(const SublayerArgs& args) {
+  return static_cast<std::uint64_t>(args.shape.tokens() * args.model->config.hidden) * dtype_bytes(args.dtype);
+}
+
+/// What a step touches before it comes back to the sublayer: parameters, gradients and activations of so many like it.
+/// Of nothing that is not in the op's cost key (calibrate.h).
 std::uint64_t eviction_bytes(const SublayerArgs& args) {
-  return std::min(args.model->parameters * (dtype_bytes(args.dtype) + sizeof(float)), eviction_bytes_max);
+  constexpr std::uint64_t saved_boundaries = 8;
+  const std::uint64_t each =
+      args.unit->numel * (dtype_bytes(args.dtype) + sizeof(float)) + saved_boundaries * boundary_bytes(args);
+  return std::min(sublayers_between * each, eviction_bytes_max);
 }
 
 }  // namespace
@@ -60,8 +71,7 @@ Result<double> CpuBench::op_seconds(OpKind op, const SublayerArgs& args) {
 /// The input has just been written: where sublayers are cut a slice of the tokens, or what all ranks have gathered.
 double CpuBench::timed_run(OpKind op, const SublayerArgs& args) {
   touch(eviction_.data(), eviction_bytes(args));
-  const auto whole =
-      static_cast<std::uint64_t>(args.shape.tokens() * args.model->config.hidden) * dtype_bytes(args.dtype);
+  const std::uint64_t whole = boundary_bytes(args);
   if (args.unit->kind != Sublayer::embed)
     touch(args.x_in, whole / static_cast<std::uint64_t>(args.model->config.split));
   if (args.normed != nullptr) touch(args.normed, whole);

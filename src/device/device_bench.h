@@ -23,7 +23,7 @@ class DeviceBench {
   /// One run of an op of a sublayer: all addresses are the device's.
   virtual Status run(OpKind op, const SublayerArgs& args) = 0;
   /// The median of several runs behind one that is not counted, in which kernels are chosen and threads wake up, with
-  /// caches as a step leaves them: parameters cold.
+  /// caches as a step of such sublayers leaves them.
   virtual Result<double> op_seconds(OpKind op, const SublayerArgs& args) = 0;
   /// Which kernels ops have used since this was asked last, where there was a choice.
   virtual KernelChoices used() { return {}; }

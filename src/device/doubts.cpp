@@ -4,13 +4,12 @@
 
 #include "io/files/json_guard.h"
 #include "io/files/publish.h"
+#include "src/device/profile.h"
 
 namespace sluice {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::uint64_t largest_profile_bytes = 64u << 20;
 
 /// The file's object; discarded where it cannot be read.
 json profile_json(const std::string& path) {

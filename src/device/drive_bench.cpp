@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <barrier>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <thread>
 
+#include "sluice/clock.h"
 #include "sluice/size.h"
-#include "src/device/profile_measure.h"
 
 namespace sluice {
 namespace {

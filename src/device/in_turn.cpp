@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "src/device/profile_measure.h"
+#include "sluice/clock.h"
 #include "src/device/statistics.h"
 
 namespace sluice {

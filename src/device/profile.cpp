@@ -21,8 +21,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t largest_profile_bytes = 64u << 20;
-
 template <class Of>
 struct Rate {
   const char* name;

@@ -10,6 +10,9 @@
 
 namespace sluice {
 
+/// Of a profile's file: a larger one is none.
+constexpr std::uint64_t largest_profile_bytes = 64u << 20;
+
 /// "AMD EPYC 7763, 2 cores, Linux 6.1.0-18-amd64": a profile is worth something on the machine that it names.
 std::string machine_id();
 

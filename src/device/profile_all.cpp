@@ -19,7 +19,7 @@ struct MeasuredRate {
   Result<double> (*measure)(const HardwareProfile&);
 };
 
-const MeasuredRate measured_rates[] = {
+const MeasuredRate rates_to_measure[] = {
     {"gemm_flops_f32", "matrix multiply, fp32", &HardwareProfile::gemm_flops_f32, Better::more,
      [](const HardwareProfile&) -> Result<double> { return measure_gemm_flops(usual_gemm_shapes(), Dtype::f32, 3); }},
     {"gemm_flops_bf16", "matrix multiply, bf16", &HardwareProfile::gemm_flops_bf16, Better::more,
@@ -54,7 +54,7 @@ const MeasuredRate measured_rates[] = {
 const std::vector<std::string>& rate_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> list;
-    std::transform(std::begin(measured_rates), std::end(measured_rates), std::back_inserter(list),
+    std::transform(std::begin(rates_to_measure), std::end(rates_to_measure), std::back_inserter(list),
                    [](const MeasuredRate& r) { return r.name; });
     return list;
   }();
@@ -66,7 +66,7 @@ Status measure_rates(HardwareProfile& p, const std::function<bool(const std::str
   kernels::set_compute_threads(p.compute_threads);
   QuietMeasurer quiet(clock);
   std::string said;
-  for (const MeasuredRate& rate : measured_rates) {
+  for (const MeasuredRate& rate : rates_to_measure) {
     if (!chosen(rate.name)) continue;
     if (progress && said != rate.what) progress(rate.what);
     said = rate.what;

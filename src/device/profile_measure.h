@@ -3,7 +3,6 @@
 // only ever makes it slower.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>

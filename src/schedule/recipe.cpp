@@ -179,18 +179,22 @@ Schedule Cook::relieved(Schedule s, Tier tier, std::uint64_t takes, std::uint64_
   return s;
 }
 
+/// What may be alive there, so that arenas are within the budget.
+std::uint64_t Cook::space_of(Tier tier) const {
+  return static_cast<std::uint64_t>(static_cast<double>(work_.budget_bytes[static_cast<std::size_t>(tier)]) / margin_);
+}
+
 /// Things move from the drive to host memory, least first.
 Schedule Cook::relieve_drive(Schedule s) const {
-  const std::uint64_t space = work_.budget_bytes[static_cast<std::size_t>(Tier::nvme)];
   const auto off_drive = [](Place UnitChoice::*what) {
     return [what](UnitChoice& c) {
       if (c.*what == Place::nvme) c.*what = Place::host;
     };
   };
-  if (space == 0) return s;
+  if (work_.budget_bytes[static_cast<std::size_t>(Tier::nvme)] == 0) return s;
   const std::uint64_t takes = needs(s).nvme;
   return relieved(
-      std::move(s), Tier::nvme, takes, space,
+      std::move(s), Tier::nvme, takes, space_of(Tier::nvme),
       {off_drive(&UnitChoice::boundary), off_drive(&UnitChoice::accumulator), off_drive(&UnitChoice::gradient),
        off_drive(&UnitChoice::state_home), off_drive(&UnitChoice::parameter_home)});
 }
@@ -202,8 +206,7 @@ Schedule Cook::relieve_host(Schedule s, std::uint64_t takes) const {
       if (c.*what == Place::host) c.*what = Place::device;
     };
   };
-  const double host = static_cast<double>(work_.budget_bytes[static_cast<std::size_t>(Tier::host)]);
-  return relieved(std::move(s), Tier::host, takes, static_cast<std::uint64_t>(host / margin_),
+  return relieved(std::move(s), Tier::host, takes, space_of(Tier::host),
                   {to_device(&UnitChoice::boundary), to_device(&UnitChoice::accumulator)});
 }
 

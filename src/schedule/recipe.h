@@ -61,6 +61,7 @@ class Cook {
   std::vector<Schedule> ladder(int group, bool update_ahead) const;
   Schedule relieved(Schedule s, Tier tier, std::uint64_t takes, std::uint64_t space,
                     const std::vector<Turn>& moves) const;
+  std::uint64_t space_of(Tier tier) const;
   Schedule relieve_drive(Schedule s) const;
   Schedule relieve_host(Schedule s, std::uint64_t takes) const;
   std::optional<Schedule> streamed(int group, bool update_ahead) const;

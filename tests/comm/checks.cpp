@@ -11,7 +11,7 @@
 #include "sluice/exchange.h"
 #include "src/schedule/lots.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 constexpr AxisSet all_ranks = 1;
@@ -374,4 +374,4 @@ std::vector<std::string> check_between_steps(World& world) {
   return found.take();
 }
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

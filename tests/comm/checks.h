@@ -6,7 +6,7 @@
 
 #include "src/comm/world.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 
 /// What was wrong, a line each. All ranks of the world call it.
 std::vector<std::string> check_collectives(World& world, RankId rank);
@@ -17,4 +17,4 @@ std::vector<std::string> check_cancelling(World& world, RankId rank);
 /// Texts, agreement and data from process to process: of processes.
 std::vector<std::string> check_between_steps(World& world);
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

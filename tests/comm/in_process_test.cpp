@@ -7,7 +7,7 @@
 
 #include "tests/comm/checks.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 constexpr AxisSet all_ranks = 1;
@@ -63,4 +63,4 @@ TEST(InProcess, RefusesATopologyOfOthers) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::test

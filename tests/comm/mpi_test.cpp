@@ -10,7 +10,7 @@
 
 #include "tests/comm/mpirun.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 class Mpi : public ::testing::Test {
@@ -78,4 +78,4 @@ TEST_F(Mpi, WhoGoesAloneIsLost) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::test

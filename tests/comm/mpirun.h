@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-namespace sluice::testing {
+namespace sluice::test {
 
 /// ThreadSanitizer sees half of what MPI does, which is not built for it, and takes the rest for races.
 #if defined(SLUICE_HAS_MPI) && !defined(__SANITIZE_THREAD__)
@@ -44,4 +44,4 @@ inline Ended mpirun(int processes, const std::string& command) {
   return ended;
 }
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -8,7 +8,7 @@
 
 int main(int argc, char** argv) {
   using namespace sluice;
-  using namespace sluice::testing;
+  using namespace sluice::test;
   const std::string what = argc > 1 ? argv[1] : "";
   MpiOptions options;
   if (what == "deadline") options.deadline = std::chrono::seconds(1);

@@ -143,7 +143,7 @@ TEST_P(ParkedActivations, AreThoseOfOneRankOnRanksAndStages) {
   expect_alike("two stages of two ranks", 2, 2, {}, {2}, Saved::nvme, Place::nvme);
   expect_alike("interleaved", 1, 2, interleaved, {1, 3, 5}, Saved::host, Place::host);
   expect_alike("zb-h1", 1, 2, zb_h1, {3}, Saved::nvme, Place::host);
-  expect_alike("zb-v", 1, 2, {PipelineOrder::zb_v, 2}, {1, 3, 4}, Saved::host, Place::nvme);
+  expect_alike("zb-v", 1, 2, zb_v, {1, 3, 4}, Saved::host, Place::nvme);
 }
 
 /// Parts of sublayers and slices of sequences have statistics of their own, and inputs that some make again.

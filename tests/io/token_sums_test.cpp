@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-struct TokenKind {
+struct TokenFileKind {
   std::uint64_t vocabulary;
   std::size_t count;
   std::vector<std::size_t> lengths;
@@ -19,8 +19,8 @@ struct TokenKind {
 };
 
 /// Every width with and without documents, mask and sequences.
-std::vector<TokenKind> small_kinds() {
-  std::vector<TokenKind> kinds;
+std::vector<TokenFileKind> small_kinds() {
+  std::vector<TokenFileKind> kinds;
   for (const std::uint64_t vocabulary : {256, 300, 70000}) {
     kinds.push_back({vocabulary, 21, {21}, {}});
     kinds.push_back({vocabulary, 21, {5, 0, 16}, {}});
@@ -37,7 +37,7 @@ std::vector<TokenKind> small_kinds() {
   return kinds;
 }
 
-std::string written(const ScratchDir& dir, const TokenKind& kind) {
+std::string written(const ScratchDir& dir, const TokenFileKind& kind) {
   const auto tokens = random_tokens(kind.count, kind.vocabulary, kind.count);
   std::vector<std::uint8_t> mask(kind.features.mask ? kind.count : 0);
   for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 == 0;
@@ -71,7 +71,7 @@ void expect_one_line(const Status& status, const std::string& path, const std::s
 
 TEST(TokenSums, EveryBitOfEveryKindOfFile) {
   const ScratchDir dir("/dev/shm");
-  for (const TokenKind& kind : small_kinds()) {
+  for (const TokenFileKind& kind : small_kinds()) {
     const std::string good = written(dir, kind);
     ASSERT_TRUE(read_all(dir / "m", good).ok());
     for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
@@ -85,7 +85,7 @@ TEST(TokenSums, EveryBitOfEveryKindOfFile) {
 
 TEST(TokenSums, CutOffAppendedAndZeroed) {
   const ScratchDir dir("/dev/shm");
-  for (const TokenKind& kind : small_kinds()) {
+  for (const TokenFileKind& kind : small_kinds()) {
     const std::string good = written(dir, kind);
     for (std::size_t length = 0; length < good.size(); ++length)
       expect_one_line(read_all(dir / "m", good.substr(0, length)), dir / "m", "cut to " + std::to_string(length));
@@ -198,10 +198,10 @@ TEST(TokenSums, ReadingAllocatesNothing) {
 
 TEST(TokenSums, TheHashIsThatOfTheFileWithoutThem) {
   const ScratchDir dir("/dev/shm");
-  std::vector<TokenKind> kinds = small_kinds();
+  std::vector<TokenFileKind> kinds = small_kinds();
   kinds.push_back({300, many, {many}, {}});
   kinds.push_back({256, 200'003, {3, 200'000}, {.mask = true}});
-  for (const TokenKind& kind : kinds) {
+  for (const TokenFileKind& kind : kinds) {
     const std::string old = without_sums(written(dir, kind));
     write_text(dir / "old", old);
     const TokenFile with = open_tokens(dir / "t"), without = open_tokens(dir / "old");

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/device/profile.h"
-#include "tests/comm/mpirun.h"  // behind command.h: sluice::testing would hide testing
+#include "tests/comm/mpirun.h"
 
 namespace sluice {
 namespace {
@@ -103,13 +103,13 @@ TEST_F(CommandOnModel, WhatItTrainedIsWhatTheCpuEvaluates) {
 }
 
 TEST_F(CommandOnModel, ProcessesShareADevice) {
-  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  if (!test::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
   const std::string command = train("--device cuda --lots 2 --device-memory 34MiB --hash 4 --states nvme --nvme " +
                                     path("nvme") + " --nvme-space 256MiB --run ");
   const Finished one = sluice(command + path("one") + " --ranks 2");
   ASSERT_EQ(one.status, 0) << one.err;
-  const testing::Ended two =
-      testing::mpirun(2, "env XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + path("two"));
+  const test::Ended two =
+      test::mpirun(2, "env XDG_CACHE_HOME=" + path("cache") + " " SLUICE_BINARY " " + command + path("two"));
   ASSERT_EQ(two.status, 0) << two.output;
   EXPECT_EQ(read(path("one") + "/model.safetensors"), read(path("two") + "/model.safetensors"));
   EXPECT_NE(read(path("one") + "/model.safetensors"), "");

@@ -412,7 +412,7 @@ TEST(Check, StopsAtTheLimit) {
 
 TEST(Check, MessagesAreNumberedByPeerOnLanesOfTheirOwn) {
   const auto broken = [](const std::function<void(StepPlan&)>& how) {
-    StepPlan plan = testing::toy_stage({PipelineOrder::gpipe, 3, 1, 2}, 1);
+    StepPlan plan = test::toy_stage({PipelineOrder::gpipe, 3, 1, 2}, 1);
     EXPECT_TRUE(check(plan).empty());
     how(plan);
     const auto found = check(plan);

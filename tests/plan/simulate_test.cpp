@@ -44,7 +44,7 @@ StepPlan lanes_only(bool cyclic = false) {
   return plan;
 }
 
-OpId compute(StepPlan& plan, double flop, std::vector<Wait> waits = {}, UnitId unit = 0) {
+OpId compute_op(StepPlan& plan, double flop, std::vector<Wait> waits = {}, UnitId unit = 0) {
   Op op;
   op.kind = OpKind::forward;
   op.unit = unit;
@@ -67,8 +67,8 @@ OpId moved(StepPlan& plan, OpKind kind, LaneId lane, std::uint64_t bytes, std::v
 TEST(Simulate, Serial) {
   StepPlan plan = lanes_only();
   moved(plan, OpKind::copy, 1, 20);  // 2 s
-  compute(plan, 300, {{0, false}});  // 3 s
-  compute(plan, 100);                // 1 s
+  compute_op(plan, 300, {{0, false}});  // 3 s
+  compute_op(plan, 100);                // 1 s
   const Simulation s = simulate(plan, simple_machine());
   EXPECT_DOUBLE_EQ(s.step_seconds, 6);
   EXPECT_DOUBLE_EQ(s.bound_seconds, 4);
@@ -83,9 +83,9 @@ TEST(Simulate, Serial) {
 TEST(Simulate, Overlap) {
   StepPlan plan = lanes_only();
   moved(plan, OpKind::copy, 1, 20);
-  compute(plan, 300, {{0, false}});
+  compute_op(plan, 300, {{0, false}});
   moved(plan, OpKind::copy, 1, 20);
-  compute(plan, 100, {{2, false}});
+  compute_op(plan, 100, {{2, false}});
   EXPECT_DOUBLE_EQ(simulate(plan, simple_machine()).step_seconds, 6);  // the second copy hides behind 3 s of compute
 }
 
@@ -107,7 +107,7 @@ TEST(Simulate, ASyncTakesAsLongAsWhatWasWrittenAndNoCore) {
   moved(plan, OpKind::write, 3, 10);  // 2 s
   moved(plan, OpKind::write, 3, 10);
   moved(plan, OpKind::sync, 5, 0, {{1, false}});
-  compute(plan, 700);
+  compute_op(plan, 700);
   HardwareProfile hw = simple_machine();
   hw.drive.sync_seconds_per_byte = 0.25;  // of 20 bytes
   const Simulation s = simulate(plan, hw);
@@ -147,7 +147,7 @@ TEST(Simulate, AWindowHoldsAsManyRequestsAsTheDriveWasTunedTo) {
 
 TEST(Simulate, CoresAreShared) {
   StepPlan plan = lanes_only();
-  compute(plan, 100);  // 1 s, 2 threads
+  compute_op(plan, 100);  // 1 s, 2 threads
   Op update;
   update.kind = OpKind::update;
   update.lane = 4;
@@ -167,7 +167,7 @@ TEST(Simulate, CoresAreShared) {
 // Parts of a compute op end together: a copy on one of its two cores holds up both.
 TEST(Simulate, ATeamIsAsSlowAsItsMostCrowdedCore) {
   StepPlan plan = lanes_only();
-  compute(plan, 100);                // 1 s, 2 threads
+  compute_op(plan, 100);             // 1 s, 2 threads
   moved(plan, OpKind::copy, 1, 10);  // 1 s, 1 thread
   HardwareProfile hw = simple_machine();
   hw.cores = 3;
@@ -220,7 +220,7 @@ TEST(Simulate, ADeviceTakesNoCoresAndItsLinkIsSharedByBothDirections) {
   plan.lanes.push_back({LaneKind::d2h});
   HardwareProfile hw = machine_with_device();
   hw.cores = 1;
-  compute(plan, 2000);                // 2 s of the device
+  compute_op(plan, 2000);             // 2 s of the device
   moved(plan, OpKind::copy, 1, 20);   // 1 s alone
   moved(plan, OpKind::copy, 5, 40);   // 2 s alone
   moved(plan, OpKind::update, 4, 0);  // of the only core
@@ -240,10 +240,10 @@ TEST(Simulate, OnlyLanesOfTheHostAreWoken) {
   HardwareProfile hw = machine_with_device();
   hw.device->handoff_seconds = 10;
   const OpId fetched = moved(plan, OpKind::copy, 1, 20);          // 1 s
-  const OpId computed = compute(plan, 1000, {{fetched, false}});  // 1 s, the device waits for itself
+  const OpId computed = compute_op(plan, 1000, {{fetched, false}});  // 1 s, the device waits for itself
   const OpId updated = moved(plan, OpKind::update, 4, 0, {{computed, false}});
   plan.ops[updated].numel = 10;             // 1 s, woken
-  compute(plan, 1000, {{updated, false}});  // 1 s, put in by a thread that was woken
+  compute_op(plan, 1000, {{updated, false}});  // 1 s, put in by a thread that was woken
   const Simulation s = simulate(plan, hw);
   EXPECT_DOUBLE_EQ(s.timeline[computed].end, 2);
   EXPECT_DOUBLE_EQ(s.timeline[updated].end, 2 + 10 + 1);
@@ -286,7 +286,7 @@ TEST(Simulate, CollectivesOfADeviceFollowOneAnother) {
 TEST(Simulate, CyclicSteadyState) {
   StepPlan plan = lanes_only(true);
   moved(plan, OpKind::copy, 1, 20, {{1, true}});  // 2 s, after the compute of the step before last has freed its buffer
-  compute(plan, 300, {{0, false}});               // 3 s
+  compute_op(plan, 300, {{0, false}});            // 3 s
   EXPECT_NEAR(simulate(plan, simple_machine()).step_seconds, 5, 1e-9);
   plan.ops[0].waits.clear();  // double buffered: the copy hides
   EXPECT_NEAR(simulate(plan, simple_machine()).step_seconds, 3, 1e-9);
@@ -345,7 +345,7 @@ TEST(Simulate, RanksShareADrive) {
 TEST(Simulate, RanksShareCores) {
   const HardwareProfile hw = simple_machine();
   StepPlan plan = lanes_only();
-  compute(plan, 100);  // 1 s, 2 threads of 4 cores
+  compute_op(plan, 100);  // 1 s, 2 threads of 4 cores
   expect_seconds(step_and_bound(plan, hw, 1), 1, 1);
   expect_seconds(step_and_bound(plan, hw, 2), 1, 1);
   expect_seconds(step_and_bound(plan, hw, 3), 2, 1.5);  // two cores have two threads, and every team ends with its last
@@ -364,7 +364,7 @@ TEST(Simulate, RanksShareMemory) {
   StepPlan plan = lanes_only();
   plan.groups = {0};
   plan.lanes.push_back({LaneKind::comm, false, 0});
-  compute(plan, 100);                                    // 1 s
+  compute_op(plan, 100);                                 // 1 s
   moved(plan, OpKind::all_gather, 5, 50, {{0, false}});  // 0.5 s alone
   plan.ops[1].collective = plan.ops[1].group = 0;
   const HardwareProfile hw = simple_machine();
@@ -382,7 +382,7 @@ TEST(Simulate, RanksShareMemory) {
 TEST(Simulate, RanksShareLinks) {
   StepPlan plan = lanes_only();
   moved(plan, OpKind::copy, 1, 20);  // 2 s alone
-  compute(plan, 100);                // 1 s beside it
+  compute_op(plan, 100);             // 1 s beside it
   const HardwareProfile hw = simple_machine();
   expect_seconds(step_and_bound(plan, hw, 1), 2, 2);
   HardwareProfile large = hw;
@@ -407,7 +407,7 @@ TEST(Simulate, RanksShareBothWaysOfADevicesLink) {
 /// A device that ranks share computes for them in turns; those that have one each wait for nobody.
 TEST(Simulate, RanksShareADevice) {
   StepPlan plan = lanes_only();
-  compute(plan, 300);
+  compute_op(plan, 300);
   HardwareProfile hw = machine_with_device();
   const auto [step, bound] = step_and_bound(plan, hw, 1);
   EXPECT_GT(bound, 0);
@@ -441,7 +441,7 @@ TEST(Simulate, MeasuredSecondsAndDtypesGoByCostKey) {
   plan.cost_keys = {"mlp.forward b1 s8 bf16 t2", "mlp.forward b1 s8 f32 t2", "measured"};
   HardwareProfile hw = simple_machine();
   hw.op_seconds["measured"] = 7;
-  for (int i = 0; i < 3; ++i) plan.ops[compute(plan, 200)].cost = i;
+  for (int i = 0; i < 3; ++i) plan.ops[compute_op(plan, 200)].cost = i;
   EXPECT_DOUBLE_EQ(op_seconds(plan, plan.ops[0], hw), 1);
   EXPECT_DOUBLE_EQ(op_seconds(plan, plan.ops[1], hw), 2);
   EXPECT_DOUBLE_EQ(op_seconds(plan, plan.ops[2], hw), 7);
@@ -452,9 +452,9 @@ TEST(Simulate, MeasuredSecondsAndDtypesGoByCostKey) {
 TEST(Simulate, PassBound) {
   StepPlan plan = lanes_only();
   moved(plan, OpKind::copy, 1, 50);  // 5 s, listed before the first pass and part of it
-  compute(plan, 100);                // 1 s
+  compute_op(plan, 100);             // 1 s
   moved(plan, OpKind::copy, 1, 10);  // 1 s
-  compute(plan, 200, {}, 1);         // 2 s: second pass
+  compute_op(plan, 200, {}, 1);      // 2 s: second pass
   const Simulation s = simulate(plan, simple_machine());
   EXPECT_DOUBLE_EQ(s.pass_bound_seconds, 6 + 2);
   EXPECT_DOUBLE_EQ(s.bound_seconds, 6);
@@ -530,7 +530,7 @@ TEST(Simulate, AnOpQuickerThanTheMatmulRateIsItsOwnBound) {
   plan.cost_keys = {"mlp.forward bf16"};
   HardwareProfile hw = simple_machine();
   hw.op_seconds[plan.cost_keys[0]] = 2;
-  plan.ops[compute(plan, 600)].cost = 0;
+  plan.ops[compute_op(plan, 600)].cost = 0;
   const Simulation s = simulate(plan, hw);
   EXPECT_DOUBLE_EQ(s.step_seconds, 2);
   EXPECT_DOUBLE_EQ(s.bound_seconds, 2);

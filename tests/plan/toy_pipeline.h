@@ -10,7 +10,7 @@
 #include "offload/plan/finish.h"
 #include "src/schedule/pipeline.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 
 constexpr std::uint64_t toy_activation_bytes = 4096;
 enum class ToyMemory : std::uint8_t { used_again, of_each_its_own };
@@ -136,4 +136,4 @@ inline std::vector<StepPlan> toy_pipeline(const Pipeline& p,
   return world;
 }
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

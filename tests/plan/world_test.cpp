@@ -54,9 +54,9 @@ std::vector<std::vector<RankId>> shapes() {
 }
 
 /// What follows from one start or end, as edges of a graph. Plans have to be of full worlds.
-class Reachability {
+class WorldReachability {
  public:
-  explicit Reachability(const World& world) : world_(world) {
+  explicit WorldReachability(const World& world) : world_(world) {
     for (const StepPlan& plan : world) {
       programs_.emplace_back(plan, planning::steady_iterations(plan));
       first_.push_back(events_);
@@ -447,7 +447,7 @@ TEST(World, SmallProofsAgreeWithTheFullOne) {
         ASSERT_EQ(kinds(in_full), kinds(in_small)) << text(in_full) << "and\n" << text(in_small);
         const auto by_one = check_world({&small[0], 1}, 1000);
         ASSERT_EQ(kinds(in_full), kinds(by_one)) << text(in_full) << "and\n" << text(by_one);
-        ASSERT_EQ(in_full.empty(), Reachability(full).sound()) << text(in_full);
+        ASSERT_EQ(in_full.empty(), WorldReachability(full).sound()) << text(in_full);
         ++tallies[breakage.name].tried;
         ++all.tried;
         tallies[breakage.name].rejected += !in_full.empty();
@@ -479,7 +479,7 @@ TEST(World, AMemberThatIsBrokenAloneIsFound) {
                      std::to_string(world.size()) + ", seed " + std::to_string(seed));
         if (!breakage.apply(world[member], chance)) continue;
         const auto violations = check_world(world);
-        ASSERT_EQ(violations.empty(), Reachability(world).sound()) << text(violations);
+        ASSERT_EQ(violations.empty(), WorldReachability(world).sound()) << text(violations);
         ++tallies[breakage.name].tried;
         tallies[breakage.name].rejected += !violations.empty();
         if (!violations.empty()) {
@@ -805,14 +805,14 @@ TEST(World, StagesThatSendInTurnReachTheEnd) {
   for (const RankId stages : {2, 3, 7})
     for (const int groups : {1, 3, 8})
       for (const PipelineOrder order : {PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward}) {
-        const World world = testing::toy_pipeline({order, stages, 1, groups});
+        const World world = test::toy_pipeline({order, stages, 1, groups});
         for (const StepPlan& plan : world) EXPECT_TRUE(check(plan).empty()) << text(check(plan));
         EXPECT_TRUE(check_world(world).empty()) << text(check_world(world));
       }
 }
 
 TEST(World, StagesInAnotherOrderThanTheirNeighbourAreFound) {
-  const World world = testing::toy_pipeline(gpipe(2, 3), [](RankId s) {
+  const World world = test::toy_pipeline(gpipe(2, 3), [](RankId s) {
     std::vector<StagePass> order = stage_passes(gpipe(2, 3), s);
     if (s == 1) std::swap(order[0], order[1]);
     return order;
@@ -828,7 +828,7 @@ TEST(World, StagesInAnotherOrderThanTheirNeighbourAreFound) {
 /// Each stage by itself is legal: only together they wait for one another.
 TEST(World, StagesThatWaitForOneAnotherAreADeadlock) {
   // The first goes forward with micro-batch 1 behind the backward pass of 0; the last goes back behind both.
-  const World world = testing::toy_pipeline(gpipe(2, 2), [](RankId s) {
+  const World world = test::toy_pipeline(gpipe(2, 2), [](RankId s) {
     std::vector<StagePass> order = stage_passes(gpipe(2, 2), s);
     if (s == 0) std::swap(order[1], order[2]);
     return order;
@@ -840,7 +840,7 @@ TEST(World, StagesThatWaitForOneAnotherAreADeadlock) {
 }
 
 TEST(World, AMessageThatNobodySendsIsADeadlock) {
-  World world = testing::toy_pipeline(gpipe(3, 2));
+  World world = test::toy_pipeline(gpipe(3, 2));
   std::erase_if(world[1].ops, [](const Op& op) { return op.kind == OpKind::send && op.group == 0; });
   derive_waits(world[1]);
   EXPECT_TRUE(check(world[1]).empty()) << text(check(world[1]));
@@ -848,7 +848,7 @@ TEST(World, AMessageThatNobodySendsIsADeadlock) {
 }
 
 TEST(World, TwoSizesOfOneMessageNameBothOps) {
-  World world = testing::toy_pipeline(gpipe(2, 1));
+  World world = test::toy_pipeline(gpipe(2, 1));
   for (Op& op : world[1].ops)
     if (op.kind == OpKind::receive) op.bytes /= 2;
   const auto found = check_world(world);

@@ -7,7 +7,7 @@
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 /// Does no more than the executor: what is counted is the executor's.
@@ -62,4 +62,4 @@ TEST(Allocation, TheCounterCounts) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -35,6 +35,6 @@ void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
-namespace sluice::testing {
+namespace sluice::test {
 std::uint64_t allocations() { return calls.load(); }
-}  // namespace sluice::testing
+}  // namespace sluice::test

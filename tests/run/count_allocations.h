@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-namespace sluice::testing {
+namespace sluice::test {
 
 std::uint64_t allocations();
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -7,7 +7,7 @@
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 TEST(Executor, RandomPlansMeanTheirProgramOrder) {
@@ -170,4 +170,4 @@ TEST(Executor, RefusesPlansThatItCanNotRun) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -15,7 +15,7 @@
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 using Target = FaultOptions::Target;
@@ -271,4 +271,4 @@ TEST(Stop, BadNumbersAndFailingOpsNameTheStep) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -11,9 +11,9 @@
 namespace sluice {
 namespace {
 
-using namespace testing;
+using namespace test;
 
-constexpr int numel = static_cast<int>(toy_activation_bytes / sizeof(float));
+constexpr int activation_numel = static_cast<int>(toy_activation_bytes / sizeof(float));
 
 /// What stages compute: y of x, and the gradient of x, of no use but to tell stages, steps and micro-batches apart.
 float forward_of(RankId stage, float x) { return 2 * x + static_cast<float>(stage); }
@@ -34,7 +34,7 @@ class Stage final : public ComputeBackend {
     const RankId stage = plan.topology.rank();
     const float *x = find(Role::x_in), *saved = find(Role::saved), *dy = find(Role::d_out);
     float *y = find(Role::x_out), *dx = find(Role::d_in);
-    for (int i = 0; i < numel; ++i) {
+    for (int i = 0; i < activation_numel; ++i) {
       const float in = x != nullptr ? x[i] : input(params.step, op.micro_batch, i);
       if (op.kind == OpKind::forward)
         y[i] = forward_of(stage, in);
@@ -97,7 +97,8 @@ TEST(Stages, WorkOnWhatTheirNeighboursSend) {
         for (int mb = 0; mb < micro_batches; ++mb) {
           const Buffer& result = plans.front().buffers[static_cast<std::size_t>(mb)];
           const auto* const got = reinterpret_cast<const float*>(pipeline.memory.front()->at(Tier::host, result.offset));
-          for (int i = 0; i < numel; ++i) ASSERT_EQ(got[i], expected(stages, step, mb, i)) << stages << " " << mb;
+          for (int i = 0; i < activation_numel; ++i)
+            ASSERT_EQ(got[i], expected(stages, step, mb, i)) << stages << " " << mb;
         }
         std::uint64_t arrived = pipeline.team->moved(step - 1).message;
         EXPECT_EQ(arrived, 2u * (stages - 1u) * micro_batches * toy_activation_bytes);

@@ -17,7 +17,7 @@
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 TEST(Memory, ArenasAreAlignedPresentAndApart) {
@@ -269,4 +269,4 @@ TEST(Poison, FillsPiecesAfterTheirLastUse) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -6,7 +6,7 @@
 #include "tests/run/rig.h"
 #include "tests/run/toy_plan.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 RigOptions queued(std::uint64_t content_seed, std::uint64_t delays) {
@@ -141,4 +141,4 @@ TEST(QueueLanes, TimelineHasEveryOp) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::test

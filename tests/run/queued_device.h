@@ -14,7 +14,7 @@
 
 #include "offload/run/device_queue.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 
 /// Work runs on the queue's own thread, in order, after random pauses where a seed is given.
 class ThreadQueue final : public DeviceQueue {
@@ -116,4 +116,4 @@ class ThreadQueue final : public DeviceQueue {
   std::thread thread_;
 };
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -9,7 +9,7 @@
 #include "sluice/adamw.h"
 #include "sluice/random.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 // A cheap generator seeded by one philox block: tests move megabytes.
@@ -235,4 +235,4 @@ void Reference::update(RankId rank, const Op& op, const StepParams& params) {
   }
 }
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -11,7 +11,7 @@
 #include "offload/run/executor.h"
 #include "sluice/plan.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 
 /// The compute op of all tests: what it writes is a function of everything that it reads, of the op, the rank and the
 /// step.
@@ -56,4 +56,4 @@ class Reference {
   std::vector<StepRecord> records_;
 };
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/elementwise.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 std::uint64_t arena_bytes(const StepPlan& plan, Tier tier) {
@@ -270,4 +270,4 @@ void expect_same_as_reference(const std::vector<StepPlan>& plans, const std::vec
     expect_measured(plans[r], rig.team().rank(r), static_cast<std::uint64_t>(iterations));
 }
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -13,7 +13,7 @@
 #include "tests/run/reference.h"
 #include "tests/scratch_dir.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 
 struct RigOptions {
   ExecutorOptions executor{};
@@ -106,4 +106,4 @@ class Rig final : public StepSource, public CommitSink {
 void expect_same_as_reference(const std::vector<StepPlan>& plans, const std::vector<std::vector<OptimizerUnit>>& units,
                               RigOptions options, int iterations);
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

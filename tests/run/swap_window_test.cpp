@@ -10,7 +10,7 @@
 
 #include "tests/scratch_dir.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 constexpr std::uint32_t block_bytes = 8192;
@@ -157,4 +157,4 @@ TEST(SwapWindow, a_visitor_that_stops_leaves_nothing_in_flight) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::test

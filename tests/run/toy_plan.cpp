@@ -11,7 +11,7 @@
 #include "offload/plan/finish.h"
 #include "offload/plan/world.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 namespace {
 
 class Builder {
@@ -544,4 +544,4 @@ ToyTraining toy_training(RankId ranks, int units, int micro_batches) {
   return toy;
 }
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -7,7 +7,7 @@
 #include "offload/run/executor.h"
 #include "sluice/plan.h"
 
-namespace sluice::testing {
+namespace sluice::test {
 
 struct RandomPlanOptions {
   std::uint64_t seed = 1;
@@ -28,4 +28,4 @@ struct ToyTraining {
 /// on the CPU and on the device, gradient in host memory, norms, control, step end, commit.
 ToyTraining toy_training(RankId ranks, int units, int micro_batches);
 
-}  // namespace sluice::testing
+}  // namespace sluice::test

@@ -163,7 +163,7 @@ TEST(Pipeline, StagesOfEveryOrderReachTheEndTogether) {
     if (p.stages == 1) continue;
     std::vector<StepPlan> world;
     for (RankId s = 0; s < p.stages; ++s) {
-      world.push_back(testing::toy_stage(p, s));
+      world.push_back(test::toy_stage(p, s));
       EXPECT_TRUE(check(world.back()).empty()) << name_of(p);
     }
     const std::vector<Violation> found = check_world(world);
@@ -172,8 +172,8 @@ TEST(Pipeline, StagesOfEveryOrderReachTheEndTogether) {
 }
 
 /// A stage's passes take these seconds on a machine that computes 1 FLOP a second; messages take no time.
-StepPlan timed_stage(const Pipeline& p, RankId stage, const Seconds& seconds, testing::ToyMemory memory) {
-  StepPlan plan = testing::toy_stage(p, stage, stage_passes(p, stage), memory);
+StepPlan timed_stage(const Pipeline& p, RankId stage, const Seconds& seconds, test::ToyMemory memory) {
+  StepPlan plan = test::toy_stage(p, stage, stage_passes(p, stage), memory);
   plan.cyclic = false;
   const bool splits = p.order == PipelineOrder::zb_h1 || p.order == PipelineOrder::zb_v;
   for (Op& op : plan.ops) {
@@ -198,8 +198,7 @@ TEST(Pipeline, SimulatedStagesTakeTheTextbooksTime) {
   const Seconds uneven{1, 1.25, 0.75};
   for (const Pipeline& p : all_pipelines()) {
     std::vector<StepPlan> world;
-    for (RankId s = 0; s < p.stages; ++s)
-      world.push_back(timed_stage(p, s, uneven, testing::ToyMemory::of_each_its_own));
+    for (RankId s = 0; s < p.stages; ++s) world.push_back(timed_stage(p, s, uneven, test::ToyMemory::of_each_its_own));
     const WorldSimulation simulated = simulate_world(world, quick_machine());
     EXPECT_NEAR(simulated.end_seconds, run(p, uneven).makespan, 1e-6) << name_of(p);
     EXPECT_LE(simulated.bound_seconds, simulated.step_seconds * (1 + 1e-9)) << name_of(p);
@@ -210,7 +209,7 @@ TEST(Pipeline, SimulatedStagesTakeTheTextbooksTime) {
 TEST(Pipeline, StagesOfAMachineShareItsCores) {
   const Pipeline p{PipelineOrder::gpipe, 2, 1, 8};
   std::vector<StepPlan> world;
-  for (RankId s = 0; s < 2; ++s) world.push_back(timed_stage(p, s, {}, testing::ToyMemory::of_each_its_own));
+  for (RankId s = 0; s < 2; ++s) world.push_back(timed_stage(p, s, {}, test::ToyMemory::of_each_its_own));
   HardwareProfile hw = quick_machine();
   const double apart = simulate_world(world, hw).end_seconds;
   EXPECT_NEAR(apart, 8 * 3 + 3, 1e-6);

@@ -15,13 +15,13 @@
 namespace sluice::test {
 namespace {
 
-struct Case {
+struct DrawnCase {
   ModelSpec model;
   Workload work;
   Schedule schedule;
 };
 
-void draw_case(std::uint64_t seed, Case& c) {
+void draw_case(std::uint64_t seed, DrawnCase& c) {
   Draw draw(seed);
   c.model = build_model(tiny_config(draw.coin() ? Family::llama : Family::gpt2, draw.coin()));
   c.work.model = &c.model;
@@ -52,7 +52,7 @@ void draw_case(std::uint64_t seed, Case& c) {
   c.work.activation_dtype = static_cast<ActivationDtype>(draw.between(0, 2));
 }
 
-std::string text(const Case& c) {
+std::string text(const DrawnCase& c) {
   return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
          std::to_string(c.work.ranks()) + " shards " + std::to_string(c.work.shards()) + " close " +
          std::to_string(c.work.close_ranks()) + " lots " + std::to_string(c.work.lots) + " reduction " +
@@ -157,7 +157,7 @@ TEST_P(RandomSchedules, AreLegalPlans) {
   double worst = 1;
   for (int i = 0; i < 20; ++i) {
     const auto seed = static_cast<std::uint64_t>(GetParam() * 1000 + i);
-    Case c;
+    DrawnCase c;
     draw_case(seed, c);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + text(c));
     const StepPlan train = build_plan(PlanKind::train, c.work, c.schedule);
@@ -191,7 +191,7 @@ TEST_P(RandomSchedules, AreLegalPlans) {
 TEST_P(RandomSchedules, MoveWhatTheByteLawSays) {
   for (int i = 0; i < 40; ++i) {
     const auto seed = static_cast<std::uint64_t>(GetParam() * 1000 + i);
-    Case c;
+    DrawnCase c;
     draw_case(seed, c);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + text(c));
     const LinkBytes plan = plan_link_bytes(build_layout(PlanKind::train, c.work, c.schedule));

@@ -48,19 +48,21 @@ const Options all_options[] = {
     {"evaluation", [](Workload& w, ScheduleWish&) { w.inference = true; }},
 };
 
-struct Case {
+struct BudgetCase {
   ModelSpec model;
   Workload work;
   ScheduleWish wish;
 };
-void make_case(const ModelConfig& config, std::int64_t sequence, int micro_batches, const Options& options, Case& c) {
+void make_case(const ModelConfig& config, std::int64_t sequence, int micro_batches, const Options& options,
+               BudgetCase& c) {
   c.model = build_model(config);
   c.work.model = &c.model;
   c.work.shape = {1, sequence};
   c.work.micro_batches = micro_batches;
   options.change(c.work, c.wish);
 }
-void make_case(const std::string& preset, std::int64_t sequence, int micro_batches, const Options& options, Case& c) {
+void make_case(const std::string& preset, std::int64_t sequence, int micro_batches, const Options& options,
+               BudgetCase& c) {
   const auto config = preset_config(preset);
   ASSERT_TRUE(config.ok());
   make_case(*config, sequence, micro_batches, options, c);
@@ -71,7 +73,7 @@ std::string text(const TierBytes& b) {
 }
 
 /// At `b` a schedule is found that needs no more, by family and search; with a page less of any tier none is.
-void expect_border(const Case& c, const TierBytes& b, bool with_search) {
+void expect_border(const BudgetCase& c, const TierBytes& b, bool with_search) {
   SCOPED_TRACE(text(b));
   const FrugalFamily family(c.work, c.wish);
   const std::optional<Schedule> at = family.fit(b);
@@ -102,7 +104,7 @@ void expect_border(const Case& c, const TierBytes& b, bool with_search) {
 }
 
 /// The least of each tier with the others as in `given` is a border too.
-void expect_least(const Case& c, const TierBytes& given) {
+void expect_least(const BudgetCase& c, const TierBytes& given) {
   SCOPED_TRACE("given " + text(given));
   const FrugalFamily family(c.work, c.wish);
   const LeastBytes least = family.least(given);
@@ -122,7 +124,7 @@ void expect_least(const Case& c, const TierBytes& given) {
 TEST(Smallest, BudgetsHoldToThePageWithEveryOption) {
   for (const Options& options : all_options) {
     SCOPED_TRACE(options.name);
-    Case c;
+    BudgetCase c;
     make_case(tiny_config(Family::llama, true), 32, 3, options, c);
     const FrugalFamily family(c.work, c.wish);
     const TierBytes corner = family.corner();
@@ -142,7 +144,7 @@ TEST(Smallest, BudgetsHoldToThePageWithEveryOption) {
 TEST(Smallest, BudgetsHoldForEveryPreset) {
   for (const std::string& preset : preset_names()) {
     SCOPED_TRACE(preset);
-    Case c;
+    BudgetCase c;
     make_case(preset, 256, 1, all_options[0], c);
     const FrugalFamily family(c.work, c.wish);
     const TierBytes corner = family.corner();
@@ -155,12 +157,12 @@ TEST(Smallest, BudgetsHoldForEveryPreset) {
 // As it was met: a plan took 451 MiB of host memory and 40.6 GiB of drive beside a column that called 274 MiB and
 // 63.2 GiB the smallest possible, and 40 MiB of host memory did with clipping.
 TEST(Smallest, BudgetsAreNotAboveWhatAPlanTakes) {
-  Case c;
+  BudgetCase c;
   make_case("llama-7b", 256, 2, all_options[1], c);
   c.work.moments = MomentFormat::int8;
   const TierBytes given{1ull << 30, 512ull << 20, 1000ull << 30};
   const LeastBytes least = FrugalFamily(c.work, c.wish).least(given);
-  Case clipping;
+  BudgetCase clipping;
   make_case("llama-7b", 256, 2, all_options[0], clipping);
   clipping.work.moments = MomentFormat::int8;
   const LeastBytes clipped = FrugalFamily(clipping.work, clipping.wish).least(given);

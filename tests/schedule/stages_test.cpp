@@ -20,7 +20,7 @@
 namespace sluice::test {
 namespace {
 
-struct Case {
+struct StagesCase {
   ModelSpec model;
   std::optional<SplitModel> split;
   Workload work;
@@ -34,7 +34,7 @@ std::vector<UnitId> random_cut(Draw& draw, std::size_t units, std::size_t places
   return {firsts.begin(), firsts.end()};
 }
 
-void draw_case(std::uint64_t seed, Case& c) {
+void draw_case(std::uint64_t seed, StagesCase& c) {
   Draw draw(seed);
   c.model = build_model(tiny_config(draw.coin() ? Family::llama : Family::gpt2, draw.coin(), draw.between(1, 4)));
   c.work.model = &c.model;
@@ -105,7 +105,7 @@ std::vector<const StepPlan*> pointers(const std::vector<StepPlan>& plans) {
 }
 
 /// By the small world, and by all ranks.
-void expect_legal(const std::vector<StepPlan>& stages, const Case& c) {
+void expect_legal(const std::vector<StepPlan>& stages, const StagesCase& c) {
   SCOPED_TRACE(plan_kind_names[static_cast<std::size_t>(stages.front().kind)]);
   for (const Violation& v : prove(pointers(stages), c.work, c.schedule)) ADD_FAILURE() << v.message;
   std::vector<StepPlan> world;
@@ -168,7 +168,7 @@ class RandomStages : public testing::TestWithParam<int> {};
 
 TEST_P(RandomStages, AreLegalPlans) {
   for (int i = 0; i < 12; ++i) {
-    Case c;
+    StagesCase c;
     draw_case(static_cast<std::uint64_t>(GetParam() * 1000 + i), c);
     SCOPED_TRACE(c.text);
     ASSERT_TRUE(check_stages(c.work, c.schedule).ok());
@@ -184,7 +184,7 @@ TEST_P(RandomStages, AreLegalPlans) {
 TEST_P(RandomStages, AreProvenByOneRankOfEach) {
   int refused = 0, broken = 0;
   for (int i = 0; i < 12; ++i) {
-    Case c;
+    StagesCase c;
     draw_case(static_cast<std::uint64_t>(GetParam() * 1000 + 500 + i), c);
     const std::vector<StepPlan> stages = build_stages(PlanKind::train, c.work, c.schedule);
     std::vector<StepPlan> all;
@@ -214,7 +214,7 @@ TEST_P(RandomStages, AreProvenByOneRankOfEach) {
 
 TEST_P(RandomStages, MoveWhatTheByteLawSays) {
   for (int i = 0; i < 30; ++i) {
-    Case c;
+    StagesCase c;
     draw_case(static_cast<std::uint64_t>(GetParam() * 1000 + i), c);
     SCOPED_TRACE(c.text);
     LinkBytes all;
@@ -239,7 +239,7 @@ TEST_P(RandomStages, MoveWhatTheByteLawSays) {
 /// Every unit's states are at one stage, and every micro-batch passes each unit once a direction, or forward again.
 TEST_P(RandomStages, ShareTheModel) {
   for (int i = 0; i < 12; ++i) {
-    Case c;
+    StagesCase c;
     draw_case(static_cast<std::uint64_t>(GetParam() * 1000 + i), c);
     SCOPED_TRACE(c.text);
     const Stages stages(c.work, c.schedule);

@@ -207,9 +207,9 @@ TEST_F(ClusterCommand, CollectivesAreMeasuredAndKept) {
   for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "exchange"})
     EXPECT_EQ(sizes[name], 2) << name;
   expect_refused("bench collective --size 8 --ranks 3", "have no part of it");
-  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  if (!test::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
   const std::string command =
-      "XDG_CACHE_HOME=" + path("cache") + " " + testing::mpi_environment +
+      "XDG_CACHE_HOME=" + path("cache") + " " + test::mpi_environment +
       "mpirun -n 2 " SLUICE_BINARY " bench collective --size 4KiB,1MiB --seconds 0.01 --json >" + path("out.json");
   ASSERT_EQ(std::system(command.c_str()), 0);
   EXPECT_EQ(json::parse(read(path("out.json")))["transport"], "mpi");

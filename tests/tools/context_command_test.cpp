@@ -7,7 +7,7 @@ namespace {
 class ContextCommand : public CutCommandTest {};
 
 TEST_F(ContextCommand, ProcessesTrainToTheBitsOfThreads) {
-  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  if (!test::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
   const std::string command = options() + drive() + "--steps 5 --hash 5 ";
   ASSERT_EQ(sluice(command + run("one") + "--cp 2").status, 0);
   int number = 0;

@@ -60,7 +60,7 @@ class Crash : public CommandTest {
   /// Ranks of it, in processes of mpirun.
   pid_t start_ranks(const std::string& run, int ranks, bool recovers) const {
     std::vector<std::string> words{"/usr/bin/env"}, all = command(run, "cpu");
-    std::stringstream environment(testing::mpi_environment);
+    std::stringstream environment(test::mpi_environment);
     for (std::string word; environment >> word;) words.push_back(word);
     for (const std::string& word : {std::string("mpirun"), std::string("-n"), std::to_string(ranks)})
       words.push_back(word);
@@ -182,7 +182,7 @@ int count(const std::string& text, const std::string& part) {
 }
 
 TEST_F(Crash, WhenARankIsLostTheOthersSaySoAndTheRunGoesOn) {
-  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  if (!test::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
   constexpr int ranks = 4;
   const int kills = std::atoi(from_environment("SLUICE_CRASH_RANK_KILLS", "4").c_str());
   const int stops = std::atoi(from_environment("SLUICE_CRASH_RANK_STOPS", "1").c_str());

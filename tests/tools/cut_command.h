@@ -27,7 +27,7 @@ class CutCommandTest : public RunCommandTest {
   /// In four processes; the exit status.
   int launched(const std::string& arguments) const {
     const std::string command = "cd " + path("") + " && export XDG_CACHE_HOME=" + path("cache") + "; " +
-                                testing::mpi_environment + "mpirun -n 4 " SLUICE_BINARY " " + arguments + " >" +
+                                test::mpi_environment + "mpirun -n 4 " SLUICE_BINARY " " + arguments + " >" +
                                 path(".out") + " 2>" + path(".err") + " </dev/null";
     return std::system(command.c_str());
   }

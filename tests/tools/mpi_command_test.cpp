@@ -15,11 +15,11 @@ namespace {
 class MpiCommand : public RunCommandTest {
  protected:
   void SetUp() override {
-    if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+    if (!test::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
     RunCommandTest::SetUp();
   }
   static std::string mpirun(int processes) {
-    return testing::mpi_environment + ("mpirun -n " + std::to_string(processes)) + " ";
+    return test::mpi_environment + ("mpirun -n " + std::to_string(processes)) + " ";
   }
   Finished launched(int processes, const std::string& arguments) const {
     return shell(mpirun(processes) + SLUICE_BINARY " " + arguments);

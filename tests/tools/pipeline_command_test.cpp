@@ -36,7 +36,7 @@ TEST_F(PipelineCommand, ReducesBehindEveryLot) {
 }
 
 TEST_F(PipelineCommand, AsProcessesToo) {
-  if (!testing::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
+  if (!test::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
   const std::string command = options() + drive() + "--steps 5 --hash 5 ";
   ASSERT_EQ(sluice(command + run("one")).status, 0);
   int number = 0;

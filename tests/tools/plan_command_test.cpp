@@ -219,6 +219,23 @@ TEST_F(PlanCommand, KnowsSchedulesOfActivationsByName) {
   expect_refused(of + "--recompute root", "--recompute");
 }
 
+TEST_F(PlanCommand, SaysWhereSumsOfGradientsAre) {
+  const std::string of = "plan --model llama-125m --seq 512 --batch 8 --micro-batch 1 --run none --cluster " +
+                         with_devices(1) + " --host-memory 16GiB ";
+  const auto says = [&](const std::string& options, bool ahead, bool parked) {
+    SCOPED_TRACE(options);
+    const Finished text = sluice(of + options), found = sluice(of + options + "--json");
+    ASSERT_EQ(text.status, 0) << text.err;
+    ASSERT_EQ(found.status, 0) << found.err;
+    EXPECT_EQ(json::parse(found.out)["schedule"]["gradients_ahead"], ahead);
+    EXPECT_EQ(text.out.find(", sums of gradients beside the passes") != std::string::npos, ahead) << text.out;
+    EXPECT_EQ(text.out.find("\nsums of gradients ") != std::string::npos, parked) << text.out;
+  };
+  says("--device-memory 400MiB --group 2 ", true, true);
+  says("--device-memory 400MiB --group 8 ", false, false);
+  says("--device-memory 8GiB --group 2 ", false, false);
+}
+
 /// Rotary positions can be extended, and how is said; learned ones end there.
 TEST_F(PlanCommand, SequencesBeyondTheModelsPositions) {
   const std::string room =

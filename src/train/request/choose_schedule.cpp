@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "sluice/clock.h"
 #include "sluice/size.h"
-#include "src/device/profile_measure.h"
 #include "src/schedule/quick.h"
 #include "src/schedule/smallest.h"
 #include "src/train/request/arrangement.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "offload/parallel.h"
-#include "src/device/profile_measure.h"
+#include "sluice/clock.h"
 #include "src/schedule/build.h"
 #include "src/schedule/quick.h"
 #include "src/schedule/stages.h"
