@@ -27,7 +27,7 @@ struct Rate {
   double Of::*field;
   bool may_be_zero;  ///< unknown
 };
-constexpr Rate<HardwareProfile> rates[] = {
+constexpr Rate<HardwareProfile> machine_rates[] = {
     {"gemm_flops_f32", &HardwareProfile::gemm_flops_f32, false},
     {"gemm_flops_bf16", &HardwareProfile::gemm_flops_bf16, false},
     {"peak_flops_f32", &HardwareProfile::peak_flops_f32, true},
@@ -174,7 +174,8 @@ Status read_profile(const json& object, HardwareProfile& p) {
     SLUICE_TRY(read_count(object, c.name, 65536, value));
     p.*c.field = static_cast<int>(value);
   }
-  for (const Rate<HardwareProfile>& r : rates) SLUICE_TRY(read_number(object, r.name, r.may_be_zero, p.*r.field));
+  for (const Rate<HardwareProfile>& r : machine_rates)
+    SLUICE_TRY(read_number(object, r.name, r.may_be_zero, p.*r.field));
   for (const MessagesOf& of : all_messages) SLUICE_TRY(read_messages(object, of.name, p.*of.field));
   const auto drives = object.find("drives");
   if (drives == object.end() || !drives->is_object()) return bad_request("has no object 'drives'");
@@ -259,7 +260,7 @@ namespace {
 json profile_json(const HardwareProfile& profile) {
   json object{{"schema_version", profile.schema_version}, {"machine", profile.machine}};
   for (const Count& c : counts) object[c.name] = profile.*c.field;
-  for (const Rate<HardwareProfile>& r : rates) object[r.name] = profile.*r.field;
+  for (const Rate<HardwareProfile>& r : machine_rates) object[r.name] = profile.*r.field;
   for (const MessagesOf& of : all_messages) {
     if (!(profile.*of.field)) continue;
     for (const Rate<MessageRates>& r : message_rates) object[of.name][r.name] = (*(profile.*of.field)).*r.field;
