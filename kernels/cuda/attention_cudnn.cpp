@@ -9,6 +9,7 @@
 
 #ifdef SLUICE_HAS_CUDNN
 #include "kernels/cuda/cudnn_graph.h"
+#include "sluice/round.h"
 #endif
 
 namespace sluice::kernels::cuda {
@@ -41,8 +42,6 @@ enum Id : std::int64_t {
 };
 using Tensor = CudnnGraph::Tensor;
 using Four = CudnnGraph::Four;
-
-constexpr std::uint64_t round_up(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /// The tensors that both graphs have, and the scores. cuDNN counts in [batch, head, token, column].
 struct Scores {
@@ -282,7 +281,7 @@ class Attention final : public CudnnAttention {
     backward ? backward_graph(s, graph) : forward_graph(s, graph);
     SLUICE_ASSIGN(CudnnPlan plan, graph.plan(handle_, true));
     const auto rows = static_cast<std::uint64_t>(s.batch * s.heads * s.queries);
-    const std::uint64_t delta_bytes = backward ? round_up(rows * sizeof(float)) : 0;
+    const std::uint64_t delta_bytes = backward ? round_up(rows * sizeof(float), 256) : 0;
     return &plans.emplace(key_of(s), Plan{std::move(plan), delta_bytes}).first->second;
   }
 

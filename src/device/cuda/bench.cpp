@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/copy.h"
+#include "sluice/round.h"
 #include "src/device/cuda/sublayers.h"
 
 namespace sluice {
@@ -29,7 +30,8 @@ constexpr int runs_min = 5, runs_max = 48;
 static_assert(runs_max < static_cast<int>(DeviceQueue::marks_in_flight));
 constexpr double load_seconds = 0.3;
 
-std::uint64_t round_up(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+/// Of operands in one area.
+std::uint64_t aligned(std::uint64_t bytes) { return round_up(bytes, 256); }
 
 }  // namespace
 
@@ -183,7 +185,7 @@ Result<double> CudaBench::mark_seconds() {
 
 Result<double> CudaBench::gemm_seconds(const GemmShape& s, Dtype dtype, Dtype result) {
   const auto bytes = [](std::int64_t rows, std::int64_t columns, Dtype t) {
-    return round_up(static_cast<std::uint64_t>(rows * columns) * dtype_bytes(t));
+    return aligned(static_cast<std::uint64_t>(rows * columns) * dtype_bytes(t));
   };
   const std::uint64_t a_bytes = bytes(s.m, s.k, dtype), b_bytes = bytes(s.k, s.n, dtype);
   const std::uint64_t c_bytes = bytes(s.m, s.n, result);
@@ -212,9 +214,9 @@ Result<double> CudaBench::attention_seconds(const Attention& size, bool backward
   s.k_stride = s.v_stride = size.kv_heads * size.head_dim;
   s.scale = 1.0f / std::sqrt(static_cast<float>(size.head_dim));
   const std::int64_t tokens = size.batch * size.sequence;
-  const std::uint64_t q_bytes = round_up(static_cast<std::uint64_t>(tokens * s.q_stride) * sizeof(bf16));
-  const std::uint64_t k_bytes = round_up(static_cast<std::uint64_t>(tokens * s.k_stride) * sizeof(bf16));
-  const std::uint64_t lse_bytes = round_up(static_cast<std::uint64_t>(tokens * s.heads) * sizeof(float));
+  const std::uint64_t q_bytes = aligned(static_cast<std::uint64_t>(tokens * s.q_stride) * sizeof(bf16));
+  const std::uint64_t k_bytes = aligned(static_cast<std::uint64_t>(tokens * s.k_stride) * sizeof(bf16));
+  const std::uint64_t lse_bytes = aligned(static_cast<std::uint64_t>(tokens * s.heads) * sizeof(float));
   const std::uint64_t workspace_bytes = cuda_kernel_sizes.attention_bytes(s, Dtype::bf16);
   // q, out, d_out, dq; k, v, dk, dv; lse; workspace.
   SLUICE_ASSIGN(std::byte * at,
