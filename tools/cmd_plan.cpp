@@ -159,6 +159,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
   const Schedule& s = run.search.schedule;
   j["schedule"] = {{"group", s.group},
                    {"micro_batches", run.workload.micro_batches},
+                   {"slices", run.workload.shape.slices},
                    {"update", run.speculates() ? "speculative"
                               : s.update_ahead ? "ahead"
                                                : "backward"},
@@ -392,6 +393,9 @@ void print_placement(const Prepared& run) {
                home(&UnitChoice::accumulator, Place::host), home(&UnitChoice::accumulator, Place::nvme)});
   table.add({"sublayer inputs", home(&UnitChoice::boundary, Place::device), home(&UnitChoice::boundary, Place::host),
              home(&UnitChoice::boundary, Place::nvme)});
+  if (run.workload.shape.slices > 1)
+    table.add({"keys and values", home(&UnitChoice::blocks, Place::device), home(&UnitChoice::blocks, Place::host),
+               home(&UnitChoice::blocks, Place::nvme)});
   table.add({"saved activations", share(s, [](const UnitChoice& c) { return c.saved == Saved::keep; }),
              share(s, [](const UnitChoice& c) { return c.saved == Saved::host; }),
              share(s, [](const UnitChoice& c) { return c.saved == Saved::nvme; })});

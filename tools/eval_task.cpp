@@ -22,6 +22,7 @@ void take_passes(const RunConfig& run, const std::set<std::string>& given, RunCo
   if (!given.contains("--seq")) c.sequence = run.sequence;
   if (!given.contains("--batch")) c.batch = run.batch;
   if (!given.contains("--micro-batch")) c.micro_batch = std::min(run.micro_batch, c.batch);
+  if (!given.contains("--slices") && !given.contains("--seq")) c.slices = run.slices;
   if (!given.contains("--dtype")) c.dtype = run.dtype;
   if (!given.contains("--threads")) c.threads = run.threads;
   if (!given.contains("--device")) c.device = run.device;

@@ -184,6 +184,14 @@ void add_training_options(Command* app, RunOptions* o) {
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
+         "--slices", c.slices,
+         "slices in which sequences go through every sublayer, one after the other: activations on the device are of "
+         "one, and keys and values of the others wait on host or drive, so that sequences may be longer than device "
+         "memory has room for. Bits depend on it, and a run keeps it")
+      ->check(more_than(0))
+      ->capture_default_str()
+      ->group("Batch");
+  app->add_option(
          "--cp-attention", o->cp_attention,
          "how ranks of --cp attend to whole sequences: 'ulysses' (each with some of the heads, which --cp divides), or "
          "'ring' (each with all heads of its own queries, while keys and values go round: any number of ranks, and "

@@ -104,17 +104,20 @@ enum class OpKind : std::uint8_t {
   part_logits,     ///< head, of a chunk of tokens: normed, parameters, tokens -> logits, vocabulary_part
   part_gradient,   ///< head, of a chunk: normed, logits, all vocabulary parts -> loss, a part of d_sum, gradient (+=)
   part_loss,       ///< head in evaluation, of a chunk: all vocabulary parts, tokens -> loss
-  // attention where ranks have slices of sequences (src/model/context-inl.h); in a ring `step` says how far keys and
-  // values have come (src/model/ring-inl.h)
-  qkv,   ///< x_in or normed, parameters -> leaving: what each rank's heads are to have of the slice; saved. In a
-         ///< ring -> mixed, block
-  core,  ///< mixed -> attended, lse. In a ring mixed, block -> partial (+=), lse, and in the last step attended
-  out,   ///< arrived: attended of all heads of the slice, parameters -> x_out, or a part of the sum
-  out_backward,   ///< arrived: the same, parameters, d_out -> leaving: its gradient, by head; gradient (+=)
-  core_backward,  ///< mixed, attended, lse, arrived: the gradient of attended -> leaving: that of mixed. In a ring also
-                  ///< block -> leaving: the part of its gradient, partial (+=): that of mixed
-  qkv_backward,   ///< arrived: that, of the slice; saved, x_in or normed, parameters -> d_in, or a part of d_sum,
-                  ///< gradient (+=). In a ring partial, arrived: of q, and of k and v
+  // attention of slices of sequences (src/model/context-inl.h), which ranks have, or one rank takes one after the
+  // other;
+  // in blocks, in a ring and there, `step` says how far keys and values have come (src/model/blocks-inl.h)
+  qkv,           ///< x_in or normed, parameters -> leaving: what each rank's heads are to have of the slice; saved. In
+                 ///< blocks -> mixed, block
+  core,          ///< mixed -> attended, lse. In blocks mixed, block -> partial (+=), lse, and in the last step attended
+  core_earlier,  ///< the same of the block of an earlier slice of one rank's
+  out,           ///< arrived: attended of all heads of the slice, parameters -> x_out, or a part of the sum
+  out_backward,  ///< arrived: the same, parameters, d_out -> leaving: its gradient, by head; gradient (+=)
+  core_backward,  ///< mixed, attended, lse, arrived: the gradient of attended -> leaving: that of mixed. In blocks also
+                  ///< block -> leaving: the part of its gradient (+=), partial (+=): that of mixed
+  core_earlier_backward,  ///< the same of such a block
+  qkv_backward,  ///< arrived: that, of the slice; saved, x_in or normed, parameters -> d_in, or a part of d_sum,
+                 ///< gradient (+=). In blocks partial, arrived: of q, and of k and v
   // what ranks give each other in few bits (sluice/quantization.h), `pieces` of `numel` elements
   quantize,        ///< src -> dst, codes and scales of each piece behind one another
   dequantize,      ///< src -> dst, pieces behind one another
@@ -148,7 +151,7 @@ enum class OpKind : std::uint8_t {
   // save lane
   save,  ///< the updated states of a tile, in host memory -> a checkpoint, where the iteration saves; else nothing
 };
-constexpr std::array<const char*, 50> op_names{"forward",
+constexpr std::array<const char*, 52> op_names{"forward",
                                                "recompute",
                                                "recompute_qkv",
                                                "recompute_core",
@@ -171,9 +174,11 @@ constexpr std::array<const char*, 50> op_names{"forward",
                                                "part_loss",
                                                "qkv",
                                                "core",
+                                               "core_earlier",
                                                "out",
                                                "out_backward",
                                                "core_backward",
+                                               "core_earlier_backward",
                                                "qkv_backward",
                                                "quantize",
                                                "dequantize",
@@ -322,7 +327,7 @@ struct Op {
   UnitId unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;  ///< of a micro-batch's tokens: which (part_logits, part_gradient, part_loss)
-  std::int32_t step = -1;   ///< core, core_backward in a ring: the block is that of the rank so many before
+  std::int32_t step = -1;   ///< core, core_earlier and back, in blocks: the block is that of the slice so many before
   std::int32_t tile = -1;   ///< which tile of the unit's shard (copies, drive, optimizer)
   std::int32_t group = -1;  ///< index in StepPlan::groups for collectives and messages
   /// Number of the collective among those of its group, in program order from 0; of a message among those to, or from,

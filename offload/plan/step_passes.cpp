@@ -27,6 +27,7 @@ bool goes_back(OpKind kind) {
     case OpKind::enter_backward:
     case OpKind::out_backward:
     case OpKind::core_backward:
+    case OpKind::core_earlier_backward:
     case OpKind::qkv_backward: return true;
     default: return false;
   }
@@ -63,7 +64,8 @@ StepPasses step_passes(const StepPlan& plan) {
     if (is_compute(op.kind)) {
       const StepPass at = passes.all.back();
       // Of ops that are of both passes, those are of the way back that follow one of a later unit.
-      const bool is_of_both = op.kind == OpKind::enter || op.kind == OpKind::qkv || op.kind == OpKind::core;
+      const bool is_of_both = op.kind == OpKind::enter || op.kind == OpKind::qkv || op.kind == OpKind::core ||
+                              op.kind == OpKind::core_earlier;
       const bool came_back = at.unit > op.unit || (at.unit == op.unit && at.backward);
       const bool backward = goes_back(op.kind) || (is_of_both && came_back) || (is_streamed(op.kind) && at.backward);
       if (started && (at.unit != op.unit || at.backward != backward)) passes.all.emplace_back();

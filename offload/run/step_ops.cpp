@@ -125,9 +125,11 @@ Status StepOps::run(const BoundOp& op, const StepParams& params) {
     case OpKind::part_loss:
     case OpKind::qkv:
     case OpKind::core:
+    case OpKind::core_earlier:
     case OpKind::out:
     case OpKind::out_backward:
     case OpKind::core_backward:
+    case OpKind::core_earlier_backward:
     case OpKind::qkv_backward:
     case OpKind::loss:
     case OpKind::logits: return parts_.backend->run(*plan_, *op.op, op.operands, params);

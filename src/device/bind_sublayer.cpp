@@ -14,9 +14,9 @@ SublayerArgs bind_sublayer(const ModelSpec& model, const SublayerOptions& option
   a.words = options.words;
   a.leads = options.leads;
   a.chunk = op.chunk;
-  a.slice = options.slice;
+  a.slice = options.shape.slices > 1 ? op.micro_batch % options.shape.slices : options.slice;
   a.step = op.step;
-  a.position0 = options.shape.ring ? 0 : options.slice * options.shape.sequence;
+  a.position0 = options.shape.in_blocks() ? 0 : options.slice * options.shape.sequence;
   if (plan.kind == PlanKind::decode) {
     a.shape = {1, params.tokens};
     a.position0 = params.position;

@@ -79,7 +79,7 @@ void fill_positions(std::span<std::int32_t> positions, std::int64_t sequence, st
   }
 }
 
-/// Of the first rank's slices in a ring.
+/// Of the first rank's slices in a ring, or the second one's of those that a rank takes.
 void fill_slice_positions(std::span<std::int32_t> positions, const Workload& workload) {
   const BatchShape shape = workload.shape;
   std::vector<std::int32_t> whole(static_cast<std::size_t>(shape.batch * shape.whole()));
@@ -89,7 +89,7 @@ void fill_slice_positions(std::span<std::int32_t> positions, const Workload& wor
     for (std::size_t i = 0; i < whole.size(); ++i)
       whole[i] = static_cast<std::int32_t>(i) % static_cast<std::int32_t>(shape.whole());
   for (std::int64_t b = 0; b < shape.batch; ++b)
-    for (const SliceRun& run : slice_runs(shape, 0))
+    for (const SliceRun& run : slice_runs(shape, shape.slices > 1 ? 1 : 0))
       std::copy_n(whole.begin() + b * shape.whole() + run.from, run.count,
                   positions.begin() + b * shape.sequence + run.at);
 }
@@ -140,24 +140,25 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
     SLUICE_ASSIGN(a.vocabulary_parts, place.copy(std::span<const kernels::VocabularyPart>(parts)));
     a.words = d.vocabulary;
   }
-  if (shape.context > 1 && unit.kind == Sublayer::attention) {
+  if ((shape.context > 1 || shape.slices > 1) && unit.kind == Sublayer::attention) {
     const Dims d(model, shape, dtype, *workload.kernels);
     const ContextSaved kept(d);
-    // In a ring what goes round is blocks, and their gradients in fp32.
-    const std::uint64_t travels = std::max(kept.mixed.bytes, shape.ring ? ring_gradient_bytes(d) : 0);
+    // In blocks what goes round is these, and their gradients in fp32.
+    const std::uint64_t travels = std::max(kept.mixed.bytes, shape.in_blocks() ? block_gradient_bytes(d) : 0);
     SLUICE_ASSIGN(a.leaving, place.noise(travels, dtype, 1));
     SLUICE_ASSIGN(a.arrived, place.noise(travels, dtype, 1));
     SLUICE_ASSIGN(a.mixed, place.noise(kept.mixed.bytes, dtype, 1));
     SLUICE_ASSIGN(a.attended, place.noise(kept.attended.bytes, dtype, 1));
     SLUICE_ASSIGN(std::byte * lse, place.noise(kept.lse.bytes, Dtype::f32, 1));
     a.lse = reinterpret_cast<float*>(lse);
-    if (shape.ring) {
-      SLUICE_ASSIGN(a.block, place.noise(kept.block.bytes, dtype, 1));
-      SLUICE_ASSIGN(std::byte * partial, place.noise(ring_partial_bytes(d), Dtype::f32, 1));
+    if (shape.in_blocks()) {
+      SLUICE_ASSIGN(a.block, place.noise(block_bytes(d), dtype, 1));
+      SLUICE_ASSIGN(std::byte * partial, place.noise(partial_bytes(d), Dtype::f32, 1));
       a.partial = reinterpret_cast<float*>(partial);
-      // All steps have as much to do, but with a window those that are near: of the first rank the one with its own
-      // block.
-      a.step = d.window > 0 ? 0 : 1;
+      // All steps of a ring have as much to do, but with a window those that are near: of the first rank the one with
+      // its own block. Of slices there are kinds of their own (seconds_of).
+      a.step = d.window > 0 || shape.slices > 1 ? 0 : 1;
+      a.slice = shape.slices > 1 ? 1 : 0;
     }
   }
   const bool splits = workload.splits_backward;
@@ -175,7 +176,7 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
     tokens[i] = static_cast<std::int32_t>(philox_uniform(2, i, 0) * static_cast<double>(model.config.vocabulary));
   if (workload.has_positions()) {
     const std::span<std::int32_t> positions = std::span(tokens).subspan(words, own);
-    if (shape.ring)
+    if (shape.in_blocks())
       fill_slice_positions(positions, workload);
     else
       fill_positions(positions, shape.sequence, workload.document_length);
@@ -211,7 +212,10 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
     SLUICE_TRY(bench.run(kind == OpKind::part_backward ? OpKind::part_recompute : OpKind::recompute, before));
     if (kind == OpKind::backward_weight) SLUICE_TRY(bench.run(OpKind::backward_input, before));
   }
-  if (kind == OpKind::core_backward) {
+  const bool is_earlier = kind == OpKind::core_earlier || kind == OpKind::core_earlier_backward;
+  if (is_earlier) args.step = 1;
+  if (kind == OpKind::core_backward || kind == OpKind::core_earlier_backward) {
+    args.accumulate = args.shape.slices > 1;
     SublayerArgs before = args;
     for (before.step = 0; before.step <= args.step; ++before.step) SLUICE_TRY(bench.run(OpKind::core, before));
   }
@@ -251,10 +255,12 @@ struct Task {
 /// The sublayer's ops in the plans of a run: training evaluates too.
 std::vector<OpKind> ops_of(Sublayer sublayer, const Workload& workload) {
   const PlanKind main = workload.main_kind();
-  if (sublayer == Sublayer::attention && workload.shape.context > 1) {
+  if (sublayer == Sublayer::attention && (workload.shape.context > 1 || workload.shape.slices > 1)) {
     std::vector<OpKind> ops{OpKind::qkv, OpKind::core, OpKind::out};
     const bool trains = main == PlanKind::train;
     if (trains) ops.insert(ops.end(), {OpKind::out_backward, OpKind::core_backward, OpKind::qkv_backward});
+    if (workload.shape.slices > 1) ops.push_back(OpKind::core_earlier);
+    if (workload.shape.slices > 1 && trains) ops.push_back(OpKind::core_earlier_backward);
     if (workload.split != nullptr) ops.insert(ops.end(), {OpKind::enter, OpKind::leave});
     if (workload.split != nullptr && trains) ops.insert(ops.end(), {OpKind::expose, OpKind::enter_backward});
     return ops;

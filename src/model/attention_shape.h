@@ -37,15 +37,15 @@ inline kernels::AttentionShape whole_attention_shape(const Dims& d, std::int64_t
   return s;
 }
 
-/// In a ring, of a piece of a slice's queries and a piece of a block that is so many pieces before it. `positions`: of
+/// In blocks, of a piece of a slice's queries and a piece of a block that is so many pieces before it. `positions`: of
 /// the queries.
-inline kernels::AttentionShape ring_attention_shape(const Dims& d, std::int64_t pieces_before,
-                                                    const std::int32_t* positions) {
+inline kernels::AttentionShape block_attention_shape(const Dims& d, std::int64_t pieces_before,
+                                                     const std::int32_t* positions) {
   kernels::AttentionShape s = attention_shape(d, 1, positions);
-  s.queries = s.keys = d.half;
+  s.queries = s.keys = d.piece;
   s.q_stride = d.q;
   s.k_stride = s.v_stride = 2 * d.kv;
-  s.shift = pieces_before * d.half;
+  s.shift = pieces_before * d.piece;
   return s;
 }
 

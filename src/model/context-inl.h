@@ -11,13 +11,13 @@
 // and backwards the same way. Ranks that share a head of keys and values each get it; its gradients are added up where
 // it was made, in the order of the ranks. What travels is [batch, context, sequence, columns]: of each sequence a block
 // for, or from, each rank. The blocks of a sequence behind one another are all of it, so that core works on what has
-// arrived as it is. In a ring (src/model/ring-inl.h) only core and what travels are otherwise.
+// arrived as it is. In a ring (src/model/blocks-inl.h) only core and what travels are otherwise.
 #pragma once
 
 #include <algorithm>
 
 #include "src/model/attention-inl.h"
-#include "src/model/ring-inl.h"
+#include "src/model/blocks-inl.h"
 
 namespace sluice {
 
@@ -131,7 +131,7 @@ struct ContextAttention {
     } else {
       whole.rotate(projected, token, rows, false);
     }
-    if (d.ring)
+    if (d.in_blocks)
       keep_projections(turned, projected, token, rows);
     else
       give_projections(turned, projected, first, sequences);
@@ -161,7 +161,7 @@ struct ContextAttention {
 
   /// Attention's output of all heads: as it lies in a ring, else from what has arrived.
   const T* all_heads(const ContextSpace& space, std::int64_t first, std::int64_t sequences) const {
-    if (d.ring) return elements(args.arrived) + first * d.sequence * d.q;
+    if (d.in_blocks) return elements(args.arrived) + first * d.sequence * d.q;
     T* heads = elements(space.wide);
     take_heads(first, sequences, heads);
     return heads;
@@ -176,13 +176,13 @@ struct ContextAttention {
     const ContextSpace space(Carver(args.workspace.data()), d, true);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     const T* d_out = elements(args.d_out) + token * d.hidden;
-    T* d_heads = d.ring ? elements(args.leaving) + token * d.q : elements(space.narrow);
+    T* d_heads = d.in_blocks ? elements(args.leaving) + token * d.q : elements(space.narrow);
     whole.back.weight_gradient(device, all_heads(space, first, sequences), d_out, rows, args.accumulate || first > 0,
                                space.scratch);
     // Of a sublayer that is cut the residual's slice makes it.
     if (d.split == 1) bias_gradient(device, whole.back_bias, d_out, d.hidden, rows, d.hidden, space.scratch);
     whole.back.input_gradient(device, d_out, rows, d_heads, space.scratch);
-    if (!d.ring) give_heads(d_heads, first, sequences);
+    if (!d.in_blocks) give_heads(d_heads, first, sequences);
   }
 
   /// Small gradients have been set by out_backward, and matrices that are not its own have not.
@@ -190,7 +190,7 @@ struct ContextAttention {
     const ContextSpace space(Carver(args.workspace.data()), d, true);
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     T* d_qkv = elements(space.wide);
-    if (d.ring)
+    if (d.in_blocks)
       narrow_gradients(space, token, rows, d_qkv);
     else
       take_gradients(space, first, sequences, d_qkv);
@@ -228,12 +228,14 @@ template <class T, class K>
 void run_context(const K& device, OpKind op, const SublayerArgs& args) {
   const ContextAttention<T, K> attention(device, args);
   const Dims& d = attention.d;
-  const bool back = op == OpKind::out_backward || op == OpKind::core_backward || op == OpKind::qkv_backward;
+  const bool is_core = op == OpKind::core || op == OpKind::core_earlier || op == OpKind::core_backward ||
+                       op == OpKind::core_earlier_backward;
+  const bool back = op == OpKind::out_backward || op == OpKind::qkv_backward || op == OpKind::core_backward ||
+                    op == OpKind::core_earlier_backward;
   SLUICE_CHECK(ContextSpace(Carver(nullptr), d, back).bytes <= args.workspace.size(), "workspace of %zu bytes",
                args.workspace.size());
   if (op == OpKind::out_backward) open_gradient(device, args);
-  const bool is_core = op == OpKind::core || op == OpKind::core_backward;
-  if (is_core && d.ring) return RingCore<T, K>(device, args, d).run(op);
+  if (is_core && d.in_blocks) return BlockCore<T, K>(device, args, d).run(op);
   const std::int64_t most = is_core ? d.whole_sequences : d.attention_chunk_sequences;
   for (std::int64_t b = 0; b < d.batch; b += most) {
     const std::int64_t sequences = std::min(most, d.batch - b);

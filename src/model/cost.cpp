@@ -8,11 +8,11 @@
 namespace sluice {
 namespace {
 
-/// Pairs of a query and a key that it sees, over all sequences of the micro-batch.
-double visible_pairs(const Dims& d) {
-  const double s = static_cast<double>(d.whole);
+/// Pairs of a query and a key that it sees, over all sequences of the micro-batch, each of so many tokens.
+double visible_pairs(const Dims& d, std::int64_t tokens) {
+  const double s = static_cast<double>(tokens);
   const double batch = static_cast<double>(d.batch);
-  if (d.window == 0 || d.window >= d.whole) return batch * s * (s + 1) / 2;
+  if (d.window == 0 || d.window >= tokens) return batch * s * (s + 1) / 2;
   const double w = static_cast<double>(d.window);
   return batch * (w * (w + 1) / 2 + (s - w) * w);
 }
@@ -23,8 +23,10 @@ double matmul_flop(std::int64_t rows, std::int64_t in, std::int64_t out) {
 
 /// Forward: two matmuls over the scores; backward: five, one of them the scores again.
 void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
-  const double context = static_cast<double>(d.context);
-  const double scores = 2.0 * static_cast<double>(d.q) / context * visible_pairs(d);
+  // Of slices of one rank in the mean.
+  const double context = static_cast<double>(d.context), slices = static_cast<double>(d.slices);
+  const double a_pair = 2.0 * static_cast<double>(d.q);
+  const double scores = a_pair / context / slices * visible_pairs(d, d.whole);
   const double project = matmul_flop(d.tokens, d.hidden, d.qkv), out = matmul_flop(d.tokens, d.q, d.hidden);
   const AttentionSaved saved(Carver(nullptr), d, d.batch);
   cost->saved_bytes = saved.bytes;
@@ -41,10 +43,16 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
   cost->qkv_flop = project;
   cost->core_flop = 2 * scores / (d.ring ? context : 1);  // of one step
   cost->out_flop = out;
-  if (d.context == 1) return;
-  const ContextSaved slices(d);
-  cost->saved_bytes = slices.bytes;
-  cost->saved_values = slices.values();
+  if (d.context == 1 && !d.in_blocks) return;
+  if (d.slices > 1) {
+    const double tokens = static_cast<double>(d.sequence);
+    cost->core_flop = 2 * a_pair * visible_pairs(d, d.sequence);
+    cost->core_earlier_flop = 2 * a_pair * static_cast<double>(d.batch) * tokens * tokens;
+    cost->block_bytes = block_bytes(d);
+  }
+  const ContextSaved kept(d);
+  cost->saved_bytes = kept.bytes;
+  cost->saved_values = kept.values();
   cost->core_bytes = 0;
   cost->forward_workspace_bytes = ContextSpace(Carver(nullptr), d, false).bytes;
   cost->backward_workspace_bytes = ContextSpace(Carver(nullptr), d, true).bytes;
@@ -109,9 +117,11 @@ double op_flop(const SublayerCost& cost, OpKind kind) {
     case OpKind::part_gradient: return cost.backward_flop / cost.chunks;
     case OpKind::qkv: return cost.qkv_flop;
     case OpKind::core: return cost.core_flop;
+    case OpKind::core_earlier: return cost.core_earlier_flop;
     case OpKind::out: return cost.out_flop;
     case OpKind::out_backward: return 2 * cost.out_flop;
     case OpKind::core_backward: return 2.5 * cost.core_flop;
+    case OpKind::core_earlier_backward: return 2.5 * cost.core_earlier_flop;
     case OpKind::qkv_backward: return 2 * cost.qkv_flop;
     case OpKind::backward_input: return cost.backward_input_flop;
     case OpKind::backward_weight: return cost.backward_flop - cost.backward_input_flop;

@@ -102,20 +102,24 @@ ModelSpec build_model(const ModelConfig& config);
 
 /// Shape of one micro-batch. With context parallelism each of so many ranks has an equal slice of every sequence, and
 /// `sequence` is its length. `ring`: in attention queries stay where they are, and keys and values go round; else each
-/// rank has some heads of whole sequences.
+/// rank has some heads of whole sequences. `slices`: a rank takes each sequence in so many slices, one micro-batch
+/// after the other, and `sequence` is the length of one.
 struct BatchShape {
   std::int64_t batch = 1, sequence = 0, context = 1;
   bool ring = false;
+  std::int64_t slices = 1;
   std::int64_t tokens() const { return batch * sequence; }
-  std::int64_t whole() const { return sequence * context; }
+  std::int64_t whole() const { return sequence * context * slices; }
+  /// Whether attention takes the keys and values of a sequence in blocks, one of each slice.
+  bool in_blocks() const { return ring || slices > 1; }
 };
 
 /// Neighbouring tokens of a slice: `count` from `at` on, which are those from `from` on of the whole sequence.
 struct SliceRun {
   std::int64_t at, from, count;
 };
-/// A rank's slice of a sequence. Attention is causal, so in a ring slices are zig-zag: of twice as many pieces as ranks
-/// each has one, and the one that is as far from the end, and all have as much to do.
+/// A rank's slice of a sequence, or the one of that number. Attention is causal, so in a ring slices are zig-zag: of
+/// twice as many pieces as ranks each has one, and the one that is as far from the end, and all have as much to do.
 inline std::array<SliceRun, 2> slice_runs(BatchShape shape, std::int64_t rank) {
   const std::int64_t half = shape.sequence / 2, other = shape.sequence - half;
   const std::int64_t first = rank * (shape.ring ? half : shape.sequence);
@@ -146,6 +150,8 @@ struct SublayerCost {
   std::uint64_t slice_workspace_bytes = 0;     ///< enter, leave, enter_backward, where sublayers are cut
   double backward_input_flop = 0;              ///< the rest of backward's is backward_weight's
   double qkv_flop = 0, core_flop = 0, out_flop = 0;  ///< of attention's forward
+  double core_earlier_flop = 0;                      ///< of a slice's queries to the block of an earlier one
+  std::uint64_t block_bytes = 0;                     ///< keys and values of a slice, where one rank takes several
   int chunks = 1;                                    ///< of tokens, that the head takes one after the other
   double logits_flop = 0;                            ///< head: forward of one token
 };

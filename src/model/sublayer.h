@@ -37,8 +37,8 @@ std::uint64_t rope_table_numel(const ModelConfig& config, std::int64_t positions
 struct TokenPlanes {
   const std::int32_t* inputs = nullptr;   ///< -1 is padding: a row of zeros
   const std::int32_t* targets = nullptr;  ///< what follows each input; -1 does not count in the loss. Decoding: none
-  /// Where documents are kept apart: how many tokens of its document are before each input in its row. In a ring, whose
-  /// slices are in two pieces, there always. Else null: all of a row is one document.
+  /// Where documents are kept apart: how many tokens of its document are before each input in its row. Where attention
+  /// takes sequences in blocks, there always. Else null: all of a row is one document.
   const std::int32_t* positions = nullptr;
   /// Those of whole sequences, where a rank has some heads of each; else null.
   const std::int32_t* whole_positions = nullptr;
@@ -47,12 +47,12 @@ struct TokenPlanes {
   /// In memory the planes lie behind one another.
   static std::uint64_t bytes(BatchShape shape, bool documents) {
     const std::int64_t whole = has_whole(shape, documents) ? shape.batch * shape.whole() : 0,
-                       planes = documents || shape.ring ? 3 : 2;
+                       planes = documents || shape.in_blocks() ? 3 : 2;
     return static_cast<std::uint64_t>(shape.tokens() * planes + whole) * sizeof(std::int32_t);
   }
   static TokenPlanes at(const std::int32_t* data, BatchShape shape, bool documents) {
     const std::int64_t n = shape.tokens();
-    return {data, data + n, documents || shape.ring ? data + 2 * n : nullptr,
+    return {data, data + n, documents || shape.in_blocks() ? data + 2 * n : nullptr,
             has_whole(shape, documents) ? data + 3 * n : nullptr, documents};
   }
   static bool has_whole(BatchShape shape, bool documents) { return documents && shape.context > 1 && !shape.ring; }
@@ -65,7 +65,7 @@ struct SublayerArgs {
   BatchShape shape;
   Dtype dtype = Dtype::f32;
   std::int64_t position0 = 0;  ///< of the first token of each sequence: decoding, and of a slice
-  std::int64_t slice = 0;      ///< whose of each sequence, in a ring
+  std::int64_t slice = 0;      ///< whose, or which, of each sequence: where attention takes it in blocks
 
   const std::byte* parameters = nullptr;       ///< flat, of the unit
   const std::byte* tied_parameters = nullptr;  ///< head of a tied model: the embed unit's flat parameters
@@ -96,7 +96,7 @@ struct SublayerArgs {
   // Attention where ranks have slices of sequences (src/model/context-inl.h).
   std::byte *leaving = nullptr, *arrived = nullptr, *mixed = nullptr, *attended = nullptr;
   float* lse = nullptr;
-  std::byte* block = nullptr;  ///< in a ring (src/model/ring-inl.h)
+  std::byte* block = nullptr;  ///< in blocks (src/model/blocks-inl.h)
   float* partial = nullptr;
   std::int64_t step = 0;
 
@@ -118,7 +118,7 @@ struct SublayerArgs {
 /// backward_input and backward_weight: the same in two halves, to the same bits. The second takes no parameters and may
 /// come much later. embed: only backward.
 /// forward_backward, the head's in training: norm, logits in chunks of tokens, loss, d_in, gradients, in one pass.
-/// qkv, core, out, and their backward passes: attention where ranks have slices of sequences (src/model/context-inl.h).
+/// qkv, core, core_earlier, out, and their backward passes: attention of slices of sequences (src/model/context-inl.h).
 /// enter, leave, enter_backward, part_*: of a sublayer that is cut over ranks (src/model/split.h). logits are those of
 /// a chunk then, [head_chunk, vocabulary], rows logits_ld apart, and loss is added to but by the first chunk. loss: the
 /// head's in evaluation. logits: the head's in decoding, of the last token of the (single) sequence.

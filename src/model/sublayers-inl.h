@@ -77,9 +77,11 @@ void run_typed(const K& device, OpKind op, const SublayerArgs& args) {
     case OpKind::part_loss: return part_of_kind<T>(device, op, args);
     case OpKind::qkv:
     case OpKind::core:
+    case OpKind::core_earlier:
     case OpKind::out:
     case OpKind::out_backward:
     case OpKind::core_backward:
+    case OpKind::core_earlier_backward:
     case OpKind::qkv_backward: return run_context<T>(device, op, args);
     case OpKind::forward_backward: return head_chunks<T>(device, args, HeadMode::train);
     case OpKind::loss: return head_chunks<T>(device, args, HeadMode::loss);

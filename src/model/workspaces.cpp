@@ -39,7 +39,7 @@ std::uint64_t attention_scratch_bytes(const Dims& d, std::int64_t keys, bool bac
 std::uint64_t context_scratch_bytes(const Dims& d, bool backward) {
   const std::int64_t rows = d.attention_chunk;
   const kernels::AttentionShape core =
-      d.ring ? ring_attention_shape(d, 0, nullptr) : whole_attention_shape(d, d.whole_sequences);
+      d.in_blocks ? block_attention_shape(d, 0, nullptr) : whole_attention_shape(d, d.whole_sequences);
   return std::max({linear_bytes(d, rows, d.hidden, d.qkv, backward), linear_bytes(d, rows, d.q, d.hidden, backward),
                    d.sizes->attention_bytes(core, d.dtype),
                    backward ? d.sizes->rows_bytes(rows, std::max(d.hidden, d.qk_norm ? d.q + d.kv : 0)) : 0});
@@ -98,8 +98,11 @@ Dims::Dims(const ModelSpec& model, BatchShape shape, Dtype type, const KernelSiz
   context = shape.context;
   whole = shape.whole();
   ring = shape.ring;
-  half = shape.sequence / 2;
-  const std::int64_t shares = ring ? 1 : context;  // of the heads
+  in_blocks = shape.in_blocks();
+  slices = shape.slices;
+  pieces = ring ? 2 : 1;
+  piece = shape.sequence / pieces;
+  const std::int64_t shares = in_blocks ? 1 : context;  // of the heads
   kv_copies = shares > kv_heads ? shares / kv_heads : 1;
   own_heads = heads / shares;
   own_kv_heads = std::max<std::int64_t>(1, kv_heads / shares);
@@ -174,32 +177,33 @@ ContextSaved::ContextSaved(const Dims& d) {
     return Piece{at, n};
   };
   const auto elements = [&](std::int64_t n) { return piece(d.element * static_cast<std::uint64_t>(n)); };
-  const std::int64_t rows = d.ring ? d.tokens : d.batch * d.whole;
-  mixed = elements(rows * (d.ring ? d.q : d.own_qkv));
-  block = elements(d.ring ? d.tokens * 2 * d.kv : 0);
+  const std::int64_t rows = d.in_blocks ? d.tokens : d.batch * d.whole;
+  mixed = elements(rows * (d.in_blocks ? d.q : d.own_qkv));
+  block = piece(d.ring ? block_bytes(d) : 0);
   attended = elements(rows * d.own_q);
   lse = piece(sizeof(float) * static_cast<std::uint64_t>(rows * d.own_heads));
-  returned = elements(d.ring ? 0 : d.tokens * d.q);
+  returned = elements(d.in_blocks ? 0 : d.tokens * d.q);
   projected = elements(d.qk_norm ? d.tokens * d.qkv : 0);
   bytes = carver.used();
 }
 
-std::uint64_t ring_partial_bytes(const Dims& d) { return sizeof(float) * static_cast<std::uint64_t>(d.tokens * d.q); }
-std::uint64_t ring_gradient_bytes(const Dims& d) {
+std::uint64_t block_bytes(const Dims& d) { return d.element * static_cast<std::uint64_t>(d.tokens * 2 * d.kv); }
+std::uint64_t partial_bytes(const Dims& d) { return sizeof(float) * static_cast<std::uint64_t>(d.tokens * d.q); }
+std::uint64_t block_gradient_bytes(const Dims& d) {
   return sizeof(float) * static_cast<std::uint64_t>(d.tokens * 2 * d.kv);
 }
 
 ContextSpace::ContextSpace(Carver carver, const Dims& d, bool backward)
     : wide(carver.elements(d, d.attention_chunk * d.qkv)),
-      narrow(carver.elements(d, d.attention_chunk * std::max({d.q, d.hidden, d.ring ? 2 * d.kv : 0}))),
+      narrow(carver.elements(d, d.attention_chunk * std::max({d.q, d.hidden, d.in_blocks ? 2 * d.kv : 0}))),
       statistics(carver.floats(2 * d.attention_chunk)),
       turned(carver.elements(d, d.qk_norm ? d.attention_chunk * d.qkv : 0)),
       head_rstd(carver.floats(d.qk_norm ? d.attention_chunk * (d.heads + d.kv_heads) : 0)),
       keys(carver.elements(
-          d, backward && (d.ring || d.kv_copies > 1) ? (d.ring ? d.half : d.sequence) * 2 * d.own_kv : 0)),
+          d, backward && (d.in_blocks || d.kv_copies > 1) ? (d.in_blocks ? d.piece : d.sequence) * 2 * d.own_kv : 0)),
       other_keys(carver.elements(d, backward && d.kv_copies > 1 ? d.sequence * 2 * d.own_kv : 0)),
-      part(carver.elements(d, d.ring ? d.half * d.q : 0)),
-      part_lse(carver.floats(d.ring ? d.half * d.heads : 0)),
+      part(carver.elements(d, d.in_blocks ? d.piece * d.q : 0)),
+      part_lse(carver.floats(d.in_blocks ? d.piece * d.heads : 0)),
       scratch(rest(carver, context_scratch_bytes(d, backward))),
       bytes(carver.used()) {}
 

@@ -2,6 +2,7 @@
 // sublayers carve with, so that the two cannot disagree.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -39,8 +40,16 @@ struct Dims {
       slice_chunk;  ///< ranks that sublayers are cut over, and tokens of what each has between them
   /// Ranks that have slices of sequences, and what each has in attention: some heads of whole sequences.
   std::int64_t context, whole;
-  bool ring;          ///< queries of the slice and keys and values of all, which go round
-  std::int64_t half;  ///< tokens of each of its two pieces then
+  bool ring;            ///< queries of the slice and keys and values of all, which go round
+  bool in_blocks;       ///< the same, or one rank takes the slices of a sequence one after the other
+  std::int64_t slices;  ///< that it takes so
+  std::int64_t pieces;  ///< of a slice, in blocks: two in a ring
+  std::int64_t piece;   ///< tokens of one
+  /// Of slices that one rank takes one after the other: how many blocks before its own the queries of one see.
+  std::int64_t earlier_blocks(std::int64_t of_slice) const {
+    // The first query of a slice is so far from the last key of the one that many before.
+    return window == 0 ? of_slice : std::min(of_slice, window < 2 ? 0 : (window - 2) / piece + 1);
+  }
   std::int64_t own_heads, own_kv_heads, own_q, own_kv, own_qkv;
   std::int64_t kv_copies;        ///< neighbouring ranks that have the same keys and values
   std::int64_t whole_sequences;  ///< that attention takes at once
@@ -106,32 +115,34 @@ struct MlpDeferred {
 struct ContextSaved {
   explicit ContextSaved(const Dims& d);
   using Piece = SavedPiece;
-  Piece mixed;      ///< [batch, whole, own_qkv]; in a ring q, [tokens, q]
+  Piece mixed;      ///< [batch, whole, own_qkv]; in blocks q, [tokens, q]
   Piece block;      ///< in a ring: the slice's k and v, [tokens, 2 kv]
-  Piece attended;   ///< [batch, whole, own_q]; in a ring [tokens, q]
-  Piece lse;        ///< fp32 [batch, own_heads, whole]; in a ring [batch, 2, heads, half]
-  Piece returned;   ///< [batch, context, sequence, own_q]: attended, of all heads, as it arrives; in a ring none
+  Piece attended;   ///< [batch, whole, own_q]; in blocks [tokens, q]
+  Piece lse;        ///< fp32 [batch, own_heads, whole]; in blocks [batch, pieces, heads, piece]
+  Piece returned;   ///< [batch, context, sequence, own_q]: attended, of all heads, as it arrives; in blocks none
   Piece projected;  ///< qk_norm: [tokens, qkv] before norm and rope
   std::uint64_t bytes;
   /// All but `lse`.
   std::array<Piece, 5> values() const { return {mixed, block, attended, returned, projected}; }
 };
 
-/// In a ring, fp32: what is made of q so far, or of its gradient; and the gradient of a block.
-std::uint64_t ring_partial_bytes(const Dims& d);
-std::uint64_t ring_gradient_bytes(const Dims& d);
+/// Of the keys and values of a slice, [tokens, 2 kv], and of their gradient in fp32; and fp32, what is made of q so
+/// far, or of its gradient.
+std::uint64_t block_bytes(const Dims& d);
+std::uint64_t block_gradient_bytes(const Dims& d);
+std::uint64_t partial_bytes(const Dims& d);
 
 /// Of those ops of attention.
 struct ContextSpace {
   ContextSpace(Carver carver, const Dims& d, bool backward);
   std::byte* wide;    ///< [chunk, qkv]: projections, all heads of attention's output, gradients of the projections
-  std::byte* narrow;  ///< [chunk, max(q, hidden)]: normed x, gradients; in a ring also of k and v, [chunk, 2 kv]
+  std::byte* narrow;  ///< [chunk, max(q, hidden)]: normed x, gradients; in blocks also of k and v, [chunk, 2 kv]
   float* statistics;
   std::byte* turned;             ///< qk_norm: [chunk, qkv]
   float* head_rstd;              ///< qk_norm: [heads + kv_heads, chunk]
-  std::byte *keys, *other_keys;  ///< backward with copies: [sequence, 2 own_kv] each; in a ring one, [half, 2 kv]
-  std::byte* part;               ///< in a ring: [half, q], attention's output from a piece of a block, or d_q
-  float* part_lse;               ///< in a ring: [heads, half]
+  std::byte *keys, *other_keys;  ///< backward with copies: [sequence, 2 own_kv] each; in blocks one, [piece, 2 kv]
+  std::byte* part;               ///< in blocks: [piece, q], attention's output from a piece of a block, or d_q
+  float* part_lse;               ///< in blocks: [heads, piece]
   std::span<std::byte> scratch;
   std::uint64_t bytes;
 };

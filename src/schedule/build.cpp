@@ -81,9 +81,13 @@ class Driver {
  private:
   bool train() const { return kind_ == PlanKind::train; }
   bool ahead() const { return train() && schedule_.update_ahead; }
-  static std::vector<int> micro_batches(const Pass& p) {
+  /// In the order in which the pass takes them: back over the slices of a sequence, the last one first.
+  std::vector<int> micro_batches(const Pass& p) const {
     std::vector<int> list;
     for (int i = p.group.first; i < p.group.end; ++i) list.push_back(i);
+    const auto slices = static_cast<std::ptrdiff_t>(work_.shape.slices);
+    if (slices > 1 && goes_back(p.phase))
+      for (auto at = list.begin(); at != list.end(); at += slices) std::reverse(at, at + slices);
     return list;
   }
   bool has(UnitId u) const { return context_.stages.stage_of(u) == work_.topology.position(pipeline_axes); }
@@ -426,7 +430,7 @@ void Driver::bring_next(std::size_t p, std::size_t slot) {
     }
     const Pass& pass = order_.passes[p];
     if (pass.phase == Phase::backward_weight) return;
-    const int mb = pass.group.first + static_cast<int>(slot);
+    const int mb = micro_batches(pass)[slot];
     if (p == own) rank_.activations.land_inputs(pass.unit, mb, goes_back(pass.phase));
     rank_.activations.bring_inputs(pass.unit, mb, goes_back(pass.phase));
   }

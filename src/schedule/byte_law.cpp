@@ -36,6 +36,7 @@ class Law {
       messages(u);
       if (work_.split != nullptr) cut_sublayer(u);
       if (work_.shape.context > 1) cut_sequences(u);
+      if (work_.shape.slices > 1) sliced_sequences(u);
       reads_tokens |=
           work_.has_positions() && work_.model->units[static_cast<std::size_t>(u)].kind == Sublayer::attention;
       updates_on_device |= choice(u).update_on_device;
@@ -280,6 +281,29 @@ class Law {
       b_.h2d += lots * copied.numel * 4;
     }
   }
+  /// Keys and values of slices that one rank takes one after the other, where they wait away from the device: each
+  /// comes to the queries of later slices, and so does its gradient, which begins with the last ones and is whole
+  /// behind its own.
+  void sliced_sequences(UnitId u) {
+    const Place place = choice(u).blocks;
+    if (work_.model->units[static_cast<std::size_t>(u)].kind != Sublayer::attention || place == Place::device) return;
+    const Dims d(*work_.model, work_.shape, work_.dtype, *work_.kernels);
+    const auto sequences = static_cast<std::uint64_t>(work_.sequence_batches()),
+               slices = static_cast<std::uint64_t>(d.slices);
+    std::uint64_t earlier = 0;
+    for (std::int64_t s = 0; s < d.slices; ++s) earlier += static_cast<std::uint64_t>(d.earlier_blocks(s));
+    Travels blocks;
+    for (const Pass& pass : order_.passes) {
+      if (pass.unit != u || (pass.phase != Phase::forward && pass.phase != Phase::again)) continue;
+      const std::uint64_t passed = static_cast<std::uint64_t>(pass.group.end - pass.group.first) / slices;
+      blocks.away += passed * (pass.keeps ? slices : slices - 1);
+      blocks.back += passed * earlier;
+    }
+    // Where q is made again, so is the slice's own block.
+    blocks.back += sequences * (earlier + (choice(u).saved == Saved::recompute ? earlier : slices));
+    travel(place, block_bytes(d), blocks);
+    travel(place, block_gradient_bytes(d), {sequences * earlier, sequences * earlier});
+  }
   /// What ranks that have slices of sequences give each other of attention: q, k and v, its output, and the gradients
   /// of both; the first two again where they are not kept.
   void cut_sequences(UnitId u) {
@@ -291,7 +315,7 @@ class Law {
     if (work_.shape.ring) {
       // A block comes by in every pass over it, and its gradient comes home.
       const std::uint64_t ranks = work_.context_ranks();
-      return shifted((ranks - 1) * passes * saved.block.bytes + micro_batches * ranks * ring_gradient_bytes(d));
+      return shifted((ranks - 1) * passes * saved.block.bytes + micro_batches * ranks * block_gradient_bytes(d));
     }
     const std::uint64_t bytes = passes * (saved.mixed.bytes + saved.attended.bytes);
     b_.collective += bytes / work_.context_ranks() * (work_.context_ranks() - 1u);

@@ -99,10 +99,19 @@ class Travel {
 };
 
 bool goes_back(OpKind kind) {
-  static const std::set<OpKind> kinds{OpKind::backward,        OpKind::backward_again,   OpKind::backward_input,
-                                      OpKind::backward_weight, OpKind::expose,           OpKind::enter_backward,
-                                      OpKind::part_backward,   OpKind::out_backward,     OpKind::core_backward,
-                                      OpKind::qkv_backward,    OpKind::forward_backward, OpKind::part_logits,
+  static const std::set<OpKind> kinds{OpKind::backward,
+                                      OpKind::backward_again,
+                                      OpKind::backward_input,
+                                      OpKind::backward_weight,
+                                      OpKind::expose,
+                                      OpKind::enter_backward,
+                                      OpKind::part_backward,
+                                      OpKind::out_backward,
+                                      OpKind::core_backward,
+                                      OpKind::qkv_backward,
+                                      OpKind::forward_backward,
+                                      OpKind::part_logits,
+                                      OpKind::core_earlier_backward,
                                       OpKind::part_gradient};
   return kinds.contains(kind);
 }
@@ -115,7 +124,8 @@ bool comes_along(OpKind kind) {
 
 bool makes_again(OpKind kind) { return kind == OpKind::recompute || kind == OpKind::part_recompute; }
 
-/// What the compute ops of the first micro-batch of each unit take: forward, once more for what is saved, and back.
+/// What the compute ops of the first micro-batch of each unit take: forward, once more for what is saved, and back. Of
+/// one that is a slice, in the mean over those of its sequences.
 struct UnitSeconds {
   ResourceSeconds forward{}, again{}, backward{};
 };
@@ -126,7 +136,8 @@ class Stage {
       : work_(stage), hw_(hw), units_(stage.model->units.size()) {
     const StepPlan plan = build_ops(PlanKind::train, stage, schedule);
     const planning::CostModel model(plan, hw);
-    std::set<std::tuple<UnitId, OpKind, std::int32_t>> seen;
+    std::set<std::tuple<UnitId, OpKind, std::int32_t, std::int32_t>> seen;
+    const auto slices = static_cast<std::int32_t>(work_.shape.slices);
     bool is_back = false;
     for (const Op& op : plan.ops) {
       const bool computes = plan.lanes[op.lane].kind == LaneKind::compute;
@@ -134,7 +145,7 @@ class Stage {
       const bool is_of_sublayer = computes && op.unit >= 0 && !comes_along(op.kind);
       if (is_of_sublayer) is_back = goes_back(op.kind) || makes_again(op.kind);
       (is_back ? all.back : all.forward) += s;
-      if (!is_of_sublayer || op.micro_batch != first_micro_batch(op.unit, op.micro_batch)) continue;
+      if (!is_of_sublayer || first_sequences(op.unit, op.micro_batch / slices) != op.micro_batch / slices) continue;
       UnitSeconds& unit = units_[static_cast<std::size_t>(op.unit)];
       if (op.kind == OpKind::backward_again) {
         const double share = share_again(op);
@@ -142,11 +153,13 @@ class Stage {
         unit.backward += s * (1 - share);
       } else if (goes_back(op.kind))
         unit.backward += s;
-      else if (makes_again(op.kind) || !seen.emplace(op.unit, op.kind, op.step).second)
+      else if (makes_again(op.kind) || !seen.emplace(op.unit, op.kind, op.step, op.micro_batch).second)
         unit.again += s;
       else
         unit.forward += s;
     }
+    for (UnitSeconds& unit : units_)
+      for (ResourceSeconds* s : {&unit.forward, &unit.again, &unit.backward}) *s = *s * (1.0 / slices);
   }
   const UnitSeconds& unit(UnitId u) const { return units_[static_cast<std::size_t>(u)]; }
   ByWay all;
@@ -165,9 +178,7 @@ class Stage {
     return cost.recompute_flop / op.flop;
   }
 
-  std::int32_t first_micro_batch(UnitId u, std::int32_t micro_batch) {
-    return first_.emplace(u, micro_batch).first->second;
-  }
+  std::int32_t first_sequences(UnitId u, std::int32_t sequences) { return first_.emplace(u, sequences).first->second; }
   const Workload& work_;
   const HardwareProfile& hw_;
   std::vector<UnitSeconds> units_;

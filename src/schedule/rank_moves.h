@@ -53,11 +53,12 @@ struct RankParts {
     Part x, saved, d;           ///< on the device: input, saved activations, gradient of the input
     Part core;                  ///< on the device: of what attention saves its core, which `saved` is without then
     Part d_out, deferred;       ///< between both halves of a backward pass
+    Part block, d_block;        ///< of a slice's keys and values, where one rank takes several, and their gradient
     Part normed;                ///< of all tokens, where sublayers are cut: from recomputing on
     Part produced;              ///< the input as its producer left it, until it is parked
     bool kept = true;           ///< the input waits for the backward pass; else only for the pass behind its producer's
     Part arrived_x, arrived_d;  ///< in host memory, from another stage
-    Parked parked_x, parked_saved, parked_core, parked_d;
+    Parked parked_x, parked_saved, parked_core, parked_d, parked_block, parked_d_block;
     Codes packed, brought;  ///< on the device: on their way to where they wait, and back
   };
   /// The tile of each state while it is worked on.
@@ -134,6 +135,11 @@ class RankMoves {
   std::int32_t barrier_group() const { return tied_gradient_group() + 1; }
   std::uint64_t tied_bytes(std::uint64_t bytes_per_element) const {
     return bytes_per_element * static_cast<std::uint64_t>(work_.model->config.vocabulary * work_.model->config.hidden);
+  }
+  /// On the way back a sequence's slices come last to first: when a micro-batch's turn is.
+  int turn_back(int mb) const {
+    const auto slices = static_cast<int>(work_.shape.slices);
+    return mb - mb % slices + slices - 1 - mb % slices;
   }
   UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
   std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }

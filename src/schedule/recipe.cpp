@@ -17,6 +17,7 @@ std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
   std::vector<Dish> list;
   std::optional<Schedule> base = streamed(group, update_ahead);
   if (!base) return list;
+  fill_blocks(*base);
   fill_homes(*base);
   const bool is_open = !wish_.recompute && !work_.inference;
   const auto serve = [&](bool activations_first, std::vector<Dish>& to) {
@@ -49,6 +50,7 @@ std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
 std::optional<Schedule> Cook::follow(const Recipe& recipe) const {
   std::optional<Schedule> s = streamed(recipe.group, recipe.update_ahead);
   if (!s) return s;
+  fill_blocks(*s);
   fill_homes(*s);
   fill_device(*s, recipe);
   if (recipe.spilled == Saved::recompute) return s;
@@ -86,7 +88,7 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   };
   all([](UnitChoice& c) {
     c.accumulator = Place::device;
-    c.boundary = Place::device;
+    c.boundary = c.blocks = Place::device;
     c.gradient = Place::host;
   });
   std::vector<Schedule> list;
@@ -94,6 +96,10 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   add();
   all([](UnitChoice& c) { c.boundary = Place::host; });
   add();
+  if (work_.shape.slices > 1) {
+    all([](UnitChoice& c) { c.blocks = Place::host; });
+    add();
+  }
   all([](UnitChoice& c) { c.accumulator = Place::host; });
   if (parks_sums(work_, s)) {
     s.gradients_ahead = true;
@@ -107,6 +113,10 @@ std::vector<Schedule> Cook::ladder(int group, bool update_ahead) const {
   add();
   all([](UnitChoice& c) { c.boundary = Place::nvme; });
   add();
+  if (work_.shape.slices > 1) {
+    all([](UnitChoice& c) { c.blocks = Place::nvme; });
+    add();
+  }
   s.hold = false;
   add();
   s.tile_numel = tile_for(work_, 1u << 16, 4096);
@@ -195,8 +205,8 @@ Schedule Cook::relieve_drive(Schedule s) const {
   const std::uint64_t takes = needs(s).nvme;
   return relieved(
       std::move(s), Tier::nvme, takes, space_of(Tier::nvme),
-      {off_drive(&UnitChoice::boundary), off_drive(&UnitChoice::accumulator), off_drive(&UnitChoice::gradient),
-       off_drive(&UnitChoice::state_home), off_drive(&UnitChoice::parameter_home)});
+      {off_drive(&UnitChoice::boundary), off_drive(&UnitChoice::blocks), off_drive(&UnitChoice::accumulator),
+       off_drive(&UnitChoice::gradient), off_drive(&UnitChoice::state_home), off_drive(&UnitChoice::parameter_home)});
 }
 
 /// Inputs and sums of gradients move from host memory, of which the schedule takes so much, to the device.
@@ -206,8 +216,9 @@ Schedule Cook::relieve_host(Schedule s, std::uint64_t takes) const {
       if (c.*what == Place::host) c.*what = Place::device;
     };
   };
-  return relieved(std::move(s), Tier::host, takes, space_of(Tier::host),
-                  {to_device(&UnitChoice::boundary), to_device(&UnitChoice::accumulator)});
+  return relieved(
+      std::move(s), Tier::host, takes, space_of(Tier::host),
+      {to_device(&UnitChoice::boundary), to_device(&UnitChoice::blocks), to_device(&UnitChoice::accumulator)});
 }
 
 namespace {
@@ -271,6 +282,13 @@ void Cook::fill_homes(Schedule& s) const {
     turn(s, [](UnitChoice& c) { c.state_home = Place::host; });
   }
   turn(s, [](UnitChoice& c) { c.parameter_home = Place::host; });
+}
+
+/// They travel most of all that has a place to choose: each block comes back for the queries of every later slice.
+void Cook::fill_blocks(Schedule& s) const {
+  if (work_.shape.slices == 1) return;
+  for (const Place place : {Place::host, Place::device})
+    turn(s, [place](UnitChoice& c) { c.blocks = std::min(c.blocks, place); });
 }
 
 /// Of inputs, as many as the device has room for, spread so that the others are made again with the fewest passes: the

@@ -68,6 +68,7 @@ class Cook {
   /// Units in the order in which they are turned: in each stage as many, since each has its own memory.
   std::vector<std::size_t> turning(const Schedule& s) const;
   void turn(Schedule& s, const Turn& change) const;
+  void fill_blocks(Schedule& s) const;
   void fill_homes(Schedule& s) const;
   void fill_device(Schedule& s, const Recipe& recipe) const;
   void keep_most_inputs(Schedule& s) const;

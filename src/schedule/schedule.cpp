@@ -10,7 +10,8 @@ namespace sluice {
 
 std::vector<MicroBatchGroup> micro_batch_groups(const Workload& workload, const Schedule& schedule, PlanKind kind) {
   const int sum = kind == PlanKind::train ? workload.micro_batches_of_sum() : workload.micro_batches;
-  const int group = kind == PlanKind::decode ? 1 : std::clamp(schedule.group, 1, sum);
+  const auto slices = static_cast<int>(workload.shape.slices);
+  const int group = kind == PlanKind::decode ? 1 : std::clamp(schedule.group - schedule.group % slices, slices, sum);
   std::vector<MicroBatchGroup> groups;
   for (int first = 0; first < workload.micro_batches; first += sum)
     for (int at = first; at < first + sum; at += group) {
@@ -75,14 +76,14 @@ Schedule frugal_schedule(const Workload& workload, const PipelineChoice& pipelin
     s.pipeline = pipeline;
     s.cut = cut_evenly(workload, workload.stages() * pipeline.chunks);
   }
-  s.group = 1;
+  s.group = static_cast<int>(workload.shape.slices);
   s.prefetch = 0;
   s.lag = 0;
   s.tiles_in_flight = 1;
   s.hold = false;
   s.tile_numel = tile_for(workload, 1u << 16, 4096);
   UnitChoice c;
-  c.parameter_home = c.state_home = c.gradient = c.accumulator = c.boundary = Place::nvme;
+  c.parameter_home = c.state_home = c.gradient = c.accumulator = c.boundary = c.blocks = Place::nvme;
   c.saved = Saved::recompute;
   s.units.assign(workload.model->units.size(), c);
   return s;

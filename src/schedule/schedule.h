@@ -111,7 +111,9 @@ struct Workload {
   const ModelSpec* model = nullptr;   ///< as a rank has it
   const SplitModel* split = nullptr;  ///< where its sublayers are cut over ranks
   BatchShape shape;                   ///< of one micro-batch
-  int micro_batches = 1;              ///< per rank and step; the ranks of a pipeline have the same
+  /// Per rank and step; the ranks of a pipeline have the same. Where sequences are taken in slices each is of a slice,
+  /// and those of the same sequences follow one another.
+  int micro_batches = 1;
   int lots = 1;                       ///< of the rank's part of the batch: in which order it is added up
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;            ///< of gradients over ranks
@@ -143,7 +145,7 @@ struct Workload {
     return !inference ? PlanKind::train : kv_capacity > 0 ? PlanKind::decode : PlanKind::evaluate;
   }
   /// Whether tokens come with theirs: how many of their document are before them in the sequence.
-  bool has_positions() const { return documents || shape.ring; }
+  bool has_positions() const { return documents || shape.in_blocks(); }
   /// That rotary tables are made for.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.whole(); }
   RankId ranks() const { return topology.ranks(); }
@@ -170,12 +172,19 @@ struct Workload {
   RankId batch_rank(RankId rank) const { return topology.at(rank).position(batch_axes); }
   /// Which slice of its sequences.
   RankId slice_of(RankId rank) const { return topology.at(rank).position(context_axes); }
-  /// Of the batch's micro-batches, in the order of samples, the one that is a rank's `micro_batch`th.
+  /// Micro-batches that have the same sequences, or all of them, count as one.
+  int sequence_batches() const { return micro_batches / static_cast<int>(shape.slices); }
+  int sequence_batch(int micro_batch) const { return micro_batch / static_cast<int>(shape.slices); }
+  /// Which slice of its sequences a rank's micro-batch is.
+  std::int64_t slice_of(RankId rank, int micro_batch) const {
+    return shape.slices > 1 ? micro_batch % shape.slices : slice_of(rank);
+  }
+  /// Of the batch's micro-batches, in the order of samples, the one that is a rank's `micro_batch`th; slices aside.
   std::uint64_t global_micro_batch(RankId rank, int micro_batch) const {
-    const std::uint64_t of_lot = static_cast<std::uint64_t>(micro_batches / lots),
-                        at = static_cast<std::uint64_t>(micro_batch);
+    const std::uint64_t of_lot = static_cast<std::uint64_t>(sequence_batches() / lots),
+                        at = static_cast<std::uint64_t>(sequence_batch(micro_batch));
     const std::uint64_t part = batch_rank(rank);
-    if (reduction == Reduction::last) return part * static_cast<std::uint64_t>(micro_batches) + at;
+    if (reduction == Reduction::last) return part * static_cast<std::uint64_t>(sequence_batches()) + at;
     return (at / of_lot * batch_ranks() + part) * of_lot + at % of_lot;
   }
   ShardMap shard_map() const { return {*model, {topology, shard_axes}, {topology, tensor_axes}, replicas()}; }
@@ -206,6 +215,8 @@ struct UnitChoice {
   Saved saved = Saved::recompute;
   std::optional<Saved> core;       ///< of attention, its core's; none: as `saved`, in one piece with that
   Place boundary = Place::device;  ///< the unit's input between forward and backward
+  /// Attention where a rank takes sequences in slices: each slice's keys and values, while others are worked on.
+  Place blocks = Place::device;
   /// Which sweep over the sublayers before it keeps the unit's input for its backward pass: the step's own forward pass
   /// (0), or one that a backward pass makes again from what an earlier one has kept (1: from that of sweep 0, ...). Of
   /// a place's first unit and of the head always 0.
@@ -224,7 +235,8 @@ struct PipelineChoice {
 struct Schedule {
   PipelineChoice pipeline;
   std::vector<UnitId> cut;   ///< the first unit of each place along a pipeline but the first; none: one stage
-  int group = 1;             ///< micro-batches that pass a unit together: 1 is horizontal, all is vertical
+  /// Micro-batches that pass a unit together: 1 is horizontal, all is vertical. All slices of a sequence are in one.
+  int group = 1;
   bool update_ahead = true;  ///< update ahead of the unit's next forward (else in the backward pass)
   /// Of updates in the backward pass: steps may also be run as `ahead` has them, and there is room for both.
   bool both_orders = false;

@@ -11,9 +11,9 @@ namespace {
 constexpr std::size_t packing_steps_max = 16;
 
 /// Things that leave the drive, least traffic first.
-constexpr std::array<Place UnitChoice::*, 5> leaving{&UnitChoice::boundary, &UnitChoice::accumulator,
-                                                     &UnitChoice::gradient, &UnitChoice::state_home,
-                                                     &UnitChoice::parameter_home};
+constexpr std::array<Place UnitChoice::*, 6> leaving{&UnitChoice::boundary,    &UnitChoice::blocks,
+                                                     &UnitChoice::accumulator, &UnitChoice::gradient,
+                                                     &UnitChoice::state_home,  &UnitChoice::parameter_home};
 
 /// The first of [0, count] for which `holds`, which then holds for all behind it; count + 1 if it never does.
 std::size_t first_of(std::size_t count, const std::function<bool(std::size_t)>& holds) {

@@ -129,6 +129,33 @@ TEST_P(GpuRuns, ParkActivationsInFewBits) {
     EXPECT_NEAR(host.losses[i], cpu.losses[i], 2e-2 * cpu.losses[i]) << "step " << i + 1;
 }
 
+/// Slice by slice, wherever keys and values wait meanwhile.
+TEST_P(GpuRuns, TakeSequencesInSlices) {
+  const auto run_of = [&](const char* device, Place blocks, Saved saved) {
+    RunConfig c = config(device);
+    c.slices = 2;
+    c.steps = std::min<std::int64_t>(steps, 6);
+    Schedule s = schedule(1);
+    s.group = 2 * 2;
+    for (UnitChoice& unit : s.units) {
+      unit.saved = saved;
+      unit.blocks = blocks;
+    }
+    const auto prepared = prepared_with(c, s);
+    EXPECT_TRUE(prepared);
+    const Outcome out = run(*prepared);
+    EXPECT_EQ(out.device_peak, prepared->arena_of_machine(Tier::device).arena_bytes);
+    return out;
+  };
+  const Outcome host = run_of("cuda", Place::host, Saved::recompute),
+                cpu = run_of("cpu", Place::host, Saved::recompute);
+  expect_same(host, run_of("cuda", Place::device, Saved::keep));
+  EXPECT_EQ(host.moved.h2d, cpu.moved.h2d);
+  EXPECT_EQ(host.moved.d2h, cpu.moved.d2h);
+  for (std::size_t i = 0; i < cpu.losses.size(); ++i)
+    EXPECT_NEAR(host.losses[i], cpu.losses[i], 2e-2 * cpu.losses[i]) << "step " << i + 1;
+}
+
 /// They meet in host memory, which changes no bit, however parameters and states are shared; nor does it where updates
 /// on GPU and CPU read gradients that were rounded.
 TEST_P(GpuRuns, RanksShareADevice) {

@@ -41,12 +41,13 @@ std::uint64_t exact_bytes(const ParkedLayout& layout) { return layout.bytes - la
 TEST(Parked, ValuesAreCodesAndTheRestIsAsItIs) {
   for (const Family family : {Family::llama, Family::gpt2})
     for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
-      for (const BatchShape shape :
-           {BatchShape{1, 30}, BatchShape{2, 32}, BatchShape{1, 16, 2}, BatchShape{2, 16, 2, true}})
+      for (const BatchShape shape : {BatchShape{1, 30}, BatchShape{2, 32}, BatchShape{1, 16, 2},
+                                     BatchShape{2, 16, 2, true}, BatchShape{2, 8, 1, false, 4}})
         for (const bool norms : {false, true}) {
           SCOPED_TRACE(std::to_string(static_cast<int>(family)) + " " + dtype_name(dtype) + " " +
                        std::to_string(shape.batch) + " x " + std::to_string(shape.sequence) + " of " +
-                       std::to_string(shape.context) + (shape.ring ? " ring" : "") + (norms ? " norms of heads" : ""));
+                       std::to_string(shape.context) + (shape.ring ? " ring" : "") +
+                       (shape.slices > 1 ? " slices" : "") + (norms ? " norms of heads" : ""));
           ModelConfig config = tiny_config(family, false);
           config.qk_norm = norms && family == Family::llama;
           const ModelSpec model = build_model(config);
@@ -64,17 +65,18 @@ TEST(Parked, ValuesAreCodesAndTheRestIsAsItIs) {
                              rest = parked_saved(w, attention, SavedPart::rest),
                              core = parked_saved(w, attention, SavedPart::core), input = parked_input(w, mlp);
           for (const ParkedLayout& layout : {all, rest, of_mlp, input}) expect_whole(layout, w);
-          if (shape.context == 1) expect_whole(core, w);
+          const bool is_whole = shape.context == 1 && shape.slices == 1;
+          if (is_whole) expect_whole(core, w);
           const Dims d(model, shape, dtype, *w.kernels);
           const std::uint64_t padding = 64 * 6;
           const std::uint64_t statistics =
-              shape.context == 1 ? 4 * static_cast<std::uint64_t>(d.tokens * d.heads) : ContextSaved(d).lse.bytes;
+              is_whole ? 4 * static_cast<std::uint64_t>(d.tokens * d.heads) : ContextSaved(d).lse.bytes;
           EXPECT_GE(exact_bytes(all), statistics);
           EXPECT_LT(exact_bytes(all), statistics + padding);
           EXPECT_LT(exact_bytes(of_mlp), 64u);
           EXPECT_EQ(exact_bytes(input), 0u);
-          EXPECT_EQ(rest.whole_bytes + (shape.context == 1 ? core.whole_bytes : 0), all.whole_bytes);
-          if (shape.context == 1) {
+          EXPECT_EQ(rest.whole_bytes + (is_whole ? core.whole_bytes : 0), all.whole_bytes);
+          if (is_whole) {
             EXPECT_EQ(rest.bytes + core.bytes, all.bytes);
           }
         }

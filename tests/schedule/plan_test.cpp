@@ -50,10 +50,18 @@ void draw_case(std::uint64_t seed, DrawnCase& c) {
   }
   if (draw.coin()) c.work.gradient_dtype = Dtype::bf16;
   c.work.activation_dtype = static_cast<ActivationDtype>(draw.between(0, 2));
+  if (draw.coin()) return;
+  const int slices = draw.of({2, 4});
+  c.model.config.window = draw.of({0, 0, 1, 9, 12});
+  c.work.shape.slices = slices;
+  c.work.shape.sequence = 32 / slices;
+  c.work.micro_batches *= slices;
+  c.schedule.group *= slices;
 }
 
 std::string text(const DrawnCase& c) {
-  return c.model.config.name + " micro-batches " + std::to_string(c.work.micro_batches) + " ranks " +
+  return c.model.config.name + " window " + std::to_string(c.model.config.window) + " micro-batches " +
+         std::to_string(c.work.micro_batches) + " slices " + std::to_string(c.work.shape.slices) + " ranks " +
          std::to_string(c.work.ranks()) + " shards " + std::to_string(c.work.shards()) + " close " +
          std::to_string(c.work.close_ranks()) + " lots " + std::to_string(c.work.lots) + " reduction " +
          reduction_names[static_cast<std::size_t>(c.work.reduction)] + " reduce " +

@@ -51,6 +51,7 @@ inline UnitChoice random_choice(Draw& draw) {
   c.accumulator = anywhere();
   c.saved = static_cast<Saved>(draw.between(0, 3));
   c.boundary = anywhere();
+  c.blocks = anywhere();
   c.sweep = draw.coin() ? static_cast<std::uint8_t>(draw.between(0, 3)) : 0;
   c.update_on_device = draw.coin();
   return c;
@@ -86,7 +87,7 @@ inline std::string describe(const Schedule& s) {
             (c.second_copy ? "second " : "") + "p " + place(c.parameter_home) + " s " + place(c.state_home) + " g " +
             place(c.gradient) + " a " + place(c.accumulator) + " " + saved_names[static_cast<std::size_t>(c.saved)] +
             (c.core ? std::string("/") + saved_names[static_cast<std::size_t>(*c.core)] : "") + " x " +
-            place(c.boundary) + (c.sweep > 0 ? " sweep " + std::to_string(c.sweep) : "") +
+            place(c.boundary) + " b " + place(c.blocks) + (c.sweep > 0 ? " sweep " + std::to_string(c.sweep) : "") +
             (c.update_on_device ? " u device" : "") + "]";
   return text;
 }

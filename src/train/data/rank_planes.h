@@ -1,4 +1,5 @@
-// The tokens of a micro-batch as a rank has them: its slice of every sequence, and words as it counts them.
+// The tokens of a micro-batch as a rank has them: its slice of every sequence, or the micro-batch's, and words as the
+// rank counts them.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,12 @@ namespace sluice {
 
 /// `planes`: as src/model/sublayer.h has them. read(row, whole) fills a row of whole sequences.
 template <class Read>
-Status read_planes(const Workload& work, RankId rank, std::span<std::int32_t> planes, const Read& read) {
+Status read_planes(const Workload& work, RankId rank, int micro_batch, std::span<std::int32_t> planes,
+                   const Read& read) {
   const auto rows = static_cast<std::uint64_t>(work.shape.batch),
              sequence = static_cast<std::uint64_t>(work.shape.sequence);
   const auto tokens = static_cast<std::size_t>(work.shape.tokens());
-  if (work.shape.context == 1) {
+  if (work.shape.whole() == work.shape.sequence) {
     for (std::uint64_t row = 0; row < rows; ++row) SLUICE_TRY(read(row, BatchRow::of(planes, row, rows, sequence)));
   } else {
     const auto whole = static_cast<std::uint64_t>(work.shape.whole());
@@ -37,7 +39,7 @@ Status read_planes(const Workload& work, RankId rank, std::span<std::int32_t> pl
       SLUICE_TRY(read(row, all));
       const BatchRow slice = BatchRow::of(own, row, rows, sequence);
       const auto take = [&](std::span<const std::int32_t> from, std::span<std::int32_t> to) {
-        for (const SliceRun& run : slice_runs(work.shape, work.slice_of(rank)))
+        for (const SliceRun& run : slice_runs(work.shape, work.slice_of(rank, micro_batch)))
           std::copy_n(from.begin() + run.from, run.count, to.begin() + run.at);
       };
       take(all.inputs, slice.inputs);

@@ -18,9 +18,9 @@ WindowLoss::WindowLoss(const Windows& windows, const Workload& workload, const S
       heads_(Stages(workload, schedule).ranks_of(static_cast<UnitId>(workload.model->units.size()) - 1)),
       rows_(static_cast<std::uint64_t>(workload.shape.batch)),
       sequence_(static_cast<std::uint64_t>(workload.shape.whole())),
-      per_rank_(static_cast<std::uint64_t>(workload.micro_batches)),
+      per_rank_(static_cast<std::uint64_t>(workload.sequence_batches())),
       per_pass_(per_rank_ * workload.batch_ranks()),
-      slices_(workload.context_ranks()) {}
+      slices_(workload.context_ranks() * static_cast<std::uint64_t>(workload.shape.slices)) {}
 
 /// The number of a rank's first micro-batch in a pass.
 std::uint64_t WindowLoss::micro_batch_of(RankId rank, std::uint64_t pass) const {
@@ -29,8 +29,10 @@ std::uint64_t WindowLoss::micro_batch_of(RankId rank, std::uint64_t pass) const 
 
 Status WindowLoss::load(RankId rank, std::int32_t micro_batch, const StepParams& params,
                         std::span<std::int32_t> dst) const {
-  const std::uint64_t first = (micro_batch_of(rank, params.step - 1) + static_cast<std::uint64_t>(micro_batch)) * rows_;
-  return read_planes(work_, rank, dst, [&](std::uint64_t i, const BatchRow& row) -> Status {
+  const std::uint64_t batch = micro_batch_of(rank, params.step - 1) +
+                              static_cast<std::uint64_t>(work_.sequence_batch(micro_batch)),
+                      first = batch * rows_;
+  return read_planes(work_, rank, micro_batch, dst, [&](std::uint64_t i, const BatchRow& row) -> Status {
     SLUICE_TRY(windows_.read(std::min(first + i, windows_.count() - 1), row));
     if (first + i >= windows_.count()) std::fill(row.targets.begin(), row.targets.end(), -1);
     return success();
@@ -41,7 +43,11 @@ void WindowLoss::collect(RankId rank, const StepParams& params, std::span<const 
   // Of the ranks that a sublayer is cut over the first has them.
   if (!heads_.contains(rank) || work_.topology.at(rank).position(tensor_axes) > 0) return;
   const std::uint64_t first = micro_batch_of(rank, params.step - 1);
-  for (std::size_t i = 0; i < losses.size(); ++i) losses_[(first + i) * slices_ + work_.slice_of(rank)] = losses[i];
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const auto micro_batch = static_cast<int>(i);
+    const std::uint64_t batch = first + static_cast<std::uint64_t>(work_.sequence_batch(micro_batch));
+    losses_[batch * slices_ + static_cast<std::uint64_t>(work_.slice_of(rank, micro_batch))] = losses[i];
+  }
 }
 
 /// Of windows [first, last).

@@ -146,6 +146,26 @@ Result<MeshOrder> mesh_order_of(const RunConfig& c) {
                      "are neighbours");
 }
 
+namespace {
+
+/// Of one rank, which has all of a sequence.
+Status check_sequence_slices(const RunConfig& c) {
+  const std::string given = "--slices " + std::to_string(c.slices);
+  if (c.slices < 1) return bad_request(given + ": give at least 1");
+  if (c.slices == 1) return success();
+  if (c.sequence % c.slices != 0)
+    return bad_request(given + ": slices are of equal length, and --seq is " + std::to_string(c.sequence) +
+                       "; give what divides it");
+  for (const auto& [option, ranks] : {std::pair("--cp", c.context), {"--tp", c.tensor}, {"--pp", c.stages}})
+    if (ranks > 1)
+      return bad_request(given + " with " + option + " " + std::to_string(ranks) +
+                         ": a rank that takes sequences slice by slice has all of every sublayer and sequence; leave "
+                         "one of both out");
+  return success();
+}
+
+}  // namespace
+
 Status check_mesh(const RunConfig& c) {
   const std::string given = "--pp " + std::to_string(c.stages);
   if (c.stages < 1 || c.ranks % c.stages != 0)
@@ -186,6 +206,7 @@ Status check_mesh(const RunConfig& c) {
     return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
                        " with --cp: attention of slices does not split its backward pass; give gpipe, 1f1b or "
                        "interleaved");
+  SLUICE_TRY(check_sequence_slices(c));
   if (c.pipeline.chunks > chunks_max)
     return bad_request("--chunks " + std::to_string(c.pipeline.chunks) + ": give at most " +
                        std::to_string(chunks_max));

@@ -30,10 +30,10 @@ Result<bool> has_plan(RunConfig config, std::int64_t tokens, const Tell& progres
 
 }  // namespace
 
-/// Slices of sequences, two in a ring, and slices of a micro-batch's tokens.
+/// Slices of sequences, two in a ring or as many as a rank takes, and slices of a micro-batch's tokens.
 std::int64_t shortest_sequence(const RunConfig& c) {
   const bool ring = c.context > 1 && c.context_attention == ContextAttention::ring;
-  const std::int64_t slices = static_cast<std::int64_t>(c.context) * (ring ? 2 : 1);
+  const std::int64_t slices = static_cast<std::int64_t>(c.context) * (ring ? 2 : c.slices);
   return slices * (c.tensor / std::gcd<std::int64_t>(c.tensor, c.micro_batch));
 }
 

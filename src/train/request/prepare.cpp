@@ -271,8 +271,9 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
                        longer_positions(model_config, config.sequence));
   Workload& w = run->workload;
   w.model = &run->model;
-  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence / config.context, config.context,
-             config.context > 1 && config.context_attention == ContextAttention::ring};
+  const std::int64_t slices = purpose == Purpose::decode ? 1 : config.slices;
+  w.shape = {purpose == Purpose::decode ? 1 : config.micro_batch, config.sequence / config.context / slices,
+             config.context, config.context > 1 && config.context_attention == ContextAttention::ring, slices};
   w.inference = purpose != Purpose::train;
   const auto of_training = [&](int group) { return static_cast<RankId>(purpose == Purpose::train ? group : 0); };
   const auto tensor = static_cast<RankId>(config.tensor);
@@ -302,12 +303,14 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
   w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * batch_ranks(config))
                     : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
                                                    : 1;
+  w.micro_batches *= static_cast<int>(slices);
   const auto passes = static_cast<std::int64_t>(run->model.units.size()) * w.micro_batches;
   if (passes > passes_max)
-    return bad_request("--batch " + std::to_string(config.batch) + " is " + std::to_string(w.micro_batches) +
-                       " micro-batches a step, too many to plan for " + config.model + ": give at most " +
-                       std::to_string(passes_max / static_cast<std::int64_t>(run->model.units.size())) +
-                       ", with a larger --micro-batch or a smaller --batch");
+    return bad_request(
+        "--batch " + std::to_string(config.batch) + (slices > 1 ? " in --slices " + std::to_string(slices) : "") +
+        " is " + std::to_string(w.micro_batches) + " micro-batches a step, too many to plan for " + config.model +
+        ": give at most " + std::to_string(passes_max / static_cast<std::int64_t>(run->model.units.size())) +
+        ", with a larger --micro-batch or a smaller --batch");
   const int places = config.stages * config.pipeline.chunks;
   if (const std::size_t units = run->model.units.size(); static_cast<std::size_t>(places) > units)
     return bad_request("--pp " + std::to_string(config.stages) +

@@ -64,6 +64,7 @@ struct RunConfig {
   int stages = 1;   ///< of a pipeline, that each have a part of the model
   int tensor = 1;   ///< ranks that sublayers are cut over, which have the same part of the batch
   int context = 1;  ///< ranks that have slices of the same sequences
+  int slices = 1;   ///< in which a rank takes each sequence, one after the other
   ContextAttention context_attention = ContextAttention::ulysses;
   std::string mesh_order = "pp,dp,cp,tp";  ///< how ranks are numbered: neighbours differ in the last (mesh_order_of)
   PipelineChoice pipeline;

@@ -38,6 +38,7 @@ void each_field(Config& c, F f) {
   f("--pp", "pp", c.stages, Change::recorded);
   f("--tp", "tp", c.tensor, Change::recast);
   f("--cp", "cp", c.context, Change::recast);
+  f("--slices", "slices", c.slices, Change::recast);
   f("--mesh-order", "mesh_order", c.mesh_order, Change::recorded);
   f("--cp-attention", "cp_attention", c.context_attention, Change::recast);
   f("--pipeline", "pipeline", c.pipeline.order, Change::recorded);
@@ -113,6 +114,7 @@ void each_choice(S& c, F&& f) {
   f("saved", c.saved);
   f("core", c.core);
   f("boundary", c.boundary);
+  f("blocks", c.blocks);
   f("sweep", c.sweep);
   f("update_on_device", c.update_on_device);
 }
@@ -242,7 +244,7 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 39> later_keys{"restore",
+constexpr std::array<std::string_view, 41> later_keys{"restore",
                                                       "reset_optimizer",
                                                       "save_every",
                                                       "keep",
@@ -252,6 +254,8 @@ constexpr std::array<std::string_view, 39> later_keys{"restore",
                                                       "cp_attention",
                                                       "transport",
                                                       "cp",
+                                                      "slices",
+                                                      "blocks",
                                                       "gather",
                                                       "document_mask",
                                                       "document_length",

@@ -21,7 +21,7 @@ TierBytes about_least(Workload w, const ScheduleWish& wish, bool has_drive) {
   s.tile_numel = tile_for(w, 1u << 18, 64);
   if (!has_drive)
     for (UnitChoice& c : s.units)
-      c.parameter_home = c.state_home = c.gradient = c.accumulator = c.boundary = Place::host;
+      c.parameter_home = c.state_home = c.gradient = c.accumulator = c.boundary = c.blocks = Place::host;
   s = fixed(std::move(s), wish);
   w.micro_batches = Sample(w, wish.pipeline).lengths(s).few;
   return usual_needs(w, s, Plans::main);

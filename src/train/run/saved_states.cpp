@@ -51,9 +51,9 @@ Result<SavedRun> saved_run_from_json(const std::string& text) {
   SLUICE_ASSIGN(saved.run, run_from_json(j["description"]));
   const RunConfig& c = saved.run.config;
   constexpr int most = 1 << 24;  // products of two do not overflow
-  for (const std::int64_t size :
-       {std::int64_t{c.batch}, std::int64_t{c.micro_batch}, std::int64_t{c.ranks}, std::int64_t{c.stages},
-        std::int64_t{c.tensor}, std::int64_t{c.context}, std::int64_t{c.pipeline.chunks}, c.sequence})
+  for (const std::int64_t size : {std::int64_t{c.batch}, std::int64_t{c.micro_batch}, std::int64_t{c.ranks},
+                                  std::int64_t{c.stages}, std::int64_t{c.tensor}, std::int64_t{c.context},
+                                  std::int64_t{c.slices}, std::int64_t{c.pipeline.chunks}, c.sequence})
     if (size < 1 || size > most) return bad_request("says of the run that wrote it what no run is");
   if (c.lots < 0 || c.lots > most || c.shard_group < 0 || c.second_copy < 0 ||
       c.stages > c.ranks / c.tensor / c.context)

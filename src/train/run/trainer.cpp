@@ -18,10 +18,10 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
   const Workload& w = run_.workload;
   const auto rows = static_cast<std::uint64_t>(w.shape.batch);
   const std::uint64_t step = params.step - static_cast<std::uint64_t>(phase_.first);
-  const std::uint64_t first =
-      (step * w.batch_ranks() * static_cast<std::uint64_t>(w.micro_batches) + w.global_micro_batch(rank, micro_batch)) *
-      rows;
-  return read_planes(w, rank, dst,
+  const std::uint64_t first = (step * w.batch_ranks() * static_cast<std::uint64_t>(w.sequence_batches()) +
+                               w.global_micro_batch(rank, micro_batch)) *
+                              rows;
+  return read_planes(w, rank, micro_batch, dst,
                      [&](std::uint64_t row, const BatchRow& whole) { return read_sample(first + row, whole); });
 }
 
