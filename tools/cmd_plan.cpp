@@ -157,8 +157,8 @@ Json to_json(const Prepared& run, const Findings& findings) {
   if (w.meets_in_host) j["ranks"]["transport"] = w.collects_on_device ? "nccl" : "staged";
   if (w.stages() > 1) j["pipeline"] = pipeline_json(run);
   const Schedule& s = run.search.schedule;
-  j["schedule"] = {{"group", s.group},
-                   {"micro_batches", run.workload.micro_batches},
+  j["schedule"] = {{"group", s.group / run.workload.slices()},
+                   {"micro_batches", run.workload.sequence_batches()},
                    {"slices", run.workload.shape.slices},
                    {"update", run.speculates() ? "speculative"
                               : s.update_ahead ? "ahead"
@@ -403,12 +403,15 @@ void print_placement(const Prepared& run) {
   if (const std::string packing = packing_text(run); !packing.empty()) std::printf("%s\n\n", packing.c_str());
   const auto again = std::ranges::count_if(s.units, [](const UnitChoice& c) { return c.sweep > 0; });
   const std::string inputs = again == 0 ? "" : "; " + std::to_string(again) + " inputs made again on the way back";
+  const int slices = run.workload.slices();
+  const std::string in_slices = slices > 1 ? ", each in " + std::to_string(slices) + " slices" : "";
   std::printf(
-      "recomputed: %s%s; %d micro-batches in groups of %d; updates %s; %d units fetched ahead%s; tiles of %s "
+      "recomputed: %s%s; %d micro-batches in groups of %d%s; updates %s; %d units fetched ahead%s; tiles of %s "
       "parameters\n\n",
       share(s, [](const UnitChoice& c) { return c.saved == Saved::recompute; }).c_str(), inputs.c_str(),
-      run.workload.micro_batches, s.group, s.update_ahead ? "ahead of the next forward" : "in the backward pass",
-      s.prefetch, parks && s.gradients_ahead ? ", sums of gradients beside the passes" : "",
+      run.workload.sequence_batches(), s.group / slices, in_slices.c_str(),
+      s.update_ahead ? "ahead of the next forward" : "in the backward pass", s.prefetch,
+      parks && s.gradients_ahead ? ", sums of gradients beside the passes" : "",
       format_count(static_cast<double>(s.tile_numel)).c_str());
   if (run.speculates()) std::printf("%s\n\n", speculation_text(run).c_str());
 }

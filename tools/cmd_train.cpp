@@ -88,12 +88,14 @@ class Screen final : public TrainObserver {
 
 std::string summary(const Prepared& run) {
   const Schedule& s = run.search.schedule;
+  const int slices = run.workload.slices();
   const auto arena = [&](Tier tier) { return format_bytes(run.arena_of_machine(tier).arena_bytes); };
   return fmt::format(
-      "{}: {} parameters; {} micro-batches in groups of {}; arenas: device {}, host {}, nvme {}; predicted {} a step "
+      "{}: {} parameters; {} micro-batches in groups of {}{}; arenas: device {}, host {}, nvme {}; predicted {} a step "
       "(bound {}, {})",
-      run.config.model, format_count(static_cast<double>(run.model.parameters)), run.workload.micro_batches, s.group,
-      arena(Tier::device), arena(Tier::host), arena(Tier::nvme), format_seconds(run.step_seconds()),
+      run.config.model, format_count(static_cast<double>(run.model.parameters)), run.workload.sequence_batches(),
+      s.group / slices, slices > 1 ? fmt::format(", each in {} slices", slices) : "", arena(Tier::device),
+      arena(Tier::host), arena(Tier::nvme), format_seconds(run.step_seconds()),
       format_seconds(run.predicted().bound_seconds),
       resource_names[static_cast<std::size_t>(run.predicted().bottleneck)]);
 }

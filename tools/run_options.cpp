@@ -139,6 +139,14 @@ void add_batch_options(Command* app, RunOptions* o) {
   app->add_option("--micro-batch", c.micro_batch, "sequences that are computed at once")
       ->capture_default_str()
       ->group("Batch");
+  app->add_option(
+         "--slices", c.slices,
+         "slices in which sequences go through every sublayer, one after the other: activations on the device are of "
+         "one, and keys and values of the others wait on host or drive, so that sequences may be longer than device "
+         "memory has room for. Bits depend on it, and a run keeps it")
+      ->check(more_than(0))
+      ->capture_default_str()
+      ->group("Batch");
   app->add_option("--document-mask", o->document_mask,
                   "attention and positions stay inside the documents of a sequence (auto: where 'sluice data tokenize "
                   "--pack' has laid whole documents into it)")
@@ -180,14 +188,6 @@ void add_training_options(Command* app, RunOptions* o) {
          "--cp", c.context,
          "ranks that each have a slice of every sequence (context parallelism). They share states as those of --dp do. "
          "Bits depend on it, and a run keeps it")
-      ->check(more_than(0))
-      ->capture_default_str()
-      ->group("Batch");
-  app->add_option(
-         "--slices", c.slices,
-         "slices in which sequences go through every sublayer, one after the other: activations on the device are of "
-         "one, and keys and values of the others wait on host or drive, so that sequences may be longer than device "
-         "memory has room for. Bits depend on it, and a run keeps it")
       ->check(more_than(0))
       ->capture_default_str()
       ->group("Batch");

@@ -105,8 +105,7 @@ enum class OpKind : std::uint8_t {
   part_gradient,   ///< head, of a chunk: normed, logits, all vocabulary parts -> loss, a part of d_sum, gradient (+=)
   part_loss,       ///< head in evaluation, of a chunk: all vocabulary parts, tokens -> loss
   // attention of slices of sequences (src/model/context-inl.h), which ranks have, or one rank takes one after the
-  // other;
-  // in blocks, in a ring and there, `step` says how far keys and values have come (src/model/blocks-inl.h)
+  // other; in a ring, and there, it is in blocks of keys and values (src/model/blocks-inl.h)
   qkv,           ///< x_in or normed, parameters -> leaving: what each rank's heads are to have of the slice; saved. In
                  ///< blocks -> mixed, block
   core,          ///< mixed -> attended, lse. In blocks mixed, block -> partial (+=), lse, and in the last step attended
@@ -151,6 +150,12 @@ enum class OpKind : std::uint8_t {
   // save lane
   save,  ///< the updated states of a tile, in host memory -> a checkpoint, where the iteration saves; else nothing
 };
+/// Of attention of slices of sequences.
+constexpr bool is_core_of_slices(OpKind kind) {
+  return kind == OpKind::core || kind == OpKind::core_earlier || kind == OpKind::core_backward ||
+         kind == OpKind::core_earlier_backward;
+}
+constexpr bool goes_back_in_slices(OpKind kind) { return kind >= OpKind::out_backward && kind <= OpKind::qkv_backward; }
 constexpr std::array<const char*, 52> op_names{"forward",
                                                "recompute",
                                                "recompute_qkv",
@@ -224,11 +229,11 @@ enum class Role : std::uint8_t {
   vocabulary_part,
   leaving,  // what attention is to give to other ranks, and what they have brought
   arrived,
-  mixed,  // of own heads and whole sequences: q, k and v; attention's output; the log-sum-exp of scores. In a ring q
+  mixed,  // of own heads and whole sequences: q, k and v; attention's output; the log-sum-exp of scores. In blocks q
           // of the slice
   attended,
   lse,
-  block,     // in a ring: keys and values of a rank's slice, which go round
+  block,     // keys and values of a slice
   partial,   // fp32: what is made of q so far, or of its gradient
   deferred,  // what the backward pass to a sublayer's input leaves for that to its parameters
   d_out,

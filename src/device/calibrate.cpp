@@ -212,9 +212,8 @@ Result<double> seconds_of(DeviceBench& bench, SublayerArgs args, OpKind kind) {
     SLUICE_TRY(bench.run(kind == OpKind::part_backward ? OpKind::part_recompute : OpKind::recompute, before));
     if (kind == OpKind::backward_weight) SLUICE_TRY(bench.run(OpKind::backward_input, before));
   }
-  const bool is_earlier = kind == OpKind::core_earlier || kind == OpKind::core_earlier_backward;
-  if (is_earlier) args.step = 1;
-  if (kind == OpKind::core_backward || kind == OpKind::core_earlier_backward) {
+  if (kind == OpKind::core_earlier || kind == OpKind::core_earlier_backward) args.step = 1;
+  if (is_core_of_slices(kind) && goes_back_in_slices(kind)) {
     args.accumulate = args.shape.slices > 1;
     SublayerArgs before = args;
     for (before.step = 0; before.step <= args.step; ++before.step) SLUICE_TRY(bench.run(OpKind::core, before));

@@ -16,7 +16,7 @@ std::string cost_key(const Workload& w, Sublayer sublayer, OpKind kind) {
       key += fmt::format(" a{} kv{} d{} w{}{}{}", c.heads, c.kv_heads, c.head_dim, c.window, c.qkv_bias ? " bias" : "",
                          c.qk_norm ? " qknorm" : "");
       if (w.shape.context > 1) key += fmt::format(" cp{}{}", w.shape.context, w.shape.ring ? " ring" : "");
-      if (w.shape.slices > 1) key += fmt::format(" slices{}", w.shape.slices);
+      if (w.shape.slices > 1) key += w.documents ? fmt::format(" slices{}", w.shape.slices) : " sliced";
       if (w.documents) key += fmt::format(" docs{}", w.document_length);
       break;
     case Sublayer::mlp: key += fmt::format(" f{}", c.ffn); break;

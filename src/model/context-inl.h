@@ -11,7 +11,7 @@
 // and backwards the same way. Ranks that share a head of keys and values each get it; its gradients are added up where
 // it was made, in the order of the ranks. What travels is [batch, context, sequence, columns]: of each sequence a block
 // for, or from, each rank. The blocks of a sequence behind one another are all of it, so that core works on what has
-// arrived as it is. In a ring (src/model/blocks-inl.h) only core and what travels are otherwise.
+// arrived as it is. In blocks (src/model/blocks-inl.h) only core and what travels are otherwise.
 #pragma once
 
 #include <algorithm>
@@ -101,7 +101,7 @@ struct ContextAttention {
     return made;
   }
 
-  /// In a ring q stays, and k and v lie beside each other to go round.
+  /// In blocks q is apart, and k and v lie beside each other.
   void keep_projections(const T* turned, const T* projected, std::int64_t token, std::int64_t rows) const {
     T *q = elements(args.mixed) + token * d.q, *block = elements(args.block) + token * 2 * d.kv;
     copy_rows(turned, d.qkv, q, d.q, d.q, rows);
@@ -223,15 +223,12 @@ struct ContextAttention {
   const Dims& d;
 };
 
-/// qkv, core, out, out_backward, core_backward, qkv_backward.
+/// qkv, core, core_earlier, out, and their backward passes.
 template <class T, class K>
 void run_context(const K& device, OpKind op, const SublayerArgs& args) {
   const ContextAttention<T, K> attention(device, args);
   const Dims& d = attention.d;
-  const bool is_core = op == OpKind::core || op == OpKind::core_earlier || op == OpKind::core_backward ||
-                       op == OpKind::core_earlier_backward;
-  const bool back = op == OpKind::out_backward || op == OpKind::qkv_backward || op == OpKind::core_backward ||
-                    op == OpKind::core_earlier_backward;
+  const bool is_core = is_core_of_slices(op), back = goes_back_in_slices(op);
   SLUICE_CHECK(ContextSpace(Carver(nullptr), d, back).bytes <= args.workspace.size(), "workspace of %zu bytes",
                args.workspace.size());
   if (op == OpKind::out_backward) open_gradient(device, args);

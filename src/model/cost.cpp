@@ -48,7 +48,6 @@ void attention_cost(const Dims& d, std::int64_t keys, SublayerCost* cost) {
     const double tokens = static_cast<double>(d.sequence);
     cost->core_flop = 2 * a_pair * visible_pairs(d, d.sequence);
     cost->core_earlier_flop = 2 * a_pair * static_cast<double>(d.batch) * tokens * tokens;
-    cost->block_bytes = block_bytes(d);
   }
   const ContextSaved kept(d);
   cost->saved_bytes = kept.bytes;

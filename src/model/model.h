@@ -151,7 +151,6 @@ struct SublayerCost {
   double backward_input_flop = 0;              ///< the rest of backward's is backward_weight's
   double qkv_flop = 0, core_flop = 0, out_flop = 0;  ///< of attention's forward
   double core_earlier_flop = 0;                      ///< of a slice's queries to the block of an earlier one
-  std::uint64_t block_bytes = 0;                     ///< keys and values of a slice, where one rank takes several
   int chunks = 1;                                    ///< of tokens, that the head takes one after the other
   double logits_flop = 0;                            ///< head: forward of one token
 };

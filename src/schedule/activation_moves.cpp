@@ -327,7 +327,7 @@ void ActivationMoves::backward(UnitId u, int mb) {
   PerMicroBatch& above = micro(u + 1, mb);
   if (context_.has_ops_of(u)) {
     m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
-    const Mode mode = gradients_.open_lot(u, turn_back(mb));
+    const Mode mode = gradients_.open_lot(u, work_.turn_back(mb));
     context_.backward(u, mb, {m.x, Role::x_in}, m.saved, above.d, {m.d, Role::d_in}, unit(u).gradients.back(), mode);
     return close_backward(u, mb);
   }
@@ -335,7 +335,7 @@ void ActivationMoves::backward(UnitId u, int mb) {
   const OpKind kind = backward_makes_saved(u) && !m.saved.valid() ? OpKind::backward_again : OpKind::backward;
   touch_workspace(kind, u, workspace);
   if (u > 0) m.d = device(label(u, "d", mb), cost.boundary_bytes, Life::lasting);
-  const Mode mode = gradients_.open_lot(u, turn_back(mb));
+  const Mode mode = gradients_.open_lot(u, work_.turn_back(mb));
   Op& op = compute(kind, u, mb);
   op.accumulate = mode == Mode::read_write;
   if (u > 0) touch_parameters(op, u);
@@ -353,7 +353,7 @@ void ActivationMoves::close_backward(UnitId u, int mb) {
   PerMicroBatch& m = micro(u, mb);
   m.x = m.saved = m.core = micro(u + 1, mb).d = Part{};
   m.parked_x = {};
-  gradients_.close_lot(u, turn_back(mb));
+  gradients_.close_lot(u, work_.turn_back(mb));
 }
 
 void ActivationMoves::backward_input(UnitId u, int mb) {

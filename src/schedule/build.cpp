@@ -82,12 +82,13 @@ class Driver {
   bool train() const { return kind_ == PlanKind::train; }
   bool ahead() const { return train() && schedule_.update_ahead; }
   /// In the order in which the pass takes them: back over the slices of a sequence, the last one first.
+  int micro_batch(const Pass& p, std::size_t slot) const {
+    const int at = p.group.first + static_cast<int>(slot);
+    return goes_back(p.phase) ? work_.turn_back(at) : at;
+  }
   std::vector<int> micro_batches(const Pass& p) const {
     std::vector<int> list;
-    for (int i = p.group.first; i < p.group.end; ++i) list.push_back(i);
-    const auto slices = static_cast<std::ptrdiff_t>(work_.shape.slices);
-    if (slices > 1 && goes_back(p.phase))
-      for (auto at = list.begin(); at != list.end(); at += slices) std::reverse(at, at + slices);
+    for (int i = p.group.first; i < p.group.end; ++i) list.push_back(micro_batch(p, list.size()));
     return list;
   }
   bool has(UnitId u) const { return context_.stages.stage_of(u) == work_.topology.position(pipeline_axes); }
@@ -430,7 +431,7 @@ void Driver::bring_next(std::size_t p, std::size_t slot) {
     }
     const Pass& pass = order_.passes[p];
     if (pass.phase == Phase::backward_weight) return;
-    const int mb = micro_batches(pass)[slot];
+    const int mb = micro_batch(pass, slot);
     if (p == own) rank_.activations.land_inputs(pass.unit, mb, goes_back(pass.phase));
     rank_.activations.bring_inputs(pass.unit, mb, goes_back(pass.phase));
   }

@@ -137,7 +137,7 @@ class Stage {
     const StepPlan plan = build_ops(PlanKind::train, stage, schedule);
     const planning::CostModel model(plan, hw);
     std::set<std::tuple<UnitId, OpKind, std::int32_t, std::int32_t>> seen;
-    const auto slices = static_cast<std::int32_t>(work_.shape.slices);
+    const std::int32_t slices = work_.slices();
     bool is_back = false;
     for (const Op& op : plan.ops) {
       const bool computes = plan.lanes[op.lane].kind == LaneKind::compute;

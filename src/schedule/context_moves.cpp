@@ -5,14 +5,11 @@
 namespace sluice {
 
 Op& ContextMoves::op(OpKind kind, UnitId u, int mb) {
-  const bool is_core = kind == OpKind::core || kind == OpKind::core_earlier || kind == OpKind::core_backward ||
-                       kind == OpKind::core_earlier_backward;
-  const bool back = kind == OpKind::out_backward || kind == OpKind::core_backward ||
-                    kind == OpKind::core_earlier_backward || kind == OpKind::qkv_backward;
+  const bool back = goes_back_in_slices(kind);
   const SublayerCost& cost = ops_.cost(u);
   const Part space = device(label(u, "workspace"), back ? cost.backward_workspace_bytes : cost.forward_workspace_bytes);
   Op& op = ops_.compute(kind, u, mb);
-  if (!is_core) ops_.touch_parameters(op, u);
+  if (!is_core_of_slices(kind)) ops_.touch_parameters(op, u);
   if (kind != OpKind::out && kind != OpKind::out_backward) ops_.touch_tokens(op, u, mb);
   Emitter::touch(op, space, Role::workspace, Mode::write);
   return op;
@@ -57,10 +54,9 @@ void ContextMoves::project(UnitId u, int mb, const Operand& in, const Part& save
 
 void ContextMoves::attend(UnitId u, int mb, const Operand& in, const Part& saved) {
   if (!in_slices()) return attend_over_ranks(u, mb, in, saved);
-  // What is parked is made again beside the rest, and need not come back.
-  PerMicroBatch& m = micro(u, mb);
-  const Part block = device(label(u, "block", mb), block_bytes(dims_));
-  if (!m.block.valid()) m.block = block;
+  // The slice's own block is made again beside the rest, and need not come back where it was parked.
+  Part& block = micro(u, mb).block;
+  if (!block.valid()) block = device(label(u, "block", mb), block_bytes(dims_));
   project(u, mb, in, saved, block, {});
   attend_in_slices(u, mb, saved);
 }
@@ -99,7 +95,6 @@ void ContextMoves::forward(UnitId u, int mb, const Operand& in, const Part& save
     micro(u, mb).block = device(label(u, "block", mb), block_bytes(dims_), Life::lasting);
     project(u, mb, in, all, micro(u, mb).block, {});
     attend_in_slices(u, mb, all);
-    leave_blocks(u, mb, keeps && kind_ == PlanKind::train);
   } else {
     attend_over_ranks(u, mb, in, all);
   }
@@ -107,6 +102,7 @@ void ContextMoves::forward(UnitId u, int mb, const Operand& in, const Part& save
   if (in.role == Role::x_in) Emitter::touch(ends, in.part, in.role, Mode::read);
   Emitter::touch(ends, all_heads(all), Role::arrived, Mode::read);
   Emitter::touch(ends, out.part, out.role, Mode::write);
+  if (in_slices()) leave_blocks(u, mb, keeps && kind_ == PlanKind::train);
 }
 
 void ContextMoves::backward(UnitId u, int mb, const Operand& in, const Part& saved, const Part& d_out,

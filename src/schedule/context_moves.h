@@ -40,7 +40,7 @@ class ContextMoves : RankMoves {
   };
   bool is_ring() const { return work_.shape.ring; }
   bool in_slices() const { return work_.shape.slices > 1; }
-  int slices() const { return static_cast<int>(work_.shape.slices); }
+  int slices() const { return work_.slices(); }
   int steps() const { return static_cast<int>(work_.shape.context); }
   Op& op(OpKind kind, UnitId u, int mb);
   std::string step_label(UnitId u, const char* what, int mb, int step) const;

@@ -58,11 +58,12 @@ std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, c
   return s;
 }
 
-/// Whether the device has room for the sums of gradients and the boundaries of all units, as a sample of that kind
-/// takes for granted.
+/// Whether the device has room for the sums of gradients, the boundaries and the blocks of all units, as a sample of
+/// that kind takes for granted.
 bool keeps(const Schedule& s) {
-  return std::ranges::all_of(
-      s.units, [](const UnitChoice& c) { return c.accumulator == Place::device && c.boundary == Place::device; });
+  return std::ranges::all_of(s.units, [](const UnitChoice& c) {
+    return std::max({c.accumulator, c.boundary, c.blocks}) == Place::device;
+  });
 }
 
 /// A plan of more ops is not simulated as a whole.

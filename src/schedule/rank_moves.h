@@ -136,11 +136,6 @@ class RankMoves {
   std::uint64_t tied_bytes(std::uint64_t bytes_per_element) const {
     return bytes_per_element * static_cast<std::uint64_t>(work_.model->config.vocabulary * work_.model->config.hidden);
   }
-  /// On the way back a sequence's slices come last to first: when a micro-batch's turn is.
-  int turn_back(int mb) const {
-    const auto slices = static_cast<int>(work_.shape.slices);
-    return mb - mb % slices + slices - 1 - mb % slices;
-  }
   UnitId head_unit() const { return static_cast<UnitId>(work_.model->units.size()) - 1; }
   std::uint64_t element_bytes() const { return dtype_bytes(work_.dtype); }
   bool has_remainder() const { return work_.dtype == Dtype::bf16; }

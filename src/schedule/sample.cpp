@@ -48,7 +48,10 @@ double expected_ops(const Workload& w) {
     shards += static_cast<double>(w.shard_numel(static_cast<UnitId>(u)));
   const double tiles = shards / static_cast<double>(tile_for(w, 1u << 18, 2048));
   const double passes = static_cast<double>(w.model->units.size()) * w.micro_batches;
-  return 6 * passes + 20 * tiles;
+  // Slices meet those before them in attention, both ways, and what they meet may come and go.
+  const double slices = static_cast<double>(w.shape.slices);
+  const double met = slices > 1 ? passes / 2 * (slices - 1) / 2 : 0;
+  return 6 * passes + 20 * tiles + 6 * met;
 }
 
 Sample::Sample(const Workload& whole, const PipelineChoice& pipeline) : whole_(whole), pipeline_(pipeline) {
@@ -100,7 +103,7 @@ TierBytes Sample::fixed_needs(const Schedule& like, Kind kind) const {
   s.tile_numel = tile_for(few_, 1u << 18, 64);
   for (UnitChoice& c : s.units) {
     c.parameter_home = c.state_home = c.gradient = Place::host;
-    c.accumulator = c.boundary = keeps ? Place::device : Place::host;
+    c.accumulator = c.boundary = c.blocks = keeps ? Place::device : Place::host;
     c.saved = keeps ? Saved::keep : Saved::recompute;
     c.resident = keeps;
   }

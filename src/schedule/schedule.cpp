@@ -10,7 +10,7 @@ namespace sluice {
 
 std::vector<MicroBatchGroup> micro_batch_groups(const Workload& workload, const Schedule& schedule, PlanKind kind) {
   const int sum = kind == PlanKind::train ? workload.micro_batches_of_sum() : workload.micro_batches;
-  const auto slices = static_cast<int>(workload.shape.slices);
+  const int slices = workload.slices();
   const int group = kind == PlanKind::decode ? 1 : std::clamp(schedule.group - schedule.group % slices, slices, sum);
   std::vector<MicroBatchGroup> groups;
   for (int first = 0; first < workload.micro_batches; first += sum)
@@ -76,7 +76,7 @@ Schedule frugal_schedule(const Workload& workload, const PipelineChoice& pipelin
     s.pipeline = pipeline;
     s.cut = cut_evenly(workload, workload.stages() * pipeline.chunks);
   }
-  s.group = static_cast<int>(workload.shape.slices);
+  s.group = workload.slices();
   s.prefetch = 0;
   s.lag = 0;
   s.tiles_in_flight = 1;

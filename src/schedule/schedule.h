@@ -173,8 +173,14 @@ struct Workload {
   /// Which slice of its sequences.
   RankId slice_of(RankId rank) const { return topology.at(rank).position(context_axes); }
   /// Micro-batches that have the same sequences, or all of them, count as one.
-  int sequence_batches() const { return micro_batches / static_cast<int>(shape.slices); }
-  int sequence_batch(int micro_batch) const { return micro_batch / static_cast<int>(shape.slices); }
+  int slices() const { return static_cast<int>(shape.slices); }
+  int sequence_batches() const { return micro_batches / slices(); }
+  int sequence_batch(int micro_batch) const { return micro_batch / slices(); }
+  /// On the way back a sequence's slices come last to first: the micro-batch whose turn it is when this one's would be,
+  /// and the turn of that one.
+  int turn_back(int micro_batch) const {
+    return micro_batch - micro_batch % slices() + slices() - 1 - micro_batch % slices();
+  }
   /// Which slice of its sequences a rank's micro-batch is.
   std::int64_t slice_of(RankId rank, int micro_batch) const {
     return shape.slices > 1 ? micro_batch % shape.slices : slice_of(rank);
@@ -241,7 +247,9 @@ struct Schedule {
   /// Of updates in the backward pass: steps may also be run as `ahead` has them, and there is room for both.
   bool both_orders = false;
   int prefetch = 1;                     ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
-  int activations_ahead = 1;            ///< micro-batches that parked activations are brought ahead, where anything is
+  /// Micro-batches that parked activations are brought ahead, where anything is; and blocks of keys and values ahead of
+  /// the one at hand.
+  int activations_ahead = 1;
   bool gradients_ahead = false;         ///< sums that are parked travel beside the passes next to theirs
   int lag = 1;                          ///< passes that a unit's gradient may be drained behind; 0 drains at once
   int tiles_in_flight = 3;              ///< optimizer tiles between their first read and their last write

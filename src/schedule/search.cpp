@@ -106,7 +106,7 @@ class Search {
     if (wish_.group) return {*wish_.group};
     const std::vector<int> open = open_groups(work_, wish_);
     std::vector<int> list;
-    const auto slices = static_cast<int>(work_.shape.slices);
+    const int slices = work_.slices();
     for (int g = open.back() / slices; g >= 1; g = g == 1 ? 0 : (g + 1) / 2)
       if (std::ranges::find(open, g * slices) != open.end()) list.push_back(g * slices);
     return list;

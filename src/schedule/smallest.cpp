@@ -11,9 +11,9 @@ namespace {
 constexpr std::size_t packing_steps_max = 16;
 
 /// Things that leave the drive, least traffic first.
-constexpr std::array<Place UnitChoice::*, 6> leaving{&UnitChoice::boundary,    &UnitChoice::blocks,
-                                                     &UnitChoice::accumulator, &UnitChoice::gradient,
-                                                     &UnitChoice::state_home,  &UnitChoice::parameter_home};
+constexpr std::array<Place UnitChoice::*, 5> leaving{&UnitChoice::boundary, &UnitChoice::accumulator,
+                                                     &UnitChoice::gradient, &UnitChoice::state_home,
+                                                     &UnitChoice::parameter_home};
 
 /// The first of [0, count] for which `holds`, which then holds for all behind it; count + 1 if it never does.
 std::size_t first_of(std::size_t count, const std::function<bool(std::size_t)>& holds) {
@@ -34,7 +34,15 @@ std::optional<std::uint64_t> lesser(const std::optional<std::uint64_t>& a, const
 
 }  // namespace
 
-FrugalFamily::FrugalFamily(const Workload& workload, const ScheduleWish& wish) : work_(workload), wish_(wish) {
+FrugalFamily::FrugalFamily(const Workload& workload, const ScheduleWish& wish)
+    : work_(workload),
+      wish_(wish),
+      leaving_(leaving.begin(), leaving.end()),
+      to_device_{&UnitChoice::boundary, &UnitChoice::accumulator} {
+  if (workload.shape.slices > 1) {
+    leaving_.insert(leaving_.begin() + 1, &UnitChoice::blocks);
+    to_device_.push_back(&UnitChoice::blocks);
+  }
   std::set<std::tuple<bool, int, std::uint64_t>> kinds;
   const std::vector<int> groups = open_groups(workload, wish);
   for (const int group : {groups.back(), groups.front()})
@@ -52,13 +60,12 @@ FrugalFamily::FrugalFamily(const Workload& workload, const ScheduleWish& wish) :
 Schedule FrugalFamily::schedule(const Member& m) const {
   Schedule s = bases_[m.base];
   const std::size_t units = s.units.size();
-  for (std::size_t u = 0; u < units; ++u) {
-    if (u < m.on_device) s.units[u].boundary = Place::device;
-    if (u + units < m.on_device) s.units[u].accumulator = Place::device;
-  }
-  for (std::size_t kind = 0; kind < leaving.size(); ++kind)
+  for (std::size_t kind = 0; kind < to_device_.size(); ++kind)
+    for (std::size_t u = 0; u < units && kind * units + u < m.on_device; ++u)
+      s.units[u].*to_device_[kind] = Place::device;
+  for (std::size_t kind = 0; kind < leaving_.size(); ++kind)
     for (std::size_t u = 0; u < units && kind * units + u < m.to_host; ++u)
-      if (Place& place = s.units[u].*leaving[kind]; place == Place::nvme) place = Place::host;
+      if (Place& place = s.units[u].*leaving_[kind]; place == Place::nvme) place = Place::host;
   return fixed(std::move(s), wish_);
 }
 
@@ -74,7 +81,7 @@ const TierBytes& FrugalFamily::live(const Member& m) const {
 
 /// As little as possible moved to host memory so that the drive keeps its budget.
 std::optional<FrugalFamily::Member> FrugalFamily::relieved(Member m, std::uint64_t nvme) const {
-  const std::size_t moves = leaving.size() * bases_[m.base].units.size();
+  const std::size_t moves = leaving_.size() * bases_[m.base].units.size();
   m.to_host = first_of(moves, [&](std::size_t k) { return live({m.base, m.on_device, k}).nvme <= nvme; });
   for (std::size_t step = 0; step <= packing_steps_max && m.to_host <= moves; ++step, ++m.to_host)
     if (packed(m).nvme <= nvme) return m;
@@ -82,7 +89,7 @@ std::optional<FrugalFamily::Member> FrugalFamily::relieved(Member m, std::uint64
 }
 
 std::size_t FrugalFamily::most_on_device(std::size_t base, std::uint64_t device) const {
-  const std::size_t all = 2 * bases_[base].units.size();
+  const std::size_t all = to_device_.size() * bases_[base].units.size();
   std::size_t most = first_of(all, [&](std::size_t j) { return live({base, j, 0}).device > device; });
   most = most > 0 ? most - 1 : 0;
   for (std::size_t step = 0; step < packing_steps_max && most > 0 && packed({base, most, 0}).device > device; ++step)
@@ -107,7 +114,7 @@ std::optional<FrugalFamily::Member> FrugalFamily::with_least_host(std::size_t ba
 std::optional<std::uint64_t> FrugalFamily::device_of(std::size_t base, std::uint64_t host, std::uint64_t nvme) const {
   Member m{base};
   if (packed(m).nvme <= nvme) return packed(m).host <= host ? std::optional(packed(m).device) : std::nullopt;
-  const std::size_t all = 2 * bases_[base].units.size();
+  const std::size_t all = to_device_.size() * bases_[base].units.size();
   const auto keeps = [&](std::size_t j) {
     const std::optional<Member> found = relieved({base, j}, nvme);
     return found && packed(*found).host <= host;
@@ -122,7 +129,7 @@ std::optional<std::uint64_t> FrugalFamily::nvme_of(std::size_t base, std::uint64
   const Member start{base};
   Member m = start;
   m.on_device = most_on_device(base, device);
-  const std::size_t moves = leaving.size() * bases_[base].units.size();
+  const std::size_t moves = leaving_.size() * bases_[base].units.size();
   std::size_t most = first_of(moves, [&](std::size_t k) { return live({base, m.on_device, k}).host > host; });
   m.to_host = most > 0 ? most - 1 : 0;
   // Arenas are no smaller than what is alive in them.

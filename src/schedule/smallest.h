@@ -66,6 +66,8 @@ class FrugalFamily {
 
   const Workload& work_;
   const ScheduleWish& wish_;
+  std::vector<Place UnitChoice::*> leaving_,
+      to_device_;  ///< things that leave the drive, or go to the device, in this order
   std::vector<Schedule> bases_;
   mutable std::map<Member, TierBytes> packed_, live_;
 };

@@ -56,7 +56,7 @@ std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wis
 std::vector<int> open_groups(const Workload& workload, const ScheduleWish& wish) {
   if (wish.group) return {*wish.group};
   std::vector<int> open;
-  const auto slices = static_cast<int>(workload.shape.slices);
+  const int slices = workload.slices();
   for (int group = slices; group <= workload.micro_batches_of_sum(); group += slices) {
     Schedule s;
     s.group = group;

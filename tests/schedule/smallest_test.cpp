@@ -45,6 +45,12 @@ const Options all_options[] = {
        wish.group = 1;
      }},
     {"documents", [](Workload& w, ScheduleWish&) { w.documents = true; }},
+    {"slices",
+     [](Workload& w, ScheduleWish&) {
+       w.shape.slices = 4;
+       w.shape.sequence /= 4;
+       w.micro_batches *= 4;
+     }},
     {"evaluation", [](Workload& w, ScheduleWish&) { w.inference = true; }},
 };
 
@@ -135,6 +141,8 @@ TEST(Smallest, BudgetsHoldToThePageWithEveryOption) {
     // A drive that holds half of it.
     expect_least(c, {corner.device * 2, without_drive.host, corner.nvme / 2});
     expect_least(c, {corner.device, 2 * corner.host, corner.nvme / 2});
+    // Much less host memory than a frugal run without a drive takes, and a roomy device.
+    expect_least(c, {unlimited, without_drive.host - without_drive.host / 4, 0});
     expect_least(c, {unlimited, unlimited, unlimited});
     expect_least(c, {page, page, 0});
     if (HasFailure()) return;

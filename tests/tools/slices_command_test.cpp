@@ -47,8 +47,8 @@ TEST_F(SlicesCommand, AStoppedRunGoesOn) {
 TEST_F(SlicesCommand, ArePlanned) {
   const json plan = planned("--slices 4 --group 2");
   EXPECT_EQ(plan["schedule"]["slices"], 4);
-  EXPECT_EQ(plan["schedule"]["micro_batches"], 64);
-  EXPECT_EQ(plan["schedule"]["group"], 8);
+  EXPECT_EQ(plan["schedule"]["micro_batches"], 16);
+  EXPECT_EQ(plan["schedule"]["group"], 2);
   EXPECT_NE(sluice("plan --model llama-tiny --seq 64 --slices 4").out.find("keys and values"), std::string::npos);
 }
 
@@ -61,7 +61,7 @@ TEST_F(SlicesCommand, RefusesWhatCanNotBeSliced) {
   expect_refused(train + "--slices 2 --pp 2", "--slices 2 with --pp 2");
   expect_refused("train --model llama-tiny --seq-schedule 16:2,30:* --slices 4 --batch 16 --data " + path("text") +
                      " " + run("run"),
-                 "sequences of 30 are not 4 equal --slices");
+                 "--slices 4: slices are of equal length, and --seq is 30");
   EXPECT_FALSE(std::filesystem::exists(path("run")));
   ASSERT_EQ(sluice(sliced(2) + run("run") + "--steps 2").status, 0);
   expect_refused("train --slices 4 " + run("run"), "--slices 4 contradicts the run, which has 2; add --resume");

@@ -159,8 +159,9 @@ Status check_sequence_slices(const RunConfig& c) {
   for (const auto& [option, ranks] : {std::pair("--cp", c.context), {"--tp", c.tensor}, {"--pp", c.stages}})
     if (ranks > 1)
       return bad_request(given + " with " + option + " " + std::to_string(ranks) +
-                         ": a rank that takes sequences slice by slice has all of every sublayer and sequence; leave "
-                         "one of both out");
+                         ": a rank that takes sequences slice by slice has all of every sublayer and sequence; give "
+                         "--slices 1, or no " +
+                         option);
   return success();
 }
 

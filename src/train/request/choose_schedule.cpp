@@ -61,8 +61,7 @@ ScheduleWish wish_of(const Prepared& run) {
   if (c.gathers == RankGathers::int8) wish.resident = false;
   wish.pipeline = c.pipeline;
   // All slices of a sequence are in one group.
-  const auto slices = static_cast<int>(run.workload.shape.slices);
-  if (wish.group) wish.group = std::min(*wish.group * slices, run.workload.micro_batches_of_sum());
+  if (wish.group) wish.group = std::min(*wish.group * run.workload.slices(), run.workload.micro_batches_of_sum());
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
   if (!run.workload.inference && c.optimizer.clip_norm > 0 && !speculates(c)) wish.update = UpdateOrder::ahead;
   return wish;

@@ -184,7 +184,7 @@ double least_seconds(const RunConfig& c, const HardwareProfile& hw, const UnitCo
                                 : (bf16 ? hw.gemm_flops_bf16 : hw.gemm_flops_f32);
   const double stages = c.stages, tensor = c.tensor, data = data_ranks(c), here = ranks_of_machine(c);
   const double passes = c.batch / (c.micro_batch * batch_ranks(c));
-  const double compute = costs.flop * passes / stages / rate;
+  const double compute = costs.flop * passes * c.slices / stages / rate;
   // Each group has a lane, so that what one receives may pass beside what another does. Ranks of one process share
   // memory.
   const auto seconds = [&](double bytes, double members, double stride) {

@@ -244,6 +244,21 @@ Status get_profile(Prepared& run, Device& device, bool measures, const Tell& pro
   return success();
 }
 
+/// Each slice passes every sublayer, and meets every slice before it in attention.
+Status check_passes(const RunConfig& c, std::int64_t sequence_batches, std::int64_t slices, std::int64_t units) {
+  const std::int64_t micro_batches = sequence_batches * slices;
+  if (units * micro_batches > passes_max)
+    return bad_request(
+        "--batch " + std::to_string(c.batch) + (slices > 1 ? " in --slices " + std::to_string(slices) : "") + " is " +
+        std::to_string(micro_batches) + " micro-batches a step, too many to plan for " + c.model + ": give at most " +
+        std::to_string(passes_max / units) + (slices > 1 ? ", with fewer --slices" : ", with a larger --micro-batch") +
+        " or a smaller --batch");
+  const std::int64_t met = units / 2 * sequence_batches * (slices * (slices + 1) / 2);
+  if (met <= passes_max) return success();
+  return bad_request("--slices " + std::to_string(slices) + ": slices meet those before them " + std::to_string(met) +
+                     " times a step, too often to plan for " + c.model + "; give fewer, or a smaller --batch");
+}
+
 double flop_per_token(const ModelSpec& model, std::int64_t sequence) {
   const ModelConfig& c = model.config;
   const double attention = 12.0 * static_cast<double>(c.layers * c.heads * c.head_dim * sequence) / 2.0;
@@ -300,17 +315,12 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
     SLUICE_ASSIGN(w.collects_on_device, collects_on_device(config));
   }
   if (purpose == Purpose::train) w.lots = lots_of(config) / batch_ranks(config);
-  w.micro_batches = purpose == Purpose::train      ? config.batch / (config.micro_batch * batch_ranks(config))
-                    : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
-                                                   : 1;
-  w.micro_batches *= static_cast<int>(slices);
-  const auto passes = static_cast<std::int64_t>(run->model.units.size()) * w.micro_batches;
-  if (passes > passes_max)
-    return bad_request(
-        "--batch " + std::to_string(config.batch) + (slices > 1 ? " in --slices " + std::to_string(slices) : "") +
-        " is " + std::to_string(w.micro_batches) + " micro-batches a step, too many to plan for " + config.model +
-        ": give at most " + std::to_string(passes_max / static_cast<std::int64_t>(run->model.units.size())) +
-        ", with a larger --micro-batch or a smaller --batch");
+  const std::int64_t sequence_batches = purpose == Purpose::train
+                                            ? config.batch / (config.micro_batch * batch_ranks(config))
+                                        : purpose == Purpose::evaluate ? std::max(1, config.batch / config.micro_batch)
+                                                                       : 1;
+  SLUICE_TRY(check_passes(config, sequence_batches, slices, static_cast<std::int64_t>(run->model.units.size())));
+  w.micro_batches = static_cast<int>(sequence_batches * slices);
   const int places = config.stages * config.pipeline.chunks;
   if (const std::size_t units = run->model.units.size(); static_cast<std::size_t>(places) > units)
     return bad_request("--pp " + std::to_string(config.stages) +

@@ -101,12 +101,6 @@ std::uint64_t samples_before(const RunConfig& config) {
 Status check_seq_schedule(const RunConfig& config) {
   if (config.seq_schedule.empty() && config.phase == 0) return success();
   SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(config.seq_schedule, config.steps));
-  for (const SequencePhase& phase : phases)
-    if (config.slices > 1 && phase.sequence % config.slices != 0)
-      return bad_request(
-          fmt::format("--seq-schedule {}: sequences of {} are not {} equal --slices; give lengths that it "
-                      "divides",
-                      config.seq_schedule, phase.sequence, config.slices));
   const auto at = static_cast<std::size_t>(config.phase);
   if (config.phase >= 0 && at < phases.size() && phases[at].sequence == config.sequence) return success();
   return bad_request(fmt::format("--seq-schedule {} does not have sequences of {} where the run is",
