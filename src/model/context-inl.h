@@ -159,7 +159,7 @@ struct ContextAttention {
         static_cast<const float*>(args.lse) + at * d.own_heads, dq, dq + k, dq + v, space.scratch);
   }
 
-  /// Attention's output of all heads: as it lies in a ring, else from what has arrived.
+  /// Attention's output of all heads: as it lies in blocks, else from what has arrived.
   const T* all_heads(const ContextSpace& space, std::int64_t first, std::int64_t sequences) const {
     if (d.in_blocks) return elements(args.arrived) + first * d.sequence * d.q;
     T* heads = elements(space.wide);
