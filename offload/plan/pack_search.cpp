@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "offload/plan/pack_complete.h"
@@ -9,43 +8,50 @@ namespace sluice::planning {
 namespace {
 
 using Turns = std::vector<Turn>;
-using Key = std::function<std::pair<double, double>(const Piece&)>;
 
 constexpr std::uint64_t greedy_work = 200'000'000;  // about half a second
 constexpr std::uint64_t first_work = 50'000'000;    // at the first heights
 constexpr std::uint64_t search_work = 60'000'000;   // a third to half a second
 
-/// Pieces by falling key; equal keys by start of life, then index.
-Turns order_by(std::span<const Piece> pieces, Fit fit, const Key& key) {
-  std::vector<std::pair<double, double>> keys;
-  Turns turns;
-  for (std::uint32_t i = 0; i < pieces.size(); ++i) {
-    keys.push_back(key(pieces[i]));
-    turns.push_back({i, fit});
-  }
-  std::sort(turns.begin(), turns.end(), [&](const Turn& x, const Turn& y) {
-    const std::uint32_t a = x.piece, b = y.piece;
-    if (keys[a] != keys[b]) return keys[a] > keys[b];
-    if (pieces[a].first != pieces[b].first) return pieces[a].first < pieces[b].first;
-    return a < b;
-  });
-  return turns;
-}
+/// A greedy order: pieces by falling key.
+struct GreedyOrder {
+  Fit fit;
+  std::pair<double, double> (*key)(const Piece&);
+};
 
-std::vector<Turns> greedy_turns(std::span<const Piece> pieces) {
-  const auto bytes = [](const Piece& p) { return static_cast<double>(p.bytes); };
-  const auto life = [](const Piece& p) { return static_cast<double>(p.last - p.first + 1); };
-  const auto start = [](const Piece& p) { return -static_cast<double>(p.first); };
-  const Fit fit = Fit::smallest;
-  return {
-      order_by(pieces, fit, [&](const Piece& p) { return std::pair(p.lasting ? 1.0 : 0.0, bytes(p)); }),
-      order_by(pieces, fit, [&](const Piece& p) { return std::pair(bytes(p), life(p)); }),
-      order_by(pieces, fit, [&](const Piece& p) { return std::pair(life(p), bytes(p)); }),
-      order_by(pieces, fit, [&](const Piece& p) { return std::pair(bytes(p) * life(p), bytes(p)); }),
-      order_by(pieces, Fit::lowest,
-               [&](const Piece& p) { return p.first == p.last ? std::pair(2.0, bytes(p)) : std::pair(1.0, start(p)); }),
-      order_by(pieces, fit, [&](const Piece& p) { return std::pair(start(p), bytes(p)); }),
+double bytes(const Piece& p) { return static_cast<double>(p.bytes); }
+double life(const Piece& p) { return static_cast<double>(p.last - p.first + 1); }
+double start(const Piece& p) { return -static_cast<double>(p.first); }
+
+// The lasting ones first, and the largest; the largest; the longest lives; the most of both; what one op alone uses,
+// the rest in turn; in turn.
+constexpr GreedyOrder greedy_orders[] = {
+    {Fit::smallest, [](const Piece& p) { return std::pair(p.lasting ? 1.0 : 0.0, bytes(p)); }},
+    {Fit::smallest, [](const Piece& p) { return std::pair(bytes(p), life(p)); }},
+    {Fit::smallest, [](const Piece& p) { return std::pair(life(p), bytes(p)); }},
+    {Fit::smallest, [](const Piece& p) { return std::pair(bytes(p) * life(p), bytes(p)); }},
+    {Fit::lowest,
+     [](const Piece& p) { return p.first == p.last ? std::pair(2.0, bytes(p)) : std::pair(1.0, start(p)); }},
+    {Fit::smallest, [](const Piece& p) { return std::pair(start(p), bytes(p)); }},
+};
+
+/// Equal keys by start of life, then index.
+Turns turns_of(std::span<const Piece> pieces, const GreedyOrder& order) {
+  struct Place {
+    std::pair<double, double> key;
+    std::uint32_t first, piece;
   };
+  std::vector<Place> places;
+  places.reserve(pieces.size());
+  for (std::uint32_t i = 0; i < pieces.size(); ++i) places.push_back({order.key(pieces[i]), pieces[i].first, i});
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+    if (a.key != b.key) return a.key > b.key;
+    return a.first != b.first ? a.first < b.first : a.piece < b.piece;
+  });
+  Turns turns;
+  turns.reserve(pieces.size());
+  for (const Place& p : places) turns.push_back({p.piece, order.fit});
+  return turns;
 }
 
 /// Where the heights between `open` and the best are known, as far as they are.
@@ -80,8 +86,8 @@ Placement place_greedily(std::span<const Piece> pieces, std::uint64_t good_heigh
   Fitter fitter(pieces);
   Placement best;
   bool is_first = true;
-  for (const Turns& turns : greedy_turns(pieces)) {
-    Placement placement = fitter.place(turns);
+  for (const GreedyOrder& order : greedy_orders) {
+    Placement placement = fitter.place(turns_of(pieces, order));
     if (is_first || placement.height < best.height) best = std::move(placement);
     is_first = false;
     if (best.height <= good_height || fitter.work() > greedy_work || first_order_only) break;
