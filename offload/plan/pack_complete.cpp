@@ -8,6 +8,8 @@
 #include <numeric>
 #include <span>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "sluice/status.h"
 
@@ -68,7 +70,7 @@ class Search {
       for (const Focus focus : focuses)
         for (const Order& order : orders) {
           begin(order, focus, nodes);
-          const bool found = place_parts(0, by_start_.size());
+          const bool found = place_all();
           if (!found && stopped_ && !is_spent()) continue;
           SearchEnd end{found      ? SearchEnd::Kind::found
                         : stopped_ ? SearchEnd::Kind::limit
@@ -143,55 +145,96 @@ class Search {
     std::fill(low_.begin(), low_.end(), Units{0});
     std::fill(placed_.begin(), placed_.end(), false);
     std::fill(skipped_.begin(), skipped_.end(), false);
-    past_.clear(), stack_.clear(), keys_.clear();
+    past_.clear(), stack_.clear(), keys_.clear(), parts_.clear();
     lists_ = by_start_;
   }
 
   bool is_spent() const { return work_ >= limit_.work || (limit_.is_over && limit_.is_over()); }
 
-  /// What is unplaced in lists_ from `from` to `to`, by start of life. It falls into parts that share no section; the
-  /// smallest go first, since a failure ends all.
-  bool place_parts(std::size_t from, std::size_t to) {
-    std::vector<std::pair<std::size_t, std::size_t>> parts;
+  /// A part in hand: what is unplaced in lists_ from `from` to `to`, by start of life, and meets. Without the piece
+  /// that was put last the rest of it falls into parts that share no section: parts_ from `parts` to `parts_end`, the
+  /// first of them in hand or done up to `next`.
+  struct Level {
+    std::size_t from = 0, to = 0;
+    Mark start{};               ///< before anything of it was placed
+    std::size_t first_key = 0;  ///< of keys_
+    std::uint32_t piece = no_piece;
+    Mark before{};  ///< before that piece was put
+    std::size_t parts = 0, next = 0, parts_end = 0;
+  };
+
+  /// The parts of what is unplaced in lists_ from `from` to `to`; the smallest go first, since a failure ends all.
+  void split(Level& level, std::size_t from, std::size_t to) {
+    level.parts = level.next = parts_.size();
     std::uint32_t reach = 0;
     for (std::size_t at = from; at < to; ++at) {
       const Brick& p = pieces_[lists_[at]];
-      if (at == from || p.first > reach) parts.emplace_back(at, at);
-      parts.back().second = at + 1;
+      if (at == from || p.first > reach) parts_.emplace_back(at, at);
+      parts_.back().second = at + 1;
       reach = std::max(reach, p.last);
     }
-    std::stable_sort(parts.begin(), parts.end(),
+    level.parts_end = parts_.size();
+    std::stable_sort(parts_.begin() + static_cast<std::ptrdiff_t>(level.parts), parts_.end(),
                      [](const auto& a, const auto& b) { return a.second - a.first < b.second - b.first; });
-    return std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return place(part.first, part.second); });
   }
 
-  /// Places one part, or leaves everything as it was.
-  bool place(std::size_t from, std::size_t to) {
-    const Mark start = mark();
-    const std::size_t first_key = keys_.size();
-    bool found = false;
-    for (;;) {
-      if (nodes_left_ == 0 || ((nodes_left_ & 255) == 0 && is_spent())) stopped_ = true;
-      if (stopped_) break;
-      --nodes_left_;
-      const std::uint32_t piece = bounds_hold(from, to) ? choose(from, to) : no_piece;
-      if (piece == no_piece) break;
-      const Mark before = mark();
-      put(piece);
-      for (std::size_t at = from; at < to; ++at)
-        if (lists_[at] != piece) lists_.push_back(lists_[at]);
-      found = place_parts(before.lists, lists_.size());
-      if (found) break;
-      undo(before);
-      if (stopped_) break;
-      past_.push_back({piece, low_[piece], false});
-      skipped_[piece] = true;
+  /// Puts the next piece of a part. False where there is none: the part can not be placed, or the search stopped.
+  bool put_next(Level& level) {
+    if (nodes_left_ == 0 || ((nodes_left_ & 255) == 0 && is_spent())) stopped_ = true;
+    if (stopped_) return false;
+    --nodes_left_;
+    level.piece = bounds_hold(level.from, level.to) ? choose(level.from, level.to) : no_piece;
+    if (level.piece == no_piece) return false;
+    level.before = mark();
+    put(level.piece);
+    for (std::size_t at = level.from; at < level.to; ++at)
+      if (lists_[at] != level.piece) lists_.push_back(lists_[at]);
+    split(level, level.before.lists, lists_.size());
+    return true;
+  }
+
+  /// Takes back the piece that was put last: it lies higher.
+  void skip(const Level& level) {
+    undo(level.before);
+    parts_.resize(level.parts);
+    if (stopped_) return;
+    past_.push_back({level.piece, low_[level.piece], false});
+    skipped_[level.piece] = true;
+  }
+
+  /// The part is placed, or everything is left as it was.
+  void leave(bool is_placed) {
+    const Level& level = levels_.back();
+    if (is_placed) parts_.resize(level.parts);
+    if (!is_placed) undo(level.start);
+    if (!is_placed && !stopped_)
+      for (std::size_t i = level.first_key; i < keys_.size(); ++i) failed_[slot_of(keys_[i])] = keys_[i];
+    keys_.resize(level.first_key);
+    levels_.pop_back();
+  }
+
+  /// Places all pieces. There are up to as many levels as pieces, too many for calls inside calls.
+  bool place_all() {
+    levels_.assign(1, {});
+    split(levels_.back(), 0, lists_.size());
+    for (bool holds = true;;) {
+      Level& level = levels_.back();
+      const bool is_root = levels_.size() == 1;
+      if (holds && level.next == level.parts_end) {
+        if (is_root) return true;
+        leave(true);
+        continue;
+      }
+      if (holds) {
+        const auto [from, to] = parts_[level.next++];
+        levels_.push_back({.from = from, .to = to, .start = mark(), .first_key = keys_.size()});
+      } else {
+        if (is_root) return false;
+        skip(level);
+      }
+      holds = put_next(levels_.back());
+      if (!holds) leave(false);
     }
-    if (!found) undo(start);
-    if (!found && !stopped_)
-      for (std::size_t i = first_key; i < keys_.size(); ++i) failed_[slot_of(keys_[i])] = keys_[i];
-    keys_.resize(first_key);
-    return found;
   }
 
   static std::size_t slot_of(std::uint64_t key) { return key >> 32 & (memory_keys - 1); }
@@ -343,7 +386,9 @@ class Search {
   std::vector<Past> past_;                      ///< what to put back
   std::vector<std::uint32_t> stack_;            ///< placed pieces in turn
   std::vector<std::uint32_t> lists_;            ///< of the parts that are being placed, one behind the other
-  std::vector<std::uint64_t> keys_, failed_;    ///< of the parts that are being placed; of those that can not be
+  std::vector<std::pair<std::size_t, std::size_t>> parts_;  ///< in lists_: of the parts that are being placed
+  std::vector<Level> levels_;                 ///< the parts that are being placed, each one of the one before
+  std::vector<std::uint64_t> keys_, failed_;  ///< of the parts that are being placed; of those that can not be
   std::vector<std::uint32_t> skipped_here_, by_earliest_;
   std::vector<Units> above_, least_end_;          ///< by section
   std::vector<std::uint64_t> failures_;           ///< by section

@@ -2,9 +2,11 @@
 #include "offload/plan/pack_complete.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -163,6 +165,31 @@ TEST(PackComplete, MorePiecesThanItTakesAreLeftToGreedyOrders) {
   for (std::uint32_t i = 0; i <= most_searched_pieces; ++i) pieces.push_back({i, i + 1, 1 + i % 3, false});
   EXPECT_EQ(search_pieces(pieces, 1 << 20, ample).kind, SearchEnd::Kind::limit);
   EXPECT_EQ(search_pieces(pieces, 1, ample).kind, SearchEnd::Kind::impossible);
+}
+
+/// f on a thread whose stack has so many bytes: what runs over it ends the program.
+void on_a_stack_of(std::size_t bytes, std::function<void()> f) {
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, bytes), 0);
+  const auto start = [](void* work) -> void* {
+    (*static_cast<std::function<void()>*>(work))();
+    return nullptr;
+  };
+  pthread_t thread;
+  ASSERT_EQ(pthread_create(&thread, &attributes, start, &f), 0);
+  ASSERT_EQ(pthread_join(thread, nullptr), 0);
+  pthread_attr_destroy(&attributes);
+}
+
+TEST(PackComplete, TakesNoMoreStackForMorePieces) {
+  std::vector<Piece> pieces;
+  for (std::uint32_t i = 0; i < 3000; ++i) pieces.push_back({0, i % 2, 1 + i, false});
+  const std::uint64_t bytes = max_live_bytes(pieces);
+  SearchEnd end;
+  on_a_stack_of(256 << 10, [&] { end = search_below(sections_of(pieces), bytes, ample); });
+  ASSERT_EQ(end.kind, SearchEnd::Kind::found);
+  expect_placement(pieces, end.offsets, bytes);
 }
 
 TEST(PackComplete, SectionsHaveAllThatIsEverAlive) {
