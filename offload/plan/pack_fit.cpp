@@ -15,9 +15,10 @@ Fitter::Fitter(std::span<const Piece> pieces) : pieces_(pieces), by_first_(piece
   std::uint32_t end = 0;
   for (const Piece& p : pieces) end = std::max(end, p.last);
   for (std::size_t i = 0; i < pieces.size(); ++i) is_long_[i] = pieces[i].last - pieces[i].first > end / long_share;
-  std::iota(by_first_.begin(), by_first_.end(), 0u);
-  std::stable_sort(by_first_.begin(), by_first_.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return pieces_[a].first < pieces_[b].first; });
+  std::vector<std::uint32_t> at(std::size_t{end} + 2);  // where those that begin at an op go
+  for (const Piece& p : pieces) ++at[std::size_t{p.first} + 1];
+  std::partial_sum(at.begin(), at.end(), at.begin());
+  for (std::uint32_t i = 0; i < pieces.size(); ++i) by_first_[at[pieces[i].first]++] = i;
   place_in_first_.resize(pieces.size());
   for (std::uint32_t i = 0; i < by_first_.size(); ++i) place_in_first_[by_first_[i]] = i;
   while (leaves_ < pieces.size()) leaves_ *= 2;

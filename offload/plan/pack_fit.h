@@ -42,6 +42,8 @@ class Fitter {
   bool meets(std::uint32_t a, std::uint32_t b) const {
     return pieces_[a].first <= pieces_[b].last && pieces_[b].first <= pieces_[a].last;
   }
+  /// Pieces by start of life, then index.
+  std::span<const std::uint32_t> by_first() const { return by_first_; }
   /// Steps taken so far: a deterministic measure of work.
   std::uint64_t work() const { return work_; }
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <functional>
+#include <unordered_map>
 #include <utility>
 
 #include "offload/plan/pack_complete.h"
@@ -35,22 +37,28 @@ constexpr GreedyOrder greedy_orders[] = {
     {Fit::smallest, [](const Piece& p) { return std::pair(start(p), bytes(p)); }},
 };
 
-/// Equal keys by start of life, then index.
-Turns turns_of(std::span<const Piece> pieces, const GreedyOrder& order) {
-  struct Place {
-    std::pair<double, double> key;
-    std::uint32_t first, piece;
-  };
-  std::vector<Place> places;
-  places.reserve(pieces.size());
-  for (std::uint32_t i = 0; i < pieces.size(); ++i) places.push_back({order.key(pieces[i]), pieces[i].first, i});
-  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
-    if (a.key != b.key) return a.key > b.key;
-    return a.first != b.first ? a.first < b.first : a.piece < b.piece;
-  });
-  Turns turns;
-  turns.reserve(pieces.size());
-  for (const Place& p : places) turns.push_back({p.piece, order.fit});
+struct HashOfKey {
+  std::size_t operator()(const std::pair<double, double>& key) const {
+    return std::hash<double>{}(key.first) * 0x9E3779B97F4A7C15ull ^ std::hash<double>{}(key.second);
+  }
+};
+
+/// Equal keys by start of life, then index, as they are in `by_first`. Plans have many pieces of few kinds: kinds are
+/// sorted, and pieces counted into their places.
+Turns turns_of(std::span<const Piece> pieces, std::span<const std::uint32_t> by_first, const GreedyOrder& order) {
+  std::unordered_map<std::pair<double, double>, std::uint32_t, HashOfKey> kind_of;
+  std::vector<std::pair<std::pair<double, double>, std::uint32_t>> kinds;
+  std::vector<std::uint32_t> kind(pieces.size()), at;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto [found, is_new] = kind_of.try_emplace(order.key(pieces[i]), static_cast<std::uint32_t>(kinds.size()));
+    if (is_new) kinds.emplace_back(found->first, found->second), at.push_back(0);
+    ++at[kind[i] = found->second];
+  }
+  std::sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::uint32_t begin = 0;
+  for (const auto& [key, k] : kinds) begin += std::exchange(at[k], begin);
+  Turns turns(pieces.size());
+  for (const std::uint32_t i : by_first) turns[at[kind[i]]++] = {i, order.fit};
   return turns;
 }
 
@@ -87,7 +95,7 @@ Placement place_greedily(std::span<const Piece> pieces, std::uint64_t good_heigh
   Placement best;
   bool is_first = true;
   for (const GreedyOrder& order : greedy_orders) {
-    Placement placement = fitter.place(turns_of(pieces, order));
+    Placement placement = fitter.place(turns_of(pieces, fitter.by_first(), order));
     if (is_first || placement.height < best.height) best = std::move(placement);
     is_first = false;
     if (best.height <= good_height || fitter.work() > greedy_work || first_order_only) break;
