@@ -42,7 +42,7 @@ if(SLUICE_FUZZ)
 endif()
 foreach(sanitizer IN LISTS SLUICE_SANITIZE)
   # GCC 12 takes the standard library's own members for uninitialized where a sanitizer watches them.
-  target_compile_options(sluice_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer -g
+  target_compile_options(sluice_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer -g1
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(sluice_flags INTERFACE -fsanitize=${sanitizer})
 endforeach()
