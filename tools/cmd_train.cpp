@@ -221,6 +221,20 @@ struct Run {
   bool is_complete = false;  ///< it was before: that has been reported
 };
 
+/// Which phases end with states that lie elsewhere in the next one; whether any does. Later ones are last first.
+bool tell_moves(Run& run) {
+  bool any = false;
+  Prepared* next = nullptr;
+  const auto tell = [&](Prepared& phase) {
+    phase.states_move = next != nullptr && durable_places(phase) != durable_places(*next);
+    any |= phase.states_move;
+    next = &phase;
+  };
+  for (const auto& phase : run.later) tell(*phase);
+  tell(*run.prepared);
+  return any;
+}
+
 /// Everything up to the plans: what is checked, measured and searched once. Nothing is touched.
 Status decide(RunOptions options, const std::set<std::string>& given, const World* world, NewRunHome& home,
               Screen& screen, Run& run) {
@@ -281,13 +295,14 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   SLUICE_ASSIGN(run.later, prepare_later_phases(*run.prepared, {}));
   for (const auto& phase : run.later) screen.note("then " + phase_text(*phase));
   std::ranges::reverse(run.later);
-  // Rank 0 reads the states of all between two lengths.
+  const bool moves = tell_moves(run);
+  // Rank 0 reads the states of all where they do not stay.
   const RunConfig& c = run.prepared->config;
   const int machine = ranks_of_machine(c), needed = ranks_with_all_states(c);
-  if (run.later.empty() || !run.prepared->workload.durable || needed <= machine) return success();
+  if (!moves || !run.prepared->workload.durable || needed <= machine) return success();
   return bad_request(
-      fmt::format("--seq-schedule: between two lengths rank 0 reads the swap files of {} ranks, and a machine "
-                  "has {}; give --durable off, whose states all ranks save",
+      fmt::format("--seq-schedule: between two lengths, whose tiles differ, rank 0 reads the swap files of {} ranks, "
+                  "and a machine has {}; give --durable off, whose states all ranks save",
                   needed, machine));
 }
 

@@ -269,12 +269,14 @@ Result<std::unique_ptr<Prepared>> prepare_described(const RunConfig& config, con
                                                     const Tell& progress) {
   if (!directory.run()) return prepare(config, Purpose::train, progress);
   const RunDescription& run = *directory.run();
+  const DriveLayout layout{run.block_bytes, run.stripe_weights};
   if (!is_laid_out_alike(config, run.config)) {
-    SLUICE_ASSIGN(auto anew, prepare(config, Purpose::train, progress));
+    // So that states can stay where they are.
+    const bool stays = run.config.durable == Durable::on && shares_alike(config, run.config);
+    SLUICE_ASSIGN(auto anew, prepare(config, Purpose::train, progress, Effort::thorough, stays ? &layout : nullptr));
     SLUICE_TRY(check_arenas(*anew));
     return anew;
   }
-  const DriveLayout layout{run.block_bytes, run.stripe_weights};
   SLUICE_ASSIGN(auto prepared, prepare_with(config, Purpose::train, run.schedule, &layout, progress));
   SLUICE_TRY(check_arenas(*prepared));
   if (prepared->search.fits || config.threads == run.config.threads) return prepared;

@@ -21,10 +21,11 @@ Result<RunConfig> config_of_phase(const Prepared& run, std::size_t phase) {
 Result<std::vector<std::unique_ptr<Prepared>>> prepare_later_phases(const Prepared& run, const Tell& progress) {
   std::vector<std::unique_ptr<Prepared>> later;
   const std::vector<SequencePhase> phases = phases_of(run.config);
+  const DriveLayout layout{run.workload.block_bytes, run.profile.drive.stripe_weights};
   for (auto i = static_cast<std::size_t>(run.config.phase) + 1; i < phases.size(); ++i) {
     SLUICE_ASSIGN(const RunConfig config, config_of_phase(run, i));
     if (progress) progress("sequences of " + grouped(static_cast<std::uint64_t>(config.sequence)));
-    SLUICE_ASSIGN(later.emplace_back(), prepare(config, Purpose::train, progress));
+    SLUICE_ASSIGN(later.emplace_back(), prepare(config, Purpose::train, progress, Effort::thorough, &layout));
     if (!later.back()->search.fits)
       return does_not_fit(*later.back()).in(fmt::format("--seq-schedule, sequences of {}", config.sequence));
   }

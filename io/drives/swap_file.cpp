@@ -104,14 +104,13 @@ void remove_stale(const std::string& directory) {
   }
 }
 
-/// Directories on one file system share its space.
-Status check_space(const SwapOptions& options) {
+/// Whether there is room for so many bytes in each directory. Directories on one file system share its space.
+Status check_space(const SwapOptions& options, const std::vector<std::uint64_t>& bytes) {
   struct Need {
     std::string directory;
     std::uint64_t needed = 0, free = 0;
   };
   std::map<dev_t, Need> needs;
-  const std::vector<std::uint64_t> bytes = file_bytes(options);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const std::string& directory = options.directories[i];
     struct stat st {};
@@ -178,7 +177,7 @@ Result<IoFile> open_file(const SwapOptions& options, const std::string& director
   std::string wrong;
   if (!is_file) {
     wrong = "is not a regular file";
-  } else if (size != bytes) {
+  } else if (size < bytes) {
     wrong = fmt::format("has {} bytes, {} expected: it belongs to another plan or is damaged", size, bytes);
   } else if (!lock_patiently(file.fd)) {
     wrong = "is used by another run";
@@ -199,6 +198,19 @@ Status preallocate(const IoFile& file, std::uint64_t bytes) {
                                  std::strerror(error)));
 }
 
+Result<std::uint64_t> size_of(const IoFile& file) {
+  struct stat st {};
+  if (fstat(file.fd, &st) != 0) return os_error(fmt::format("swap file {}", file.path), errno);
+  return static_cast<std::uint64_t>(st.st_size);
+}
+
+/// To this size, if it is larger.
+Status cut(const IoFile& file, std::uint64_t bytes) {
+  SLUICE_ASSIGN(const std::uint64_t size, size_of(file));
+  if (size <= bytes || ftruncate(file.fd, static_cast<off_t>(bytes)) == 0) return success();
+  return os_error(fmt::format("swap file {} can not be made smaller", file.path), errno);
+}
+
 /// "O_DIRECT", or why not. Set after opening: with O_CREAT a refusal would leave the file behind.
 std::string set_direct(IoFile& file, bool wanted) {
   if (!wanted) return "buffered as asked";
@@ -215,7 +227,8 @@ Result<SwapFile> SwapFile::open_files(const SwapOptions& options, bool create) {
   SwapFile swap;
   swap.bytes_ = round_up(options.bytes, swap_alignment_bytes);
   swap.stripe_ends_ = stripe_ends(options);
-  const std::vector<std::uint64_t> bytes = file_bytes(options);
+  swap.file_bytes_ = file_bytes(options);
+  const std::vector<std::uint64_t>& bytes = swap.file_bytes_;
   swap.remove_on_close_ = create && !options.anonymous;  // also when a later directory fails
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const std::string& directory = options.directories[i];
@@ -235,7 +248,7 @@ Result<SwapFile> SwapFile::open_files(const SwapOptions& options, bool create) {
 Result<SwapFile> SwapFile::create(const SwapOptions& options) {
   SLUICE_TRY(validate(options));
   for (const std::string& directory : options.directories) remove_stale(directory);
-  SLUICE_TRY(check_space(options));
+  SLUICE_TRY(check_space(options, file_bytes(options)));
   return open_files(options, true);
 }
 
@@ -243,6 +256,36 @@ Result<SwapFile> SwapFile::open_existing(const SwapOptions& options) {
   SLUICE_CHECK(!options.name.empty(), "a temporary swap file can not be opened again");
   SLUICE_TRY(validate(options));
   return open_files(options, false);
+}
+
+Status SwapFile::grow(const SwapOptions& options) {
+  SLUICE_CHECK(!options.name.empty(), "a temporary swap file can not be opened again");
+  SLUICE_TRY(validate(options));
+  SwapFile swap;
+  std::vector<std::uint64_t> had, missing;
+  const std::vector<std::uint64_t> bytes = file_bytes(options);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    SLUICE_ASSIGN(IoFile file, open_file(options, options.directories[i], 0));
+    swap.files_.push_back(std::move(file));
+    SLUICE_ASSIGN(const std::uint64_t size, size_of(swap.files_.back()));
+    had.push_back(size);
+    missing.push_back(bytes[i] - std::min(size, bytes[i]));
+  }
+  SLUICE_TRY(check_space(options, missing));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (missing[i] == 0) continue;
+    Status done = preallocate(swap.files_[i], bytes[i]);
+    if (done.ok() && fsync(swap.files_[i].fd) != 0) done = os_error(swap.files_[i].path + " can not be synced", errno);
+    if (done.ok()) continue;
+    for (std::size_t k = 0; k <= i; ++k) static_cast<void>(cut(swap.files_[k], had[k]));
+    return done;
+  }
+  return success();
+}
+
+Status SwapFile::trim() {
+  for (std::size_t i = 0; i < files_.size(); ++i) SLUICE_TRY(cut(files_[i], file_bytes_[i]));
+  return success();
 }
 
 Status SwapFile::remove(const SwapOptions& options) {
@@ -270,6 +313,7 @@ SwapFile& SwapFile::operator=(SwapFile&& other) noexcept {
   if (this == &other) return *this;
   close();
   files_ = std::exchange(other.files_, {});
+  file_bytes_ = std::move(other.file_bytes_);
   bytes_ = std::exchange(other.bytes_, 0);
   stripe_ends_ = std::move(other.stripe_ends_);
   remove_on_close_ = other.remove_on_close_;

@@ -38,8 +38,11 @@ class SwapFile {
   /// Create and preallocate. bad_request, before anything is left behind, when a directory is missing, not writable or
   /// lacks the space (naming it, needed and free bytes), or when a kept file of that name exists.
   static Result<SwapFile> create(const SwapOptions& options);
-  /// Open kept files. bad_request when one is missing, has another size than the options imply, or is in use.
+  /// Open kept files. bad_request when one is missing, smaller than the options imply, or in use.
   static Result<SwapFile> open_existing(const SwapOptions& options);
+  /// Make kept files as large as the options imply, if they are smaller; what is in them stays. bad_request, with the
+  /// files as they were, when a directory lacks the space, or when one is missing or in use.
+  static Status grow(const SwapOptions& options);
   /// Remove kept files of that name, those that exist. bad_request when one is in use.
   static Status remove(const SwapOptions& options);
 
@@ -50,6 +53,8 @@ class SwapFile {
 
   /// A kept file is removed when it is closed.
   void discard() { remove_on_close_ = true; }
+  /// Give back what files that were opened have behind the size that the options imply.
+  Status trim();
 
   std::uint64_t bytes() const { return bytes_; }
   /// For QueueOptions::files.
@@ -69,6 +74,7 @@ class SwapFile {
   void close();
 
   std::vector<IoFile> files_;
+  std::vector<std::uint64_t> file_bytes_;  ///< of each file
   std::uint64_t bytes_ = 0;
   std::vector<std::uint64_t> stripe_ends_;  ///< a turn is one stripe of each file: where in the turn each one ends
   bool remove_on_close_ = false;

@@ -10,18 +10,28 @@ namespace sluice {
 using namespace planning;
 namespace {
 
+/// One after the other, durable ones first: so these lie where they lie in the plan of any other budgets, lengths and
+/// orders of updates, and a run that changes those moves none of them. Returns where they end.
+std::uint64_t place_persistent(std::vector<Buffer>& buffers, const std::vector<BufferId>& members) {
+  std::uint64_t end = 0;
+  for (const bool durable : {true, false})
+    for (const BufferId id : members) {
+      Buffer& b = buffers[id];
+      if (b.life != Life::persistent || (b.slots == 2) != durable) continue;
+      b.offset = end;
+      end += footprint_bytes(b);
+    }
+  return end;
+}
+
 void pack_arena(std::vector<Buffer>& buffers, Arena& arena, const std::vector<BufferId>& members, const Lives& lives,
                 PackEffort effort) {
-  std::uint64_t persistent_bytes = 0;
+  const std::uint64_t persistent_bytes = place_persistent(buffers, members);
   std::vector<BufferId> transients;
   std::vector<Piece> pieces;
   for (const BufferId id : members) {
     Buffer& b = buffers[id];
-    if (b.life == Life::persistent) {
-      b.offset = persistent_bytes;
-      persistent_bytes += footprint_bytes(b);
-      continue;
-    }
+    if (b.life == Life::persistent) continue;
     SLUICE_CHECK(lives.first[id] != no_op, "no op touches transient buffer %u %s", id, b.name.c_str());
     if (footprint_bytes(b) == 0) {
       b.offset = 0;

@@ -240,6 +240,58 @@ TEST(SwapFile, KeptFilesStayAndOpenAgain) {
   EXPECT_EQ(a.files() + b.files(), 0u);
 }
 
+/// What is in kept files stays where it is when a run needs more of them, or less.
+TEST(SwapFile, KeptFilesGrowAndAreTrimmed) {
+  const ScratchDir a, b;
+  SwapOptions options;
+  options.directories = {a.path(), b.path()};
+  options.bytes = 1 << 20;
+  options.stripe_bytes = 65536;
+  options.name = "run7.swap";
+  EXPECT_FALSE(SwapFile::grow(options).ok()) << "nothing is there";
+  EXPECT_EQ(a.files() + b.files(), 0u);
+  const AlignedBytes out(65536), in(65536);
+  fill(out.span(), 9);
+  const auto transfer = [&](SwapFile& swap, IoOp op, std::span<std::byte> data) {
+    QueueOptions queue_options;
+    queue_options.files = swap.files();
+    auto queue = open_queue(queue_options);
+    const SwapPiece piece = swap.piece(3 * 65536, 65536);
+    return transfer_now(*queue, op, piece.file, piece.offset, data);
+  };
+  const auto sizes = [&] {
+    return std::pair(std::filesystem::file_size(a / "run7.swap"), std::filesystem::file_size(b / "run7.swap"));
+  };
+  {
+    auto swap = SwapFile::create(options);
+    ASSERT_TRUE(swap.ok());
+    ASSERT_TRUE(transfer(*swap, IoOp::write, out.span()).ok());
+    EXPECT_NE(SwapFile::grow(options).error().message.find("used by another run"), std::string::npos);
+  }
+  const auto small = sizes();
+  SwapOptions larger = options;
+  larger.bytes = 3 << 20;
+  ASSERT_TRUE(SwapFile::grow(larger).ok());
+  EXPECT_EQ(sizes(), std::pair(3 * small.first, 3 * small.second));
+  ASSERT_TRUE(SwapFile::grow(options).ok());
+  EXPECT_EQ(sizes(), std::pair(3 * small.first, 3 * small.second)) << "never smaller";
+  for (const SwapOptions& of : {larger, options}) {
+    auto swap = SwapFile::open_existing(of);
+    ASSERT_TRUE(swap.ok());
+    std::ranges::fill(in.span(), std::byte{0});
+    ASSERT_TRUE(transfer(*swap, IoOp::read, in.span()).ok());
+    EXPECT_EQ(0, memcmp(out.data(), in.data(), 65536));
+    ASSERT_TRUE(swap->trim().ok());
+    EXPECT_EQ(sizes(), of.bytes == options.bytes ? small : std::pair(3 * small.first, 3 * small.second));
+  }
+  // What there is no room for leaves the files as they were.
+  larger.bytes = 1ull << 60;
+  const Status refused = SwapFile::grow(larger);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("needed"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(sizes(), small);
+}
+
 // A kept file that can not be made in every directory is made in none.
 TEST(SwapFile, FailedCreationLeavesNothing) {
   const ScratchDir a, b;

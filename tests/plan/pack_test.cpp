@@ -54,16 +54,23 @@ TEST(Pack, TransformersComeWithinTwoPercentOfMaxLive) {
       }
 }
 
+/// Durable ones first, so that no plan of the same states has them elsewhere.
 TEST(Pack, PersistentBuffersLieInOrderAtTheBottom) {
   StepPlan plan = random_plan(5, {20, {}, true, true});
+  std::vector<BufferId> drive;
+  for (BufferId id = 0; id < plan.buffers.size(); ++id)
+    if (plan.buffers[id].tier == Tier::nvme && plan.buffers[id].life == Life::persistent) drive.push_back(id);
+  ASSERT_GT(drive.size(), 2u);
+  for (std::size_t i = 0; i < drive.size(); ++i) plan.buffers[drive[i]].slots = i % 2 == 0 ? 1 : 2;
   pack(plan);
   for (const Arena& arena : plan.arenas) {
     std::uint64_t at = 0;
-    for (const Buffer& b : plan.buffers)
-      if (b.tier == arena.tier && b.life == Life::persistent) {
-        EXPECT_EQ(b.offset, at);
-        at += footprint_bytes(b);
-      }
+    for (const int slots : {2, 1})
+      for (const Buffer& b : plan.buffers)
+        if (b.tier == arena.tier && b.life == Life::persistent && b.slots == slots) {
+          EXPECT_EQ(b.offset, at);
+          at += footprint_bytes(b);
+        }
     for (const Buffer& b : plan.buffers)
       if (b.tier == arena.tier && b.life != Life::persistent) {
         EXPECT_GE(b.offset, at);

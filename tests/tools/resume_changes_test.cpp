@@ -1,4 +1,6 @@
 // sluice train --resume: what was moved, and what may be another from here on.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -246,6 +248,90 @@ TEST_F(ResumeChanges, BudgetsDrivesAndThePlanMayChangeToTheSameBits) {
   EXPECT_EQ(lines("run"), lines("whole"));
   EXPECT_EQ(result("run"), result("whole"));
   EXPECT_FALSE(run_json("run").contains("changes")) << "no bit of a step depends on any of it";
+}
+
+/// Plans of other budgets and lengths find the states of a durable run where those before have left them.
+TEST_F(ResumeChanges, StatesStayInTheSwapFileWhenPlansChange) {
+  for (const std::string& ranks : {std::string(), std::string("--ranks 2 ")}) {
+    const std::string command = options() + drive() + ranks + "--lots 4 --steps 150 ";
+    ASSERT_EQ(sluice(command + run("whole")).status, 0);
+    ASSERT_EQ(signalled(command + run("run"), "run", "TERM").status, 1);
+    const std::string swap = this->swap();
+    const auto inode = [&] {
+      struct stat st {};
+      return stat(swap.c_str(), &st) == 0 ? st.st_ino : 0;
+    };
+    const auto first = inode();
+    int same_blocks = 0, other_blocks = 0;
+    for (const char* change :
+         {"--host-memory 300KiB", "--group 1 --recompute full", "--host-memory 64MiB --states host",
+          "--activations nvme --states nvme", "--device-memory 16MiB --host-memory 16MiB --group 2"}) {
+      SCOPED_TRACE(ranks + change);
+      const json before = run_json("run")["plan"]["layout"];
+      const std::int64_t stood = done();
+      const Finished f = signalled(go_on() + change, "run", "TERM", static_cast<int>(stood) + 3);
+      ASSERT_EQ(f.status, 1) << f.err;
+      EXPECT_NE(f.err.find("continuing after step " + std::to_string(stood)), std::string::npos) << f.err;
+      EXPECT_EQ(f.err.find("writing the states"), std::string::npos) << f.err;
+      EXPECT_EQ(inode(), first);
+      EXPECT_FALSE(std::filesystem::exists(path("run/saved")));
+      for (const auto& entry : std::filesystem::directory_iterator(path("run")))
+        EXPECT_LE(entry.path().filename().string().find("commit.") == 0 ? entry.path().filename().string().size() : 0,
+                  std::string("commit.0").size());
+      ++(run_json("run")["plan"]["layout"] == before ? same_blocks : other_blocks);
+    }
+    EXPECT_GT(same_blocks, 0);
+    EXPECT_GT(other_blocks, 0);
+    ASSERT_EQ(sluice(go_on()).status, 0);
+    EXPECT_EQ(lines("run"), lines("whole"));
+    EXPECT_EQ(result("run"), result("whole"));
+    EXPECT_TRUE(std::filesystem::is_empty(path("nvme")));
+    for (const char* name : {"run", "whole"}) std::filesystem::remove_all(path(name));
+  }
+}
+
+/// Killed, or failing, at any call that such a change makes, the run goes on as it was or as it is to be.
+TEST_F(ResumeChanges, PlansThatChangeAreKilledAtAnyCall) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers want to be loaded first";
+#endif
+  ASSERT_EQ(signalled(options() + drive() + "--steps 150 " + run("run"), "run", "TERM").status, 1);
+  const std::string steps = " --steps " + std::to_string(done() + 2) + " ";
+  copy("run", "run.before");
+  copy("nvme", "nvme.before");
+  const auto put_back = [&] {
+    for (const std::string name : {"run", "nvme"}) {
+      std::filesystem::remove_all(path(name));
+      copy(name + ".before", name);
+    }
+  };
+  for (const std::string& change : {std::string("--host-memory 300KiB"), std::string("--activations nvme")}) {
+    const std::string command = go_on() + change + steps;
+    put_back();
+    ASSERT_EQ(sluice(command).status, 0);
+    const std::vector<json> whole = lines("run");
+    const std::string model = read(path("run/model.safetensors"));
+    int ended = 0;
+    for (int n = 1;; ++n) {
+      const std::string error = n % 2 == 1 ? "kill" : "5";
+      SCOPED_TRACE(change + ", call " + std::to_string(n) + " " + error);
+      put_back();
+      write("fail.sh", "export XDG_CACHE_HOME=" + path("cache") +
+                           " LD_PRELOAD=" SLUICE_SYSTEM_CALLS " SLUICE_TEST_FAILING_CALL='" + std::to_string(n) + " " +
+                           error + " " + path("") + " make allocate fsync rename write'\n" SLUICE_BINARY " " + command +
+                           " >" + path(".out") + " 2>" + path(".err") + "\n");
+      const int status = std::system(("bash " + path("fail.sh") + " 2>/dev/null").c_str());
+      // Steps have begun: what follows is a run as any other.
+      const bool stepped = lines("run").size() + 2 > whole.size();
+      if (status == 0 || stepped) break;
+      ++ended;
+      const Finished on = sluice(command);
+      ASSERT_EQ(on.status, 0) << on.err;
+      EXPECT_EQ(lines("run"), whole);
+      EXPECT_EQ(read(path("run/model.safetensors")), model);
+    }
+    EXPECT_GT(ended, 5) << change;
+  }
 }
 
 /// What cuts or keeps states otherwise: the states are the same ones, and the run says that it goes on to other bits.

@@ -40,6 +40,9 @@ TEST_F(SeqScheduleCommand, EachLengthHasItsStepsWhereverStatesLie) {
           << s;
     }
     EXPECT_NE(f.err.find("steps 5 to 7: sequences of 64 tokens"), std::string::npos) << f.err;
+    const bool durable = places[i] != places[2] && places[i].find("--nvme") != std::string::npos;
+    EXPECT_EQ(f.err.find("saving the states") == std::string::npos, durable) << f.err;
+    EXPECT_EQ(f.err.find("writing the states"), std::string::npos) << "those of a durable run stay where they are";
     EXPECT_EQ(run_json(name)["config"]["sequence"], 32);
     const json changes = run_json(name)["changes"];
     ASSERT_EQ(changes.size(), 2u) << changes.dump();

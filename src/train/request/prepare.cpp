@@ -517,6 +517,11 @@ Arena Prepared::arena_of_machine(Tier tier) const {
 
 namespace {
 
+void take_layout(Prepared& run, const DriveLayout& layout) {
+  run.workload.block_bytes = run.profile.drive.block_bytes = layout.block_bytes;
+  run.profile.drive.stripe_weights = layout.stripe_weights;
+}
+
 /// As far as what the search takes.
 Result<std::unique_ptr<Prepared>> prepare_to_search(const RunConfig& config, Purpose purpose, const Tell& progress,
                                                     bool measures) {
@@ -548,9 +553,10 @@ Result<std::unique_ptr<Prepared>> arranged(const Prepared& other, const RunConfi
   return run;
 }
 
-Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress,
-                                          Effort effort) {
+Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress, Effort effort,
+                                          const DriveLayout* layout) {
   SLUICE_ASSIGN(auto run, prepare_to_search(config, purpose, progress, true));
+  if (layout != nullptr) take_layout(*run, *layout);
   if (progress) progress("searching a schedule");
   const Effort aim = has_other_devices(config) ? Effort::quick : effort;
   const bool durable = run->workload.durable;
@@ -573,11 +579,6 @@ Status check_units(const Prepared& run, const Schedule& schedule) {
   if (schedule.units.size() == run.model.units.size()) return check_stages(run.workload, schedule);
   return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
                      run.config.model + " has " + std::to_string(run.model.units.size()));
-}
-
-void take_layout(Prepared& run, const DriveLayout& layout) {
-  run.workload.block_bytes = run.profile.drive.block_bytes = layout.block_bytes;
-  run.profile.drive.stripe_weights = layout.stripe_weights;
 }
 
 }  // namespace

@@ -47,6 +47,9 @@ struct Prepared {
   bool is_given = false;            ///< the schedule was given, not searched
   std::string durability;           ///< why steps are, or are not, durable: for people
 
+  /// Of the phases of a run with a schedule of lengths: states lie elsewhere in the one behind this.
+  bool states_move = false;
+
   bool needs_flush() const { return !workload.inference && search.schedule.has_waiting_gradients(); }
   /// Updates work in the backward pass with the clip factor that is expected, see UpdateOrder::speculative.
   bool speculates() const {
@@ -80,11 +83,12 @@ Result<std::unique_ptr<Prepared>> describe_request(const RunConfig& config, Purp
 
 /// Reads the model's config and the profile (measuring what is missing), searches a schedule and builds its plans.
 /// Touches no file but the profile. Does not fail when nothing fits: search.fits tells, and the plans are then empty.
-/// Of machines that are not here, and where it is asked to be quick, schedules of large workloads are found on samples
-/// (src/schedule/quick.h).
+/// `layout` replaces the profile's: for a swap file that exists. Of machines that are not here, and where it is asked
+/// to be quick, schedules of large workloads are found on samples (src/schedule/quick.h).
 enum class Effort : std::uint8_t { quick, thorough };
+struct DriveLayout;
 Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpose, const Tell& progress,
-                                          Effort effort = Effort::thorough);
+                                          Effort effort = Effort::thorough, const DriveLayout* layout = nullptr);
 
 /// The same up to the search: with budgets, profile and wishes, and no schedule. No op of the workload is measured, and
 /// none is in the profile: of other workloads some would be and some not.

@@ -151,8 +151,10 @@ inline std::string numbered_axes(const RunConfig& c) {
   return axes;
 }
 
-/// Whether a run of one has its plan and its states where one of the other has: else they are laid out anew before it
-/// goes on.
+/// Whether the ranks of a run of one have the states that those of the other have, on as many drives.
+bool shares_alike(const RunConfig& a, const RunConfig& b);
+/// Whether it also has the same plan: else it is planned anew before it goes on, and where states do not lie alike then
+/// they are laid out anew.
 bool is_laid_out_alike(const RunConfig& a, const RunConfig& b);
 
 /// Whether it is planned for devices that are not here.

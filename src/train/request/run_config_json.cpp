@@ -327,11 +327,14 @@ const std::vector<ConfigField>& config_fields() {
   return fields;
 }
 
+bool shares_alike(const RunConfig& a, const RunConfig& b) {
+  return a.ranks == b.ranks && a.stages == b.stages && a.pipeline == b.pipeline &&
+         shares_states(a) == shares_states(b) && shard_group_of(a) == shard_group_of(b) &&
+         numbered_axes(a) == numbered_axes(b) && a.nvme.size() == b.nvme.size();
+}
+
 bool is_laid_out_alike(const RunConfig& a, const RunConfig& b) {
-  if (a.ranks != b.ranks || a.stages != b.stages || a.pipeline != b.pipeline || shares_states(a) != shares_states(b) ||
-      shard_group_of(a) != shard_group_of(b) || a.reduction != b.reduction || numbered_axes(a) != numbered_axes(b) ||
-      a.nvme.size() != b.nvme.size() || a.sequence != b.sequence)
-    return false;
+  if (!shares_alike(a, b) || a.reduction != b.reduction || a.sequence != b.sequence) return false;
   const Json one = to_json(a), other = to_json(b);
   return std::ranges::all_of(config_fields(), [&](const ConfigField& f) {
     return (f.change != Change::planned && f.change != Change::recast) || one[f.key] == other[f.key];

@@ -114,8 +114,8 @@ Status Lifecycle::check_room() const {
   struct statvfs space {};
   if (directory_ == nullptr || statvfs(directory_->path().c_str(), &space) != 0) return success();
   SLUICE_ASSIGN(const ModelWriter model, ModelWriter::create(run_.model, directory_->path(), run_.workload.dtype));
-  // The next phase of a durable run goes on from what is saved for it too.
-  const bool saves_states = !run_.workload.durable || phase_of(run_.config).last < run_.config.steps;
+  // The next phase of a durable run goes on from what is saved for it, where states do not stay.
+  const bool saves_states = !run_.workload.durable || run_.states_move;
   const std::uint64_t states = saves_states ? engine_->states().checkpoint_bytes() : 0;
   // What is saved lies beside what was saved before, and beside the model, until the other is whole.
   const bool has_saved = directory_->has_saved();

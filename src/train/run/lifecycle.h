@@ -106,6 +106,9 @@ class Lifecycle final : public CommitSink {
   Status check_saves() const;
   Status keep_saved_here();
   Status remove_old(const RunConfig& before);
+  bool keeps_places() const;
+  Status plan_anew();
+  Status settle_commits() const;
   Status lay_out_anew();
   Result<std::uint64_t> check_saved();
   void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);

@@ -11,6 +11,7 @@
 #include "src/train/request/seq_schedule.h"
 #include "src/train/run/lifecycle.h"
 #include "src/train/run/new_files.h"
+#include "src/train/run/other_blocks.h"
 #include "src/train/run/saved_states.h"
 
 namespace sluice {
@@ -19,11 +20,14 @@ namespace sluice {
 Status Lifecycle::continue_run() {
   const bool durable = directory_->run()->config.durable == Durable::on;  // up to now
   SLUICE_TRY(together_.lead([&] { return check_saves(); }));
+  SLUICE_TRY(agree(world_, settle_commits()));
   SLUICE_ASSIGN(const bool is_kept, together_.leader_says([&] {
     return directory_->has_saved() || (durable && directory_->has_commits());
   }));
   if (is_kept) {
     SLUICE_TRY(together_.lead([&] { return keep_saved_here(); }));
+    SLUICE_ASSIGN(const bool stays, together_.leader_says([&] { return has_other_layout() && keeps_places(); }));
+    if (stays) return plan_anew();
     SLUICE_ASSIGN(const bool is_laid_out_anew, together_.leader_says([&] { return has_other_layout(); }));
     if (is_laid_out_anew) SLUICE_TRY(together_.lead([&] { return lay_out_anew(); }));
     // A durable run has a checkpoint of its own while it is laid out otherwise. Others may see late what there is.
@@ -149,6 +153,45 @@ Status Lifecycle::remove_old(const RunConfig& before) {
       left.push_back(drive);
   SLUICE_TRY(remove_swap_files(id, left, 0));
   return durable ? directory_->remove_saved() : success();
+}
+
+/// Whether the new plans find all states where those before have left them. Else they go through a checkpoint, as
+/// where this version can not tell.
+bool Lifecycle::keeps_places() const {
+  const RunDescription& run = *directory_->run();
+  if (!run_.workload.durable || run.config.durable != Durable::on || directory_->has_saved() ||
+      run.config.nvme.size() != run_.config.nvme.size() || run.stripe_weights != run_.profile.drive.stripe_weights)
+    return false;
+  if (run.layout == durable_layout(run_)) return true;
+  const auto before = prepare_as_left(*directory_, run_.config);
+  return before.ok() && durable_places(**before) == durable_places(run_);
+}
+
+/// With new plans, and states that stay where they are. Swap files are as large as either's plans need until run.json
+/// has the new ones, and records of both are there: who is killed goes on with those that it names.
+Status Lifecycle::plan_anew() {
+  SLUICE_TRY(agree(world_, Engine::grow_swap(run_, directory_->run()->id, world_.here())));
+  SLUICE_ASSIGN(const bool has_other_blocks,
+                together_.leader_says([&] { return directory_->run()->layout != durable_layout(run_); }));
+  const auto change = [&] {
+    tell_changes();
+    return directory_->lay_out(describe(), done_);
+  };
+  if (has_other_blocks) {
+    const auto check = [&](std::uint64_t step) { return check_not_done(step); };
+    SLUICE_ASSIGN(const std::uint64_t step, commit_other_blocks(*directory_, run_, world_, listener(), check));
+    done_ = static_cast<std::int64_t>(step);
+    SLUICE_TRY(together_.lead(change));
+    SLUICE_TRY(agree(world_, settle_commits()));
+  }
+  SLUICE_TRY(continue_durable());
+  if (!has_other_blocks) SLUICE_TRY(together_.lead(change));
+  return agree(world_, engine_->trim_swap());
+}
+
+Status Lifecycle::settle_commits() const {
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r) SLUICE_TRY(directory_->settle_commits(r));
+  return success();
 }
 
 /// For this layout, from what the run has left in another. Nothing is changed before its states are whole in a

@@ -358,7 +358,7 @@ Status RunDirectory::remove_commits(RankId from) const {
     if (!name.starts_with(prefix)) continue;
     char* rest = nullptr;
     const unsigned long rank = std::strtoul(name.c_str() + prefix.size(), &rest, 10);
-    const bool is_log = rest != name.c_str() + prefix.size() && (*rest == 0 || std::string_view(rest) == ".new");
+    const bool is_log = rest != name.c_str() + prefix.size() && (*rest == 0 || *rest == '.');
     if (is_log && rank >= from) found.push_back(path_ + "/" + name);
   }
   // That of rank 0 says whether there are any.
@@ -403,6 +403,31 @@ Status RunDirectory::publish_result(const Json& result) const {
   Json j{{"run", hex(run_->id)}};
   j.update(result);
   return publish_file(path_ + "/result.json", j.dump(1) + "\n");
+}
+
+std::string RunDirectory::next_commit_path(RankId rank, std::uint64_t layout) const {
+  return path_ + "/commit." + std::to_string(rank) + "." + hex(layout);
+}
+
+std::string RunDirectory::commit_path(RankId rank) const {
+  if (run_)
+    if (std::string next = next_commit_path(rank, run_->layout); exists(next)) return next;
+  return path_ + "/commit." + std::to_string(rank);
+}
+
+Status RunDirectory::settle_commits(RankId rank) const {
+  const std::string path = path_ + "/commit." + std::to_string(rank), next = next_commit_path(rank, run_->layout);
+  if (exists(next)) {
+    if (rename(next.c_str(), path.c_str()) != 0) return fault(next + ": rename failed: " + std::strerror(errno));
+    SLUICE_TRY(sync_directory(path_));
+  }
+  const std::string prefix = std::filesystem::path(path).filename().string() + ".";
+  std::vector<std::string> left;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path_, error), end; !error && entry != end; entry.increment(error))
+    if (entry->path().filename().string().starts_with(prefix)) left.push_back(entry->path().string());
+  for (const std::string& file : left) SLUICE_TRY(remove_file(file));
+  return success();
 }
 
 bool RunDirectory::has_commits() const { return exists(commit_path(0)); }

@@ -3,6 +3,8 @@
 //     run.json          configuration, identity of model and data, schedule: written before the first step, and again
 //                       when the run goes on otherwise
 //     commit.R          the commit records of rank R (offload/state/commit_log.h), where the run is durable
+//     commit.R.LAYOUT   the same of a layout that the run is going to have: its records as soon as run.json has that
+//                       layout, and then renamed
 //     saved/step-N/     all states, as a checkpoint, of a run that is not durable, written when it was asked to stop;
 //     of
 //                       a durable one while it is laid out otherwise
@@ -102,7 +104,12 @@ class RunDirectory {
   Status publish_result(const nlohmann::ordered_json& result) const;
 
   const std::string& path() const { return path_; }
-  std::string commit_path(RankId rank) const { return path_ + "/commit." + std::to_string(rank); }
+  /// Of the layout that the run has.
+  std::string commit_path(RankId rank) const;
+  /// Of one that it is going to have.
+  std::string next_commit_path(RankId rank, std::uint64_t layout) const;
+  /// The rank's records of the run's layout get the name that they have for good; those of other layouts go.
+  Status settle_commits(RankId rank) const;
   std::string saved_path() const { return path_ + "/saved"; }  ///< directory of checkpoints
   std::string companions() const { return companions_of_run(path_); }
   bool has_commits() const;

@@ -150,11 +150,7 @@ Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared
   return checkpoint.manifest().step;
 }
 
-namespace {
-
-/// The newest step of a durable run whose states are whole, in `parent`.
-Result<std::string> save_slots(const RunDirectory& directory, const RunConfig& now, const std::string& parent,
-                               bool replace, const RestoreListener& listener) {
+Result<std::unique_ptr<Prepared>> prepare_as_left(const RunDirectory& directory, const RunConfig& now) {
   const RunDescription& run = *directory.run();
   RunConfig config = run.config;
   config.run = directory.path();                                      // wherever it was when it began
@@ -162,8 +158,18 @@ Result<std::string> save_slots(const RunDirectory& directory, const RunConfig& n
   config.io_backend = now.io_backend;
   config.queue_depth = now.queue_depth;
   config.faults = now.faults;
-  SLUICE_ASSIGN(const auto prepared, prepare_stored(config, run.schedule, {run.block_bytes, run.stripe_weights}));
+  SLUICE_ASSIGN(auto prepared, prepare_stored(config, run.schedule, {run.block_bytes, run.stripe_weights}));
   SLUICE_TRY(check_same_states(directory, *prepared));
+  return prepared;
+}
+
+namespace {
+
+/// The newest step of a durable run whose states are whole, in `parent`.
+Result<std::string> save_slots(const RunDirectory& directory, const RunConfig& now, const std::string& parent,
+                               bool replace, const RestoreListener& listener) {
+  const RunDescription& run = *directory.run();
+  SLUICE_ASSIGN(const auto prepared, prepare_as_left(directory, now));
   SLUICE_ASSIGN(const auto engine, Engine::open_states(*prepared, run.id));
   SLUICE_ASSIGN(const auto journal, open_journal(directory, *prepared, *engine, false, listener));
   SLUICE_TRY(check_checkpoint_room(parent, engine->states().checkpoint_bytes()));

@@ -48,6 +48,10 @@ Status keep_saved(const RunDirectory& directory, const std::string& path, const 
 /// Reads all of it. Returns the step. Errors as open_saved's.
 Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared& run, const States::Watch& watch);
 
+/// The run as its plan has laid it out, to read what it has left: of the drives' directories that `now` names, where
+/// those have moved, and asked as `now` says. bad_request where this version lays out that plan otherwise.
+Result<std::unique_ptr<Prepared>> prepare_as_left(const RunDirectory& directory, const RunConfig& now);
+
 /// Of a durable run: the newest step whose states are whole, every block verified, as a checkpoint in its directory.
 /// Returns the step. Nothing else is written. `now` says where the drives are, and how they are asked. Errors:
 /// bad_request, ahead of all work, where the directory has no room.

@@ -3,17 +3,27 @@
 #include <algorithm>
 
 #include "io/checksum.h"
+#include "offload/state/moment_layout.h"
 
 namespace sluice {
 
-std::uint64_t durable_layout(const Prepared& run) {
+namespace {
+
+enum class Counted : std::uint8_t { layout, names, places };
+
+std::uint64_t layout_of(const Prepared& run, Counted counted) {
   StreamingChecksum sum;
+  const auto add = [&](const auto& numbers) { sum.add(std::as_bytes(std::span(numbers))); };
+  const std::uint64_t group = MomentLayout::of(run.workload.moments, run.search.schedule.tile_numel).group_numel;
   for (RankId r = 0; r < run.workload.ranks(); ++r)
     for (const Buffer& b : run.stage_of_rank(r).main.buffers) {
       if (b.slots != 2) continue;
-      const std::array<std::uint64_t, 4> numbers{r, b.bytes, b.offset, b.block_bytes};
-      sum.add(std::as_bytes(std::span(b.name)));
-      sum.add(std::as_bytes(std::span(numbers)));
+      if (counted == Counted::names)
+        add(b.name);
+      else
+        add(std::array<std::uint64_t, 3>{static_cast<std::uint64_t>(b.unit), static_cast<std::uint64_t>(b.state),
+                                         group});
+      add(std::array<std::uint64_t, 4>{r, b.bytes, b.offset, counted == Counted::places ? 0 : b.block_bytes});
     }
   // Which of them a rank has follows from its number, and with slices of sequences that was once another matter.
   const Topology& topology = run.workload.topology;
@@ -24,6 +34,12 @@ std::uint64_t durable_layout(const Prepared& run) {
     }
   return sum.value();
 }
+
+}  // namespace
+
+std::uint64_t durable_layout(const Prepared& run) { return layout_of(run, Counted::layout); }
+std::uint64_t named_layout(const Prepared& run) { return layout_of(run, Counted::names); }
+std::uint64_t durable_places(const Prepared& run) { return layout_of(run, Counted::places); }
 
 Result<std::unique_ptr<StepJournal>> StepJournal::open(const RunDirectory& directory,
                                                        std::span<SwapStore* const> stores, const Options& options) {

@@ -71,7 +71,11 @@ class StepJournal {
   std::array<StepResult, CommitLog::results_max> recent_{};  ///< ring by step; step 0 is none
 };
 
-/// What the durable slots of all ranks are and where they lie, as one number.
+/// What the durable slots of all ranks are, where they lie, and what of them a checksum covers, as one number.
 std::uint64_t durable_layout(const Prepared& run);
+/// The same as early versions counted it, by names.
+std::uint64_t named_layout(const Prepared& run);
+/// The same without checksums: equal for plans that find their states where the other's have left them.
+std::uint64_t durable_places(const Prepared& run);
 
 }  // namespace sluice

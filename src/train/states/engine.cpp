@@ -61,7 +61,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
   std::unique_ptr<World> own;
   if (options.world == nullptr) own = std::make_unique<InProcessWorld>(run.workload.ranks());
   World* const world = options.world == nullptr ? own.get() : options.world;
-  std::unique_ptr<Engine> engine(new Engine(run, world->here(), world));
+  std::unique_ptr<Engine> engine(new Engine(run, world->here(), world, false));
   engine->own_world_ = std::move(own);
   const auto make = [&]() -> Status {
     SLUICE_TRY(engine->reserve(options));
@@ -75,15 +75,17 @@ Result<std::unique_ptr<Engine>> Engine::create(const Prepared& run, StepSource& 
   return engine;
 }
 
-Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id) {
+Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id,
+                                                    World* world) {
   // Replicas have the same; stages do not.
   const RankRange all{0, static_cast<RankId>(ranks_with_all_states(run.config))};
-  std::unique_ptr<Engine> engine(new Engine(run, all, nullptr));
+  const RankRange here = world == nullptr ? all : world->here();
+  std::unique_ptr<Engine> engine(new Engine(run, here, world, true));
   SLUICE_ASSIGN(std::unique_ptr<Device> cpu, Device::open("cpu"));
   DeviceMemory& host = cpu->memory();
   engine->devices_.push_back(std::move(cpu));
-  engine->ranks_.resize(all.count);
-  for (RankId r = 0; r < all.end(); ++r) {
+  engine->ranks_.resize(here.count);
+  for (RankId r = here.first; r < here.end(); ++r) {
     Rank& rank = engine->at(r);
     if (swap_run_id) {
       SLUICE_ASSIGN(rank.swap, SwapFile::open_existing(swap_options(run, swap_run_id, r)));
@@ -98,6 +100,11 @@ Result<std::unique_ptr<Engine>> Engine::open_states(const Prepared& run, std::op
 Status Engine::check_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks) {
   for (RankId r = ranks.first; r < ranks.end(); ++r)
     if (const auto opened = SwapFile::open_existing(swap_options(run, run_id, r)); !opened.ok()) return opened.error();
+  return success();
+}
+
+Status Engine::grow_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks) {
+  for (RankId r = ranks.first; r < ranks.end(); ++r) SLUICE_TRY(SwapFile::grow(swap_options(run, run_id, r)));
   return success();
 }
 
@@ -180,7 +187,7 @@ Status Engine::open_stores() {
   }
   std::vector<States::RankPlace> places;
   for (const Rank& rank : ranks_) places.push_back({rank.device, rank.memory.get(), rank.store.get()});
-  states_ = std::make_unique<States>(run_, here_, world_, std::move(places), world_ == nullptr);
+  states_ = std::make_unique<States>(run_, here_, world_, std::move(places), only_reads_);
   return success();
 }
 

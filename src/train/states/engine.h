@@ -36,12 +36,16 @@ class Engine {
   };
   static Result<std::unique_ptr<Engine>> create(const Prepared& run, StepSource& source, const Options& options);
   /// Only to read what a run has left, of all ranks: no arenas, no lanes, and of the drive the kept swap files, opened,
-  /// where the run has any. Only what States says of such serves.
-  static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id);
+  /// where the run has any. Only what States says of such serves. With a `world`, of the ranks of this process.
+  static Result<std::unique_ptr<Engine>> open_states(const Prepared& run, std::optional<std::uint64_t> swap_run_id,
+                                                     World* world = nullptr);
   ~Engine();
 
   /// Whether the kept swap files of these ranks can be opened: bad_request when one is missing, cut off or in use.
   static Status check_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks);
+
+  /// Make the kept swap files of these ranks as large as the run's plans need them: see SwapFile::grow.
+  static Status grow_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks);
 
   /// Bind these plans to the executors of the ranks.
   Status begin(StepPlan StagePlans::*plan);
@@ -62,6 +66,12 @@ class Engine {
     for (Rank& rank : ranks_) rank.swap.discard();
   }
 
+  /// What swap files have behind what the plans need is given back.
+  Status trim_swap() {
+    for (Rank& rank : ranks_) SLUICE_TRY(rank.swap.trim());
+    return success();
+  }
+
   const std::string& storage() const { return storage_; }  ///< where the drive tier lies and how, for people
 
  private:
@@ -75,7 +85,8 @@ class Engine {
     std::unique_ptr<ComputeBackend> backend;
     std::unique_ptr<DeviceCollectives> collectives;  ///< null where ranks meet in host memory
   };
-  Engine(const Prepared& run, RankRange here, World* world) : run_(run), here_(here), world_(world) {}
+  Engine(const Prepared& run, RankRange here, World* world, bool only_reads)
+      : run_(run), here_(here), world_(world), only_reads_(only_reads) {}
   Status reserve(const Options& options);
   Status open_devices();
   Status open_stores();
@@ -89,12 +100,13 @@ class Engine {
   RankRange here_;
   std::unique_ptr<World> own_world_;
   World* world_;  ///< null: see open_states
+  bool only_reads_;
   RopeTable rope_;
   std::vector<std::unique_ptr<Device>> devices_;
   Rank& at(RankId rank) { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
   const Rank& at(RankId rank) const { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
-  std::vector<Rank> ranks_;                             ///< of here
-  std::vector<std::unique_ptr<StepPlan>> other_plans_;  ///< of ranks but the first, whose are run_'s
+  std::vector<Rank> ranks_;                                                ///< of here
+  std::vector<std::unique_ptr<StepPlan>> other_plans_;                     ///< of ranks but the first, whose are run_'s
   std::array<std::vector<const StepPlan*>, plans_of_stage.size()> plans_;  ///< [kind][rank of here]
   std::unique_ptr<States> states_;
   std::unique_ptr<RankTeam> team_;

@@ -26,12 +26,11 @@ struct Attempts {
 bool is_of_one_step(const Error& error) { return error.code == ErrorCode::damaged || error.code == ErrorCode::fault; }
 
 /// One of the rank's records of the step whose slots verify; where there is none, why not.
-Result<const CommitRecord*> restore_rank(RankId rank, std::uint64_t step, Engine& engine, const StepJournal& journal,
-                                         const RestoreListener& listener, Attempts& attempts) {
+Result<const CommitRecord*> restore_rank(RankId rank, std::uint64_t step, const StepJournal& journal,
+                                         const RestoreListener& listener, const TakeRecord& take, Attempts& attempts) {
   std::optional<Error> problem;
   for (const CommitRecord* record : journal.records(rank, step)) {
-    const Status restored =
-        engine.states().restore(rank, *record, listener.watch("verifying the states of step " + std::to_string(step)));
+    const Status restored = take(rank, *record, listener.watch("verifying the states of step " + std::to_string(step)));
     if (restored.ok()) return record;
     problem = restored.error();
     if (!is_of_one_step(*problem)) break;
@@ -96,7 +95,7 @@ Status check_same_model(const RunDirectory& directory, const Prepared& prepared)
 Status check_same_states(const RunDirectory& directory, const Prepared& prepared) {
   SLUICE_TRY(check_same_model(directory, prepared));
   const RunDescription& run = *directory.run();
-  if (run.layout != durable_layout(prepared))
+  if (run.layout != durable_layout(prepared) && run.layout != named_layout(prepared))
     return bad_request(directory.path() +
                        " was laid out by another version of sluice; go on with that one, or start a new run");
   return success();
@@ -107,7 +106,7 @@ Result<std::unique_ptr<StepJournal>> open_journal(const RunDirectory& directory,
   const std::string& backend = prepared.config.io_backend;
   StepJournal::Options options;
   options.run_id = directory.run()->id;
-  options.layout = durable_layout(prepared);
+  options.layout = create ? durable_layout(prepared) : directory.run()->layout;
   SLUICE_ASSIGN(options.queue.backend, parse_io_backend(backend.empty() ? prepared.profile.drive.backend : backend));
   options.queue.faults = prepared.config.faults;
   options.create = create;
@@ -127,7 +126,10 @@ Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine,
 }
 
 Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal,
-                                     const RestoreListener& listener) {
+                                     const RestoreListener& listener, const TakeRecord& take) {
+  const TakeRecord restore = [&](RankId rank, const CommitRecord& record, const States::Watch& watch) {
+    return engine.states().restore(rank, record, watch);
+  };
   SLUICE_TRY(engine.agree_on(check_records(directory, journal)));
   SLUICE_ASSIGN(const std::vector<std::uint64_t> steps, engine.states().common(journal.steps()));
   if (steps.empty()) return bad_request(directory.path() + ": no step was committed by all ranks; start a new run");
@@ -136,7 +138,8 @@ Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engi
     std::vector<const CommitRecord*> records;
     Status whole;
     for (RankId r = journal.first(); r < journal.first() + journal.count() && whole.ok(); ++r) {
-      const Result<const CommitRecord*> record = restore_rank(r, step, engine, journal, listener, attempts);
+      const Result<const CommitRecord*> record =
+          restore_rank(r, step, journal, listener, take ? take : restore, attempts);
       if (record.ok()) records.push_back(*record);
       if (!record.ok()) whole = record.error();
     }

@@ -33,8 +33,10 @@ Result<std::uint64_t> take_newest(const RunDirectory& directory, Engine& engine,
 
 /// Takes the slots of that step for the engine's states, every block read and verified, and the journal goes on from
 /// its records. Returns the step. Steps that can not be used are noted. Errors, all with the directory's name:
-/// bad_request when no step is whole, fault when the drive fails. All processes of the engine's world call it.
+/// bad_request when no step is whole, fault when the drive fails. All processes of the engine's world call it. `take`
+/// stands for States::restore where the slots are to be read otherwise.
+using TakeRecord = std::function<Status(RankId rank, const CommitRecord& record, const States::Watch& watch)>;
 Result<std::uint64_t> restore_newest(const RunDirectory& directory, Engine& engine, StepJournal& journal,
-                                     const RestoreListener& listener);
+                                     const RestoreListener& listener, const TakeRecord& take = {});
 
 }  // namespace sluice

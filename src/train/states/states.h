@@ -34,8 +34,8 @@ class States {
     Memory* memory = nullptr;
     SwapStore* store = nullptr;
   };
-  /// All of these outlive it. `world` is null, and `only_reads` true, where what a run has left is only read: then
-  /// restore, take_slots, scan_states, files and copy_out serve, for all ranks, and nothing is written.
+  /// All of these outlive it. Where what a run has left is only read (`only_reads`) restore, take_slots, scan_states,
+  /// files and copy_out serve, and nothing is written; `world` may be null then: all ranks are here.
   States(const Prepared& run, RankRange here, World* world, std::vector<RankPlace> ranks, bool only_reads);
 
   /// Random weights, or those of a Hugging Face directory, into every state's home; moments zero. Once, before anything
