@@ -509,7 +509,10 @@ Json phases_json(const Prepared& run, const std::vector<std::unique_ptr<Prepared
 }
 
 void print_phases(const Prepared& run, const std::vector<std::unique_ptr<Prepared>>& later) {
-  std::printf("\nThe plan above is of the first line; states are laid out anew between them:\n%s\n",
+  const bool stays = run.workload.durable && !run.states_move &&
+                     std::ranges::none_of(later, [](const auto& phase) { return phase->states_move; });
+  std::printf("\nThe plan above is of the first line; between them states %s:\n%s\n",
+              stays ? "stay where they are on the drive" : "go through a checkpoint in the run's directory",
               phase_text(run).c_str());
   for (const auto& phase : later) std::printf("%s\n", phase_text(*phase).c_str());
 }

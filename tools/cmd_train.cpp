@@ -221,20 +221,6 @@ struct Run {
   bool is_complete = false;  ///< it was before: that has been reported
 };
 
-/// Which phases end with states that lie elsewhere in the next one; whether any does. Later ones are last first.
-bool tell_moves(Run& run) {
-  bool any = false;
-  Prepared* next = nullptr;
-  const auto tell = [&](Prepared& phase) {
-    phase.states_move = next != nullptr && durable_places(phase) != durable_places(*next);
-    any |= phase.states_move;
-    next = &phase;
-  };
-  for (const auto& phase : run.later) tell(*phase);
-  tell(*run.prepared);
-  return any;
-}
-
 /// Everything up to the plans: what is checked, measured and searched once. Nothing is touched.
 Status decide(RunOptions options, const std::set<std::string>& given, const World* world, NewRunHome& home,
               Screen& screen, Run& run) {
@@ -294,8 +280,9 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   if (const std::string saving = saving_text(*run.prepared); !saving.empty()) screen.note("checkpoints: " + saving);
   SLUICE_ASSIGN(run.later, prepare_later_phases(*run.prepared, {}));
   for (const auto& phase : run.later) screen.note("then " + phase_text(*phase));
+  const bool moves =
+      run.prepared->states_move || std::ranges::any_of(run.later, [](const auto& phase) { return phase->states_move; });
   std::ranges::reverse(run.later);
-  const bool moves = tell_moves(run);
   // Rank 0 reads the states of all where they do not stay.
   const RunConfig& c = run.prepared->config;
   const int machine = ranks_of_machine(c), needed = ranks_with_all_states(c);

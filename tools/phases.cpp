@@ -9,6 +9,7 @@
 #include "src/train/data/held_out.h"
 #include "src/train/request/decided.h"
 #include "src/train/request/seq_schedule.h"
+#include "src/train/run/step_journal.h"
 
 namespace sluice::tools {
 
@@ -18,7 +19,7 @@ Result<RunConfig> config_of_phase(const Prepared& run, std::size_t phase) {
   return with_document_mask(config);  // documents are other parts of other sequences
 }
 
-Result<std::vector<std::unique_ptr<Prepared>>> prepare_later_phases(const Prepared& run, const Tell& progress) {
+Result<std::vector<std::unique_ptr<Prepared>>> prepare_later_phases(Prepared& run, const Tell& progress) {
   std::vector<std::unique_ptr<Prepared>> later;
   const std::vector<SequencePhase> phases = phases_of(run.config);
   const DriveLayout layout{run.workload.block_bytes, run.profile.drive.stripe_weights};
@@ -28,6 +29,8 @@ Result<std::vector<std::unique_ptr<Prepared>>> prepare_later_phases(const Prepar
     SLUICE_ASSIGN(later.emplace_back(), prepare(config, Purpose::train, progress, Effort::thorough, &layout));
     if (!later.back()->search.fits)
       return does_not_fit(*later.back()).in(fmt::format("--seq-schedule, sequences of {}", config.sequence));
+    Prepared& before = later.size() > 1 ? *later[later.size() - 2] : run;
+    before.states_move = durable_places(before) != durable_places(*later.back());
   }
   return later;
 }

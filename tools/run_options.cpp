@@ -158,11 +158,13 @@ void add_batch_options(Command* app, RunOptions* o) {
 void add_training_options(Command* app, RunOptions* o) {
   RunConfig& c = o->config;
   OptimizerConfig& a = c.optimizer;
-  app->add_option("--seq-schedule", c.seq_schedule,
-                  "in place of --seq: lengths of sequences and how many steps have them, like 512:1000,2048:*, where * "
-                  "takes all steps that are left. Each length has a plan of its own within the budgets, and between "
-                  "two the states are laid out anew, by way of the run's directory; evaluations have the length of "
-                  "their step, and what is held out is the same for all. With --resume of the steps to come")
+  app->add_option(
+         "--seq-schedule", c.seq_schedule,
+         "in place of --seq: lengths of sequences and how many steps have them, like 512:1000,2048:*, where * "
+         "takes all steps that are left. Each length has a plan of its own within the budgets; between two the "
+         "states of a durable run stay where they are on the drive, and others go through a checkpoint in the "
+         "run's directory. Evaluations have the length of their step, and what is held out is the same for all. With "
+         "--resume of the steps to come")
       ->type_name("LENGTH:STEPS,...")
       ->group("Batch");
   app->add_flag("--from-scratch", o->from_scratch, "begin with random weights, also where --model has its own")

@@ -47,7 +47,7 @@ struct Prepared {
   bool is_given = false;            ///< the schedule was given, not searched
   std::string durability;           ///< why steps are, or are not, durable: for people
 
-  /// Of the phases of a run with a schedule of lengths: states lie elsewhere in the one behind this.
+  /// Of a phase of a run with a schedule of lengths: in the plan of the next one states are not where they are in this.
   bool states_move = false;
 
   bool needs_flush() const { return !workload.inference && search.schedule.has_waiting_gradients(); }

@@ -156,11 +156,12 @@ Status Lifecycle::remove_old(const RunConfig& before) {
 }
 
 /// Whether the new plans find all states where those before have left them. Else they go through a checkpoint, as
-/// where this version can not tell.
+/// where this version can not tell, or where a swap file is gone whose states another rank has too.
 bool Lifecycle::keeps_places() const {
   const RunDescription& run = *directory_->run();
   if (!run_.workload.durable || run.config.durable != Durable::on || directory_->has_saved() ||
-      run.config.nvme.size() != run_.config.nvme.size() || run.stripe_weights != run_.profile.drive.stripe_weights)
+      run.config.nvme.size() != run_.config.nvme.size() || run.stripe_weights != run_.profile.drive.stripe_weights ||
+      !directory_->check_swap_files(run_.config.nvme, static_cast<int>(world_.here().count)).ok())
     return false;
   if (run.layout == durable_layout(run_)) return true;
   const auto before = prepare_as_left(*directory_, run_.config);
