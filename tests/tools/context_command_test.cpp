@@ -72,7 +72,8 @@ TEST_F(ContextCommand, RanksAreNumberedInAnyOrder) {
             "mesh            pp 2 x cp 2 (ring) x tp 2 x dp 2: rank = ((stage x 2 + slice of sequences) x 2 + part of "
             "sublayers) x 2 + share of the batch");
   const std::string train = options() + mesh + run("refused");
-  for (const std::string order : {"dp,pp,cp,tp", "pp,dp,cp", "pp,dp,cp,tp,ep", "pp,dp,cp,dp", "pp dp cp tp", "pp,dp,cp,tp,"})
+  for (const std::string order :
+       {"dp,pp,cp,tp", "pp,dp,cp", "pp,dp,cp,tp,ep", "pp,dp,cp,dp", "pp dp cp tp", "pp,dp,cp,tp,"})
     expect_refused(train + "--mesh-order '" + order + "'", "each once and with commas between, and pp first");
   // A run may go on in another one.
   const std::string command = options() + drive() + "--cp 2 --tp 2 ";
@@ -81,6 +82,13 @@ TEST_F(ContextCommand, RanksAreNumberedInAnyOrder) {
   const Finished f = sluice("train --resume " + run("run") + "--mesh-order pp,tp,dp,cp");
   ASSERT_EQ(f.status, 0) << f.err;
   expect_same_run("whole", "run");
+  // Also where all ranks have as many bytes at the same places.
+  const std::string parts = options() + drive() + "--dp 2 --tp 2 --durable on ";
+  ASSERT_EQ(sluice(parts + run("whole4") + "--steps 16 --hash 16").status, 0);
+  ASSERT_EQ(signalled(parts + run("run4") + "--steps 16 --hash 16 ", "run4", "TERM").status, 1);
+  const Finished other = sluice("train --resume " + run("run4") + "--mesh-order pp,tp,dp,cp");
+  ASSERT_EQ(other.status, 0) << other.err;
+  expect_same_run("whole4", "run4");
 }
 
 TEST_F(ContextCommand, RefusesWhatCanNotBeCut) {

@@ -31,7 +31,8 @@ TEST_F(LayoutCommand, FindsTheQuickestAndSaysWhyOthersAreNot) {
   }
   EXPECT_GT(all["refused"].size(), 0u) << "zb-h1 with --tp";
   // What is given stays.
-  for (const json& found : layouts("--ranks 4 --tp 2 --pipeline gpipe")["found"]) {
+  const json given = layouts("--ranks 4 --tp 2 --pipeline gpipe");
+  for (const json& found : given["found"]) {
     EXPECT_EQ(found["tp"], 2);
     EXPECT_EQ(found["pipeline"], "gpipe") << found;
   }

@@ -14,18 +14,6 @@ using nlohmann::json;
 
 class PlanCommand : public RunCommandTest {
  protected:
-  /// A machine of large devices, of which nothing is measured.
-  std::string with_devices(int ranks) const {
-    const json messages{
-        {"latency_seconds", 1e-5}, {"gather_bytes_per_second", 1e11}, {"reduce_bytes_per_second", 1e11}};
-    write("cluster.json", json{{"ranks_of_machine", ranks},
-                               {"device", {{"name", "H200"}}},
-                               {"host", {{"memory_bytes", 1e12}, {"cores", 64}, {"memory_bytes_per_second", 3e11}}},
-                               {"messages_inside", messages},
-                               {"messages_between", messages}}
-                              .dump());
-    return path("cluster.json") + " ";
-  }
   std::string tiny() const { return "plan --model llama-tiny --seq 32 --batch 4 "; }
 
   /// "--steps INT" of each option in a command's help: the names, and what is written behind them.
@@ -44,6 +32,27 @@ class PlanCommand : public RunCommandTest {
     if (kind.rfind(" INT", 0) == 0 || kind.rfind(" UINT", 0) == 0) return " 1";
     if (kind.rfind(" FLOAT", 0) == 0) return " 0.5";
     return kind.rfind(" TEXT", 0) == 0 || kind.rfind(" DIR", 0) == 0 ? " x" : "";
+  }
+};
+
+/// Of devices that are not here, which takes a build with CUDA: it knows what buffers their kernels need.
+class PlanElsewhere : public PlanCommand {
+ protected:
+  /// A machine of large devices, of which nothing is measured.
+  std::string with_devices(int ranks) const {
+    const json messages{
+        {"latency_seconds", 1e-5}, {"gather_bytes_per_second", 1e11}, {"reduce_bytes_per_second", 1e11}};
+    write("cluster.json", json{{"ranks_of_machine", ranks},
+                               {"device", {{"name", "H200"}}},
+                               {"host", {{"memory_bytes", 1e12}, {"cores", 64}, {"memory_bytes_per_second", 3e11}}},
+                               {"messages_inside", messages},
+                               {"messages_between", messages}}
+                              .dump());
+    return path("cluster.json") + " ";
+  }
+  void SetUp() override {
+    PlanCommand::SetUp();
+    if (!kernel_sizes_of("cuda").ok()) GTEST_SKIP() << "built without CUDA";
   }
 };
 
@@ -147,7 +156,7 @@ TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
 }
 
 /// The border is the smallest budgets': what is found fits, and the next length does not.
-TEST_F(PlanCommand, FindsTheLongestSequences) {
+TEST_F(PlanElsewhere, FindsTheLongestSequences) {
   write("long.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 1048576})");
   for (const int ranks : {1, 8}) {
@@ -173,7 +182,7 @@ TEST_F(PlanCommand, FindsTheLongestSequences) {
 }
 
 /// A search that gave up what is saved for larger tiles, though both had room, came to a step that took 14% longer.
-TEST_F(PlanCommand, KeepsActivationsThatHaveRoom) {
+TEST_F(PlanElsewhere, KeepsActivationsThatHaveRoom) {
   const std::string of = "plan --model llama-125m --seq 1024 --batch 16 --micro-batch 4 --run none --json --cluster " +
                          with_devices(1) + " --device-memory 3603MiB --host-memory 16GiB --recompute ";
   const auto seconds = [&](const std::string& recompute) {
@@ -186,7 +195,7 @@ TEST_F(PlanCommand, KeepsActivationsThatHaveRoom) {
 
 /// Where a few layers stand for many, the room of one more or one less of them decided whether anything was found: with
 /// more memory the step took a third longer than with less.
-TEST_F(PlanCommand, UsesTheRoomThatLargeModelsHave) {
+TEST_F(PlanElsewhere, UsesTheRoomThatLargeModelsHave) {
   const Finished f = sluice("plan --model llama-8b --seq 2048 --batch 16 --micro-batch 1 --run none --json --cluster " +
                             with_devices(1) + " --host-memory 900GiB --device-memory 53243MiB");
   ASSERT_EQ(f.status, 0) << f.err;
@@ -196,7 +205,7 @@ TEST_F(PlanCommand, UsesTheRoomThatLargeModelsHave) {
 }
 
 /// What becomes of activations, by name; none is quicker than what is found without one.
-TEST_F(PlanCommand, KnowsSchedulesOfActivationsByName) {
+TEST_F(PlanElsewhere, KnowsSchedulesOfActivationsByName) {
   const std::string of = "plan --model llama-25m --seq 512 --batch 8 --micro-batch 4 --run none --cluster " +
                          with_devices(1) + " --device-memory 200MiB --host-memory 1GiB ";
   const auto planned = [&](const std::string& recompute) {
@@ -219,7 +228,7 @@ TEST_F(PlanCommand, KnowsSchedulesOfActivationsByName) {
   expect_refused(of + "--recompute root", "--recompute");
 }
 
-TEST_F(PlanCommand, SaysWhereSumsOfGradientsAre) {
+TEST_F(PlanElsewhere, SaysWhereSumsOfGradientsAre) {
   const std::string of = "plan --model llama-125m --seq 512 --batch 8 --micro-batch 1 --run none --cluster " +
                          with_devices(1) + " --host-memory 16GiB ";
   const auto says = [&](const std::string& options, bool ahead, bool parked) {
@@ -237,7 +246,7 @@ TEST_F(PlanCommand, SaysWhereSumsOfGradientsAre) {
 }
 
 /// Rotary positions can be extended, and how is said; learned ones end there.
-TEST_F(PlanCommand, SequencesBeyondTheModelsPositions) {
+TEST_F(PlanElsewhere, SequencesBeyondTheModelsPositions) {
   const std::string room =
       " --batch 1 --device-memory 192MiB --host-memory 1GiB --run none --cluster " + with_devices(1);
   const Finished found = sluice("plan --model llama-tiny --max-seq" + room);

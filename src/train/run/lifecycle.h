@@ -108,7 +108,8 @@ class Lifecycle final : public CommitSink {
   Status remove_old(const RunConfig& before);
   bool keeps_places() const;
   Status plan_anew();
-  Status settle_commits() const;
+  bool lacks_swap() const;
+  Status settle_commits(std::uint64_t layout) const;
   Status lay_out_anew();
   Result<std::uint64_t> check_saved();
   void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);

@@ -20,19 +20,24 @@ namespace sluice {
 Status Lifecycle::continue_run() {
   const bool durable = directory_->run()->config.durable == Durable::on;  // up to now
   SLUICE_TRY(together_.lead([&] { return check_saves(); }));
-  SLUICE_TRY(agree(world_, settle_commits()));
+  // Whoever sees the directory late takes the leader's word.
+  SLUICE_ASSIGN(const std::string layout, from_leader(world_, std::to_string(directory_->run()->layout)));
+  SLUICE_TRY(agree(world_, settle_commits(std::stoull(layout))));
   SLUICE_ASSIGN(const bool is_kept, together_.leader_says([&] {
     return directory_->has_saved() || (durable && directory_->has_commits());
   }));
   if (is_kept) {
     SLUICE_TRY(together_.lead([&] { return keep_saved_here(); }));
     SLUICE_ASSIGN(const bool stays, together_.leader_says([&] { return has_other_layout() && keeps_places(); }));
-    if (stays) return plan_anew();
+    SLUICE_ASSIGN(const bool lacks_any, together_.any_says(stays && lacks_swap()));
+    if (stays && !lacks_any) return plan_anew();
     SLUICE_ASSIGN(const bool is_laid_out_anew, together_.leader_says([&] { return has_other_layout(); }));
     if (is_laid_out_anew) SLUICE_TRY(together_.lead([&] { return lay_out_anew(); }));
     // A durable run has a checkpoint of its own while it is laid out otherwise. Others may see late what there is.
     SLUICE_ASSIGN(const std::string saved, from_leader(world_, world_.leads() ? directory_->newest_saved() : ""));
-    return saved.empty() ? continue_durable() : continue_saved(saved);
+    if (!saved.empty()) return continue_saved(saved);
+    SLUICE_TRY(continue_durable());
+    return agree(world_, engine_->trim_swap());  // of plans that were refused, or killed before they were the run's
   }
   const auto start_over = [&]() -> Status {
     // A step's line is written after the first commit: where there is one, there were records.
@@ -160,8 +165,7 @@ Status Lifecycle::remove_old(const RunConfig& before) {
 bool Lifecycle::keeps_places() const {
   const RunDescription& run = *directory_->run();
   if (!run_.workload.durable || run.config.durable != Durable::on || directory_->has_saved() ||
-      run.config.nvme.size() != run_.config.nvme.size() || run.stripe_weights != run_.profile.drive.stripe_weights ||
-      !directory_->check_swap_files(run_.config.nvme, static_cast<int>(world_.here().count)).ok())
+      !shares_alike(run.config, run_.config) || run.stripe_weights != run_.profile.drive.stripe_weights)
     return false;
   if (run.layout == durable_layout(run_)) return true;
   const auto before = prepare_as_left(*directory_, run_.config);
@@ -180,18 +184,28 @@ Status Lifecycle::plan_anew() {
   };
   if (has_other_blocks) {
     const auto check = [&](std::uint64_t step) { return check_not_done(step); };
-    SLUICE_ASSIGN(const std::uint64_t step, commit_other_blocks(*directory_, run_, world_, listener(), check));
-    done_ = static_cast<std::int64_t>(step);
+    const auto step = commit_other_blocks(*directory_, run_, world_, listener(), check);
+    if (!step.ok()) return in_order_of_drives(step.error());
+    done_ = static_cast<std::int64_t>(*step);
     SLUICE_TRY(together_.lead(change));
-    SLUICE_TRY(agree(world_, settle_commits()));
+    SLUICE_TRY(agree(world_, settle_commits(durable_layout(run_))));
   }
   SLUICE_TRY(continue_durable());
   if (!has_other_blocks) SLUICE_TRY(together_.lead(change));
   return agree(world_, engine_->trim_swap());
 }
 
-Status Lifecycle::settle_commits() const {
-  for (RankId r = world_.here().first; r < world_.here().end(); ++r) SLUICE_TRY(directory_->settle_commits(r));
+/// Of a rank of here, which another may have the states of, too.
+bool Lifecycle::lacks_swap() const {
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r)
+    for (const std::string& drive : run_.config.nvme)
+      if (std::error_code ignored; !std::filesystem::exists(drive + "/" + swap_name(directory_->run()->id, r), ignored))
+        return true;
+  return false;
+}
+
+Status Lifecycle::settle_commits(std::uint64_t layout) const {
+  for (RankId r = world_.here().first; r < world_.here().end(); ++r) SLUICE_TRY(directory_->settle_commits(r, layout));
   return success();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
 #include "io/checksum.h"
@@ -28,18 +29,31 @@ Result<std::vector<std::uint64_t>> sums_of(SwapStore& store, const StepPlan& bef
   SLUICE_CHECK(from.size() == to.size(), "(%zu, %zu)", from.size(), to.size());
   std::uint64_t done = 0, total = 0;
   for (const BufferId id : from) total += before.buffers[id].bytes;
-  SwapWindow window(2 * drive_block_bytes_max);
+  SwapWindow window(drive_block_bytes_max);
   std::vector<std::uint64_t> sums;
   for (std::size_t i = 0; i < from.size(); ++i) {
-    BlockSums blocks(after.buffers[to[i]].block_bytes);
-    SLUICE_TRY(
-        window.scan(store, std::span(&from[i], 1), [&](const SwapWindow::Part&, std::span<const std::byte> data) {
-          blocks.add(data);
-          done += data.size();
-          return watch ? watch(static_cast<double>(done) / static_cast<double>(total)) : success();
-        }));
-    const std::vector<std::uint64_t>& values = blocks.close();
-    sums.insert(sums.end(), values.begin(), values.end());
+    const Buffer& buffer = before.buffers[from[i]];
+    const std::uint32_t block = after.buffers[to[i]].block_bytes;
+    const std::uint64_t larger = std::max(block, buffer.block_bytes), smaller = std::min(block, buffer.block_bytes);
+    SLUICE_CHECK(larger % smaller == 0 && larger <= drive_block_bytes_max, "(%llu, %llu)",
+                 static_cast<unsigned long long>(larger), static_cast<unsigned long long>(smaller));
+    const std::uint64_t part_bytes = drive_block_bytes_max / larger * larger;  // whole blocks of both
+    std::uint64_t asked = 0;
+    const auto next = [&]() -> std::optional<SwapWindow::Part> {
+      if (asked == buffer.bytes) return std::nullopt;
+      const SwapWindow::Part part{&store, from[i], asked, std::min(part_bytes, buffer.bytes - asked)};
+      asked += part.bytes;
+      return part;
+    };
+    BlockChecksums blocks((buffer.bytes + block - 1) / block);
+    SLUICE_TRY(window.scan(next, [&](const SwapWindow::Part& part, std::span<const std::byte> data) {
+      for (std::uint64_t at = 0; at < data.size(); at += block)
+        blocks.set((part.offset_bytes + at) / block,
+                   data.subspan(at, std::min<std::uint64_t>(block, data.size() - at)));
+      done += data.size();
+      return watch ? watch(static_cast<double>(done) / static_cast<double>(total)) : success();
+    }));
+    sums.insert(sums.end(), blocks.values().begin(), blocks.values().end());
   }
   return sums;
 }

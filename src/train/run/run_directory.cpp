@@ -339,6 +339,18 @@ Status RunDirectory::lay_out(const RunDescription& laid_out, std::int64_t done) 
   return publish_file(path_ + "/run.json", run_to_json(run).dump(1) + "\n");
 }
 
+namespace {
+
+/// What follows "commit.R" where records have not got their name: ".LAYOUT" or ".new" or both.
+bool is_of_a_layout(std::string_view ending) {
+  constexpr std::string_view unfinished = ".new";
+  if (ending.ends_with(unfinished)) ending.remove_suffix(unfinished.size());
+  return ending.empty() || (ending.size() == 17 && ending[0] == '.' &&
+                            ending.find_first_not_of("0123456789abcdef", 1) == std::string_view::npos);
+}
+
+}  // namespace
+
 /// For good: they would be taken for newer than what is committed from here on.
 Status RunDirectory::remove_saved() const {
   if (!exists(saved_path())) return success();
@@ -358,7 +370,7 @@ Status RunDirectory::remove_commits(RankId from) const {
     if (!name.starts_with(prefix)) continue;
     char* rest = nullptr;
     const unsigned long rank = std::strtoul(name.c_str() + prefix.size(), &rest, 10);
-    const bool is_log = rest != name.c_str() + prefix.size() && (*rest == 0 || *rest == '.');
+    const bool is_log = rest != name.c_str() + prefix.size() && (*rest == 0 || is_of_a_layout(rest));
     if (is_log && rank >= from) found.push_back(path_ + "/" + name);
   }
   // That of rank 0 says whether there are any.
@@ -415,8 +427,8 @@ std::string RunDirectory::commit_path(RankId rank) const {
   return path_ + "/commit." + std::to_string(rank);
 }
 
-Status RunDirectory::settle_commits(RankId rank) const {
-  const std::string path = path_ + "/commit." + std::to_string(rank), next = next_commit_path(rank, run_->layout);
+Status RunDirectory::settle_commits(RankId rank, std::uint64_t layout) const {
+  const std::string path = path_ + "/commit." + std::to_string(rank), next = next_commit_path(rank, layout);
   if (exists(next)) {
     if (rename(next.c_str(), path.c_str()) != 0) return fault(next + ": rename failed: " + std::strerror(errno));
     SLUICE_TRY(sync_directory(path_));
@@ -425,7 +437,9 @@ Status RunDirectory::settle_commits(RankId rank) const {
   std::vector<std::string> left;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(path_, error), end; !error && entry != end; entry.increment(error))
-    if (entry->path().filename().string().starts_with(prefix)) left.push_back(entry->path().string());
+    if (const std::string name = entry->path().filename().string();
+        name.starts_with(prefix) && is_of_a_layout(name.substr(prefix.size() - 1)))
+      left.push_back(entry->path().string());
   for (const std::string& file : left) SLUICE_TRY(remove_file(file));
   return success();
 }

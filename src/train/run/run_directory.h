@@ -108,8 +108,8 @@ class RunDirectory {
   std::string commit_path(RankId rank) const;
   /// Of one that it is going to have.
   std::string next_commit_path(RankId rank, std::uint64_t layout) const;
-  /// The rank's records of the run's layout get the name that they have for good; those of other layouts go.
-  Status settle_commits(RankId rank) const;
+  /// The rank's records of `layout`, which is the run's, get the name that they have for good; those of others go.
+  Status settle_commits(RankId rank, std::uint64_t layout) const;
   std::string saved_path() const { return path_ + "/saved"; }  ///< directory of checkpoints
   std::string companions() const { return companions_of_run(path_); }
   bool has_commits() const;

@@ -25,13 +25,17 @@ std::uint64_t layout_of(const Prepared& run, Counted counted) {
                                          group});
       add(std::array<std::uint64_t, 4>{r, b.bytes, b.offset, counted == Counted::places ? 0 : b.block_bytes});
     }
-  // Which of them a rank has follows from its number, and with slices of sequences that was once another matter.
-  const Topology& topology = run.workload.topology;
-  if (run.workload.context_ranks() > 1 && run.config.mesh_order != "pp,cp,dp,tp")
-    for (const Axis& axis : topology.axes) {
-      const std::array<std::uint64_t, 2> numbers{axis.size, axis.stride};
-      sum.add(std::as_bytes(std::span(numbers)));
-    }
+  // Which of them a rank has. Early versions took that to follow from its number, but with slices of sequences, which
+  // had once been numbered otherwise.
+  const bool by_number =
+      counted == Counted::names && (run.workload.context_ranks() == 1 || run.config.mesh_order == "pp,cp,dp,tp");
+  const std::vector<Axis>& axes = run.workload.topology.axes;
+  for (std::size_t i = 0; i < axes.size() && !by_number; ++i) {
+    if (counted == Counted::names)
+      add(std::array<std::uint64_t, 2>{axes[i].size, axes[i].stride});
+    else if (axes[i].size > 1)
+      add(std::array<std::uint64_t, 3>{i, axes[i].size, axes[i].stride});
+  }
   return sum.value();
 }
 

@@ -44,7 +44,7 @@ Status Together::lead(const std::function<Status()>& work) {
       return success();
     };
     SLUICE_TRY(agree(world_, world_.leads() ? success() : look_again()));
-    const std::uint64_t id = directory_->run() ? directory_->run()->id : 0;
+    const std::uint64_t id = directory_->run() ? 31 * directory_->run()->id + directory_->run()->layout : 0;
     SLUICE_ASSIGN(const std::vector<std::uint64_t> ids, gather(world_, id));
     const auto other = std::ranges::find_if(ids, [&](std::uint64_t of) { return of != ids.front(); });
     if (other == ids.end()) return success();
