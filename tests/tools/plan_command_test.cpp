@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "run_command.h"
+#include "src/device/device.h"
 #include "src/device/profile.h"
 
 namespace sluice {
