@@ -1,6 +1,8 @@
 #include "tests/tools/command.h"
 
+#include "src/device/doubts.h"
 #include "src/device/profile.h"
+#include "src/device/profile_rates.h"
 
 namespace sluice {
 
@@ -34,7 +36,12 @@ void CommandTest::write_profile(const std::string& directory) const {
   HardwareProfile profile;
   profile.machine = machine_id();
   profile.drives[drive_key(std::vector<std::string>{directory})] = {};
-  ASSERT_TRUE(save_profile(path("cache/sluice/profile.json"), profile).ok());
+  const std::string file = path("cache/sluice/profile.json");
+  ASSERT_TRUE(save_profile(file, profile).ok());
+  // Runs contradict these rates. Measured again they would be in the next command of each test, for seconds.
+  Doubts doubts;
+  for (const std::string& name : rate_names()) doubts.all()[name].measured_again = Doubts::measured_again_max;
+  ASSERT_TRUE(save_doubts(file, doubts).ok());
 }
 
 void CommandTest::set_up_training() const {
