@@ -15,15 +15,25 @@ constexpr std::array<Place UnitChoice::*, 5> leaving{&UnitChoice::boundary, &Uni
                                                      &UnitChoice::gradient, &UnitChoice::state_home,
                                                      &UnitChoice::parameter_home};
 
-/// The first of [0, count] for which `holds`, which then holds for all behind it; count + 1 if it never does.
-std::size_t first_of(std::size_t count, const std::function<bool(std::size_t)>& holds) {
+/// The first of [0, count] for which `holds`, which then holds for all behind it; count + 1 if it never does. With a
+/// guess, what is next to that is asked, then what is further and further away, until the border lies between two.
+std::size_t first_of(std::size_t count, const std::function<bool(std::size_t)>& holds,
+                     std::optional<std::size_t> guess = {}) {
   std::size_t low = 0, high = count + 1;
-  while (low < high) {
-    const std::size_t middle = (low + high) / 2;
-    if (holds(middle))
-      high = middle;
+  bool is_above = !guess, is_below = !guess;  // what is known of the border: above low - 1, not above high
+  std::size_t at = guess ? std::min(*guess, count) : high / 2;
+  for (std::size_t stride = 1; low < high; stride *= 2) {
+    if (holds(at)) {
+      high = at;
+      is_below = true;
+    } else {
+      low = at + 1;
+      is_above = true;
+    }
+    if (is_above && is_below)
+      at = (low + high) / 2;
     else
-      low = middle + 1;
+      at = is_above ? std::min(low + stride, high) - 1 : high - std::min(stride, high - low);
   }
   return low;
 }
@@ -80,17 +90,24 @@ const TierBytes& FrugalFamily::live(const Member& m) const {
 }
 
 /// As little as possible moved to host memory so that the drive keeps its budget.
-std::optional<FrugalFamily::Member> FrugalFamily::relieved(Member m, std::uint64_t nvme) const {
+std::optional<FrugalFamily::Member> FrugalFamily::relieved(Member m, std::uint64_t nvme, std::uint64_t most_host,
+                                                           Spot* near) const {
   const std::size_t moves = leaving_.size() * bases_[m.base].units.size();
-  m.to_host = first_of(moves, [&](std::size_t k) { return live({m.base, m.on_device, k}).nvme <= nvme; });
+  const auto keeps = [&](std::size_t k) { return live({m.base, m.on_device, k}).nvme <= nvme; };
+  m.to_host = near != nullptr ? first_of(moves, keeps, near->to_host) : first_of(moves, keeps);
+  if (near != nullptr) near->to_host = m.to_host;
+  // An empty drive packs into its budget, and the host's arena is no smaller than what is alive in it.
+  if (m.to_host <= moves && live(m).nvme == 0 && live(m).host > most_host) return std::nullopt;
   for (std::size_t step = 0; step <= packing_steps_max && m.to_host <= moves; ++step, ++m.to_host)
     if (packed(m).nvme <= nvme) return m;
   return std::nullopt;
 }
 
-std::size_t FrugalFamily::most_on_device(std::size_t base, std::uint64_t device) const {
+std::size_t FrugalFamily::most_on_device(std::size_t base, std::uint64_t device, Spot* near) const {
   const std::size_t all = to_device_.size() * bases_[base].units.size();
-  std::size_t most = first_of(all, [&](std::size_t j) { return live({base, j, 0}).device > device; });
+  const auto is_too_much = [&](std::size_t j) { return live({base, j, 0}).device > device; };
+  std::size_t most = near != nullptr ? first_of(all, is_too_much, near->on_device) : first_of(all, is_too_much);
+  if (near != nullptr) near->on_device = most;
   most = most > 0 ? most - 1 : 0;
   for (std::size_t step = 0; step < packing_steps_max && most > 0 && packed({base, most, 0}).device > device; ++step)
     --most;
@@ -98,13 +115,14 @@ std::size_t FrugalFamily::most_on_device(std::size_t base, std::uint64_t device)
 }
 
 std::optional<FrugalFamily::Member> FrugalFamily::with_least_host(std::size_t base, std::uint64_t device,
-                                                                  std::uint64_t nvme) const {
+                                                                  std::uint64_t nvme, std::uint64_t most_host,
+                                                                  Spot* near) const {
   Member m{base};
   if (live(m).device > device || packed(m).device > device) return std::nullopt;
   if (packed(m).nvme <= nvme) return m;
-  m.on_device = most_on_device(base, device);
+  m.on_device = most_on_device(base, device, near);
   for (std::size_t step = 0; step <= packing_steps_max; ++step) {
-    const std::optional<Member> found = relieved(m, nvme);
+    const std::optional<Member> found = relieved(m, nvme, most_host, near);
     if (!found || packed(*found).device <= device) return found;
     if (m.on_device-- == 0) break;
   }
@@ -147,10 +165,15 @@ std::optional<std::uint64_t> FrugalFamily::nvme_of(std::size_t base, std::uint64
 
 std::optional<Schedule> FrugalFamily::fit(const TierBytes& budgets) const {
   for (std::size_t base = 0; base < bases_.size(); ++base)
-    if (const std::optional<Member> m = with_least_host(base, budgets.device, budgets.nvme);
+    if (const std::optional<Member> m = with_least_host(base, budgets.device, budgets.nvme, budgets.host);
         m && packed(*m).host <= budgets.host)
       return schedule(*m);
   return std::nullopt;
+}
+
+bool FrugalFamily::fits(std::size_t base, const TierBytes& budgets, Spot& near) const {
+  const std::optional<Member> m = with_least_host(base, budgets.device, budgets.nvme, budgets.host, &near);
+  return m && packed(*m).host <= budgets.host;
 }
 
 // Packing is what takes time: a base whose live bytes are more than what another one packs into is not packed. What

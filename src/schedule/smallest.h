@@ -33,6 +33,13 @@ class FrugalFamily {
 
   /// A member that keeps the budgets; none: no run does.
   std::optional<Schedule> fit(const TierBytes& budgets) const;
+  std::size_t bases() const { return bases_.size(); }
+  /// Where on the chain of a base a member was found. It is near there for workloads that are alike, too.
+  struct Spot {
+    std::size_t on_device = 0, to_host = 0;
+  };
+  /// Whether there is one on the chain of this base. Looked for about `near` first, which is then where it was.
+  bool fits(std::size_t base, const TierBytes& budgets, Spot& near) const;
   /// What each tier needs at least with the other two as given.
   LeastBytes least(const TierBytes& budgets) const;
   /// The least device with as much of the others as one likes, then the least host memory, then the least drive. With
@@ -52,9 +59,12 @@ class FrugalFamily {
   const TierBytes& packed(const Member& m) const;
   const TierBytes& live(const Member& m) const;
   // of one base
-  std::optional<Member> with_least_host(std::size_t base, std::uint64_t device, std::uint64_t nvme) const;
-  std::optional<Member> relieved(Member m, std::uint64_t nvme) const;
-  std::size_t most_on_device(std::size_t base, std::uint64_t device) const;
+  /// Not looked for where it takes more than `most_host`.
+  std::optional<Member> with_least_host(std::size_t base, std::uint64_t device, std::uint64_t nvme,
+                                        std::uint64_t most_host = unlimited, Spot* near = nullptr) const;
+  std::optional<Member> relieved(Member m, std::uint64_t nvme, std::uint64_t most_host = unlimited,
+                                 Spot* near = nullptr) const;
+  std::size_t most_on_device(std::size_t base, std::uint64_t device, Spot* near = nullptr) const;
   std::optional<std::uint64_t> device_of(std::size_t base, std::uint64_t host, std::uint64_t nvme) const;
   /// Not looked for where it is no less than `below`.
   std::optional<std::uint64_t> nvme_of(std::size_t base, std::uint64_t device, std::uint64_t host,

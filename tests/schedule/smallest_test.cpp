@@ -78,6 +78,21 @@ std::string text(const TierBytes& b) {
   return std::to_string(b.device) + " + " + std::to_string(b.host) + " + " + std::to_string(b.nvme);
 }
 
+/// Whether a member keeps the budgets: one base after the other too, and wherever on their chains it is looked for
+/// first.
+bool has_fit(const FrugalFamily& family, const TierBytes& budgets) {
+  const bool has = family.fit(budgets).has_value();
+  for (const std::size_t first : {std::size_t{0}, std::size_t{5}, std::size_t{1} << 20}) {
+    bool found = false;
+    for (std::size_t base = 0; base < family.bases(); ++base) {
+      FrugalFamily::Spot spot{first, first};
+      found |= family.fits(base, budgets, spot);
+    }
+    EXPECT_EQ(found, has) << "looked for at " << first;
+  }
+  return has;
+}
+
 /// At `b` a schedule is found that needs no more, by family and search; with a page less of any tier none is.
 void expect_border(const BudgetCase& c, const TierBytes& b, bool with_search) {
   SCOPED_TRACE(text(b));
@@ -104,7 +119,7 @@ void expect_border(const BudgetCase& c, const TierBytes& b, bool with_search) {
     if (b.of(t) < page) continue;
     TierBytes less = b;
     less.of(t) -= page;
-    EXPECT_FALSE(family.fit(less).has_value()) << tier_names[static_cast<std::size_t>(t)];
+    EXPECT_FALSE(has_fit(family, less)) << tier_names[static_cast<std::size_t>(t)];
     EXPECT_FALSE(with_search && search(less).fits) << tier_names[static_cast<std::size_t>(t)];
   }
 }
@@ -117,10 +132,10 @@ void expect_least(const BudgetCase& c, const TierBytes& given) {
   const auto holds = [&](Tier t, const std::optional<std::uint64_t>& bytes) {
     TierBytes b = given;
     b.of(t) = bytes.value_or(unlimited);
-    EXPECT_EQ(family.fit(b).has_value(), bytes.has_value()) << tier_names[static_cast<std::size_t>(t)];
+    EXPECT_EQ(has_fit(family, b), bytes.has_value()) << tier_names[static_cast<std::size_t>(t)];
     if (!bytes || *bytes < page) return;
     b.of(t) -= page;
-    EXPECT_FALSE(family.fit(b).has_value()) << tier_names[static_cast<std::size_t>(t)];
+    EXPECT_FALSE(has_fit(family, b)) << tier_names[static_cast<std::size_t>(t)];
   };
   holds(Tier::device, least.device);
   holds(Tier::host, least.host);
