@@ -235,6 +235,7 @@ Status bench_io_sweep(const BenchIoOptions& o) {
   constexpr std::size_t depths[] = {1, 2, 4, 8, 16, 32, 64};
   const std::string picture_path = o.svg.empty() ? free_name("io-sweep", ".svg") : o.svg;
   SLUICE_TRY(check_stream_path(picture_path));
+  SLUICE_TRY(check_replaces_own("--svg", picture_path, "<svg ", "picture"));
   ProgressLine line(10, !o.json);
   SLUICE_ASSIGN(DriveBench bench, open_drive_bench(o, line));
   nlohmann::ordered_json results = nlohmann::ordered_json::array();

@@ -89,10 +89,12 @@ Status save(const SaveOptions& o) {
   std::string path;
   const Result<RunDirectory> directory = RunDirectory::open(run);
   if (directory.ok()) {
+    if (directory->run()) SLUICE_TRY(check_checkpoints_of(&*directory->run(), parent));
     SLUICE_ASSIGN(path, save_stopped(*directory, parent, on_line(line, stop)));
   } else {
     SLUICE_ASSIGN(const RunDirectory busy, RunDirectory::look(run));
     if (!busy.run()) return directory.error();
+    SLUICE_TRY(check_checkpoints_of(&*busy.run(), parent));
     SLUICE_TRY(ask_run(o, run, parent, stop, line));
     SLUICE_ASSIGN(const Checkpoint made, Checkpoint::open(parent));
     path = made.path();
@@ -126,6 +128,7 @@ Status sign(const SignOptions& o) {
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, true);
   SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(checkpoints_of(o.path)));
+  SLUICE_TRY(checkpoint.check_present());
   const States::Watch watch = on_line(line, stop).watch("signing " + checkpoint.path());
   SLUICE_TRY(sign_checkpoint(checkpoint, o.key, of_all(checkpoint, watch)));
   line.finish();
@@ -230,7 +233,9 @@ Status prune(const PruneOptions& o) {
     return success();
   }
   for (const std::string& path : gone) std::printf("removed %s\n", path.c_str());
-  if (gone.empty()) std::printf("%s has no more than %d\n", parent.c_str(), o.keep);
+  if (gone.empty())
+    std::printf("%s: none is removed; it has no more than %d, but for what LATEST names and what is not whole\n",
+                parent.c_str(), o.keep);
   return success();
 }
 
@@ -240,7 +245,7 @@ std::string shape_text(const StoredTensor& t) { return fmt::format("[{}]", fmt::
 void print_run(const RunDescription& run) {
   const RunConfig& c = run.config;
   std::printf("model    %s\n", c.model.c_str());
-  std::printf("layout   %d ranks: pp %d x dp %d x cp %d x tp %d, %d lots\n", c.ranks, c.stages, batch_ranks(c),
+  std::printf("run      %d ranks: pp %d x dp %d x cp %d x tp %d, %d lots\n", c.ranks, c.stages, batch_ranks(c),
               c.context, c.tensor, c.lots);
   std::printf("data     %s, seed %llu, %lld tokens a sequence, %d sequences a step\n", c.data.c_str(),
               static_cast<unsigned long long>(c.seed), static_cast<long long>(c.sequence), c.batch);
@@ -279,7 +284,10 @@ Status inspect_checkpoint(const std::string& path, bool tensors, bool json) {
               static_cast<unsigned long long>(m.step), format_count(static_cast<double>(parameters)).c_str(),
               dtype_name(m.formats.parameters), moment_format_name(m.formats.moments),
               format_bytes(m.state_bytes()).c_str(), m.files.size(), m.files.size() == 1 ? "" : "s");
-  if (saved.ok()) print_run(saved->run);
+  if (saved.ok())
+    print_run(saved->run);
+  else if (is_of_a_run(m.run))
+    std::printf("run      what it says of the run that wrote it %s\n", saved.error().message.c_str());
   for (const StoredFile& file : m.files)
     std::printf("file     %s: %s, %zu unit%s, %s to %s\n", file.name.c_str(), format_bytes(file.bytes).c_str(),
                 file.units.size(), file.units.size() == 1 ? "" : "s", file.units.front().name.c_str(),

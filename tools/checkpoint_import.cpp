@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/size.h"
+#include "src/train/run/saved_states.h"
 #include "src/train/states/import_checkpoint.h"
 #include "tools/checkpoint_commands.h"
 #include "tools/run_options.h"
@@ -20,6 +21,7 @@ struct ImportArguments {
 
 Status import(ImportArguments options) {
   if (!options.dtype.empty()) options.request.dtype = options.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
+  SLUICE_TRY(check_same_run("{}", options.request.parent));
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !options.json);
   const auto result =

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/size.h"
+#include "src/train/run/saved_states.h"
 #include "src/train/states/reshape_checkpoint.h"
 #include "tools/checkpoint_commands.h"
 #include "tools/run_options.h"
@@ -50,6 +51,8 @@ Status reshape(ReshapeArguments options) {
   for (const MomentFormat format : {MomentFormat::f32, MomentFormat::bf16, MomentFormat::int8})
     if (options.moments == moment_format_name(format)) options.to.moments = format;
   SLUICE_ASSIGN(Checkpoint from, Checkpoint::open(options.from));
+  SLUICE_TRY(from.check_present());
+  SLUICE_TRY(check_same_run(from.manifest().run, options.to.parent));
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !options.json);
   const auto result = reshape_checkpoint(from, options.to, on_line(line, stop).watch("writing " + options.to.parent));

@@ -163,6 +163,7 @@ Status bench_pack(const PackArguments& o) {
     if (is_same_file(o.output, o.files.front()))
       return bad_request("--output " + o.output + " is the file to pack; give another name");
     SLUICE_TRY(check_stream_path(o.output));
+    SLUICE_TRY(check_replaces_own("--output", o.output, placed_csv_begin, "table of placed buffers"));
   }
   std::vector<Packed> all;
   for (std::size_t i = 0; i < o.files.size(); ++i) all.push_back(pack_file(o.files[i], tables[i], o));
@@ -187,11 +188,8 @@ void add_bench_pack(Command& bench, Outcome& outcome) {
       ->check(between(0.01, 86400.0));
   pack->add_option("--output", o->output, "file for the table with a column offset, written whole or not at all");
   pack->add_flag("--json", o->json, "print one JSON object");
-  pack->callback([o, pack, &outcome] {
-    const auto is_zero = [&](const char* name, std::uint64_t bytes) { return pack->count(name) > 0 && bytes == 0; };
-    const Status result = is_zero("--capacity", o->capacity_bytes)
-                              ? bad_request("--capacity 0 holds nothing; give more")
-                          : o->alignment_bytes == 0 || o->alignment_bytes > std::uint64_t{1} << 30
+  pack->callback([o, &outcome] {
+    const Status result = o->alignment_bytes > std::uint64_t{1} << 30
                               ? bad_request("--alignment is 1 to 1GiB; give such a one")
                               : bench_pack(*o);
     outcome.finish("bench pack", result);

@@ -1,7 +1,5 @@
 // sluice report: what a run did, or a plan promises, as one HTML file.
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "io/files/publish.h"
@@ -19,13 +17,7 @@ struct ReportArguments {
 /// Another report may be replaced, and nothing else.
 Status check_output(const std::string& path) {
   SLUICE_ASSIGN(const std::string target, output_path(path));
-  std::error_code ignored;
-  if (!std::filesystem::exists(target, ignored) || std::filesystem::file_size(target, ignored) == 0) return success();
-  const std::string wanted = report_begin;
-  std::string begin(wanted.size(), '\0');
-  std::ifstream(target, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  if (begin == wanted) return success();
-  return bad_request("--output " + path + " is there, and is no report; give another file, or remove it");
+  return check_replaces_own("--output", path, report_begin, "report");
 }
 
 Status report(const ReportArguments& options) {

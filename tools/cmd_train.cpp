@@ -401,13 +401,15 @@ void add_train(Command& app, Outcome& outcome) {
       "--threads; they change what is learned from there on, and run.json keeps them with the step. --ranks\n"
       "too, to --lots divided by 1, 2, 4, ..., or to 1, --shard-group and --reduction: that changes no bit (with\n"
       "--reduce tree, which may change as well, and exact activations), and lays the states out anew. At any\n"
-      "time: --eval-*, --hash, --max-skipped, --trace, --device, --profile, --io, --queue-depth,\n"
+      "time: --eval-data, --eval-every, --eval-batches, --hash, --max-skipped, --trace, --device, --profile, --io,\n"
+      "--queue-depth,\n"
       "--optimizer-threads, --drive-tbw; --data and --nvme where the run's own files were moved.\n"
       "Budgets, --durable and what fixes the plan may change too, to the same bits where activations are exact;\n"
-      "--tp, --cp, --lots, --micro-batch, --dtype, --moments, --gradient-dtype and --activation-dtype, to others:\n"
+      "--tp, --cp, --slices, --lots, --micro-batch, --dtype, --moments, --gradient-dtype and --activation-dtype, to\n"
+      "others:\n"
       "the states are made anew from a copy.\n"
-      "What may not: --model, --init, --seq, --batch, --seed, --document-mask (which tokens a step takes). For\n"
-      "those start another run from the model: sluice checkpoint export out new, then train --model new.");
+      "What may not: --model, --init, --seq, --batch, --seed, --document-mask, --eval-split (which tokens a step\n"
+      "takes). For those start another run from the model: sluice checkpoint export out new, then train --model new.");
   auto options = std::make_shared<RunOptions>();
   add_train_options(command, options.get());
   command->callback([options, command, &outcome] {

@@ -28,6 +28,7 @@ Option* add_size(Command* app, std::string_view name, std::uint64_t* bytes, std:
           [bytes, name = std::string(name)](const std::string& text) {
             auto size = parse_size(text);
             if (!size.ok()) refuse_value(name, size.error().message);
+            if (*size == 0) refuse_value(name, "0 has room for nothing; give more, or leave it out");
             *bytes = *size;
           },
           description)

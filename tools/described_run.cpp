@@ -96,7 +96,13 @@ namespace {
 /// Of what the mesh is said to be.
 Status check_product(const RunOptions& o) {
   const RunConfig& c = o.config;
-  const std::int64_t product = std::int64_t{c.stages} * o.data * c.context * c.tensor;
+  const std::int64_t others = std::int64_t{c.stages} * c.context * c.tensor;
+  const bool are_several = (c.stages > 1) + (c.context > 1) + (c.tensor > 1) > 1;
+  if (o.data == 0 && are_several && others > c.ranks && o.layout != "auto")
+    return bad_request("--pp " + std::to_string(c.stages) + " x --cp " + std::to_string(c.context) + " x --tp " +
+                       std::to_string(c.tensor) + " are " + std::to_string(others) + " ranks, and there are " +
+                       std::to_string(c.ranks) + "; leave out --ranks, or make one of them smaller");
+  const std::int64_t product = others * o.data;
   if (o.data == 0 || product == c.ranks || o.layout == "auto") return success();
   return bad_request("--pp " + std::to_string(c.stages) + " x --dp " + std::to_string(o.data) + " x --cp " +
                      std::to_string(c.context) + " x --tp " + std::to_string(c.tensor) + " are " +
@@ -154,7 +160,10 @@ Result<RunConfig> restored_config(const RunOptions& options, const std::set<std:
   all.config.restore = absolute_path(checkpoint.path());
   std::error_code ignored;
   const auto is_there = [&](const std::string& path) { return std::filesystem::exists(path, ignored); };
-  if (!saved.ok()) {  // nobody's that a run of sluice was
+  SLUICE_TRY(checkpoint.check_present());
+  if (!saved.ok() && is_of_a_run(checkpoint.manifest().run))
+    return bad_request(checkpoint.path() + ": what it says of the run that wrote it " + saved.error().message);
+  if (!saved.ok()) {  // of no run
     if (!given.contains("--model")) all.config.model = checkpoint.path();
     SLUICE_TRY(check_parts(all.config, true));
     if (ranks_follow(options, given))

@@ -143,7 +143,7 @@ void add_batch_options(Command* app, RunOptions* o) {
          "--slices", c.slices,
          "slices in which sequences go through every sublayer, one after the other: activations on the device are of "
          "one, and keys and values of the others wait on host or drive, so that sequences may be longer than device "
-         "memory has room for. Bits depend on it, and a run keeps it")
+         "memory has room for. Bits depend on it, and --resume may change it")
       ->check(more_than(0))
       ->capture_default_str()
       ->group("Batch");
@@ -181,15 +181,15 @@ void add_training_options(Command* app, RunOptions* o) {
   app->add_option(
          "--tp", c.tensor,
          "ranks that every sublayer is cut over (tensor parallelism): each has some heads, columns of the MLP and "
-         "words, and between sublayers a slice of the tokens (sequence parallelism). Bits depend on it, and a "
-         "run keeps it")
+         "words, and between sublayers a slice of the tokens (sequence parallelism). Bits depend on it, and "
+         "--resume may change it")
       ->check(more_than(0))
       ->capture_default_str()
       ->group("Batch");
   app->add_option(
          "--cp", c.context,
          "ranks that each have a slice of every sequence (context parallelism). They share states as those of --dp do. "
-         "Bits depend on it, and a run keeps it")
+         "Bits depend on it, and --resume may change it")
       ->check(more_than(0))
       ->capture_default_str()
       ->group("Batch");
@@ -197,7 +197,7 @@ void add_training_options(Command* app, RunOptions* o) {
          "--cp-attention", o->cp_attention,
          "how ranks of --cp attend to whole sequences: 'ulysses' (each with some of the heads, which --cp divides), or "
          "'ring' (each with all heads of its own queries, while keys and values go round: any number of ranks, and "
-         "fewer bytes where there are few heads of keys and values). Bits depend on it, and a run keeps it")
+         "fewer bytes where there are few heads of keys and values). Bits depend on it, and --resume may change it")
       ->check(one_of({context_attention_names.begin(), context_attention_names.end()}))
       ->capture_default_str()
       ->group("Batch");

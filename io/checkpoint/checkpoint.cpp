@@ -119,8 +119,8 @@ Status check_replaceable(const std::string& path) {
 }
 
 Result<NewCheckpoint> NewCheckpoint::create(const std::string& parent, std::uint64_t step, bool replace) {
-  SLUICE_TRY(make_directories(parent));
   NewCheckpoint made;
+  SLUICE_ASSIGN(made.made_, MadeDirectories::make(parent));
   made.parent_ = parent;
   made.step_ = step;
   made.path_ = parent + "/" + checkpoint_name(step);
@@ -137,6 +137,7 @@ Status NewCheckpoint::publish(const Manifest& manifest) {
   SLUICE_TRY(create_master(directory(), manifest));
   SLUICE_TRY(publish_file(directory() + "/" + manifest_name, manifest_text(manifest)));
   SLUICE_TRY(staged_.publish(replaces_));
+  made_.keep();
   return name_latest(parent_, step_);
 }
 
@@ -188,19 +189,37 @@ Result<int> Checkpoint::open_beneath(const std::string& name, int flags) const {
   return bad_request(where + " is no regular file");
 }
 
+Result<int> Checkpoint::open_states(const StoredFile& stored) const {
+  const std::string where = path_ + "/" + stored.name;
+  SLUICE_ASSIGN(const int fd, open_beneath(stored.name, O_RDONLY));
+  struct stat there {};
+  const bool is_known = fstat(fd, &there) == 0;
+  if (is_known && static_cast<std::uint64_t>(there.st_size) == stored.bytes) return fd;
+  const Error error = is_known ? bad_request(fmt::format("{} has {} bytes, and the manifest says {}: it is damaged",
+                                                         where, there.st_size, stored.bytes))
+                               : fault(where + ": stat failed: " + std::strerror(errno));
+  ::close(fd);
+  return error;
+}
+
+Status Checkpoint::check_present() const {
+  for (const StoredFile& stored : manifest_.files) {
+    SLUICE_ASSIGN(const int states, open_states(stored));
+    ::close(states);
+    SLUICE_ASSIGN(const int sums, open_beneath(stored.sums_name(), O_RDONLY));
+    ::close(sums);
+  }
+  return success();
+}
+
 Result<const Checkpoint::OpenFile*> Checkpoint::file(std::uint32_t index) {
   if (files_[index] != nullptr) return files_[index].get();
   const StoredFile& stored = manifest_.files[index];
   const std::string where = path_ + "/" + stored.name;
   auto opened = std::make_unique<OpenFile>();
   opened->path = where;
-  SLUICE_ASSIGN(const int plain, open_beneath(stored.name, O_RDONLY));
+  SLUICE_ASSIGN(const int plain, open_states(stored));
   const auto look = [&]() -> Status {
-    struct stat there {};
-    if (fstat(plain, &there) != 0) return fault(where + ": stat failed: " + std::strerror(errno));
-    if (static_cast<std::uint64_t>(there.st_size) != stored.bytes)
-      return bad_request(
-          fmt::format("{} has {} bytes, and the manifest says {}: it is damaged", where, there.st_size, stored.bytes));
     SLUICE_ASSIGN(const std::uint64_t structure, structure_sum(plain, where, stored));
     if (structure != stored.structure)
       return bad_request(where + ": its structure does not have the checksum that the manifest says: it is damaged");
@@ -262,7 +281,8 @@ Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& parent
   for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     std::error_code ignored;
-    if (const auto step = step_of_name(name); step && entry->is_directory(ignored)) {
+    const bool is_own = entry->symlink_status(ignored).type() == fs::file_type::directory;  // and no link to one
+    if (const auto step = step_of_name(name); step && is_own) {
       const std::string path = parent + "/" + name;
       all.push_back({path, *step, name == latest, is_there(path + "/" + manifest_name)});
     }

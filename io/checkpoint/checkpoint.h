@@ -37,6 +37,7 @@ class NewCheckpoint {
   std::string parent_, path_;
   std::uint64_t step_ = 0;
   bool replaces_ = false;
+  MadeDirectories made_;  ///< on the way to it
   StagedDirectory staged_;
 };
 
@@ -62,11 +63,15 @@ class Checkpoint {
     std::vector<std::uint64_t> sums;
   };
   Result<const OpenFile*> file(std::uint32_t index);
+  /// Whether all files of states and their checksums are there, no links, and as long as the manifest says. Soon known:
+  /// nothing of them is read. Errors as file()'s.
+  Status check_present() const;
   /// Of a block, to people: "rank-00000.h5: block 3 of /L0.mlp/exp_avg (model.layers.0.mlp.up_proj.weight)".
   std::string block_name(std::uint32_t file, std::uint32_t unit, std::uint32_t state, std::uint64_t block) const;
 
  private:
   Result<int> open_beneath(const std::string& name, int flags) const;
+  Result<int> open_states(const StoredFile& stored) const;
 
   std::string path_;
   int directory_ = -1;
@@ -89,8 +94,8 @@ struct ListedCheckpoint {
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& parent);
 /// LATEST names that one: what the last step of a save does, for one whose process ended before it.
 Status name_latest(const std::string& parent, std::uint64_t step);
-/// Removes what killed processes have left of others, and all whole ones but the last `keep`, which 0 means all of; else
-/// never the one that LATEST names. Those that went.
+/// Removes what killed processes have left of others, and all whole ones but the last `keep`, which 0 means all of;
+/// else never the one that LATEST names. Those that went.
 Result<std::vector<std::string>> prune_checkpoints(const std::string& parent, std::size_t keep);
 
 }  // namespace sluice

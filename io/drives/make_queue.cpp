@@ -44,7 +44,9 @@ Result<MadeBackend> choose(IoBackendKind wanted, const BackendOptions& options) 
       return made;
     }
     if (wanted != IoBackendKind::automatic)
-      return bad_request(fmt::format("{}: choose another I/O backend than {}", made.error().message, name));
+      return bad_request(
+          fmt::format("{}: {}", made.error().message,
+                      options.iopoll ? "leave out iopoll" : fmt::format("choose another I/O backend than {}", name)));
     why += "; " + made.error().message;
   }
   return bad_request("no I/O backend works here: " + why.substr(2));

@@ -179,7 +179,7 @@ Result<std::vector<BufferRow>> parse_buffers_csv(std::string_view text, const st
 
 std::string to_buffers_csv(std::span<const BufferRow> buffers, std::span<const std::uint64_t> offsets) {
   SLUICE_CHECK(buffers.size() == offsets.size(), "%zu buffers, %zu offsets", buffers.size(), offsets.size());
-  std::string text = "id,lower,upper,size,offset\n";
+  std::string text = placed_csv_begin;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     const BufferRow& b = buffers[i];
     text += b.id;

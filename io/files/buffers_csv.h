@@ -28,6 +28,7 @@ constexpr std::uint64_t max_buffer_bytes = std::uint64_t{1} << 60;
 Result<std::vector<BufferRow>> parse_buffers_csv(std::string_view text, const std::string& name);
 
 /// id,lower,upper,size,offset; one offset per buffer.
+constexpr const char* placed_csv_begin = "id,lower,upper,size,offset\n";
 std::string to_buffers_csv(std::span<const BufferRow> buffers, std::span<const std::uint64_t> offsets);
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "io/files/os_error.h"
@@ -139,6 +140,17 @@ Status check_stream_path(const std::string& path) {
   return target.ok() ? success() : Status(target.error());
 }
 
+Status check_replaces_own(const std::string& option, const std::string& path, std::string_view begin,
+                          const std::string& kind) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) == 0)
+    return success();
+  std::string there(begin.size(), '\0');
+  std::ifstream(path, std::ios::binary).read(there.data(), static_cast<std::streamsize>(there.size()));
+  if (there == begin) return success();
+  return bad_request(option + " " + path + " is there, and is no " + kind + "; give another file, or remove it");
+}
+
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
   if (std::filesystem::equivalent(a, b, error) && !error) return true;
@@ -168,6 +180,26 @@ Status make_directories(const std::string& directory) {
   for (std::filesystem::path made = all; made != above && made != made.parent_path(); made = made.parent_path())
     if (made.has_filename()) SLUICE_TRY(sync_directory(made.parent_path()));
   return success();
+}
+
+Result<MadeDirectories> MadeDirectories::make(const std::string& directory) {
+  MadeDirectories made;
+  const std::filesystem::path above = nearest_directory(directory);
+  const std::filesystem::path all = std::filesystem::absolute(directory).lexically_normal();
+  for (std::filesystem::path at = all; at != above && at != at.parent_path(); at = at.parent_path())
+    if (at.has_filename()) made.made_.push_back(at.string());
+  SLUICE_TRY(make_directories(directory));
+  return made;
+}
+
+MadeDirectories::~MadeDirectories() {
+  for (const std::string& directory : made_)
+    if (rmdir(directory.c_str()) != 0) return;
+}
+
+MadeDirectories& MadeDirectories::operator=(MadeDirectories&& other) noexcept {
+  std::swap(made_, other.made_);
+  return *this;
 }
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {

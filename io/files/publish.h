@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "sluice/status.h"
 
@@ -20,11 +21,31 @@ namespace sluice {
 Result<std::string> output_path(const std::string& path);
 /// The same for files that are written as they come: pipes and terminals serve too.
 Status check_stream_path(const std::string& path);
+/// Whether a file that is written whole may take the place of what is there: what begins as it does, and is empty, and
+/// what is no regular file. bad_request, naming the option, for any other: that is somebody's who did not mean it.
+Status check_replaces_own(const std::string& option, const std::string& path, std::string_view begin,
+                          const std::string& kind);
 /// Whether both name one file, or would.
 bool is_same_file(const std::string& a, const std::string& b);
 
 /// Those on the way too; what is made is on the drive, under its name, before anything is put into it.
 Status make_directories(const std::string& directory);
+
+/// Directories that are made for work which may come to nothing: gone again on destruction, where they are still empty,
+/// unless it was kept. Move-only.
+class MadeDirectories {
+ public:
+  /// make_directories, of those that are not there yet.
+  static Result<MadeDirectories> make(const std::string& directory);
+  MadeDirectories() = default;
+  ~MadeDirectories();
+  MadeDirectories(MadeDirectories&& other) noexcept { *this = std::move(other); }
+  MadeDirectories& operator=(MadeDirectories&& other) noexcept;
+  void keep() { made_.clear(); }
+
+ private:
+  std::vector<std::string> made_;  ///< the innermost first
+};
 
 /// The directory, or the nearest one above it that there is.
 std::string nearest_directory(const std::string& directory);

@@ -41,7 +41,7 @@ class TraceWriter {
     counters(timeline.spans, index);
   }
 
-  std::string finish() { return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + events_ + "\n]}\n"; }
+  std::string finish() { return trace_begin + events_ + "\n]}\n"; }
 
  private:
   static int process(int index) { return index + 1; }

@@ -8,6 +8,7 @@
 
 namespace sluice {
 
+constexpr const char* trace_begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 struct NamedTimeline {
   std::string name;  ///< process name in the trace: "predicted", "measured"
   Timeline spans;

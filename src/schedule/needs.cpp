@@ -29,7 +29,7 @@ struct PlansOfRun {
   std::size_t of_steps = 1;
 };
 
-TierBytes packed(BufferLives b) {
+TierBytes packed(BufferLives& b) {
   pack(b.buffers, b.arenas, b.lives, PackEffort::full);
   TierBytes n;
   for (const Arena& a : b.arenas) n.of(a.tier) = std::max(n.of(a.tier), a.arena_bytes);
@@ -74,7 +74,12 @@ std::vector<TierBytes> stage_needs(const Workload& workload, const Schedule& sch
   parallel_for(of_plans.size(), [&](std::size_t i) {
     const Workload stage = at_stage(workload, static_cast<RankId>(i / count));
     const auto& [kind, of] = run.plans[i % count];
-    of_plans[i] = packed(build_lives(kind, stage, *of));
+    // Packing waits, and the thread may come here again meanwhile.
+    thread_local BufferLives room;
+    BufferLives lives = std::move(room);
+    build_lives(kind, stage, *of, lives);
+    of_plans[i] = packed(lives);
+    room = std::move(lives);
   });
   for (std::size_t i = 0; i < of_plans.size(); ++i) needs[i / count] = larger(needs[i / count], of_plans[i]);
   return needs;

@@ -182,13 +182,27 @@ TEST(SwapFile, FilesOfKilledRunsAreRemovedAndThoseInUseAreNot) {
   EXPECT_TRUE(std::filesystem::exists(dir / "notes.txt"));
 }
 
-TEST(SwapFile, KeptFilesStayAndOpenAgain) {
-  const ScratchDir a, b;
+/// Files of a MiB in all, which stay when they are closed.
+SwapOptions kept_in(const ScratchDir& a, const ScratchDir& b) {
   SwapOptions options;
   options.directories = {a.path(), b.path()};
   options.bytes = 1 << 20;
   options.stripe_bytes = 65536;
   options.name = "run7.swap";
+  return options;
+}
+
+Status transfer(SwapFile& swap, IoOp op, std::uint64_t offset, std::span<std::byte> data) {
+  QueueOptions options;
+  options.files = swap.files();
+  auto queue = open_queue(options);
+  const SwapPiece piece = swap.piece(offset, data.size());
+  return transfer_now(*queue, op, piece.file, piece.offset, data);
+}
+
+TEST(SwapFile, KeptFilesStayAndOpenAgain) {
+  const ScratchDir a, b;
+  SwapOptions options = kept_in(a, b);
   EXPECT_FALSE(SwapFile::open_existing(options).ok());
   const AlignedBytes out(65536), in(65536);
   fill(out.span(), 8);
@@ -198,22 +212,14 @@ TEST(SwapFile, KeptFilesStayAndOpenAgain) {
     auto busy = SwapFile::open_existing(options);
     ASSERT_FALSE(busy.ok());
     EXPECT_NE(busy.error().message.find("used by another run"), std::string::npos);
-    QueueOptions queue_options;
-    queue_options.files = swap->files();
-    auto queue = open_queue(queue_options);
-    const SwapPiece piece = swap->piece(65536, 65536);
-    ASSERT_TRUE(transfer_now(*queue, IoOp::write, piece.file, piece.offset, out.span()).ok());
+    ASSERT_TRUE(transfer(*swap, IoOp::write, 65536, out.span()).ok());
     ASSERT_TRUE(swap->sync().ok());
   }
   EXPECT_FALSE(SwapFile::create(options).ok()) << "never overwritten";
   {
     auto swap = SwapFile::open_existing(options);
     ASSERT_TRUE(swap.ok());
-    QueueOptions queue_options;
-    queue_options.files = swap->files();
-    auto queue = open_queue(queue_options);
-    const SwapPiece piece = swap->piece(65536, 65536);
-    ASSERT_TRUE(transfer_now(*queue, IoOp::read, piece.file, piece.offset, in.span()).ok());
+    ASSERT_TRUE(transfer(*swap, IoOp::read, 65536, in.span()).ok());
     EXPECT_EQ(0, memcmp(out.data(), in.data(), 65536));
   }
   options.bytes = 2 << 20;
@@ -226,12 +232,8 @@ TEST(SwapFile, KeptFilesStayAndOpenAgain) {
     auto swap = SwapFile::open_existing(options);
     ASSERT_TRUE(swap.ok());
     EXPECT_FALSE(SwapFile::remove(options).ok()) << "in use";
-    const SwapPiece piece = swap->piece(65536, 65536);
-    ASSERT_TRUE(swap->zero(piece).ok());
-    QueueOptions queue_options;
-    queue_options.files = swap->files();
-    auto queue = open_queue(queue_options);
-    ASSERT_TRUE(transfer_now(*queue, IoOp::read, piece.file, piece.offset, in.span()).ok());
+    ASSERT_TRUE(swap->zero(swap->piece(65536, 65536)).ok());
+    ASSERT_TRUE(transfer(*swap, IoOp::read, 65536, in.span()).ok());
     const auto bytes = in.span();
     EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; }));
   }
@@ -243,29 +245,18 @@ TEST(SwapFile, KeptFilesStayAndOpenAgain) {
 /// What is in kept files stays where it is when a run needs more of them, or less.
 TEST(SwapFile, KeptFilesGrowAndAreTrimmed) {
   const ScratchDir a, b;
-  SwapOptions options;
-  options.directories = {a.path(), b.path()};
-  options.bytes = 1 << 20;
-  options.stripe_bytes = 65536;
-  options.name = "run7.swap";
+  SwapOptions options = kept_in(a, b);
   EXPECT_FALSE(SwapFile::grow(options).ok()) << "nothing is there";
   EXPECT_EQ(a.files() + b.files(), 0u);
   const AlignedBytes out(65536), in(65536);
   fill(out.span(), 9);
-  const auto transfer = [&](SwapFile& swap, IoOp op, std::span<std::byte> data) {
-    QueueOptions queue_options;
-    queue_options.files = swap.files();
-    auto queue = open_queue(queue_options);
-    const SwapPiece piece = swap.piece(3 * 65536, 65536);
-    return transfer_now(*queue, op, piece.file, piece.offset, data);
-  };
   const auto sizes = [&] {
     return std::pair(std::filesystem::file_size(a / "run7.swap"), std::filesystem::file_size(b / "run7.swap"));
   };
   {
     auto swap = SwapFile::create(options);
     ASSERT_TRUE(swap.ok());
-    ASSERT_TRUE(transfer(*swap, IoOp::write, out.span()).ok());
+    ASSERT_TRUE(transfer(*swap, IoOp::write, 3 * 65536, out.span()).ok());
     EXPECT_NE(SwapFile::grow(options).error().message.find("used by another run"), std::string::npos);
   }
   const auto small = sizes();
@@ -279,7 +270,7 @@ TEST(SwapFile, KeptFilesGrowAndAreTrimmed) {
     auto swap = SwapFile::open_existing(of);
     ASSERT_TRUE(swap.ok());
     std::ranges::fill(in.span(), std::byte{0});
-    ASSERT_TRUE(transfer(*swap, IoOp::read, in.span()).ok());
+    ASSERT_TRUE(transfer(*swap, IoOp::read, 3 * 65536, in.span()).ok());
     EXPECT_EQ(0, memcmp(out.data(), in.data(), 65536));
     ASSERT_TRUE(swap->trim().ok());
     EXPECT_EQ(sizes(), of.bytes == options.bytes ? small : std::pair(3 * small.first, 3 * small.second));

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/manifest.h"
 #include "run_command.h"
 #include "src/device/profile.h"
 
@@ -277,6 +278,34 @@ TEST_F(CheckpointFilesCommand, WhatCanNotBeRestoredIsRefused) {
   expect_refused_untouched("train --restore " + path("nvme") + " " + run("run"), "holds no checkpoint");
   expect_refused_untouched(options() + run("run") + "--reset-optimizer", "add --restore");
   EXPECT_FALSE(std::filesystem::exists(path("run")));
+  // What shows without reading the states is said first, by whatever takes them.
+  const std::string step = path("whole/checkpoints/step-6"), sums = "whole/checkpoints/step-6/rank-00000.sums";
+  const std::string whole_sums = read(path(sums));
+  std::filesystem::remove(path(sums));
+  for (const std::string& command :
+       {restore + "--steps 8", "plan --steps 8 --restore " + step, "checkpoint reshape " + step + " " + path("a/b"),
+        "checkpoint sign --sign " + path("none") + " " + step})
+    expect_refused_untouched(command, "rank-00000.sums is missing: the checkpoint is not whole");
+  write(sums, whole_sums);
+  // What another version says of its run is not taken for the word of none.
+  const std::string manifest = read(step + "/manifest.json");
+  const auto of_run = [&](const std::string& key, const json& value) {
+    auto opened = Checkpoint::open(step);
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    Manifest m = opened->manifest();
+    json said = json::parse(m.run);
+    said["description"][key] = value;
+    m.run = said.dump();
+    write("whole/checkpoints/step-6/manifest.json", manifest_text(m));
+  };
+  const std::string as_none = restore + "--steps 8 --model llama-tiny --data " + path("text");
+  of_run("version", 99);
+  expect_refused_untouched(as_none, "what it says of the run that wrote it is of a later version of sluice");
+  EXPECT_NE(sluice("checkpoint inspect " + step).out.find("is of a later version"), std::string::npos);
+  write("whole/checkpoints/step-6/manifest.json", manifest);
+  of_run("config", "none");
+  expect_refused_untouched(as_none, "what it says of the run that wrote it is damaged");
+  write("whole/checkpoints/step-6/manifest.json", manifest);
   // Whatever is damaged, nothing is left of the run that would have begun.
   const std::string file = "whole/checkpoints/step-6/rank-00000.h5";
   std::string states = read(path(file));
@@ -291,6 +320,30 @@ TEST_F(CheckpointFilesCommand, WhatCanNotBeRestoredIsRefused) {
       sluice("train --restore " + path("whole/checkpoints/step-3") + " --reset-optimizer " + room() + run("run"));
   EXPECT_EQ(reset.status, 0) << reset.err;
   EXPECT_NE(read(path("run/model.safetensors")), read(path("whole/model.safetensors")));
+}
+
+/// LATEST of a directory names what is of its own run.
+TEST_F(CheckpointFilesCommand, AreNotMixedWithThoseOfAnotherRun) {
+  ASSERT_EQ(sluice(options() + room() + run("run") + "--steps 4 --save-every 2").status, 0);
+  ASSERT_EQ(sluice(options() + room() + run("other") + "--steps 6 --save-every 6").status, 0);
+  ASSERT_EQ(sluice("checkpoint import " + path("run") + " " + path("imported")).status, 0);
+  const std::string there = path("run/checkpoints"), other = path("other/checkpoints");
+  expect_refused_untouched("checkpoint import " + path("run") + " " + there, "of another run; give another directory");
+  expect_refused_untouched("checkpoint reshape --tp 2 " + other + " " + there, "of another run; give another");
+  expect_refused_untouched("checkpoint reshape --tp 2 " + other + " " + path("imported"), "of no run; give another");
+  ASSERT_EQ(signalled(options() + drive() + run("stopped") + "--steps 400", "stopped", "TERM").status, 1);
+  expect_refused_untouched("checkpoint save " + path("stopped") + " " + there, "of another run; give a directory");
+  // What it writes beside its own is no other's.
+  std::filesystem::create_directories(path("both"));
+  std::filesystem::copy(there + "/step-2", path("both/step-2"));
+  EXPECT_EQ(sluice("checkpoint reshape --tp 2 " + there + "/step-4 " + path("both")).status, 0);
+  // Of damage that shows late nothing is left, and no directory.
+  const std::string file = "run/checkpoints/step-4/rank-00000.h5";
+  std::string states = read(path(file));
+  states[states.size() / 2] ^= 1;
+  write(file, states);
+  expect_refused_at_last("checkpoint reshape " + there + " " + path("new/and/newer"), "rank-00000.h5: block ");
+  EXPECT_FALSE(std::filesystem::exists(path("new")));
 }
 
 TEST_F(CheckpointFilesCommand, AreSavedOfARunThatStandsStillAndOfOneThatGoesOn) {
@@ -522,7 +575,7 @@ TEST_F(CheckpointFilesCommand, AreListedInspectedAndPruned) {
   EXPECT_EQ(seen["run"]["config"]["ranks"], 2);
   const Finished text = sluice("checkpoint inspect --tensors " + path("run/checkpoints"));
   EXPECT_NE(text.out.find("tensor   model.embed_tokens.weight [256, 128]"), std::string::npos) << text.out;
-  EXPECT_NE(text.out.find("layout   2 ranks: pp 1 x dp 2 x cp 1 x tp 1"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("run      2 ranks: pp 1 x dp 2 x cp 1 x tp 1"), std::string::npos) << text.out;
   EXPECT_EQ(sluice("checkpoint prune --keep 2 " + path("run")).status, 0);
   EXPECT_EQ(steps("run/checkpoints"), (std::vector<std::string>{"step-6", "step-9"}));
   expect_refused_untouched("checkpoint prune --keep 0 " + path("run"), "--keep");

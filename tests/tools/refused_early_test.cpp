@@ -80,6 +80,12 @@ constexpr Bad bad_of_training[] = {
     {"--update speculative --ranks 2 --reduce native", "the same bits twice"},
     {"--durable on", "needs a drive"},
     {"--trace nowhere/t.json", "nowhere"},
+    {"--trace short", "short is there, and is no trace"},
+    {"--states nvme", "--states nvme needs a drive: add --nvme DIR"},
+    {"--activations nvme", "--activations nvme needs a drive"},
+    {"--host-memory 0", "0 has room for nothing"},
+    {"--batch 0", "--batch 0: give at least 1"},
+    {"--pp 2 --tp 2 --cp 2 --ranks 4", "--pp 2 x --cp 2 x --tp 2 are 8 ranks, and there are 4"},
 };
 constexpr Bad bad_of_runs[] = {
     {"--run text/run", "--run"},
@@ -87,6 +93,10 @@ constexpr Bad bad_of_runs[] = {
     {"--metrics nowhere/m.jsonl", "nowhere"},
     {"--metrics nvme", "directory"},
     {"--metrics m --trace m", "that metrics go to"},
+    {"--metrics new/run/result.json", "the run keeps its own result.json there"},
+    {"--trace new/run/model.safetensors", "the run keeps its own model.safetensors there"},
+    {"--trace new/run/saved/t.json", "the run keeps its own saved there"},
+    {"--save-every 1 --checkpoints new/run/saved", "the run keeps its own saved there"},
 };
 constexpr Bad bad_drives[] = {
     {"--nvme nowhere", "nowhere: No such file"},

@@ -367,6 +367,10 @@ TEST_F(ResumeChanges, StatesMayBeCutAndKeptOtherwise) {
     ASSERT_EQ(on.status, 0) << on.err;
     EXPECT_NEAR(lines("copy").back()["loss"].get<double>(), 4.5, 2.0);
   }
+  // Its model is of other numbers then.
+  const Finished wide = sluice("train --resume --dtype fp32 --steps " + std::to_string(done() + 3) + " " + run("run"));
+  ASSERT_EQ(wide.status, 0) << wide.err;
+  EXPECT_NEAR(lines("run").back()["loss"].get<double>(), 4.5, 2.0);
 }
 
 TEST_F(ResumeChanges, WhatMayNotIsRefusedWithTheReason) {

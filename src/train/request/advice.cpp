@@ -113,7 +113,7 @@ Advice advise(const Prepared& run) {
   const double now = estimator.estimate(run.search.schedule).step_seconds;
   const HardwareProfile faster = with_faster(run.profile, advice.limit);
   const double then = Estimator(run.workload, faster, run.wish.pipeline).estimate(run.search.schedule).step_seconds;
-  advice.faster_limit_gain = now / then;
+  advice.faster_limit_gain = std::min(2.0, now / then);  // programs that share it stand in each other's way less, too
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     Workload w = run.workload;
     std::uint64_t& budget = w.budget_bytes[static_cast<std::size_t>(tier)];

@@ -47,6 +47,10 @@ Status validate(const RunConfig& c, Purpose purpose) {
     return refuse("--nvme-space is of the drive, and there is none: add --nvme DIR");
   if (c.drive_tbw > 0 && c.nvme.empty())
     return refuse("--drive-tbw is of the drives in --nvme, and there are none; add --nvme DIR or leave it out");
+  for (const auto& [option, place] :
+       {std::pair("--states", c.wish.states), std::pair("--activations", c.wish.activations)})
+    if (place == Place::nvme && c.nvme.empty())
+      return refuse(option + std::string(" nvme needs a drive: add --nvme DIR"));
   for (std::size_t i = 0; i < c.nvme.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       if (is_same_file(c.nvme[i], c.nvme[j]))
@@ -63,7 +67,8 @@ Status validate(const RunConfig& c, Purpose purpose) {
     return refuse(
         "--seq-schedule needs a directory for what the next length goes on from, and --run none keeps nothing");
   const std::int64_t at_once = std::int64_t{c.micro_batch} * batch_ranks(c);
-  if (c.batch < 1 || c.batch % at_once != 0)
+  if (c.batch < 1) return refuse("--batch " + std::to_string(c.batch) + ": give at least 1");
+  if (c.batch % at_once != 0)
     return refuse("--batch " + std::to_string(c.batch) + " is not a multiple of --micro-batch x --ranks" +
                   (c.stages > 1 ? " / --pp" : "") + (c.tensor > 1 ? " / --tp" : "") + (c.context > 1 ? " / --cp" : "") +
                   " = " + std::to_string(at_once));

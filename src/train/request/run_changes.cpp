@@ -201,8 +201,7 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
     const std::string contradiction =
         name + " " + text(now[f.key]) + " contradicts the run, which has " + text(before[f.key]);
     if (f.change == Change::never || f.change == Change::scheduled)
-      return bad_request(contradiction + ": " + reason(name) +
-                         "; leave the option out to go on, or give another --run DIR");
+      return bad_request(contradiction + ": " + reason(name) + "; leave the option out to go on, or start a new run");
     if (f.change != Change::free && !resume && !(name == "--steps" && may_grow))
       return bad_request(contradiction +
                          "; add --resume to go on with it from here on, leave the option out to go on "

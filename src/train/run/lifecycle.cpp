@@ -161,9 +161,12 @@ Status Lifecycle::pass_on(const std::string& what, double fraction) {
   if (stop_ == nullptr || !stop_->load()) return success();
   const bool goes_on =
       directory_ != nullptr && directory_->run() && (directory_->has_commits() || directory_->has_saved());
-  return Error{ErrorCode::cancelled, "stopped by a signal while " + what +
-                                         (goes_on ? "; the run is as it was: the same command goes on"
-                                                  : "; nothing has been trained yet: the same command starts over")};
+  return Error{ErrorCode::cancelled,
+               "stopped by a signal while " + what +
+                   (!goes_on       ? "; nothing has been trained yet: the same command starts over"
+                    : has_changed_ ? "; what was changed of the run stays so, also for a plain --resume: the "
+                                     "same command goes on"
+                                   : "; the run is as it was: the same command goes on")};
 }
 
 /// A new run: its directory first, so that a swap file that is left behind has an owner.
@@ -283,7 +286,7 @@ RunDescription Lifecycle::describe() const {
   d.id = random_id();
   d.machine = machine_id();
   d.config = with_decisions(run_);
-  d.model_hash = model_hash(run_);
+  d.model_hash = model_hash(run_, run_.workload.dtype);
   d.data_tokens = data_.tokens;
   d.data_hash = data_.hash;
   d.schedule = run_.search.schedule;

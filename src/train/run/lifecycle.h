@@ -111,6 +111,7 @@ class Lifecycle final : public CommitSink {
   bool lacks_swap() const;
   Status settle_commits(std::uint64_t layout) const;
   Status lay_out_anew();
+  Status lay_out();
   Result<std::uint64_t> check_saved();
   void remember_skipped(std::uint64_t step, const std::vector<StepResult>& results);
 
@@ -127,6 +128,7 @@ class Lifecycle final : public CommitSink {
   std::unique_ptr<StepJournal> journal_;                     ///< of durable runs
   std::array<StepResult, CommitLog::results_max> recent_{};  ///< of others: ring by step; step 0 is none
   std::int64_t done_ = 0;
+  bool has_changed_ = false;    ///< run.json says what is new of a run that goes on
   std::int64_t saved_ = -1;     ///< the step of the checkpoint of its own
   std::uint64_t saves_ = 0;     ///< checkpoints that were written where --save-every has them
   std::string checked_parent_;  ///< directory of checkpoints that had no other run's

@@ -50,7 +50,7 @@ Status Lifecycle::continue_run() {
     observer_.note(directory_->path() + ": the run was cut short before anything of it was kept: starting over");
     SLUICE_TRY(directory_->remove_state());
     if (durable) SLUICE_TRY(remove_swap_files(directory_->run()->id, run_.config.nvme, run_.workload.ranks()));
-    return has_other_layout() ? directory_->lay_out(describe(), 0) : success();
+    return has_other_layout() ? lay_out() : success();
   };
   SLUICE_TRY(together_.lead(start_over));
   return begin_run();
@@ -180,7 +180,7 @@ Status Lifecycle::plan_anew() {
                 together_.leader_says([&] { return directory_->run()->layout != durable_layout(run_); }));
   const auto change = [&] {
     tell_changes();
-    return directory_->lay_out(describe(), done_);
+    return lay_out();
   };
   if (has_other_blocks) {
     const auto check = [&](std::uint64_t step) { return check_not_done(step); };
@@ -226,6 +226,12 @@ Status Lifecycle::lay_out_anew() {
   }
   done_ = static_cast<std::int64_t>(step);
   tell_changes();
+  return lay_out();
+}
+
+/// From here on the run is as it is described now.
+Status Lifecycle::lay_out() {
+  has_changed_ = true;
   return directory_->lay_out(describe(), done_);
 }
 

@@ -91,7 +91,8 @@ Result<RunDescription> run_from_json(const Json& j) {
   if (!j.is_object() || !j.contains("format") || j["format"] != run_format)
     return bad_request("is not the description of a run");
   if (!j.contains("version") || !j["version"].is_number_integer() || j["version"] < 1 || j["version"] > run_version)
-    return bad_request(fmt::format("is of a later version of sluice; this one reads version {}", run_version));
+    return bad_request(
+        fmt::format("is of a later version of sluice, and this one reads version {}; use that one", run_version));
   const Error damaged = bad_request("is damaged: put it back as it was, or start a new run in another directory");
   if (!j.contains("seal") || j["seal"] != seal_of(j)) return damaged;
   RunDescription run;
@@ -286,6 +287,11 @@ Status RunDirectory::check_place() const {
   if (!run_ || !run_->place || run_->config.durable != Durable::on) return success();
   const auto& [before, inode] = *run_->place;
   const auto refuse = [&](const std::string& other) {
+    if (exists(other + "/result.json"))
+      return bad_request(fmt::format(
+          "{} is a copy of the run in {}, which is complete by now, and has used up the swap file that both had: its "
+          "model is there; remove {}, or start a new run from that model",
+          path_, other, path_));
     return bad_request(fmt::format(
         "{} holds the same run as {}: one is a copy of the other, and both would write to one swap file; go on "
         "in {}, or remove {}/run.json to go on here",

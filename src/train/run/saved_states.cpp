@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "io/checkpoint/copy.h"
@@ -64,6 +65,11 @@ Result<SavedRun> saved_run_from_json(const std::string& text) {
   return saved;
 }
 
+bool is_of_a_run(const std::string& text) {
+  const Json j = Json::parse(text, nullptr, false);
+  return j.is_object() && (j.contains("description") || (j.contains("writer") && j["writer"] == "sluice"));
+}
+
 std::uint64_t mark_of(const Manifest& manifest) {
   std::uint64_t mark = manifest.step;
   for (const StoredFile& file : manifest.files) mark = mark * 31 + file.sums;
@@ -108,6 +114,24 @@ Status check_checkpoints_of(const RunDescription* run, const std::string& parent
     const Result<SavedRun> saved = saved_run_from_json(opened->manifest().run);
     if (!saved.ok() || run == nullptr || saved->run.id != run->id)
       return bad_request(parent + " holds " + listed.path + " of another run; give a directory of this run's own");
+  }
+  return success();
+}
+
+Status check_same_run(const std::string& text, const std::string& parent) {
+  const auto id_of = [](const std::string& of) -> std::optional<std::uint64_t> {
+    const Result<SavedRun> saved = saved_run_from_json(of);
+    return saved.ok() ? std::optional(saved->run.id) : std::nullopt;
+  };
+  std::error_code ignored;
+  if (!std::filesystem::exists(parent, ignored)) return success();
+  SLUICE_ASSIGN(const std::vector<ListedCheckpoint> all, list_checkpoints(parent));
+  for (const ListedCheckpoint& listed : all) {
+    const Result<Checkpoint> there =
+        listed.is_whole ? Checkpoint::open(listed.path) : Result<Checkpoint>(bad_request(""));
+    if (there.ok() && id_of(there->manifest().run) != id_of(text))
+      return bad_request(parent + " holds " + listed.path + " of " +
+                         (id_of(there->manifest().run) ? "another run" : "no run") + "; give another directory");
   }
   return success();
 }

@@ -22,6 +22,9 @@ struct SavedRun {
 std::string to_json_text(const SavedRun& saved);
 /// bad_request for anything else.
 Result<SavedRun> saved_run_from_json(const std::string& text);
+/// Whether a run of sluice, of whichever version, says it of itself: what can not be read of it then is damaged, or
+/// another version's. A checkpoint of no run, which import makes, has none.
+bool is_of_a_run(const std::string& text);
 
 /// A number that checkpoints of other states do not have.
 std::uint64_t mark_of(const Manifest& manifest);
@@ -39,6 +42,9 @@ Result<std::string> save_run(States& states, World* world, const Prepared& run, 
 /// bad_request where the directory holds checkpoints of another run, which this one would replace and prune. `run` is
 /// null where the run has not begun: then any are another's.
 Status check_checkpoints_of(const RunDescription* run, const std::string& parent);
+/// bad_request where the directory holds checkpoints of another run than the one that says `text` of itself, or, where
+/// none does, of any run: LATEST would name what is of another.
+Status check_same_run(const std::string& text, const std::string& parent);
 
 /// A checkpoint that the run itself goes on from. bad_request when it is damaged, or another run's.
 Result<Checkpoint> open_saved(const RunDirectory& directory, const std::string& path);

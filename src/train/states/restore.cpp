@@ -79,14 +79,14 @@ Status check_records(const RunDirectory& directory, const StepJournal& journal) 
 
 }  // namespace
 
-std::uint64_t model_hash(const Prepared& prepared) {
-  const std::string text = hf_config_json(prepared.model.config, prepared.workload.dtype);
+std::uint64_t model_hash(const Prepared& prepared, Dtype dtype) {
+  const std::string text = hf_config_json(prepared.model.config, dtype);
   return checksum(std::as_bytes(std::span(text)));
 }
 
 Status check_same_model(const RunDirectory& directory, const Prepared& prepared) {
   const RunDescription& run = *directory.run();
-  if (run.model_hash != model_hash(prepared))
+  if (run.model_hash != model_hash(prepared, run.config.dtype))
     return bad_request(directory.path() + ": " + prepared.config.model +
                        " is not the model that the run began with; put its configuration back, or start a new run");
   return success();

@@ -17,8 +17,8 @@ struct RestoreListener {
   std::function<States::Watch(const std::string& what)> watch;
 };
 
-/// What the model's configuration is, as one number.
-std::uint64_t model_hash(const Prepared& prepared);
+/// What the model's configuration is, as one number, in a run with parameters of `dtype`.
+std::uint64_t model_hash(const Prepared& prepared, Dtype dtype);
 /// The run is of this model, and its states lie as the plan says: else bad_request with the directory's name.
 Status check_same_model(const RunDirectory& directory, const Prepared& prepared);
 Status check_same_states(const RunDirectory& directory, const Prepared& prepared);

@@ -1,8 +1,11 @@
 #include "src/train/states/save_checkpoint.h"
 
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "io/files/publish.h"
@@ -57,7 +60,11 @@ Status share_files(World& world, std::vector<StoredFile>& files, RankRange here)
 
 Status check_checkpoint_room(const std::string& parent, std::uint64_t bytes) {
   struct statvfs space {};
-  if (statvfs(nearest_directory(parent).c_str(), &space) != 0) return success();
+  const std::string above = nearest_directory(parent);
+  if (access(above.c_str(), W_OK | X_OK) != 0)
+    return bad_request(parent + ": no checkpoint can be made there: " + std::strerror(errno) +
+                       "; give another --checkpoints DIR");
+  if (statvfs(above.c_str(), &space) != 0) return success();
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (bytes <= free) return success();
   return bad_request(parent + ": a checkpoint takes " + format_bytes(bytes) + ", and " + format_bytes(free) +
