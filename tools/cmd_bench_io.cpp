@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "io/files/publish.h"
 #include "sluice/size.h"
 #include "src/device/link_measure.h"
 #include "src/device/profile_measure.h"
@@ -29,6 +30,10 @@ Result<BenchIoOptions> resolve(const Typed& typed) {
     o.paths.insert(o.paths.end(), paths.begin(), paths.end());
   }
   if (o.paths.empty()) o.paths.emplace_back(".");
+  for (std::size_t i = 0; i < o.paths.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (is_same_file(o.paths[i], o.paths[j]))
+        return bad_request("--path " + o.paths[j] + "," + o.paths[i] + ": both are one place; name it once");
   for (const StreamMode mode : {StreamMode::read, StreamMode::write, StreamMode::mixed})
     if (typed.mode.empty() || typed.mode == stream_mode_names[static_cast<std::size_t>(mode)]) o.modes.push_back(mode);
   o.setting.random = typed.pattern == "random";
@@ -40,7 +45,6 @@ Result<BenchIoOptions> resolve(const Typed& typed) {
   const std::uint64_t block = typed.sweep  ? sweep_block_bytes_min
                               : typed.tune ? tune_block_bytes_min
                                            : o.setting.block_bytes;
-  if (block == 0) return bad_request("--block 0: a block has at least 1 byte");
   const std::uint64_t part = o.file_bytes / std::max<std::size_t>(1, o.setting.threads);
   if (part < block)
     return bad_request(fmt::format("--size {}: a thread's part of the file, {}, is smaller than a block of {}",

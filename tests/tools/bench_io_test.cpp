@@ -93,7 +93,8 @@ TEST_F(BenchIo, SeveralPathsAreStriped) {
 TEST_F(BenchIo, RefusesWhatCannotBeMeasured) {
   expect_refused(on_drive() + "--block 1000", "4096");
   expect_refused(on_drive() + "--block 32MiB", "smaller than a block of 32 MiB");
-  expect_refused(on_drive() + "--block 0", "at least 1");
+  expect_refused(on_drive() + "--block 0", "0 has room for nothing");
+  expect_refused(on_drive() + "--path " + path("drive/../drive"), "both are one place; name it once");
   expect_refused("bench io --size 4000TiB --path " + path("drive"), "free");
   expect_refused(on_drive() + "--backend aio", "aio");
   expect_refused(on_drive() + "--backend threads --sqpoll", "io_uring");
@@ -146,6 +147,9 @@ TEST_F(BenchIo, ASweepOfAllModesIsOnePicture) {
   // Where it can not be written is said before minutes of measuring.
   expect_refused(sweep + " --svg " + path("no/such/folder.svg"), "No such file");
   expect_refused(sweep + " --svg " + path("here"), "directory");
+  // Another picture may be replaced, and nothing else.
+  expect_refused(sweep + " --svg " + path("here/io-sweep.svg"), "is there, and is no picture");
+  EXPECT_EQ(read(path("here/io-sweep.svg")), "mine");
 }
 
 TEST_F(BenchIo, RequestsThatDoNotFitTheFileAreSaid) {

@@ -75,6 +75,9 @@ TEST_F(BenchPack, RoundsUpToTheAlignment) {
   expect_refused("bench pack a.csv --alignment 2GiB", "--alignment");
   expect_refused("bench pack a.csv --capacity 0", "--capacity");
   expect_refused("bench pack a.csv --time-limit 0", "--time-limit");
+  write("text", "somebody's");
+  expect_refused("bench pack a.csv --output text", "--output text is there, and is no table of placed buffers");
+  EXPECT_EQ(read(path("text")), "somebody's");
 }
 
 TEST_F(BenchPack, RefusesTablesWithTheLine) {

@@ -95,6 +95,7 @@ constexpr Bad bad_of_runs[] = {
     {"--metrics m --trace m", "that metrics go to"},
     {"--metrics new/run/result.json", "the run keeps its own result.json there"},
     {"--trace new/run/model.safetensors", "the run keeps its own model.safetensors there"},
+    {"--document-mask on", "a text is one document"},
     {"--trace new/run/saved/t.json", "the run keeps its own saved there"},
     {"--save-every 1 --checkpoints new/run/saved", "the run keeps its own saved there"},
 };

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "io/tokens/text_source.h"
 #include "io/tokens/token_cache.h"
 #include "sluice/random.h"
 #include "src/train/data/data_tokenizer.h"
@@ -74,6 +75,10 @@ Result<RunConfig> with_document_mask(const RunConfig& config) {
   RunConfig decided = config;
   if (config.data.empty() || !config.document_mask.value_or(true)) return decided;
   SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
+  if (!format && config.document_mask.value_or(false) && !is_jsonl_name(config.data))
+    return bad_request(config.data +
+                       ": --document-mask on needs to know where documents end, and a text is one document; give "
+                       ".jsonl or a token file that says it, or leave the option out");
   decided.document_mask = config.document_mask.value_or(false);
   if (format != TokenFormat::sluice) return decided;
   SLUICE_ASSIGN(const TokenFile tokens, TokenFile::open(config.data));
