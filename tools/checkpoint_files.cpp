@@ -89,7 +89,6 @@ Status save(const SaveOptions& o) {
   std::string path;
   const Result<RunDirectory> directory = RunDirectory::open(run);
   if (directory.ok()) {
-    if (directory->run()) SLUICE_TRY(check_checkpoints_of(&*directory->run(), parent));
     SLUICE_ASSIGN(path, save_stopped(*directory, parent, on_line(line, stop)));
   } else {
     SLUICE_ASSIGN(const RunDirectory busy, RunDirectory::look(run));

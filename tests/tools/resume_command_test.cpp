@@ -115,7 +115,7 @@ TEST_F(ResumeCommand, APresetStaysOneBesideAFolderOfItsName) {
 }
 
 TEST_F(ResumeCommand, WhatWasLeftOpenMayBeLeftOpenAgain) {
-  const std::string open = "--threads 0 --nvme-space 0 --durable auto --schedule vertical --steps 40 ";
+  const std::string open = "--threads 0 --durable auto --schedule vertical --steps 40 ";
   ASSERT_EQ(signalled(options() + drive() + run("run") + open, "run", "TERM").status, 1);
   const Finished f = sluice("train --resume --schedule vertical --threads 0 " + run("run"));
   EXPECT_EQ(f.status, 0) << f.err;

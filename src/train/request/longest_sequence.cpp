@@ -20,7 +20,7 @@ class Lengths {
 
   /// Whether there is a plan of such sequences with this base of FrugalFamily.
   Result<bool> has_plan(std::int64_t tokens, std::size_t base) {
-    if (progress_ && tokens != at_) progress_("trying sequences of " + std::to_string(tokens) + " tokens");
+    if (progress_ && has_any_ && tokens != at_) progress_("trying sequences of " + std::to_string(tokens) + " tokens");
     at_ = config_.sequence = tokens;
     SLUICE_ASSIGN(const auto run, prepare_to_estimate(config_, Purpose::train, {}));
     Workload& w = run->workload;
@@ -33,7 +33,9 @@ class Lengths {
     if (config_.nvme.empty()) budgets.nvme = 0;
     const FrugalFamily family(w, run->wish);
     spots_.resize(family.bases());
-    return base < spots_.size() && family.fits(base, budgets, spots_[base]);
+    const bool fits = base < spots_.size() && family.fits(base, budgets, spots_[base]);
+    has_any_ |= fits;
+    return fits;
   }
   /// Known behind the first call.
   std::size_t bases() const { return spots_.size(); }
@@ -57,6 +59,7 @@ class Lengths {
   RunConfig config_;
   const Tell& progress_;
   std::int64_t at_ = 0;
+  bool has_any_ = false;                   ///< a refusal of all is one line
   std::vector<FrugalFamily::Spot> spots_;  ///< by base: where it kept the budgets with the last length
 };
 

@@ -234,6 +234,7 @@ Result<std::string> save_stopped(const RunDirectory& directory, const std::strin
     return bad_request(directory.path() +
                        ": the run is complete, and has its model alone; 'sluice checkpoint import' "
                        "makes a checkpoint of that, without moments");
+  SLUICE_TRY(check_checkpoints_of(&*directory.run(), parent));
   if (!directory.has_saved() && directory.run()->config.durable == Durable::on && directory.has_commits())
     return save_slots(directory, directory.run()->config, parent, false, listener);
   if (!directory.has_saved())

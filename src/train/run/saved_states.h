@@ -65,7 +65,7 @@ Result<std::uint64_t> save_for_other_layout(const RunDirectory& directory, const
                                             const RestoreListener& listener);
 
 /// What a run that stands still has left, as a checkpoint in `parent`: its path. bad_request when there is none, since
-/// it is complete, or was never saved, and where there is one of the same step in `parent`.
+/// it is complete, or was never saved, and where `parent` has one of the same step, or of another run.
 Result<std::string> save_stopped(const RunDirectory& directory, const std::string& parent,
                                  const RestoreListener& listener);
 
