@@ -228,6 +228,12 @@ void add_bench_io(Command& bench, Outcome& outcome) {
   add_stream_options(io, typed.get());
   add_studies(io, typed.get());
   io->callback([typed, io, &outcome] {
+    for (const char* option : {"--block", "--depth"})
+      if ((typed->sweep || typed->tune) && io->count(option) > 0)
+        return outcome.finish(
+            "bench io", bad_request(std::string(option) + ": --sweep and --tune measure all of them; leave it out"));
+    if (typed->against.empty() && io->count("--pairs") > 0)
+      return outcome.finish("bench io", bad_request("--pairs is of --against: add it"));
     typed->options.seconds_given = io->count("--seconds") > 0;
     if (!typed->against.empty() && io->count("--memory") == 0) typed->options.setting.memory_bytes = 0;
     outcome.finish("bench io", run(*typed));

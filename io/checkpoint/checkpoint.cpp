@@ -73,7 +73,8 @@ Result<std::string> chosen(const std::string& path) {
     SLUICE_ASSIGN(std::string name, read_file(path + "/" + latest_name, 256));
     name = trimmed(name);
     if (!step_of_name(name))
-      return bad_request(path + "/" + latest_name + " names no checkpoint: '" + shown(name) + "'");
+      return bad_request(path + "/" + latest_name + " names no checkpoint: '" + shown(name) +
+                         "'; write the name of one into it, or remove it: then the last one is taken");
     if (!is_there(path + "/" + name))
       return bad_request(path + "/" + latest_name + " names " + name + ", which is not there; name one that is");
     return path + "/" + name;

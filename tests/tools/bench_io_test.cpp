@@ -103,6 +103,9 @@ TEST_F(BenchIo, RefusesWhatCannotBeMeasured) {
   expect_refused(on_drive() + "--memory 9999GiB --sweep", "--memory");
   expect_refused(on_drive() + "--tune --profile " + path("drive"), path("drive"));
   expect_refused(on_drive() + "--svg x.svg", "--sweep");
+  expect_refused(on_drive() + "--sweep --depth 4", "--depth: --sweep and --tune measure all of them");
+  expect_refused(on_drive() + "--tune --block 64KiB", "--block: --sweep and --tune measure all of them");
+  expect_refused(on_drive() + "--pairs 5", "--pairs is of --against: add it");
   expect_refused(on_drive() + "--profile p.json", "--tune");
   expect_refused("bench io --path " + path("nowhere"), "nowhere");
   write("file", "x");

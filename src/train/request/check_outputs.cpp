@@ -37,18 +37,10 @@ Status check_apart(const std::string& option, const std::string& path, const Run
 }
 
 /// What a run's directory has under names of its own: those that begin so, and directories.
-constexpr std::array<std::string_view, 12> names_of_runs{"run.json",
-                                                         "result.json",
-                                                         "timeline.json",
-                                                         "commit.",
-                                                         "config.json",
-                                                         "generation_config.json",
-                                                         "model",
-                                                         "tokenizer",
-                                                         "vocab.json",
-                                                         "merges.txt",
-                                                         "special_tokens_map.json",
-                                                         "chat_template"};
+constexpr std::array<std::string_view, 13> names_of_runs{
+    "run.json",          "result.json", "timeline.json", "commit.",    "config.json", "generation_config.json",
+    "model.safetensors", "model-0",     "tokenizer",     "vocab.json", "merges.txt",  "special_tokens_map.json",
+    "chat_template"};
 constexpr std::array<std::string_view, 3> directories_of_runs{"saved", began_from, "tokens"};
 
 /// Which of the run's own files or directories `path` is, or lies in; empty: none.
