@@ -402,12 +402,10 @@ void add_train(Command& app, Outcome& outcome) {
       "too, to --lots divided by 1, 2, 4, ..., or to 1, --shard-group and --reduction: that changes no bit (with\n"
       "--reduce tree, which may change as well, and exact activations), and lays the states out anew. At any\n"
       "time: --eval-data, --eval-every, --eval-batches, --hash, --max-skipped, --trace, --device, --profile, --io,\n"
-      "--queue-depth,\n"
-      "--optimizer-threads, --drive-tbw; --data and --nvme where the run's own files were moved.\n"
+      "--queue-depth, --optimizer-threads, --drive-tbw; --data and --nvme where the run's own files were moved.\n"
       "Budgets, --durable and what fixes the plan may change too, to the same bits where activations are exact;\n"
       "--tp, --cp, --slices, --lots, --micro-batch, --dtype, --moments, --gradient-dtype and --activation-dtype, to\n"
-      "others:\n"
-      "the states are made anew from a copy.\n"
+      "others: the states are made anew from a copy.\n"
       "What may not: --model, --init, --seq, --batch, --seed, --document-mask, --eval-split (which tokens a step\n"
       "takes). For those start another run from the model: sluice checkpoint export out new, then train --model new.");
   auto options = std::make_shared<RunOptions>();

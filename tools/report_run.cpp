@@ -26,11 +26,9 @@ Status add_step(const RunDirectory& directory, ReportSource& source) {
   SLUICE_ASSIGN(const std::optional<Json> kept, kept_timeline(directory));
   if (!kept) {
     source.missing.push_back(
-        "The run has no timeline.json, so that memory, lanes, passes and what was predicted are not known: the file "
-        "was "
-        "removed, or the run was begun by an early version of sluice. Where the run is not complete 'sluice train "
-        "--run "
-        "... --resume' writes it, and 'sluice plan --run ... --json' prints the plan.");
+        "The run has no timeline.json, so that memory, lanes, passes and what was predicted are not known: it was "
+        "removed, or the run was begun by an early version of sluice. Where the run is not complete "
+        "'sluice train --run ... --resume' writes it, and 'sluice plan --run ... --json' prints the plan.");
     return success();
   }
   const Json whole_step = kept->value("step", Json());

@@ -194,7 +194,7 @@ Result<MadeDirectories> MadeDirectories::make(const std::string& directory) {
 
 MadeDirectories::~MadeDirectories() {
   for (const std::string& directory : made_)
-    if (rmdir(directory.c_str()) != 0) return;
+    if (rmdir(directory.c_str()) != 0 && errno != ENOENT) return;  // one that could not be made is not there
 }
 
 MadeDirectories& MadeDirectories::operator=(MadeDirectories&& other) noexcept {
