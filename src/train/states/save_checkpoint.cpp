@@ -63,7 +63,7 @@ Status check_checkpoint_room(const std::string& parent, std::uint64_t bytes) {
   const std::string above = nearest_directory(parent);
   if (access(above.c_str(), W_OK | X_OK) != 0)
     return bad_request(parent + ": no checkpoint can be made there: " + std::strerror(errno) +
-                       "; give another --checkpoints DIR");
+                       "; give another directory");
   if (statvfs(above.c_str(), &space) != 0) return success();
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (bytes <= free) return success();
