@@ -8,6 +8,7 @@
 
 #include "src/train/states/diff_checkpoints.h"
 #include "tools/checkpoint_commands.h"
+#include "tools/run_home.h"
 #include "tools/run_options.h"
 
 namespace sluice::tools {
@@ -64,8 +65,10 @@ void print_text(const Checkpoint& a, const Checkpoint& b, const CheckpointDiff& 
 }
 
 Status diff(const DiffArguments& options, Outcome& outcome) {
-  SLUICE_ASSIGN(Checkpoint a, Checkpoint::open(options.a));
-  SLUICE_ASSIGN(Checkpoint b, Checkpoint::open(options.b));
+  SLUICE_ASSIGN(const std::string of_a, checkpoints_of(options.a));
+  SLUICE_ASSIGN(const std::string of_b, checkpoints_of(options.b));
+  SLUICE_ASSIGN(Checkpoint a, Checkpoint::open(of_a));
+  SLUICE_ASSIGN(Checkpoint b, Checkpoint::open(of_b));
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, !options.json);
   const auto result = diff_checkpoints(a, b, {}, on_line(line, stop).watch("comparing"));

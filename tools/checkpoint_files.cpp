@@ -16,6 +16,7 @@
 #include "src/train/run/save_request.h"
 #include "src/train/run/saved_states.h"
 #include "tools/checkpoint_commands.h"
+#include "tools/run_home.h"
 #include "tools/run_options.h"
 #include "tools/values.h"
 
@@ -126,7 +127,8 @@ struct SignOptions {
 Status sign(const SignOptions& o) {
   const std::atomic<bool>& stop = stop_on_signals();
   ProgressLine line(10, true);
-  SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(checkpoints_of(o.path)));
+  SLUICE_ASSIGN(const std::string named, checkpoints_of(o.path));
+  SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(named));
   SLUICE_TRY(checkpoint.check_present());
   const States::Watch watch = on_line(line, stop).watch("signing " + checkpoint.path());
   SLUICE_TRY(sign_checkpoint(checkpoint, o.key, of_all(checkpoint, watch)));
@@ -152,7 +154,8 @@ Status verify(const VerifyOptions& o) {
   const RestoreListener listener = on_line(line, stop);
   Json all = Json::array();
   for (const std::string& path : o.paths) {
-    SLUICE_ASSIGN(Checkpoint checkpoint, Checkpoint::open(checkpoints_of(path)));
+    SLUICE_ASSIGN(const std::string named, checkpoints_of(path));
+    SLUICE_ASSIGN(Checkpoint checkpoint, Checkpoint::open(named));
     const States::Watch watch = listener.watch("verifying " + checkpoint.path());
     const auto bytes = checkpoint.manifest().state_bytes();
     if (!o.key.empty())
@@ -189,7 +192,7 @@ struct ListOptions {
 };
 
 Status list(const ListOptions& o) {
-  const std::string parent = checkpoints_of(o.directory);
+  SLUICE_ASSIGN(const std::string parent, checkpoints_of(o.directory));
   SLUICE_ASSIGN(const std::vector<ListedCheckpoint> all, list_checkpoints(parent));
   Json rows = Json::array();
   if (all.empty() && !o.json) std::printf("%s holds no checkpoints\n", parent.c_str());
@@ -225,7 +228,7 @@ struct PruneOptions {
 };
 
 Status prune(const PruneOptions& o) {
-  const std::string parent = checkpoints_of(o.directory);
+  SLUICE_ASSIGN(const std::string parent, checkpoints_of(o.directory));
   SLUICE_ASSIGN(const std::vector<std::string> gone, prune_checkpoints(parent, static_cast<std::size_t>(o.keep)));
   if (o.json) {
     std::printf("%s\n", Json{{"removed", gone}}.dump().c_str());

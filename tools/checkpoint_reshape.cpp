@@ -7,6 +7,7 @@
 #include "src/train/run/saved_states.h"
 #include "src/train/states/reshape_checkpoint.h"
 #include "tools/checkpoint_commands.h"
+#include "tools/run_home.h"
 #include "tools/run_options.h"
 #include "tools/values.h"
 
@@ -50,7 +51,8 @@ Status reshape(ReshapeArguments options) {
   if (!options.dtype.empty()) options.to.parameters = options.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   for (const MomentFormat format : {MomentFormat::f32, MomentFormat::bf16, MomentFormat::int8})
     if (options.moments == moment_format_name(format)) options.to.moments = format;
-  SLUICE_ASSIGN(Checkpoint from, Checkpoint::open(options.from));
+  SLUICE_ASSIGN(const std::string named, checkpoints_of(options.from));
+  SLUICE_ASSIGN(Checkpoint from, Checkpoint::open(named));
   SLUICE_TRY(from.check_present());
   SLUICE_TRY(check_same_run(from.manifest().run, options.to.parent));
   const std::atomic<bool>& stop = stop_on_signals();
@@ -85,7 +87,8 @@ void add_checkpoint_reshape(Command& checkpoint, Outcome& outcome) {
       "verified as it is read. Layouts change no bit, except of 8-bit moments where --tp cuts their blocks of 256\n"
       "elements elsewhere: those are encoded anew, and counted. f32 parameters to bf16 and back is exact, since bf16 "
       "ones\n"
-      "have remainders; shorter moments are rounded. The last line says whether every value is as it was.");
+      "have remainders; shorter moments are rounded. The last line says whether every value is as it was.\n"
+      "'train --restore' reads any layout, and trains in the one that the run had or that its own options name.");
   auto options = std::make_shared<ReshapeArguments>();
   command->add_option("FROM", options->from, "checkpoint to read")->required();
   command->add_option("TO_DIR", options->to.parent, "directory of checkpoints to write to; made if missing")

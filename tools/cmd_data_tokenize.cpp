@@ -15,6 +15,7 @@
 #include "io/files/json_guard.h"
 #include "io/tokens/tokenize.h"
 #include "sluice/size.h"
+#include "src/train/data/data_tokenizer.h"
 #include "tools/data_commands.h"
 #include "tools/run_options.h"
 #include "tools/values.h"
@@ -88,7 +89,8 @@ struct Encoding {
 };
 
 Result<Encoding> chat_encoding_of(const TokenizeRequest& request) {
-  if (request.tokenizer.empty()) return bad_request("--chat needs the special tokens of a tokenizer; add --tokenizer");
+  if (request.tokenizer.empty() || request.tokenizer == bytes_are_tokens)
+    return bad_request("--chat needs the special tokens of a tokenizer; add --tokenizer");
   if (request.no_special_tokens || !request.append_eos.empty())
     return bad_request(std::string(request.no_special_tokens ? "--no-special-tokens" : "--append-eos") +
                        " is for texts; a chat template says which tokens stand around messages");
@@ -112,7 +114,7 @@ Result<Encoding> encoding_of(const TokenizeRequest& request) {
   if (!request.chat.empty()) return chat_encoding_of(request);
   Encoding e{byte_encoding(), std::nullopt, {}};
   std::shared_ptr<const Tokenizer> tokenizer;
-  if (!request.tokenizer.empty()) {
+  if (!request.tokenizer.empty() && request.tokenizer != bytes_are_tokens) {
     SLUICE_ASSIGN(Tokenizer loaded, Tokenizer::load(request.tokenizer));
     tokenizer = std::make_shared<const Tokenizer>(std::move(loaded));
     e.text = tokenizer_encoding(tokenizer, !request.no_special_tokens);
@@ -308,9 +310,9 @@ void add_data_tokenize(Command& data, Outcome& outcome) {
   command
       ->add_option(
           "--tokenizer", request->tokenizer,
-          "a model's tokenizer.json, or vocab.json with merges.txt, or the directory that holds them (default: bytes "
-          "are tokens)")
-      ->type_name("FILE|DIR");
+          "a model's tokenizer.json, or vocab.json with merges.txt, or the directory that holds them; bytes: bytes are "
+          "tokens (default)")
+      ->type_name("FILE|DIR|bytes");
   command->add_flag("--no-special-tokens", request->no_special_tokens,
                     "leave out what the tokenizer's template puts around a text, such as a beginning of sequence");
   const std::map<std::string, TextKind> kinds{

@@ -70,6 +70,7 @@ Option* Option::default_str(std::string_view text) {
 
 Option* Option::delimiter(char delimiter) {
   option_->delimiter(delimiter);
+  delimiter_ = delimiter;
   return this;
 }
 
@@ -164,7 +165,30 @@ Option* Command::get_option(std::string_view name) {
 
 std::size_t Command::count(std::string_view option) const { return app_->count(std::string(option)); }
 
+std::string Command::torn_list(const std::string& name, std::span<const char* const> words) const {
+  for (const Command& sub : subcommands_)
+    if (!words.empty() && words.front() == sub.app_->get_name())
+      return sub.torn_list(name + " " + words.front(), words.subspan(1));
+  for (const Option& option : options_) {
+    if (option.delimiter_ == '\0') continue;
+    const std::string long_name = option.get_name();
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::string word = words[i];
+      std::string list;
+      if (word == long_name && i + 1 < words.size()) list = words[i + 1];
+      if (word.starts_with(long_name + "=")) list = word.substr(long_name.size() + 1);
+      if (list.starts_with(option.delimiter_) || list.ends_with(option.delimiter_) ||
+          list.find(std::string(2, option.delimiter_)) != std::string::npos)
+        return name + ": " + long_name + ": '" + list + "' has an empty part; leave out a '" + option.delimiter_ +
+               "' (see " + name + " --help)";
+    }
+  }
+  return {};
+}
+
 Parsed Command::parse(int argc, const char* const* argv) {
+  const std::string torn = torn_list(app_->get_name(), std::span(argv, static_cast<std::size_t>(argc)).subspan(1));
+  if (!torn.empty()) return {Parsed::End::refused, torn + "\n"};
   try {
     app_->parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version

@@ -7,6 +7,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -44,7 +45,7 @@ class Option {
   Option* type_name(std::string_view name);
   Option* capture_default_str();
   Option* default_str(std::string_view text);
-  Option* delimiter(char delimiter);
+  Option* delimiter(char delimiter);  ///< between values; Command::parse() refuses empty ones
   Option* expected(int values);
   Option* allow_extra_args(bool allow);
   Option* take_all();
@@ -59,6 +60,7 @@ class Option {
  private:
   friend class Command;
   CLI::Option* option_;
+  char delimiter_ = '\0';
 };
 
 /// What a command line came to.
@@ -109,6 +111,8 @@ class Command {
 
  private:
   Option* add_number(std::string_view name, const std::function<void(int)>& function, std::string_view description);
+  /// The refusal of a list with an empty part, which CLI11 leaves out; empty if there is none. `words`: behind its name.
+  std::string torn_list(const std::string& name, std::span<const char* const> words) const;
   Option* keep(CLI::Option* option) { return &options_.emplace_back(option); }
 
   std::shared_ptr<CLI::App> app_;

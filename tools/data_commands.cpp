@@ -30,12 +30,20 @@ Status check_output(const std::string& output) {
 }
 
 Status refuse_to_replace(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
+  std::error_code ignored;
   for (const std::string& input : inputs)
     for (const std::string& output : outputs) {
-      std::error_code ignored;
       if (std::filesystem::equivalent(input, output, ignored))
         return bad_request(fmt::format("{} would replace {}, which is read; give another --output", output, input));
     }
+  for (const std::string& output : outputs) {
+    if (!std::filesystem::is_regular_file(output, ignored) || std::filesystem::file_size(output, ignored) == 0)
+      continue;
+    SLUICE_ASSIGN(const auto format, recognize_tokens(output));
+    if (!format)
+      return bad_request(
+          fmt::format("--output {} is there, and is no token file; give another file, or remove it", output));
+  }
   return success();
 }
 

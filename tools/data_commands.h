@@ -35,6 +35,7 @@ std::vector<std::string> files_of(const std::string& output, TokenFormat format)
 std::string printed_files(const std::string& output, TokenFormat format);
 /// Of `-`, which means standard output to others, a file of that name would be made.
 Status check_output(const std::string& output);
+/// Also what is there and is no file of tokens.
 Status refuse_to_replace(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
 /// Shows how much of the file was read, and ends that on a signal.
 TokenWatch watch_tokens(ProgressLine& line, const TokenFile& file, const std::string& what);

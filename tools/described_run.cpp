@@ -143,7 +143,8 @@ Result<RunConfig> laid_over(const RunConfig& stored, const RunOptions& options, 
 
 /// Whether the run began from what is to be restored.
 bool begins_alike(const RunConfig& run, const RunOptions& options) {
-  const std::string named = checkpoints_of(options.config.restore);
+  const Result<std::string> there = checkpoints_of(options.config.restore);
+  const std::string named = there.ok() ? *there : absolute_path(options.config.restore);
   return !run.restore.empty() && run.reset_optimizer == options.config.reset_optimizer &&
          (run.restore == named || std::filesystem::path(run.restore).parent_path() == named);
 }
@@ -152,7 +153,8 @@ bool begins_alike(const RunConfig& run, const RunOptions& options) {
 Result<RunConfig> restored_config(const RunOptions& options, const std::set<std::string>& given) {
   if (given.contains("--init"))
     return bad_request("--restore has the weights of " + options.config.restore + "; leave out --init");
-  SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(checkpoints_of(options.config.restore)));
+  SLUICE_ASSIGN(const std::string named, checkpoints_of(options.config.restore));
+  SLUICE_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(named));
   if (!options.verify_with.empty())
     SLUICE_TRY(verify_signature(checkpoint, options.verify_with, [](std::uint64_t) { return success(); }));
   const Result<SavedRun> saved = saved_run_from_json(checkpoint.manifest().run);

@@ -45,6 +45,10 @@ RunConfig find_sets(const EvalRequest& request, const std::set<std::string>& giv
   return data;
 }
 
+Error nothing_held_out(const std::string& data) {
+  return bad_request(data + " holds out nothing to evaluate; give --eval-split, --eval-data FILE or --all-text");
+}
+
 /// "book" for the whole of book.txt.
 EvalSet whole_file(const RunConfig& data, const Batches& batches) {
   const Result<NamedData> name = parse_eval_data(data.data);
@@ -64,8 +68,11 @@ Status describe(const EvalRequest& request, const std::set<std::string>& given, 
                        std::to_string(c.micro_batch));
   task.data = find_sets(request, given, task);
   RunConfig& d = task.data;
-  if (d.data.empty() && d.eval_data.empty())
+  if (d.data.empty() && d.eval_data.empty()) {
+    SLUICE_ASSIGN(const ModelConfig there, load_config(c.model));
     return bad_request("--data is missing: give text or a token file, or as --model the directory of a run");
+  }
+  if (!request.all_text && d.eval_data.empty() && d.eval_split == 0) return nothing_held_out(d.data);
   // How many windows does not depend on how many go through the model at once.
   const bool counted = given.contains("--batches") || !task.run;
   d.batch = counted ? c.batch : task.run->config.batch;
@@ -110,7 +117,7 @@ Status open_sets(const EvalRequest& request, const std::function<void(const std:
   SLUICE_ASSIGN(task.sets, open_eval_sets(d, model, documents, task.batches, note));
   if (request.all_text && !d.data.empty()) task.sets.insert(task.sets.begin(), whole_file(d, task.batches));
   if (!task.sets.empty()) return success();
-  return bad_request(d.data + " holds out nothing to evaluate; give --eval-split, --eval-data FILE or --all-text");
+  return nothing_held_out(d.data);
 }
 
 }  // namespace sluice::tools

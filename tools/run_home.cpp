@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "io/checksum.h"
+#include "src/train/run/run_directory.h"
 
 namespace sluice::tools {
 namespace {
@@ -102,6 +103,22 @@ std::string newest_unfinished_run() {
     if (newest.empty() || time > newest_time) newest = run, newest_time = time;
   }
   return newest.string();
+}
+
+Result<std::string> checkpoints_of(const std::string& path) {
+  const std::string whole = absolute_path(path);
+  std::error_code ignored;
+  if (!fs::exists(whole, ignored))
+    return bad_request("there is no " + whole + "; give a checkpoint, a directory of checkpoints or that of a run");
+  if (!fs::exists(whole + "/run.json", ignored)) return whole;
+  // Checkpoints are of use where the run's record is of none.
+  const Result<RunDirectory> directory = RunDirectory::look(whole);
+  const bool elsewhere = directory.ok() && directory->run() && !directory->run()->config.checkpoints.empty();
+  const std::string parent = elsewhere ? directory->run()->config.checkpoints : whole + "/checkpoints";
+  if (fs::is_directory(parent, ignored)) return parent;
+  return bad_request(whole +
+                     " has no checkpoints: 'train --save-every N' makes them as it goes, and 'sluice checkpoint "
+                     "save' one of a run that has stopped; weights alone are given by --model or --init");
 }
 
 std::string told_at_start(const std::string& run) {

@@ -35,6 +35,10 @@ std::string run_home_to_come(const std::string& model);
 /// The run below runs/ that was begun last among those that are not complete; empty where there is none.
 std::string newest_unfinished_run();
 
+/// Where the checkpoints are that are named by a directory: of a run, where it puts them; else there. Absolute.
+/// bad_request for a run that has none, or what is not there.
+Result<std::string> checkpoints_of(const std::string& path);
+
 /// "run: DIR (...)", or that nothing is kept: for the first line of a run. `run` is RunConfig::run.
 std::string told_at_start(const std::string& run);
 

@@ -423,12 +423,6 @@ std::string absolute_path(const std::string& path) {
   return text;
 }
 
-std::string checkpoints_of(const std::string& path) {
-  const std::string whole = absolute_path(path);
-  std::error_code ignored;
-  return std::filesystem::exists(whole + "/run.json", ignored) ? whole + "/checkpoints" : whole;
-}
-
 std::set<std::string> given_options(const Command& app) {
   std::set<std::string> names;
   for (const Option& option : app.options())

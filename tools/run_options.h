@@ -39,8 +39,6 @@ void add_train_options(Command* app, RunOptions* options);     ///< those, and a
 Result<RunConfig> resolve(const RunOptions& options);
 /// Without dots, links as they are, no slash at the end; empty stays empty.
 std::string absolute_path(const std::string& path);
-/// Of a directory that holds a run that of its checkpoints, else the same one; absolute.
-std::string checkpoints_of(const std::string& path);
 /// Names of the options that were given, like "--steps".
 std::set<std::string> given_options(const Command& app);
 

@@ -159,6 +159,10 @@ Result<Checkpoint> Checkpoint::open(const std::string& path) {
   Result<Manifest> manifest = parse_manifest(text);
   if (!manifest.ok()) return Error{manifest.error().code, name + " " + manifest.error().message};
   opened.manifest_ = std::move(*manifest);
+  const auto named = step_of_name(fs::path(opened.path_).filename().string());
+  if (named && *named != opened.manifest_.step)
+    return bad_request(fmt::format("{} is the manifest of step {}; rename its directory back to {}", name,
+                                   opened.manifest_.step, checkpoint_name(opened.manifest_.step)));
   opened.files_.resize(opened.manifest_.files.size());
   return opened;
 }

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-Result<MappedFile> MappedFile::open(const std::string& path, bool own) {
+Result<MappedFile> MappedFile::open(const std::string& path, std::optional<uid_t> owner) {
   // Without O_NONBLOCK a named pipe would wait for its writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return os_error(fmt::format("can not open {}", path), errno);
@@ -23,7 +23,7 @@ Result<MappedFile> MappedFile::open(const std::string& path, bool own) {
   struct stat st {};
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
     wrong = "is not a regular file";
-  } else if (own && (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+  } else if (owner && ((st.st_uid != geteuid() && st.st_uid != *owner) || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
     wrong = "may have been written by another user";
   } else if (st.st_size > 0) {
     void* map = mmap(nullptr, static_cast<std::size_t>(st.st_size), PROT_READ, MAP_SHARED, fd, 0);

@@ -1,7 +1,10 @@
 // A file's bytes in memory, read-only.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -12,8 +15,8 @@ namespace sluice {
 /// Maps a regular file as it is when opened. Move-only; spans of it live as long as the owner.
 class MappedFile {
  public:
-  /// bad_request, naming the file. `own`: also unless it is this user's, and writable by nobody else.
-  static Result<MappedFile> open(const std::string& path, bool own = false);
+  /// bad_request, naming the file. `owner`: also unless it is this user's or that one's, and writable by nobody else.
+  static Result<MappedFile> open(const std::string& path, std::optional<uid_t> owner = std::nullopt);
 
   MappedFile() = default;
   ~MappedFile();

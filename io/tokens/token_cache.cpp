@@ -1,6 +1,9 @@
 #include "io/tokens/token_cache.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include "io/checksum.h"
+#include "io/files/publish.h"
 #include "io/files/user_cache.h"
 #include "io/tokens/text_check.h"
 #include "io/tokens/token_sink.h"
@@ -41,8 +45,8 @@ Result<std::string> cache_name(const std::string& path, const Tokenizer* tokeniz
 }
 
 /// What is wrong with the entry; empty: nothing, as far as it was looked at.
-std::string wrong_with(const std::string& cached) {
-  const auto file = TokenFile::open(cached, {.own = true, .if_damaged = ""});
+std::string wrong_with(const std::string& cached, uid_t owner) {
+  const auto file = TokenFile::open(cached, {.owner = owner, .if_damaged = ""});
   if (!file.ok()) return file.error().message;
   if (!file->has_checksums()) return fmt::format("{} has no checksums", cached);
   // Larger ones are verified as they are read.
@@ -53,8 +57,9 @@ std::string wrong_with(const std::string& cached) {
 
 /// A text and where its tokens are kept.
 struct Entry {
-  const std::string &path, &name, &file;
+  const std::string &path, &name, file;
   const TextTokens& tokens;
+  uid_t owner = geteuid();
 };
 
 Status make_entry(const Entry& entry) {
@@ -88,9 +93,12 @@ Status make_entry(const Entry& entry) {
 /// A damaged, old or foreign entry is made anew.
 Status ensure_entry(const Entry& entry) {
   std::error_code error;
+  const std::string directory = std::filesystem::path(entry.file).parent_path().string();
+  std::filesystem::create_directories(directory, error);
+  if (error) return bad_request(fmt::format("can not make directory {}: {}", directory, error.message()));
   // Also what can not be told: then making it says why.
   if (!std::filesystem::exists(entry.file, error)) return make_entry(entry);
-  const std::string wrong = wrong_with(entry.file);
+  const std::string wrong = wrong_with(entry.file, entry.owner);
   if (wrong.empty()) return success();
   if (entry.tokens.note) entry.tokens.note(fmt::format("{}; it is made again from {}", wrong, entry.path));
   const Status made = make_entry(entry);
@@ -99,33 +107,44 @@ Status ensure_entry(const Entry& entry) {
                fmt::format("{}, and can not be made again from {}: {}", wrong, entry.path, made.error().message)};
 }
 
+Result<std::string> user_tokens(const std::string& path) {
+  const auto user = user_cache_directory();
+  if (user.ok()) return *user + "/tokens";
+  return bad_request(
+      fmt::format("no place for the tokens of {}: {}; give a token file that 'sluice data tokenize' makes of it", path,
+                  user.error().message));
+}
+
+/// Where the tokens of the text called `name` are, or can be made.
+Result<Entry> entry_of(const std::string& path, const std::string& name, const std::string& cache_dir,
+                       const TextTokens& tokens) {
+  if (!cache_dir.empty()) {
+    Entry entry{path, name, cache_dir + "/" + name, tokens};
+    struct stat st {};
+    if (stat(cache_dir.c_str(), &st) == 0) entry.owner = st.st_uid;
+    const bool may_write = faccessat(AT_FDCWD, nearest_directory(cache_dir).c_str(), W_OK, AT_EACCESS) == 0;
+    if (may_write || wrong_with(entry.file, entry.owner).empty()) return entry;
+  }
+  SLUICE_ASSIGN(const std::string user, user_tokens(path));
+  return Entry{path, name, user + "/" + name, tokens};
+}
+
 }  // namespace
 
-Result<TokenFile> open_or_tokenize(const std::string& path, std::string cache_dir,
+Result<TokenFile> open_or_tokenize(const std::string& path, const std::string& cache_dir,
                                    const TokenFile::Requirements& requirements, const TextTokens& tokens) {
   SLUICE_ASSIGN(const auto format, recognize_tokens(path));
   if (format) return TokenFile::open(path, requirements);
   std::error_code error;
   // What is no regular file is refused below.
   if (std::filesystem::is_regular_file(path, error)) SLUICE_TRY(check_text_file(path));
-  if (cache_dir.empty()) {
-    const auto user = user_cache_directory();
-    if (!user.ok())
-      return bad_request(
-          fmt::format("no place for the tokens of {}: {}; give a token file that 'sluice data tokenize' "
-                      "makes of it",
-                      path, user.error().message));
-    cache_dir = *user + "/tokens";
-  }
   SLUICE_ASSIGN(const std::string name, cache_name(path, tokens.tokenizer.get()));
-  std::filesystem::create_directories(cache_dir, error);
-  if (error) return bad_request(fmt::format("can not make directory {}: {}", cache_dir, error.message()));
-  const std::string cached = cache_dir + "/" + name;
-  SLUICE_TRY(ensure_entry({path, name, cached, tokens}));
+  SLUICE_ASSIGN(const Entry entry, entry_of(path, name, cache_dir, tokens));
+  SLUICE_TRY(ensure_entry(entry));
   // What does not fit the model is wrong either way.
   TokenFile::Requirements of_entry = requirements;
   of_entry.if_damaged = fmt::format("remove it, and it is made again from {}", path);
-  auto file = TokenFile::open(cached, of_entry);
+  auto file = TokenFile::open(entry.file, of_entry);
   if (!file.ok()) return file.error().in(path);
   return file;
 }

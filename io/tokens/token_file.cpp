@@ -87,9 +87,9 @@ Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& r
   if (format == TokenFormat::megatron) {
     tokens_path = megatron_name(path) + ".bin";
     file.path_ = megatron_name(path) + ".idx";
-    SLUICE_ASSIGN(file.index_, MappedFile::open(file.path_, requirements.own));
+    SLUICE_ASSIGN(file.index_, MappedFile::open(file.path_, requirements.owner));
   }
-  SLUICE_ASSIGN(file.tokens_, MappedFile::open(tokens_path, requirements.own));
+  SLUICE_ASSIGN(file.tokens_, MappedFile::open(tokens_path, requirements.owner));
   auto layout = layout_of(format, file.tokens_.bytes(), file.index_.bytes());
   if (!layout.ok() && layout.error().code == ErrorCode::damaged) return file.damaged(layout.error().message);
   if (!layout.ok()) return bad_request(fmt::format("{} {}", file.path_, layout.error().message));

@@ -46,7 +46,7 @@ class TokenFile {
   struct Requirements {
     std::uint64_t vocabulary_limit = 0;  ///< the model's; 0: no limit. The file's may not be larger.
     std::uint64_t tokens_min = 0;        ///< needed for one sequence
-    bool own = false;                    ///< this user's, and writable by nobody else
+    std::optional<uid_t> owner = {};     ///< the file is this user's or that one's, and writable by nobody else
     /// What errors say is to be done about a damaged file; may be empty.
     std::string if_damaged = "make it again, or put a copy of it back";
   };

@@ -195,6 +195,44 @@ class KeptVariable {
   std::optional<std::string> value_;
 };
 
+/// Until it goes, what is done is done by user 65534, who is nobody's owner.
+class AsNobody {
+ public:
+  AsNobody() { EXPECT_EQ(seteuid(65534), 0); }
+  ~AsNobody() { EXPECT_EQ(seteuid(0), 0); }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+};
+
+TEST(OpenOrTokenize, ReadsTheTokensOfADirectoryThatBelongsToAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const ScratchDir dir;
+  const std::string cache = dir / "run", own = dir / "own";
+  ASSERT_EQ(chmod((dir / "").c_str(), 0755), 0);
+  std::filesystem::create_directories(own);
+  ASSERT_EQ(chown(own.c_str(), 65534, 65534), 0);
+  write_text(dir / "a.txt", "the text");
+  write_text(dir / "b.txt", "a text that is not there yet");
+  const auto made = open_or_tokenize(dir / "a.txt", cache, {});
+  ASSERT_TRUE(made.ok()) << made.error().message;
+
+  const KeptVariable variable("XDG_CACHE_HOME");
+  setenv("XDG_CACHE_HOME", own.c_str(), 1);
+  const AsNobody nobody;
+  std::vector<std::string> notes;
+  const auto read =
+      open_or_tokenize(dir / "a.txt", cache, {}, {.note = [&](const std::string& note) { notes.push_back(note); }});
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->path(), made->path());
+  EXPECT_TRUE(notes.empty()) << notes[0];
+
+  // What can not be kept there is kept with what is this user's own.
+  const auto other = open_or_tokenize(dir / "b.txt", cache, {});
+  ASSERT_TRUE(other.ok()) << other.error().message;
+  EXPECT_TRUE(other->path().starts_with(own)) << other->path();
+  expect_text(*other, "a text that is not there yet");
+}
+
 TEST(OpenOrTokenize, KeepsTokensInTheUsersCache) {
   const KeptVariable cache("XDG_CACHE_HOME"), home("HOME");
   const ScratchDir dir;

@@ -579,8 +579,26 @@ TEST_F(CheckpointFilesCommand, AreListedInspectedAndPruned) {
   EXPECT_EQ(sluice("checkpoint prune --keep 2 " + path("run")).status, 0);
   EXPECT_EQ(steps("run/checkpoints"), (std::vector<std::string>{"step-6", "step-9"}));
   expect_refused_untouched("checkpoint prune --keep 0 " + path("run"), "--keep");
-  expect_refused_untouched("checkpoint list " + path("none"), "No such file");
-  expect_refused_untouched("checkpoint verify " + path("none"), "there is no directory");
+  for (const char* command : {"list ", "prune --keep 1 ", "verify "})
+    expect_refused_untouched("checkpoint " + std::string(command) + path("none"), "there is no " + path("none"));
+  std::filesystem::rename(path("run/checkpoints/step-6"), path("run/checkpoints/step-7"));
+  expect_refused_untouched("checkpoint verify " + path("run/checkpoints/step-7"), "is the manifest of step 6");
+}
+
+TEST_F(CheckpointFilesCommand, OfARunAreWhereItPutsThem) {
+  ASSERT_EQ(
+      sluice(options() + room() + run("run") + "--steps 2 --save-every 2 --checkpoints " + path("elsewhere")).status,
+      0);
+  EXPECT_EQ(json::parse(sluice("checkpoint list --json " + path("run")).out).size(), 1u);
+  EXPECT_EQ(sluice("checkpoint verify " + path("run")).status, 0);
+  EXPECT_EQ(sluice("checkpoint diff " + path("run") + " " + path("elsewhere")).status, 0);
+  EXPECT_EQ(sluice("checkpoint reshape " + path("run") + " " + path("reshaped")).status, 0);
+  EXPECT_EQ(sluice("checkpoint diff " + path("run") + " " + path("reshaped")).status, 0);
+  EXPECT_EQ(sluice("train --restore " + path("run") + " --steps 3 " + room() + run("further")).status, 0);
+  for (const std::string& command : {"checkpoint list " + path("further"), "checkpoint verify " + path("further"),
+                                     "checkpoint diff " + path("run") + " " + path("further"),
+                                     "train --restore " + path("further") + " " + run("not")})
+    expect_refused_untouched(command, path("further") + " has no checkpoints: 'train --save-every N' makes them");
 }
 
 }  // namespace

@@ -248,12 +248,19 @@ TEST_F(DataCommandTest, WrongOptionsAreRefused) {
   expect_refused(in + out + " --seed 3", "--eval-split");
   expect_refused(in + " --output " + path("a.txt"), "would replace");
   expect_refused(in + " --output " + path("no/where"), "no/where");
+  write("letter.doc", "not to be lost");
+  expect_refused(in + " --output " + path("letter.doc"), "is there, and is no token file");
+  expect_refused(in + out + " --tokenizer bytes --chat auto", "add --tokenizer");
   expect_refused("data convert --input " + path("a.txt") + out, "a.txt");
   expect_refused("data inspect " + path("a.txt"), "sluice data tokenize");
   expect_refused("data inspect " + path("missing"), "missing");
   expect_refused("data inspect " + path(""), path(""));
   EXPECT_EQ(read(path("a.txt")), "some text");
+  EXPECT_EQ(read(path("letter.doc")), "not to be lost");
   EXPECT_FALSE(std::filesystem::exists(path("t")));
+  // What is one may be made again, and bytes are named as for other commands.
+  for (const char* tokenizer : {"", " --tokenizer bytes"}) EXPECT_EQ(sluice(in + out + tokenizer).status, 0);
+  expect_refused("data convert --input " + path("t") + " --output " + path("letter.doc"), "is no token file");
 }
 
 /// A token file with 10 tokens, its header changed and signed again.

@@ -141,6 +141,10 @@ TEST_F(EvalSets, WhatDoesNotServeIsRefusedBeforeAnythingIsTouched) {
   expect_refused_untouched(train + "--eval-split 0.1 --eval-data held_out=" + path("code.txt"), "another set");
   expect_refused_untouched(train + "--eval-data " + path("missing.txt"), "missing.txt");
   expect_refused_untouched(train + "--eval-data =" + path("code.txt"), "NAME=FILE");
+  expect_refused_untouched(train + "--eval-data " + path("a=b.txt"),
+                           "--eval-data a-b: can not open " + path("a=b.txt"));
+  expect_refused_untouched("eval --model nowhere/x", "nowhere/x: no such file");
+  expect_refused_untouched("eval --model llama-tiny", "--data is missing");
   expect_refused_untouched(train + "--eval-batches some", "'some' is neither a number of batches nor 'all'");
   ASSERT_EQ(
       sluice("data tokenize --pack 16 --too-long cut " + path("wiki.jsonl") + " --output " + path("p.tokens")).status,

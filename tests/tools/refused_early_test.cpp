@@ -142,6 +142,13 @@ TEST_F(RefusedEarly, TrainPlanEvalAndGenerate) {
     for (const std::string& command : {train, eval}) expect_early(with(command, bad), bad.what);
 }
 
+TEST_F(RefusedEarly, ListsWithEmptyParts) {
+  expect_early("generate --model " + path("model") + " --prompt-tokens 1,,2",
+               "--prompt-tokens: '1,,2' has an empty part");
+  expect_early("generate --model " + path("model") + " --prompt-tokens=,2", "--prompt-tokens: ',2' has an empty part");
+  expect_early("bench adamw --formats fp32,", "sluice bench adamw: --formats: 'fp32,' has an empty part");
+}
+
 TEST_F(RefusedEarly, TheDirectoryOfARunAndWhatOthersHave) {
   const std::string train = "train --seq 32 --steps 2 --data text --model model --profile profile.json ";
   expect_early(train + "--run other", "which is of no run");

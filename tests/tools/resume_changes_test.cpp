@@ -382,7 +382,7 @@ TEST_F(ResumeChanges, WhatMayNotIsRefusedWithTheReason) {
            {"--ranks 2", "add up in --lots 1: it can go on with 1;"},
            {"--seed 2", data},
            {"--model llama-25m", "its states are that model's"},
-           {"--init " + path("nvme"), "it began from those weights"},
+           {"--init " + path("nvme"), "which has none: weights are loaded before its first step"},
            {"--metrics " + path("m.jsonl"), "the lines of its steps are there"}})
     expect_refused_untouched(go_on() + option, why);
 }

@@ -17,7 +17,10 @@ namespace {
 std::string name_of_file(const std::string& path) {
   std::filesystem::path name = std::filesystem::path(path).filename();
   if (name.extension() == ".zst" || name.extension() == ".gz") name = name.stem();
-  return name.stem().string();
+  // A name ends where a '=' is.
+  std::string stem = name.stem().string();
+  std::ranges::replace(stem, '=', '-');
+  return stem;
 }
 
 /// Whether any of its tokens counts: the planes of windows until one does.

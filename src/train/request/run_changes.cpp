@@ -60,7 +60,7 @@ std::string reason(const std::string& option) {
   constexpr const char* data = "which tokens a step takes, and how they are added up, follows from it";
   static const std::map<std::string, const char*> reasons{
       {"--model", "its states are that model's"},
-      {"--init", "it began from those weights"},
+      {"--init", "weights are loaded before its first step"},
       {"--restore", "it began from those states"},
       {"--reset-optimizer", "it began so"},
       {"--document-mask", data},
@@ -196,7 +196,8 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
     merged[f.key] = now[f.key];
     const bool held = std::string_view(f.key) == "held";
     const auto text = [&](const Json& value) {
-      return held && !value.is_null() ? (value == true ? "step" : "none or all") : shown(name, value);
+      if (held && !value.is_null()) return std::string(value == true ? "step" : "none or all");
+      return value == "" ? std::string("none") : shown(name, value);
     };
     const std::string contradiction =
         name + " " + text(now[f.key]) + " contradicts the run, which has " + text(before[f.key]);
