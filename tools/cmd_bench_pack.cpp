@@ -56,7 +56,7 @@ struct Packed {
   bool fits = true;
 };
 
-/// Moments are numbered: only their order counts.
+/// Moments are numbered: their order says what meets.
 std::vector<Piece> pieces_of(const std::vector<BufferRow>& rows, std::uint64_t alignment_bytes) {
   std::vector<std::uint64_t> moments;
   for (const BufferRow& row : rows) moments.insert(moments.end(), {row.lower, row.upper});
@@ -68,7 +68,8 @@ std::vector<Piece> pieces_of(const std::vector<BufferRow>& rows, std::uint64_t a
   std::vector<Piece> pieces;
   for (const BufferRow& row : rows)
     pieces.push_back({number_of(row.lower), number_of(row.upper) - 1,
-                      (row.bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes, false});
+                      (row.bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes, false,
+                      row.upper - row.lower});
   return pieces;
 }
 

@@ -6,11 +6,14 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "offload/plan/pack_orders.h"
+#include "offload/plan/pack_rising.h"
 #include "sluice/status.h"
 
 namespace sluice::planning {
@@ -18,6 +21,7 @@ namespace {
 
 constexpr std::size_t memory_keys = std::size_t{1} << 18;
 constexpr std::uint64_t nodes_per_piece = 3;  ///< of a search before another order has its turn, at first
+constexpr std::uint64_t rising_passes = 2;    ///< of the other tree: work, in passes of this one
 constexpr std::uint32_t no_piece = ~0u;
 
 /// Which of the ready pieces is next; then the lowest, then by order.
@@ -28,15 +32,7 @@ enum class Focus : std::uint8_t {
   all_failures,   ///< the same, long lives first
 };
 
-/// What orders are made of: length of life, area, and the fullest section of a life.
-enum class Measure : std::uint8_t { length, area, fullest };
-using Order = std::array<Measure, 3>;
-
 constexpr std::array<Focus, 4> focuses{Focus::none, Focus::last_failure, Focus::mean_failures, Focus::all_failures};
-constexpr std::array<Order, 3> orders{{{Measure::length, Measure::area, Measure::fullest},
-                                       {Measure::fullest, Measure::area, Measure::length},
-                                       {Measure::fullest, Measure::length, Measure::area}}};
-
 std::uint64_t mixed(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -51,7 +47,7 @@ class Search {
   Search(const Sections& sections, std::uint64_t capacity, const SearchLimit& limit)
       : sections_(sections), capacity_(static_cast<Units>(capacity)), limit_(limit) {
     const std::size_t n = sections.spans.size();
-    for (const Span& s : sections.spans) pieces_.push_back({s.first, s.last, static_cast<Units>(s.units)});
+    for (const SectionSpan& s : sections.spans) pieces_.push_back({s.first, s.last, static_cast<Units>(s.units)});
     low_.resize(n), earliest_.resize(n), offsets_.resize(n);
     placed_.resize(n), skipped_.resize(n), rank_.resize(n), twin_.resize(n, no_piece);
     above_.resize(sections.count), least_end_.resize(sections.count), failures_.resize(sections.count);
@@ -62,25 +58,30 @@ class Search {
                      [&](std::uint32_t a, std::uint32_t b) { return pieces_[a].first < pieces_[b].first; });
     find_neighbours();
     find_twins();
+    if (n <= most_rising_pieces) rising_.emplace(sections, capacity);
   }
 
   SearchEnd run() {
     std::uint64_t nodes = nodes_per_piece * pieces_.size();
-    for (;; nodes += nodes / 2 + 1)
+    for (;; nodes += nodes / 2 + 1) {
+      const std::uint64_t work_before = work_;
       for (const Focus focus : focuses)
         for (const Order& order : orders) {
           begin(order, focus, nodes);
           const bool found = place_all();
-          if (!found && stopped_ && !is_spent()) continue;
-          SearchEnd end{found      ? SearchEnd::Kind::found
-                        : stopped_ ? SearchEnd::Kind::limit
-                                   : SearchEnd::Kind::impossible,
-                        {},
-                        work_};
-          if (found)
-            for (const Units offset : offsets_) end.offsets.push_back(std::uint64_t{offset} * sections_.unit_bytes);
-          return end;
+          if (found) return {SearchEnd::Kind::found, placed_bytes(), work_};
+          if (!stopped_) return {SearchEnd::Kind::impossible, {}, work_};
+          if (is_spent()) return {SearchEnd::Kind::limit, {}, work_};
         }
+      if (!rising_) continue;
+      const std::uint64_t share = (work_ - work_before) / (focuses.size() * orders.size());
+      for (const Order& order : orders) {
+        SearchEnd end = rising_->pass(order, {rising_passes * share, limit_.is_over});
+        work_ += end.work;
+        end.work = work_;
+        if (end.kind != SearchEnd::Kind::limit || is_spent()) return end;
+      }
+    }
   }
 
  private:
@@ -96,6 +97,12 @@ class Search {
   struct Mark {
     std::size_t past, placed, lists;
   };
+
+  std::vector<std::uint64_t> placed_bytes() const {
+    std::vector<std::uint64_t> bytes;
+    for (const Units offset : offsets_) bytes.push_back(std::uint64_t{offset} * sections_.unit_bytes);
+    return bytes;
+  }
 
   bool meet(std::uint32_t a, std::uint32_t b) const {
     return pieces_[a].first <= pieces_[b].last && pieces_[b].first <= pieces_[a].last;
@@ -121,15 +128,10 @@ class Search {
   }
 
   void rank_by(const Order& order) {
-    std::vector<std::array<std::uint64_t, 3>> keys(pieces_.size());
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      const Brick& p = pieces_[i];
-      const std::uint64_t length = p.last - p.first + 1;
-      for (std::size_t k = 0; k < order.size(); ++k)
-        keys[i][k] = order[k] == Measure::length ? length
-                     : order[k] == Measure::area
-                         ? length * p.size
-                         : *std::max_element(sections_.units.begin() + p.first, sections_.units.begin() + p.last + 1);
+    std::vector<std::array<std::uint64_t, 3>> keys;
+    for (SectionSpan span : sections_.spans) {
+      span.life = span.last - span.first + 1;  // in sections: RisingSearch has the other measure
+      keys.push_back(key_of(span, order, sections_.units));
     }
     std::vector<std::uint32_t> turns(pieces_.size());
     std::iota(turns.begin(), turns.end(), 0u);
@@ -395,6 +397,7 @@ class Search {
   std::uint32_t part_first_ = 0, part_last_ = 0;  ///< sections of the part in hand
   std::uint32_t last_failure_ = 0;
   Focus focus_ = Focus::none;
+  std::optional<RisingSearch> rising_;  ///< takes turns with this one
   std::uint64_t nodes_left_ = 0, work_ = 0;
   bool stopped_ = false;
 };

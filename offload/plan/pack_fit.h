@@ -17,7 +17,11 @@ struct Piece {
   std::uint32_t first = 0, last = 0;
   std::uint64_t bytes = 0;
   bool lasting = false;
+  std::uint64_t life = 0;  ///< how long it lives, where moments are numbered in their order; 0: as moments say
 };
+
+/// How long a piece lives: a measure that orders of trying use, and nothing else.
+inline std::uint64_t life_of(const Piece& p) { return p.life > 0 ? p.life : std::uint64_t{p.last} - p.first + 1; }
 
 struct Placement {
   std::vector<std::uint64_t> offsets;  ///< per piece, from 0

@@ -22,7 +22,7 @@ struct GreedyOrder {
 };
 
 double bytes(const Piece& p) { return static_cast<double>(p.bytes); }
-double life(const Piece& p) { return static_cast<double>(p.last - p.first + 1); }
+double life(const Piece& p) { return static_cast<double>(life_of(p)); }
 double start(const Piece& p) { return -static_cast<double>(p.first); }
 
 // The lasting ones first, and the largest; the largest; the longest lives; the most of both; what one op alone uses,

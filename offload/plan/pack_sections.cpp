@@ -42,7 +42,7 @@ Sections sections_of(std::span<const Piece> pieces) {
     const auto from = std::lower_bound(moments.begin(), moments.end(), p.first),
                behind = std::upper_bound(from, moments.end(), p.last);
     s.spans.push_back({static_cast<std::uint32_t>(from - moments.begin()),
-                       static_cast<std::uint32_t>(behind - moments.begin() - 1), p.bytes / s.unit_bytes});
+                       static_cast<std::uint32_t>(behind - moments.begin() - 1), life_of(p), p.bytes / s.unit_bytes});
     for (std::uint32_t at = s.spans.back().first; at <= s.spans.back().last; ++at) s.units[at] += s.spans.back().units;
   }
   return s;

@@ -10,8 +10,9 @@
 namespace sluice::planning {
 
 /// A piece among sections: alive from `first` to `last`, both included.
-struct Span {
+struct SectionSpan {
   std::uint32_t first = 0, last = 0;
+  std::uint64_t life = 0;  ///< life_of() the piece: sections are a few of its moments
   std::uint64_t units = 0;
 };
 
@@ -22,7 +23,7 @@ struct Span {
 struct Sections {
   std::uint32_t count = 0;
   std::uint64_t unit_bytes = 1;
-  std::vector<Span> spans;           ///< per piece
+  std::vector<SectionSpan> spans;    ///< per piece
   std::vector<std::uint64_t> units;  ///< alive in each section
 };
 

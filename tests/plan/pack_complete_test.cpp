@@ -11,6 +11,7 @@
 #include <random>
 
 #include "offload/plan/pack_fit.h"
+#include "offload/plan/pack_rising.h"
 
 namespace sluice::planning {
 namespace {
@@ -79,6 +80,17 @@ std::vector<Piece> pieces_of_a_rectangle(std::uint32_t seed, std::uint64_t bytes
   return pieces;
 }
 
+/// By rising offset alone, in every order: found at the least height, and nowhere below it.
+void expect_least_height_by_rising(const std::vector<Piece>& pieces, const Sections& sections, std::uint64_t least) {
+  for (const Order& order : orders) {
+    const SearchEnd at = RisingSearch(sections, least / sections.unit_bytes).pass(order, ample);
+    ASSERT_EQ(at.kind, SearchEnd::Kind::found);
+    expect_placement(pieces, at.offsets, least);
+    const SearchEnd below = RisingSearch(sections, (least - 1) / sections.unit_bytes).pass(order, ample);
+    EXPECT_EQ(below.kind, SearchEnd::Kind::impossible);
+  }
+}
+
 /// Returns whether it is above the most bytes alive.
 bool expect_least_height(const std::vector<Piece>& pieces) {
   const std::uint64_t least = least_height(pieces), bound = max_live_bytes(pieces);
@@ -87,6 +99,7 @@ bool expect_least_height(const std::vector<Piece>& pieces) {
   EXPECT_EQ(at.kind, SearchEnd::Kind::found);
   expect_placement(pieces, at.offsets, least);
   EXPECT_EQ(below.kind, SearchEnd::Kind::impossible);
+  expect_least_height_by_rising(pieces, sections, least);
   const Placement found = search_lower(pieces, bound, ample, place_greedily(pieces, bound, true));
   EXPECT_EQ(found.height, least);
   EXPECT_EQ(found.state, least == bound ? PackState::at_bound : PackState::minimal);
@@ -190,6 +203,39 @@ TEST(PackComplete, TakesNoMoreStackForMorePieces) {
   on_a_stack_of(256 << 10, [&] { end = search_below(sections_of(pieces), bytes, ample); });
   ASSERT_EQ(end.kind, SearchEnd::Kind::found);
   expect_placement(pieces, end.offsets, bytes);
+}
+
+TEST(PackComplete, ByRisingOffsetTakesAnOrdinaryStack) {
+  std::vector<Piece> pieces;
+  for (std::uint32_t i = 0; i < most_rising_pieces; ++i) pieces.push_back({0, i % 2, 1 + i, false});
+  const std::uint64_t bytes = max_live_bytes(pieces);
+  const Sections sections = sections_of(pieces);
+  SearchEnd end;
+  on_a_stack_of(4 << 20, [&] { end = RisingSearch(sections, bytes).pass(orders[0], ample); });
+  ASSERT_EQ(end.kind, SearchEnd::Kind::found);
+  expect_placement(pieces, end.offsets, bytes);
+}
+
+TEST(PackComplete, ByRisingOffsetPutsRectanglesTogetherAgain) {
+  for (std::uint32_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const std::vector<Piece> pieces = pieces_of_a_rectangle(seed, 4096, 30);
+    const Sections sections = sections_of(pieces);
+    SearchEnd end;
+    RisingSearch search(sections, 4096);
+    for (std::uint64_t work = 10'000; end.kind == SearchEnd::Kind::limit && work < 100'000'000; work *= 2)
+      for (const Order& order : orders)
+        if (end.kind == SearchEnd::Kind::limit) end = search.pass(order, {work, nullptr});
+    ASSERT_EQ(end.kind, SearchEnd::Kind::found);
+    expect_placement(pieces, end.offsets, 4096);
+  }
+}
+
+TEST(PackComplete, LivesAreAsLongAsTheyAreGiven) {
+  const std::vector<Piece> pieces{{0, 3, 8, false}, {2, 5, 12, false, 900}};
+  const Sections s = sections_of(pieces);
+  EXPECT_EQ(s.spans[0].life, 4u);
+  EXPECT_EQ(s.spans[1].life, 900u);
 }
 
 TEST(PackComplete, SectionsHaveAllThatIsEverAlive) {
