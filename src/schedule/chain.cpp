@@ -13,6 +13,8 @@ namespace {
 
 constexpr float infinite = std::numeric_limits<float>::infinity();
 constexpr int price_rounds = 14;
+constexpr double close_to_bound = 1.001;  ///< ends them sooner
+constexpr double even_share = 0.1;        ///< of prices that are begun with, so that each can rise again
 constexpr int units_of_layer = 2;  ///< attention and MLP
 /// Of single changes: each walks through the chain.
 constexpr std::size_t tries_max = 20'000;
@@ -32,6 +34,9 @@ void raise(ResourceSeconds& prices, const ResourceSeconds& rest, const ResourceS
   for (std::size_t r = 0; r < prices.size(); ++r)
     sum += prices[r] *= std::exp(rate * ((rest[r] + times * use[r]) / most - 1));
   for (double& p : prices) p /= sum;
+}
+void mix_even(ResourceSeconds& prices) {
+  for (double& p : prices) p += even_share * (1.0 / static_cast<double>(prices.size()) - p);
 }
 void add(ResourceSeconds& to, const ResourceSeconds& use) {
   for (std::size_t r = 0; r < to.size(); ++r) to[r] += use[r];
@@ -357,7 +362,8 @@ void improve(const Chain& chain, const ByWay& rest, double times, std::uint64_t 
 
 }  // namespace
 
-BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, int slots) {
+BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, int slots,
+                      const ByWay* begin) {
   BalancedChain best;
   const auto consider = [&](ChainChoices choices, double seconds) {
     if (best.choices && best.seconds <= seconds) return;
@@ -369,6 +375,11 @@ BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::
   ByWay prices;
   prices.forward.fill(1.0 / static_cast<double>(prices.forward.size()));
   prices.back = prices.forward;
+  if (begin != nullptr) {
+    prices = *begin;
+    mix_even(prices.forward);
+    mix_even(prices.back);
+  }
   for (int round = 0; round < price_rounds; ++round) {
     const ChainTable table(chain, prices, budget_bytes, slots);
     std::optional<ChainChoices> choices = table.choices(slots);
@@ -379,6 +390,7 @@ BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::
     }
     const ByWay use = chain_cost(chain, *choices).use;
     consider(*std::move(choices), seconds_of(rest, use, times));
+    if (best.seconds <= close_to_bound * bound) break;
     const double rate = 4.0 / std::sqrt(1.0 + round);
     raise(prices.forward, rest.forward, use.forward, times, rate);
     raise(prices.back, rest.back, use.back, times, rate);

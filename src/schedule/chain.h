@@ -147,7 +147,9 @@ struct BalancedChain {
 };
 double seconds_of(const ByWay& rest, const ByWay& use, double times);
 /// `rest`: what the step asks of each resource but for what chains are counted for, which is `times` the chain.
-BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, int slots = 256);
+/// `begin`: prices of a chain that is nearly this one, from which those of this one are found sooner.
+BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, int slots = 256,
+                      const ByWay* begin = nullptr);
 /// No schedule within the budget takes less. Of any prices that add up to 1, forward and back each.
 double chain_bound(const Chain& chain, const ByWay& rest, double times, std::uint64_t budget_bytes, const ByWay& prices,
                    int slots = 256);

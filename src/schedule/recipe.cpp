@@ -320,17 +320,23 @@ void Cook::keep_most_inputs(Schedule& s) const {
 /// any.
 std::pair<double, std::optional<Schedule>> Cook::balanced_within(const Schedule& base,
                                                                  const std::vector<PlaceChain>& places, double share,
-                                                                 std::uint64_t beside) const {
+                                                                 std::uint64_t beside,
+                                                                 std::vector<std::optional<ByWay>>& prices) const {
   const std::uint64_t device = work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
   Schedule s = base;
   double seconds = 0;
+  prices.resize(places.size());
   for (const PlaceChain& place : places) {
     const std::uint64_t all = most_bytes(place);
     const double beside_it = static_cast<double>(device) / margin_ - static_cast<double>(beside);
     const double room = share * std::max(0.0, beside_it) / place.alive + static_cast<double>(place.working);
     const std::uint64_t budget = device == 0 ? all : std::min(all, static_cast<std::uint64_t>(room));
-    BalancedChain balanced = balance(place.chain, place.rest, place.times, budget, place.chain.size() > 64 ? 128 : 256);
+    std::optional<ByWay>& begin = prices[static_cast<std::size_t>(&place - places.data())];
+    // Time goes with the slots and the cube of the units; single changes make good what slots leave.
+    const int slots = place.chain.size() > 128 ? 48 : place.chain.size() > 64 ? 128 : 256;
+    BalancedChain balanced = balance(place.chain, place.rest, place.times, budget, slots, begin ? &*begin : nullptr);
     if (!balanced.choices) return {};
+    begin = balanced.prices;
     seconds = std::max(seconds, balanced.seconds);
     take_turns(place.chain, budget, *balanced.choices);
     choose(s, place, *balanced.choices);
@@ -357,6 +363,7 @@ void Cook::balance_activations(Schedule& s) const {
   constexpr std::array host_shares{1.0, 0.75, 0.5, 0.25, 0.1, 0.0};
   std::optional<Schedule> best;
   double best_seconds = 0;
+  std::vector<std::optional<ByWay>> prices;
   for (const bool drive_too : {true, false}) {
     if (!drive_too)
       for (PlaceChain& place : places) forbid_parking(place, Place::nvme);
@@ -364,7 +371,7 @@ void Cook::balance_activations(Schedule& s) const {
       std::vector<PlaceChain> some = places;
       for (PlaceChain& place : some) keep_off_host(place, share);
       for (const double device_share : device_shares) {
-        const auto [seconds, balanced] = balanced_within(base, some, device_share, beside);
+        const auto [seconds, balanced] = balanced_within(base, some, device_share, beside, prices);
         if (!balanced || (best && best_seconds <= seconds)) break;
         const TierBytes takes = needs(*balanced);
         const bool is_host_short = !within({0, takes.host, 0}, work_.budget_bytes, margin_);

@@ -74,7 +74,8 @@ class Cook {
   void keep_most_inputs(Schedule& s) const;
   std::pair<double, std::optional<Schedule>> balanced_within(const Schedule& base,
                                                              const std::vector<PlaceChain>& places, double share,
-                                                             std::uint64_t beside) const;
+                                                             std::uint64_t beside,
+                                                             std::vector<std::optional<ByWay>>& prices) const;
 
   const Workload& work_;
   const ScheduleWish& wish_;

@@ -67,14 +67,22 @@ ScheduleWish wish_of(const Prepared& run) {
   return wish;
 }
 
+namespace {
+
+/// Of longer models the programme for activations takes minutes for all candidates.
+constexpr std::size_t units_of_thorough_search = 100;
+
+}  // namespace
+
 void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   const RunConfig& c = run.config;
   const ScheduleWish wish = run.wish;
   Workload& w = run.workload;
   const bool wanted = !w.inference && c.durable != Durable::off;
   const auto find_with = [&](const ScheduleWish& own) {
-    return effort == Effort::quick ? search_quickly(w, own, run.profile, told(progress))
-                                   : search_schedule(w, own, run.profile, told(progress));
+    return effort == Effort::quick || w.model->units.size() > units_of_thorough_search
+               ? search_quickly(w, own, run.profile, told(progress))
+               : search_schedule(w, own, run.profile, told(progress));
   };
   const auto find = [&] {
     if (w.inference || !speculates(c)) return find_with(wish);
