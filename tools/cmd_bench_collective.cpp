@@ -15,6 +15,7 @@
 #include "sluice/size.h"
 #include "src/comm/in_process.h"
 #include "src/comm/mpi.h"
+#include "src/device/link_measure.h"
 #include "src/device/profile.h"
 #include "src/device/statistics.h"
 #include "tools/commands.h"
@@ -214,6 +215,14 @@ Status bench_collective(CollectiveArguments o, bool ranks_given) {
           fmt::format("--size {}: {} ranks have no part of it; give at least {}", size, world->ranks(), grain));
     }
     size = size / grain * grain;
+    // Each rank has it twice, and room for sums.
+    const std::uint64_t ranks = world->ranks(),
+                        all = world->here().count * (2 * size + exchange_bytes(ranks, size / ranks));
+    if (world->is_alone() && (size > available_host_bytes() || all > available_host_bytes())) {
+      world->end();
+      return bad_request(fmt::format("--size {}: {} of memory are needed, and {} are available; give less",
+                                     format_bytes(size), format_bytes(all), format_bytes(available_host_bytes())));
+    }
   }
   const Status measured = agree(*world, measure_in(*world, o));
   world->end();

@@ -124,7 +124,8 @@ void print(const std::vector<Packed>& all, bool json) {
                          {"ratio", ratio(p)},
                          {"state", p.state},
                          {"seconds", p.seconds}});
-    fmt::print("{}\n", nlohmann::ordered_json{{"results", results}}.dump());
+    fmt::print("{}\n", nlohmann::ordered_json{{"results", results}}.dump(-1, ' ', false,
+                                                                         nlohmann::json::error_handler_t::replace));
     return;
   }
   Table table({"", "buffers", "bound, bytes", "height, bytes", "height / bound", "state", "time"});

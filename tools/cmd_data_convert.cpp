@@ -63,7 +63,7 @@ Status run_convert(const ConvertRequest& request) {
                             {"tokens", copied->tokens},
                             {"documents", copied->documents},
                             {"vocabulary", vocabulary}}
-                           .dump());
+                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   else
     fmt::print("{}: {} tokens in {} documents, vocabulary {}\n", files, copied->tokens, copied->documents, vocabulary);
   return success();

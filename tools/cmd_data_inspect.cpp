@@ -98,7 +98,7 @@ Status run_inspect(const InspectRequest& request) {
     out["tokenizer"] = "bytes";
   else if (file.tokenizer() != 0)
     out["tokenizer"] = fmt::format("{:016x}", file.tokenizer());
-  fmt::print("{}\n", out.dump());
+  fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   return success();
 }
 

@@ -193,7 +193,7 @@ void print_report(const TokenizeRequest& request, const Encoding& encoding, cons
     out["seconds"] = seconds;
     out["text_bytes_per_second"] = rate;
     if (!report.held_out.path.empty()) out["eval"] = as_json(request, report.held_out);
-    fmt::print("{}\n", out.dump());
+    fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
   const bool chat = !request.chat.empty();

@@ -1,7 +1,9 @@
 // sluice report: what a run did, or a plan promises, as one HTML file.
+#include <cerrno>
 #include <cstdio>
 #include <memory>
 
+#include "io/files/os_error.h"
 #include "io/files/publish.h"
 #include "sluice/size.h"
 #include "tools/commands.h"
@@ -16,6 +18,7 @@ struct ReportArguments {
 
 /// Another report may be replaced, and nothing else.
 Status check_output(const std::string& path) {
+  if (path == "-") return success();
   SLUICE_ASSIGN(const std::string target, output_path(path));
   return check_replaces_own("--output", path, report_begin, "report");
 }
@@ -24,9 +27,13 @@ Status report(const ReportArguments& options) {
   SLUICE_TRY(check_output(options.output));
   SLUICE_ASSIGN(const ReportSource source, read_report_source(options.source));
   const std::string page = report_page(source);
-  SLUICE_TRY(publish_file(options.output, page));
+  const bool to_standard_output = options.output == "-";
+  if (to_standard_output && std::fwrite(page.data(), 1, page.size(), stdout) != page.size())
+    return os_error("can not write the report", errno);
+  if (!to_standard_output) SLUICE_TRY(publish_file(options.output, page));
   for (const std::string& text : source.missing) std::fprintf(stderr, "note: %s\n", text.c_str());
-  std::printf("report   %s (%s, open it in a browser)\n", options.output.c_str(), format_bytes(page.size()).c_str());
+  if (!to_standard_output)
+    std::printf("report   %s (%s, open it in a browser)\n", options.output.c_str(), format_bytes(page.size()).c_str());
   return success();
 }
 
@@ -44,8 +51,10 @@ void add_report(Command& app, Outcome& outcome) {
   auto options = std::make_shared<ReportArguments>();
   command->add_option("SOURCE", options->source, "directory of a run, or a file that 'sluice plan --json' has printed")
       ->required();
-  command->add_option("-o,--output", options->output,
-                      "file to write (default: report.html); one that is there is replaced if it is a report");
+  command->add_option(
+      "-o,--output", options->output,
+      "file to write (default: report.html), or - for standard output; one that is there is replaced if it is a "
+      "report");
   command->callback([options, &outcome] { outcome.finish("report", report(*options)); });
 }
 

@@ -39,8 +39,7 @@ Status refuse_to_replace(const std::vector<std::string>& inputs, const std::vect
   for (const std::string& output : outputs) {
     if (!std::filesystem::is_regular_file(output, ignored) || std::filesystem::file_size(output, ignored) == 0)
       continue;
-    SLUICE_ASSIGN(const auto format, recognize_tokens(output));
-    if (!format)
+    if (!has_token_mark(output))
       return bad_request(
           fmt::format("--output {} is there, and is no token file; give another file, or remove it", output));
   }

@@ -73,6 +73,10 @@ Status check_goes_on(const RunConfig& config, const RunDirectory& directory, int
 }
 
 Status check_parts(const RunConfig& config, bool data_needed) {
+  std::error_code ignored;
+  if (config.model.empty() && !config.run.empty() && !std::filesystem::exists(config.run, ignored))
+    return bad_request("--model is missing, and there is no run in " + config.run +
+                       "; give a preset, a config.json or a directory, or the directory of a run");
   if (config.model.empty()) return bad_request("--model is missing: give a preset, a config.json or a directory");
   if (config.data.empty() && data_needed) return bad_request("--data is missing: give text or a token file");
   return success();

@@ -9,6 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <span>
+#include <string_view>
 
 #include "io/checksum.h"
 #include "io/tokens/megatron.h"
@@ -74,6 +77,23 @@ Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path) {
   if (path.ends_with(".idx") && exists(megatron_name(path) + ".bin")) return Found(TokenFormat::megatron);
   if (path.ends_with(".bin")) return Found(has_index(path) ? TokenFormat::megatron : TokenFormat::nanogpt);
   return Found();
+}
+
+bool has_token_mark(const std::string& path) {
+  const auto begin_of = [](const std::string& file) {
+    std::string begin(16, '\0');
+    std::ifstream stream(file, std::ios::binary);
+    stream.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    begin.resize(static_cast<std::size_t>(stream.gcount()));
+    return begin;
+  };
+  const std::string begin = begin_of(path);
+  if (begin.starts_with(std::string_view(token_magic, 8))) return true;
+  if (has_megatron_magic(std::as_bytes(std::span(begin))) || has_llm_c_magic(std::as_bytes(std::span(begin))))
+    return true;
+  if (!path.ends_with(".bin")) return false;
+  const std::string index = begin_of(megatron_name(path) + ".idx");
+  return has_megatron_magic(std::as_bytes(std::span(index)));
 }
 
 Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& requirements) {

@@ -117,5 +117,7 @@ class TokenFile {
 /// text. What ends in .tokens is sluice's, whatever is left of it: damaged tokens are no text. bad_request when it can
 /// not be read.
 Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path);
+/// Whether the file has a format's mark, or the index that belongs to it does: a name alone is none.
+bool has_token_mark(const std::string& path);
 
 }  // namespace sluice

@@ -207,6 +207,7 @@ TEST_F(ClusterCommand, CollectivesAreMeasuredAndKept) {
   for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "exchange"})
     EXPECT_EQ(sizes[name], 2) << name;
   expect_refused("bench collective --size 8 --ranks 3", "have no part of it");
+  expect_refused("bench collective --size 10TiB --ranks 2", "of memory are needed");
   if (!test::has_mpi) GTEST_SKIP() << "no MPI, or one that this build can not watch";
   const std::string command =
       "XDG_CACHE_HOME=" + path("cache") + " " + test::mpi_environment +

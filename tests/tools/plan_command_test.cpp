@@ -323,6 +323,16 @@ TEST_F(PlanCommand, ARunThatIsUnderWayIsPlannedToo) {
 
 /// Two ranks of a thread each take both cores, whatever a rank alone would take: beside each other they do in the time
 /// of one what one does.
+/// What the present schedule has no use for may be what another one needs.
+TEST_F(PlanCommand, AdviceLooksBeyondTheRoomThatIsUsed) {
+  const std::string command = "plan --model llama-tiny --device-memory 16MiB --nvme " + path("nvme") + " --json ";
+  const json little = json::parse(sluice(command + "--host-memory 1MiB").out),
+             more = json::parse(sluice(command + "--host-memory 2MiB").out);
+  ASSERT_LT(little["host"]["reserved_bytes"].get<std::uint64_t>(), 3u << 18);
+  ASSERT_GT(little["predicted"]["step_seconds"].get<double>(), 1.5 * more["predicted"]["step_seconds"].get<double>());
+  EXPECT_NE(little["advice"].dump().find("host"), std::string::npos) << little["advice"];
+}
+
 TEST_F(PlanCommand, AnOpTakesTheCoresOfItsRank) {
   HardwareProfile profile;
   profile.machine = machine_id();

@@ -243,6 +243,9 @@ TEST_F(ReportCommand, ReplacesReportsAlone) {
   EXPECT_TRUE(std::filesystem::exists(path("report.html"))) << "in the current directory";
   const std::string text = read(path("text")), source = read(path("plan.json"));
   expect_refused("report " + path("plan.json") + " -o " + path("text"), "is no report; give another file");
+  const Finished piped = sluice("report " + path("plan.json") + " -o -");
+  EXPECT_EQ(piped.out, read(path("report.html")));
+  EXPECT_FALSE(std::filesystem::exists(path("-")));
   expect_refused("report " + path("plan.json") + " -o " + path("plan.json"), "is no report; give another file");
   expect_refused("report " + path("plan.json") + " -o " + path("no/such.html"), "no");
   EXPECT_EQ(read(path("text")), text);

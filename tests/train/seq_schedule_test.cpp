@@ -51,6 +51,7 @@ TEST(SeqSchedule, WhatIsNoneIsRefusedWithTheReason) {
         "512:5:6", "512:5 ,64:*", "512:1.5", "99999999999999999999:1", "16777217:1", "512:99999999999"})
     refused(text, 100, "is not LENGTH:STEPS");
   refused("512:*,64:5", 100, "nothing may follow it");
+  refused("512:*,64:5", 0, "nothing may follow it");
   refused("512:5,512:*", 100, "512 follows 512");
   refused("512:100,64:*", 100, "none is left for sequences of 64; give at least --steps 101");
   refused("512:10,64:20", 100, "has 30 steps, and --steps is 100");

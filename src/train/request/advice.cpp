@@ -13,6 +13,8 @@ namespace {
 constexpr double notable_gain = 1.02;
 /// A unit more may just not fit.
 constexpr double full_share = 0.75;
+/// Of room that the schedule does not use: another schedule would.
+constexpr double notable_gain_of_others = 1.1;
 
 /// How they stream, of two schedules for the same model.
 void take_knobs(Schedule& s, const Schedule& from) {
@@ -25,12 +27,17 @@ void take_knobs(Schedule& s, const Schedule& from) {
   s.cut = from.cut;
 }
 
+/// The least estimated seconds of a step within the workload's budgets, of schedules of any recipe, at most `now`.
+double other_seconds(const Workload& w, const Prepared& run, double now) {
+  const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile);
+  return quick ? std::min(now, quick->estimate.step_seconds) : now;
+}
+
 /// The least estimated seconds of a step of the run's kind within the workload's budgets, at most `now`.
 double best_seconds(const Workload& w, const Prepared& run, double now) {
   const Estimator estimator(w, run.profile, run.wish.pipeline);
   if (!estimator.is_exact() && w.stages() > 1) {
-    const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile);
-    return quick ? std::min(now, quick->estimate.step_seconds) : now;
+    return other_seconds(w, run, now);
   }
   const Cook cook(w, run.wish, &run.profile);
   Recipe recipe = run.search.recipe;
@@ -114,14 +121,22 @@ Advice advise(const Prepared& run) {
   const HardwareProfile faster = with_faster(run.profile, advice.limit);
   const double then = Estimator(run.workload, faster, run.wish.pipeline).estimate(run.search.schedule).step_seconds;
   advice.faster_limit_gain = std::min(2.0, now / then);  // programs that share it stand in each other's way less, too
+  std::optional<double> found_now;
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     Workload w = run.workload;
     std::uint64_t& budget = w.budget_bytes[static_cast<std::size_t>(tier)];
     const bool is_full = static_cast<double>(run.search.needs.of(tier)) > full_share * static_cast<double>(budget);
-    if (budget <= 1 || !is_full) continue;  // no limit, no drive, or room that nothing is gained from
+    if (budget <= 1) continue;  // no limit, no drive
+    // Of large models it takes seconds to look for other schedules.
+    if (!is_full && !estimator.is_exact()) continue;
     budget *= 2;
-    const double gain = now / best_seconds(w, run, now);
-    if (gain >= notable_gain && (!advice.larger || gain > 1.005 * advice.larger->gain))
+    double gain = now / best_seconds(w, run, now);
+    if (!is_full) {
+      if (!found_now) found_now = other_seconds(run.workload, run, now);
+      gain = *found_now / other_seconds(w, run, *found_now);
+    }
+    if (gain >= (is_full ? notable_gain : notable_gain_of_others) &&
+        (!advice.larger || gain > 1.005 * advice.larger->gain))
       advice.larger = {tier, 2 * shown_bytes(run, tier), gain};
   }
   return advice;

@@ -24,6 +24,13 @@ Error malformed(const std::string& text, std::string_view part) {
       text, part));
 }
 
+Error star_is_not_last(const std::string& text) {
+  return bad_request(
+      fmt::format("--seq-schedule {}: '*' takes all steps that are left, so that nothing may follow it; give it to the "
+                  "last length alone",
+                  text));
+}
+
 }  // namespace
 
 Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, std::int64_t steps) {
@@ -36,11 +43,6 @@ Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, s
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string_view part = std::string_view(text).substr(at, end - at);
     at = end + 1;
-    if (open)
-      return bad_request(
-          fmt::format("--seq-schedule {}: '*' takes all steps that are left, so that nothing may "
-                      "follow it; give it to the last length alone",
-                      text));
     const std::size_t colon = std::min(part.find(':'), part.size());
     SequencePhase phase{.first = next};
     std::int64_t count = 0;
@@ -51,6 +53,7 @@ Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, s
     if (!phases.empty() && phases.back().sequence == phase.sequence)
       return bad_request(
           fmt::format("--seq-schedule {}: {} follows {}; make one of both", text, phase.sequence, phase.sequence));
+    if (open && end < text.size()) return star_is_not_last(text);
     phase.last = open ? steps : next + count - 1;
     if (phase.last < phase.first)
       return bad_request(
