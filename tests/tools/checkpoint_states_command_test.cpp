@@ -129,8 +129,8 @@ TEST_F(StatesCommand, WhatCanNotBeIsRefusedInOneLine) {
   const auto refused = [&](const std::string& arguments, const std::string& what) {
     expect_refused_untouched("checkpoint " + arguments, what);
   };
-  refused("reshape nothing to", "there is no directory nothing");
-  refused("reshape run to", "a run of sluice");
+  refused("reshape nothing to", "/nothing; give a checkpoint");
+  refused("reshape run to", "run has no checkpoints");
   refused("reshape run/saved to --tp 64", "--tp 64");
   refused("reshape run/saved to --pp 64", "--pp 64");
   refused("reshape run/saved to --dp 0", "--dp");
