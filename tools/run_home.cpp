@@ -118,7 +118,7 @@ Result<std::string> checkpoints_of(const std::string& path) {
   if (fs::is_directory(parent, ignored)) return parent;
   return bad_request(whole +
                      " has no checkpoints: 'train --save-every N' makes them as it goes, and 'sluice checkpoint "
-                     "save' one of a run that has stopped; weights alone are given by --model or --init");
+                     "save' one of a run that has stopped");
 }
 
 std::string told_at_start(const std::string& run) {
