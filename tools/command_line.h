@@ -111,7 +111,8 @@ class Command {
 
  private:
   Option* add_number(std::string_view name, const std::function<void(int)>& function, std::string_view description);
-  /// The refusal of a list with an empty part, which CLI11 leaves out; empty if there is none. `words`: behind its name.
+  /// The refusal of a list with an empty part, which CLI11 leaves out; empty if there is none. `words`: behind its
+  /// name.
   std::string torn_list(const std::string& name, std::span<const char* const> words) const;
   Option* keep(CLI::Option* option) { return &options_.emplace_back(option); }
 

@@ -15,7 +15,7 @@ constexpr float infinite = std::numeric_limits<float>::infinity();
 constexpr int price_rounds = 14;
 constexpr double close_to_bound = 1.001;  ///< ends them sooner
 constexpr double even_share = 0.1;        ///< of prices that are begun with, so that each can rise again
-constexpr int units_of_layer = 2;  ///< attention and MLP
+constexpr int units_of_layer = 2;         ///< attention and MLP
 /// Of single changes: each walks through the chain.
 constexpr std::size_t tries_max = 20'000;
 

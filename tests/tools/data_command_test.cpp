@@ -252,9 +252,9 @@ TEST_F(DataCommandTest, WrongOptionsAreRefused) {
   for (const char* name : {"letter.doc", "letter.bin", "letter.tokens", "letter.eval.tokens"}) {
     write(name, "not to be lost");
     const bool is_held_out = std::string(name) == "letter.eval.tokens";
-    expect_refused(in + " --output " + path(is_held_out ? "letter.tokens" : name) +
-                       (is_held_out ? " --eval-split 0.5" : ""),
-                   "is there, and is no token file");
+    expect_refused(
+        in + " --output " + path(is_held_out ? "letter.tokens" : name) + (is_held_out ? " --eval-split 0.5" : ""),
+        "is there, and is no token file");
     EXPECT_EQ(read(path(name)), "not to be lost");
   }
   expect_refused(in + " --format megatron --output " + path("letter"), "letter.bin is there, and is no token file");
