@@ -187,7 +187,7 @@ std::string Command::torn_list(const std::string& name, std::span<const char* co
 }
 
 Parsed Command::parse(int argc, const char* const* argv) {
-  const std::string torn = torn_list(app_->get_name(), std::span(argv, static_cast<std::size_t>(argc)).subspan(1));
+  const std::string torn = torn_list(app_->get_name(), std::span(argv + std::min(argc, 1), argv + argc));
   if (!torn.empty()) return {Parsed::End::refused, torn + "\n"};
   try {
     app_->parse(argc, argv);

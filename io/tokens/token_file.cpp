@@ -11,7 +11,6 @@
 #include <cstring>
 #include <fstream>
 #include <span>
-#include <string_view>
 
 #include "io/checksum.h"
 #include "io/tokens/megatron.h"
@@ -57,6 +56,14 @@ Result<TokenLayout> layout_of(TokenFormat format, std::span<const std::byte> tok
   return fault("unknown format");
 }
 
+/// By the first bytes of a file alone.
+std::optional<TokenFormat> marked_format(std::span<const std::byte> begin) {
+  if (begin.size() >= 8 && std::memcmp(begin.data(), token_magic, 8) == 0) return TokenFormat::sluice;
+  if (has_megatron_magic(begin)) return TokenFormat::megatron;
+  if (has_llm_c_magic(begin)) return TokenFormat::llm_c;
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path) {
@@ -70,9 +77,7 @@ Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path) {
   ::close(fd);
   if (n < 0) return bad_request(fmt::format("can not read {}: {}", path, std::strerror(error)));
   const auto there = std::span<const std::byte>(begin).first(static_cast<std::size_t>(n));
-  if (n >= 8 && std::memcmp(there.data(), token_magic, 8) == 0) return Found(TokenFormat::sluice);
-  if (has_megatron_magic(there)) return Found(TokenFormat::megatron);
-  if (has_llm_c_magic(there)) return Found(TokenFormat::llm_c);
+  if (const Found marked = marked_format(there)) return marked;
   if (path.ends_with(".tokens")) return Found(TokenFormat::sluice);
   if (path.ends_with(".idx") && exists(megatron_name(path) + ".bin")) return Found(TokenFormat::megatron);
   if (path.ends_with(".bin")) return Found(has_index(path) ? TokenFormat::megatron : TokenFormat::nanogpt);
@@ -80,20 +85,13 @@ Result<std::optional<TokenFormat>> recognize_tokens(const std::string& path) {
 }
 
 bool has_token_mark(const std::string& path) {
-  const auto begin_of = [](const std::string& file) {
-    std::string begin(16, '\0');
+  const auto is_marked = [](const std::string& file) {
+    std::array<char, 16> begin{};
     std::ifstream stream(file, std::ios::binary);
-    stream.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    begin.resize(static_cast<std::size_t>(stream.gcount()));
-    return begin;
+    stream.read(begin.data(), begin.size());
+    return marked_format(std::as_bytes(std::span(begin).first(static_cast<std::size_t>(stream.gcount())))).has_value();
   };
-  const std::string begin = begin_of(path);
-  if (begin.starts_with(std::string_view(token_magic, 8))) return true;
-  if (has_megatron_magic(std::as_bytes(std::span(begin))) || has_llm_c_magic(std::as_bytes(std::span(begin))))
-    return true;
-  if (!path.ends_with(".bin")) return false;
-  const std::string index = begin_of(megatron_name(path) + ".idx");
-  return has_megatron_magic(std::as_bytes(std::span(index)));
+  return is_marked(path) || (path.ends_with(".bin") && is_marked(megatron_name(path) + ".idx"));
 }
 
 Result<TokenFile> TokenFile::open(const std::string& path, const Requirements& requirements) {

@@ -56,9 +56,8 @@ class Search {
     std::iota(by_start_.begin(), by_start_.end(), 0u);
     std::stable_sort(by_start_.begin(), by_start_.end(),
                      [&](std::uint32_t a, std::uint32_t b) { return pieces_[a].first < pieces_[b].first; });
-    find_neighbours();
+    neighbours_ = neighbours_of(sections);
     find_twins();
-    if (n <= most_rising_pieces) rising_.emplace(sections, capacity);
   }
 
   SearchEnd run() {
@@ -73,7 +72,8 @@ class Search {
           if (!stopped_) return {SearchEnd::Kind::impossible, {}, work_};
           if (is_spent()) return {SearchEnd::Kind::limit, {}, work_};
         }
-      if (!rising_) continue;
+      if (pieces_.size() > most_rising_pieces) continue;
+      if (!rising_) rising_.emplace(sections_, neighbours_, capacity_);
       const std::uint64_t share = (work_ - work_before) / (focuses.size() * orders.size());
       for (const Order& order : orders) {
         SearchEnd end = rising_->pass(order, {rising_passes * share, limit_.is_over});
@@ -108,16 +108,6 @@ class Search {
     return pieces_[a].first <= pieces_[b].last && pieces_[b].first <= pieces_[a].last;
   }
   Units end_of(std::uint32_t piece) const { return low_[piece] + pieces_[piece].size; }
-
-  void find_neighbours() {
-    const std::size_t n = pieces_.size();
-    neighbours_.resize(n);
-    for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t j = i + 1; j < n && pieces_[by_start_[j]].first <= pieces_[by_start_[i]].last; ++j) {
-        neighbours_[by_start_[i]].push_back(by_start_[j]);
-        neighbours_[by_start_[j]].push_back(by_start_[i]);
-      }
-  }
 
   void find_twins() {
     std::map<std::tuple<std::uint32_t, std::uint32_t, Units>, std::uint32_t> seen;
@@ -378,7 +368,7 @@ class Search {
   Units capacity_;
   const SearchLimit& limit_;
   std::vector<Brick> pieces_;
-  std::vector<std::vector<std::uint32_t>> neighbours_;
+  Neighbours neighbours_;
   std::vector<std::uint32_t> by_start_, rank_;
   std::vector<std::uint32_t> twin_;             ///< the identical piece before this one
   std::vector<Units> low_;                      ///< highest end of what is placed and meets the piece

@@ -10,16 +10,12 @@
 
 namespace sluice::planning {
 
-RisingSearch::RisingSearch(const Sections& sections, std::uint64_t capacity)
-    : sections_(sections), capacity_(capacity) {
+RisingSearch::RisingSearch(const Sections& sections, const Neighbours& neighbours, std::uint64_t capacity)
+    : sections_(sections), capacity_(capacity), neighbours_(neighbours) {
   const std::size_t n = sections.spans.size();
   SLUICE_CHECK(n <= most_rising_pieces, "%zu pieces", n);
-  low_.resize(n), offsets_.resize(n), placed_.resize(n), neighbours_.resize(n);
+  low_.resize(n), offsets_.resize(n), placed_.resize(n);
   crossing_.resize(sections.count), next_.resize(std::size_t{sections.count} + 1);
-  const auto meet = [](const SectionSpan& a, const SectionSpan& b) { return a.first <= b.last && b.first <= a.last; };
-  for (std::uint32_t i = 0; i < n; ++i)
-    for (std::uint32_t j = 0; j < n; ++j)
-      if (i != j && meet(sections.spans[i], sections.spans[j])) neighbours_[i].push_back(j);
 }
 
 SearchEnd RisingSearch::pass(const Order& order, const SearchLimit& limit) {

@@ -21,8 +21,8 @@ constexpr std::size_t most_rising_pieces = 1024;
 /// in time is placed part by part.
 class RisingSearch {
  public:
-  /// `capacity` in the units of `sections`, which must outlive this.
-  RisingSearch(const Sections& sections, std::uint64_t capacity);
+  /// `capacity` in the units of `sections`; `neighbours`: of each piece those that it meets. Both must outlive this.
+  RisingSearch(const Sections& sections, const Neighbours& neighbours, std::uint64_t capacity);
 
   /// One pass, which ends where the limit does: its work is that of this pass.
   SearchEnd pass(const Order& order, const SearchLimit& limit);
@@ -51,7 +51,7 @@ class RisingSearch {
 
   const Sections& sections_;
   std::uint64_t capacity_;
-  std::vector<std::vector<std::uint32_t>> neighbours_;
+  const Neighbours& neighbours_;
   std::vector<std::uint64_t> low_;      ///< highest end of what is placed and meets the piece
   std::vector<std::uint64_t> left_;     ///< by section: of what is not placed
   std::vector<std::uint64_t> offsets_;  ///< of what is placed for good

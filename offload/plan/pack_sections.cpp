@@ -48,4 +48,19 @@ Sections sections_of(std::span<const Piece> pieces) {
   return s;
 }
 
+Neighbours neighbours_of(const Sections& sections) {
+  const std::vector<SectionSpan>& spans = sections.spans;
+  std::vector<std::uint32_t> by_start(spans.size());
+  std::iota(by_start.begin(), by_start.end(), 0u);
+  std::stable_sort(by_start.begin(), by_start.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return spans[a].first < spans[b].first; });
+  Neighbours neighbours(spans.size());
+  for (std::size_t i = 0; i < by_start.size(); ++i)
+    for (std::size_t j = i + 1; j < by_start.size() && spans[by_start[j]].first <= spans[by_start[i]].last; ++j) {
+      neighbours[by_start[i]].push_back(by_start[j]);
+      neighbours[by_start[j]].push_back(by_start[i]);
+    }
+  return neighbours;
+}
+
 }  // namespace sluice::planning

@@ -27,6 +27,10 @@ struct Sections {
   std::vector<std::uint64_t> units;  ///< alive in each section
 };
 
+/// Of each piece those that it meets.
+using Neighbours = std::vector<std::vector<std::uint32_t>>;
+Neighbours neighbours_of(const Sections& sections);
+
 /// Pieces of no bytes are refused (SLUICE_CHECK).
 Sections sections_of(std::span<const Piece> pieces);
 

@@ -82,11 +82,12 @@ std::vector<Piece> pieces_of_a_rectangle(std::uint32_t seed, std::uint64_t bytes
 
 /// By rising offset alone, in every order: found at the least height, and nowhere below it.
 void expect_least_height_by_rising(const std::vector<Piece>& pieces, const Sections& sections, std::uint64_t least) {
+  const Neighbours neighbours = neighbours_of(sections);
   for (const Order& order : orders) {
-    const SearchEnd at = RisingSearch(sections, least / sections.unit_bytes).pass(order, ample);
+    const SearchEnd at = RisingSearch(sections, neighbours, least / sections.unit_bytes).pass(order, ample);
     ASSERT_EQ(at.kind, SearchEnd::Kind::found);
     expect_placement(pieces, at.offsets, least);
-    const SearchEnd below = RisingSearch(sections, (least - 1) / sections.unit_bytes).pass(order, ample);
+    const SearchEnd below = RisingSearch(sections, neighbours, (least - 1) / sections.unit_bytes).pass(order, ample);
     EXPECT_EQ(below.kind, SearchEnd::Kind::impossible);
   }
 }
@@ -211,7 +212,8 @@ TEST(PackComplete, ByRisingOffsetTakesAnOrdinaryStack) {
   const std::uint64_t bytes = max_live_bytes(pieces);
   const Sections sections = sections_of(pieces);
   SearchEnd end;
-  on_a_stack_of(4 << 20, [&] { end = RisingSearch(sections, bytes).pass(orders[0], ample); });
+  const Neighbours neighbours = neighbours_of(sections);
+  on_a_stack_of(4 << 20, [&] { end = RisingSearch(sections, neighbours, bytes).pass(orders[0], ample); });
   ASSERT_EQ(end.kind, SearchEnd::Kind::found);
   expect_placement(pieces, end.offsets, bytes);
 }
@@ -222,7 +224,8 @@ TEST(PackComplete, ByRisingOffsetPutsRectanglesTogetherAgain) {
     const std::vector<Piece> pieces = pieces_of_a_rectangle(seed, 4096, 30);
     const Sections sections = sections_of(pieces);
     SearchEnd end;
-    RisingSearch search(sections, 4096);
+    const Neighbours neighbours = neighbours_of(sections);
+    RisingSearch search(sections, neighbours, 4096);
     for (std::uint64_t work = 10'000; end.kind == SearchEnd::Kind::limit && work < 100'000'000; work *= 2)
       for (const Order& order : orders)
         if (end.kind == SearchEnd::Kind::limit) end = search.pass(order, {work, nullptr});

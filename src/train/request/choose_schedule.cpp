@@ -11,6 +11,9 @@
 namespace sluice {
 namespace {
 
+/// Of longer models the programme for activations takes minutes for all candidates.
+constexpr std::size_t units_of_thorough_search = 100;
+
 /// Says what a search has found so far: soon, and then every few seconds.
 SearchWatch told(const Tell& progress) {
   constexpr double first_seconds = 0.5, every_seconds = 5;
@@ -66,13 +69,6 @@ ScheduleWish wish_of(const Prepared& run) {
   if (!run.workload.inference && c.optimizer.clip_norm > 0 && !speculates(c)) wish.update = UpdateOrder::ahead;
   return wish;
 }
-
-namespace {
-
-/// Of longer models the programme for activations takes minutes for all candidates.
-constexpr std::size_t units_of_thorough_search = 100;
-
-}  // namespace
 
 void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   const RunConfig& c = run.config;
