@@ -573,8 +573,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   std::optional<LongestSequence> longest;
   if (options.max_seq) {
     SLUICE_ASSIGN(longest, longest_sequence(config, [&](const std::string& text) { line.update(text); }));
-    config.sequence = longest->tokens;
-    config.beyond_positions = true;
+    config = longest->config;
   }
   const std::string layouts = answer ? layouts_text(answer->layouts) : "";
   const Json layouts_told = answer ? layouts_json(answer->layouts) : Json();

@@ -270,14 +270,14 @@ void add_training_options(Command* app, RunOptions* o) {
          "then groups of these, and add up in fp32: ZeRO++'s qgZ); all but the first give other bits with other ranks, "
          "shard groups and --reduction")
       ->check(one_of({rank_sums_names.begin(), rank_sums_names.end()}))
-      ->capture_default_str()
+      ->default_str(rank_sums_names.front())
       ->group("Batch");
   app->add_option("--gather", o->gather,
                   "how ranks that share parameters gather them in training: 'exact', or 'int8' (blocks of 8 bits, half "
                   "the bytes of bf16; all ranks compute with what comes of that, and the update has the exact ones: "
                   "ZeRO++'s qwZ)")
       ->check(one_of({rank_gathers_names.begin(), rank_gathers_names.end()}))
-      ->capture_default_str()
+      ->default_str(rank_gathers_names.front())
       ->group("Batch");
   app->add_option("--transport", o->transport,
                   "how ranks on GPUs meet: 'staged' (in host memory), 'nccl' (gathers and sums go from GPU to GPU; "
@@ -470,6 +470,19 @@ Status resolve_zero(const RunOptions& o, RunConfig& c) {
   return success();
 }
 
+/// What ranks send each other of gradients and parameters.
+Status resolve_sums(const RunOptions& o, RunConfig& c) {
+  const std::string reduce = o.reduce.value_or(o.zero_plus_plus ? "int4" : "tree"),
+                    gather = o.gather.value_or(o.zero_plus_plus ? "int8" : "exact");
+  if (o.zero_plus_plus && (reduce != "int4" || gather != "int8"))
+    return bad_request("--zero-plus-plus means --gather int8 and --reduce int4, and " +
+                       (reduce != "int4" ? "--reduce " + reduce : "--gather " + gather) +
+                       " was given; leave one of them out");
+  c.sums = static_cast<RankSums>(std::ranges::find(rank_sums_names, reduce) - rank_sums_names.begin());
+  c.gathers = gather == "int8" ? RankGathers::int8 : RankGathers::exact;
+  return success();
+}
+
 }  // namespace
 
 Result<RunConfig> resolve(const RunOptions& o) {
@@ -512,19 +525,10 @@ Result<RunConfig> resolve(const RunOptions& o) {
   if (o.residency != "auto") c.wish.resident = o.residency == "all";
   if (o.residency != "auto") c.wish.held = o.residency == "step";
   c.reduction = o.reduction == "pass" ? Reduction::pass : Reduction::last;
-  const auto reduce = std::ranges::find(rank_sums_names, o.reduce);
-  c.sums = static_cast<RankSums>(reduce - rank_sums_names.begin());
-  c.gathers = o.gather == "int8" ? RankGathers::int8 : RankGathers::exact;
+  SLUICE_TRY(resolve_sums(o, c));
   c.context_attention = o.cp_attention == "ring" ? ContextAttention::ring : ContextAttention::ulysses;
   const auto transport = std::ranges::find(transport_names, o.transport);
   c.transport = static_cast<Transport>(transport - transport_names.begin());
-  if (o.zero_plus_plus && (c.sums == RankSums::bf16 || c.sums == RankSums::native))
-    return bad_request("--zero-plus-plus means --reduce int4, and --reduce " + o.reduce +
-                       " was given; leave one of them out");
-  if (o.zero_plus_plus) {
-    c.sums = RankSums::int4;
-    c.gathers = RankGathers::int8;
-  }
   for (std::size_t i = 0; i < pipeline_order_names.size(); ++i)
     if (o.pipeline == pipeline_order_names[i]) c.pipeline.order = static_cast<PipelineOrder>(i);
   const bool has_chunks = c.pipeline.order == PipelineOrder::interleaved || c.pipeline.order == PipelineOrder::zb_v;

@@ -16,9 +16,9 @@ struct RunOptions {
   RunConfig config;  ///< `run` may be keep_nothing of tools/run_home.h
   std::string dtype = "bf16", document_mask = "auto", schedule = "auto", update = "auto", recompute = "auto",
               activations = "auto", states = "auto", residency = "auto", zero = "auto", reduction = "last",
-              layout = "given", pipeline = "1f1b", reduce = "tree", gather = "exact", cp_attention = "ulysses",
-              transport = "auto", optimizer = "auto", lr_schedule = "cosine", moments = "fp32", gradient_dtype = "fp32",
-              activation_dtype = "exact", durable = "auto", nvme, cluster, poison;
+              layout = "given", pipeline = "1f1b", cp_attention = "ulysses", transport = "auto", optimizer = "auto",
+              lr_schedule = "cosine", moments = "fp32", gradient_dtype = "fp32", activation_dtype = "exact",
+              durable = "auto", nvme, cluster, poison;
   bool max_seq = false;  ///< plan the longest sequences that there is room for
   int group = 0, prefetch = -1;
   int data = 0;  ///< ranks that share the batch; 0: those that --pp and --tp leave
@@ -27,6 +27,7 @@ struct RunOptions {
   bool kernels_anew = false;
   bool from_scratch = false;
   bool zero_plus_plus = false;
+  std::optional<std::string> reduce, gather;  ///< tree and exact where neither they nor zero_plus_plus are given
   int sync_delay_ms = 0;
   std::optional<double> lr_end, eval_split;
 };

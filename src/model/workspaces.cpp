@@ -1,6 +1,7 @@
 #include "src/model/workspaces.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cpu/cross_entropy.h"
 #include "src/model/attention_shape.h"
@@ -169,22 +170,16 @@ MlpDeferred::MlpDeferred(Carver carver, const Dims& d)
       norm(carver, d),
       bytes(carver.used()) {}
 
-ContextSaved::ContextSaved(const Dims& d) {
-  Carver carver(nullptr);
-  const auto piece = [&](std::uint64_t n) {
-    const std::uint64_t at = carver.used();
-    carver.bytes(n);
-    return Piece{at, n};
-  };
+ContextSaved::ContextSaved(const Dims& d) : bytes(0) {
+  const auto piece = [&](std::uint64_t n) { return Piece{std::exchange(bytes, bytes + n), n}; };
   const auto elements = [&](std::int64_t n) { return piece(d.element * static_cast<std::uint64_t>(n)); };
   const std::int64_t rows = d.in_blocks ? d.tokens : d.batch * d.whole;
+  lse = piece((sizeof(float) * static_cast<std::uint64_t>(rows * d.own_heads) + 63) / 64 * 64);
   mixed = elements(rows * (d.in_blocks ? d.q : d.own_qkv));
   block = piece(d.ring ? block_bytes(d) : 0);
   attended = elements(rows * d.own_q);
-  lse = piece(sizeof(float) * static_cast<std::uint64_t>(rows * d.own_heads));
   returned = elements(d.in_blocks ? 0 : d.tokens * d.q);
   projected = elements(d.qk_norm ? d.tokens * d.qkv : 0);
-  bytes = carver.used();
 }
 
 std::uint64_t block_bytes(const Dims& d) { return d.element * static_cast<std::uint64_t>(d.tokens * 2 * d.kv); }

@@ -111,14 +111,15 @@ struct MlpDeferred {
   std::uint64_t bytes;
 };
 
-/// What attention keeps for backward where ranks have slices of sequences: bytes of one buffer.
+/// What attention keeps for backward where ranks have slices of sequences: bytes of one buffer, without gaps, since its
+/// pieces are written one by one and it may be parked whole.
 struct ContextSaved {
   explicit ContextSaved(const Dims& d);
   using Piece = SavedPiece;
+  Piece lse;        ///< fp32 [batch, own_heads, whole]; in blocks [batch, pieces, heads, piece]; filled up to 64 bytes
   Piece mixed;      ///< [batch, whole, own_qkv]; in blocks q, [tokens, q]
   Piece block;      ///< in a ring: the slice's k and v, [tokens, 2 kv]
   Piece attended;   ///< [batch, whole, own_q]; in blocks [tokens, q]
-  Piece lse;        ///< fp32 [batch, own_heads, whole]; in blocks [batch, pieces, heads, piece]
   Piece returned;   ///< [batch, context, sequence, own_q]: attended, of all heads, as it arrives; in blocks none
   Piece projected;  ///< qk_norm: [tokens, qkv] before norm and rope
   std::uint64_t bytes;

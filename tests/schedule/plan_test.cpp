@@ -54,7 +54,7 @@ void draw_case(std::uint64_t seed, DrawnCase& c) {
   const int slices = draw.of({2, 4});
   c.model.config.window = draw.of({0, 0, 1, 9, 12});
   c.work.shape.slices = slices;
-  c.work.shape.sequence = 32 / slices;
+  c.work.shape.sequence = draw.of({32, 28, 12}) / slices;  // of which no piece fills its last 64 bytes, or some do
   c.work.micro_batches *= slices;
   c.schedule.group *= slices;
 }

@@ -96,6 +96,8 @@ TEST_F(ZeroCommand, WhatTravelsInFewBitsIsRecorded) {
   ASSERT_EQ(sluice("train --resume --gather exact --reduce tree " + run("run")).status, 0);
   EXPECT_EQ(json::parse(read(path("run/run.json")))["changes"].size(), 1u);
   expect_refused(options() + run("none") + "--zero-plus-plus", "--gather int8 is of what ranks share");
+  for (const std::string other : {"--reduce tree", "--reduce bf16", "--gather exact"})
+    expect_refused(options() + run("none") + four() + "--zero-plus-plus " + other, other + " was given; leave one");
   expect_refused(options() + run("none") + four() + "--zero 0 --reduce int4", "--reduce int4 is of what ranks share");
   expect_refused(options() + run("none") + four() + "--zero 2 --gather int8", "give --zero 3");
 }

@@ -21,18 +21,23 @@ std::vector<std::uint64_t> signatures(const Prepared& run) {
 
 }  // namespace
 
-RunConfig with_decisions(const Prepared& run) {
-  const Workload& w = run.workload;
+RunConfig with_budgets(const Prepared& run) {
   RunConfig c = run.config;
-  c.durable = w.durable ? Durable::on : Durable::off;
-  c.threads = w.threads;
-  c.lots = w.lots * w.batch_ranks();
-  if (w.sums == RankSums::int4) c.close_ranks = w.close_ranks();
-  const auto budget = [&](Tier t) { return w.budget_bytes[static_cast<std::size_t>(t)]; };
+  const auto budget = [&](Tier t) { return run.workload.budget_bytes[static_cast<std::size_t>(t)]; };
   const auto ranks = static_cast<std::uint64_t>(ranks_of_machine(c));
   if (c.device_memory == 0) c.device_memory = budget(Tier::device);
   if (c.host_memory == 0) c.host_memory = budget(Tier::host) * ranks;
   if (c.nvme_space == 0 && !c.nvme.empty()) c.nvme_space = budget(Tier::nvme) * ranks;
+  return c;
+}
+
+RunConfig with_decisions(const Prepared& run) {
+  const Workload& w = run.workload;
+  RunConfig c = with_budgets(run);
+  c.durable = w.durable ? Durable::on : Durable::off;
+  c.threads = w.threads;
+  c.lots = w.lots * w.batch_ranks();
+  if (w.sums == RankSums::int4) c.close_ranks = w.close_ranks();
   return c;
 }
 

@@ -8,8 +8,10 @@
 
 namespace sluice {
 
-/// The run's configuration with what its user left open as it has been decided: another time it would be decided
-/// otherwise.
+/// The run's configuration with the budgets that there was room for where its user left them open.
+RunConfig with_budgets(const Prepared& run);
+
+/// With all that its user left open as it has been decided: another time it would be decided otherwise.
 RunConfig with_decisions(const Prepared& run);
 
 /// With the signatures of the plans.

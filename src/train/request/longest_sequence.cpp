@@ -5,6 +5,7 @@
 
 #include "src/schedule/sample.h"
 #include "src/schedule/smallest.h"
+#include "src/train/request/decided.h"
 
 namespace sluice {
 namespace {
@@ -14,9 +15,7 @@ constexpr std::int64_t longest_looked_for = 1ll << 30;
 /// Sequences that budgets have room for: the same answer that the smallest budgets give.
 class Lengths {
  public:
-  Lengths(const RunConfig& config, const Tell& progress) : config_(config), progress_(progress) {
-    config_.beyond_positions = true;
-  }
+  Lengths(const RunConfig& config, const Tell& progress) : config_(config), progress_(progress) {}
 
   /// Whether there is a plan of such sequences with this base of FrugalFamily.
   Result<bool> has_plan(std::int64_t tokens, std::size_t base) {
@@ -77,8 +76,14 @@ Result<LongestSequence> longest_sequence(const RunConfig& config, const Tell& pr
   SLUICE_ASSIGN(const ModelConfig model, load_config(config.model));
   found.positions = model.max_positions;
   const std::int64_t unit = shortest_sequence(config);
+  // Open budgets are those of now for all lengths, and for who plans the longest.
+  found.config = config;
+  found.config.beyond_positions = true;
+  found.config.sequence = unit;
+  SLUICE_ASSIGN(const auto now, prepare_to_estimate(found.config, Purpose::train, {}));
+  found.config = with_budgets(*now);
   const std::int64_t most = (model.family == Family::gpt2 ? model.max_positions : longest_looked_for) / unit;
-  Lengths lengths(config, progress);
+  Lengths lengths(found.config, progress);
   // One base after the other as far as it goes, until none of them goes further than the last one did.
   std::int64_t fits = 0;  // in units
   std::size_t refusing = 0;
@@ -94,7 +99,7 @@ Result<LongestSequence> longest_sequence(const RunConfig& config, const Tell& pr
     return bad_request("--max-seq: no budget of these has room for sequences of " + std::to_string(unit) +
                        (unit == 1 ? " token" : " tokens") + "; plan --seq " + std::to_string(unit) +
                        " says what would");
-  found.tokens = fits * unit;
+  found.config.sequence = found.tokens = fits * unit;
   found.refused = fits < most ? (fits + 1) * unit : 0;
   return found;
 }

@@ -8,6 +8,7 @@
 namespace sluice {
 
 struct LongestSequence {
+  RunConfig config;          ///< the run with such sequences, in the budgets that were looked in
   std::int64_t tokens = 0;   ///< of a sequence, for which there is a plan within the budgets
   std::int64_t refused = 0;  ///< the next length, for which there is none; 0: `tokens` is as far as was looked
   /// That the model has. A model with rotary positions is planned beyond them; another one's sequences end there.
@@ -17,9 +18,10 @@ struct LongestSequence {
 /// The shortest of the lengths that the ranks of a run share evenly: all are multiples of it.
 std::int64_t shortest_sequence(const RunConfig& config);
 
-/// Of a new run as `config` describes it, whose `sequence` and `beyond_positions` are not looked at, among lengths that
-/// its ranks share evenly. bad_request where the shortest of them has no plan, and for a workload so large that the
-/// smallest budgets are only estimated. Takes a second or two for each of about 25 lengths of a large model.
+/// Of a new run as `config` describes it, whose open budgets are what there is room for now, and whose `sequence` and
+/// `beyond_positions` are not looked at, among lengths that its ranks share evenly. bad_request where the shortest of
+/// them has no plan, and for a workload so large that the smallest budgets are only estimated. Takes a second or two
+/// for each of about 25 lengths of a large model.
 Result<LongestSequence> longest_sequence(const RunConfig& config, const Tell& progress);
 
 }  // namespace sluice
