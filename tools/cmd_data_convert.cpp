@@ -21,18 +21,27 @@ struct ConvertRequest {
   bool json = false;
 };
 
-/// What the new file says of it: what the old one does, if nobody knows better.
-Result<std::uint64_t> tokenizer_of(const ConvertRequest& request, const TokenFile& file) {
-  if (request.tokenizer.empty()) return file.tokenizer();
+/// What made the tokens, as the new file says it.
+struct Maker {
+  std::uint64_t hash = 0;
+  std::uint64_t tokens = ~0ull;  ///< that it has, where it was named
+};
+
+/// What the old file says, if nobody knows better.
+Result<Maker> maker_of(const ConvertRequest& request, const TokenFile& file) {
+  if (request.tokenizer.empty()) return Maker{file.tokenizer()};
   if (request.format != TokenFormat::sluice)
     return bad_request("--tokenizer is for files of the format sluice; Megatron's can not say it");
-  if (request.tokenizer == "none") return std::uint64_t{0};
-  if (request.tokenizer == "bytes") return byte_tokenizer;
-  SLUICE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(request.tokenizer));
-  if (file.vocabulary_known() && file.vocabulary() > tokenizer.vocabulary())
+  if (request.tokenizer == "none") return Maker{};
+  Maker maker{byte_tokenizer, 256};
+  if (request.tokenizer != "bytes") {
+    SLUICE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(request.tokenizer));
+    maker = {tokenizer.hash(), tokenizer.vocabulary()};
+  }
+  if (file.vocabulary_known() && file.vocabulary() > maker.tokens)
     return bad_request(fmt::format("--tokenizer {} has {} tokens, and {} has a vocabulary of {}", request.tokenizer,
-                                   tokenizer.vocabulary(), file.path(), file.vocabulary()));
-  return tokenizer.hash();
+                                   maker.tokens, file.path(), file.vocabulary()));
+  return maker;
 }
 
 Status run_convert(const ConvertRequest& request) {
@@ -41,7 +50,7 @@ Status run_convert(const ConvertRequest& request) {
   std::vector<std::string> inputs = {file.path()};
   if (file.format() == TokenFormat::megatron) inputs.push_back(megatron_name(file.path()) + ".bin");
   SLUICE_TRY(refuse_to_replace(inputs, files_of(request.output, request.format)));
-  SLUICE_ASSIGN(const std::uint64_t tokenizer, tokenizer_of(request, file));
+  SLUICE_ASSIGN(const Maker maker, maker_of(request, file));
   ProgressLine line(plain_seconds, !request.json);
   std::uint64_t vocabulary = request.vocabulary > 0 ? request.vocabulary : file.vocabulary();
   if (request.vocabulary == 0 && !file.vocabulary_known()) {
@@ -50,12 +59,16 @@ Status run_convert(const ConvertRequest& request) {
     vocabulary = static_cast<std::uint64_t>(survey.largest_token) + 1;
   }
   if (file.count() == 0) return bad_request(fmt::format("{} has no tokens", file.path()));
-  SLUICE_ASSIGN(const auto sink,
-                make_token_sink(request.format, request.output, vocabulary,
-                                {.mask = file.has_mask(), .sequence = file.packed_sequence(), .tokenizer = tokenizer}));
+  SLUICE_ASSIGN(
+      const auto sink,
+      make_token_sink(request.format, request.output, vocabulary,
+                      {.mask = file.has_mask(), .sequence = file.packed_sequence(), .tokenizer = maker.hash}));
   const Result<TokenSurvey> copied = copy_tokens(file, *sink, watch_tokens(line, file, "copying tokens"));
   line.finish();
   if (!copied.ok()) return copied.error();
+  if (copied->tokens > 0 && static_cast<std::uint64_t>(copied->largest_token) >= maker.tokens)
+    return bad_request(fmt::format("--tokenizer {} has {} tokens, and {} has token {}", request.tokenizer, maker.tokens,
+                                   file.path(), copied->largest_token));
   SLUICE_TRY(sink->finish());
   const std::string files = printed_files(request.output, request.format);
   if (request.json)

@@ -337,6 +337,9 @@ void print_ranks(const Prepared& run) {
     std::printf("\n                transport %s: %s", w.collects_on_device ? "nccl" : "staged",
                 w.collects_on_device ? "gathers and sums go from GPU to GPU, one at a time"
                                      : "what they give each other goes through host memory");
+  if (ranks_of_machine(run.config) > 1)
+    std::printf("\n                each has 1/%d of the budget of host memory%s", ranks_of_machine(run.config),
+                run.config.nvme.empty() ? "" : ", and of the drive");
   std::printf("\n\n");
   if (w.stages() > 1) print_pipeline(run);
 }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <span>
+#include <vector>
 
 #include "io/checksum.h"
 #include "io/tokens/megatron.h"
@@ -183,6 +184,15 @@ Status TokenFile::read(std::uint64_t start, std::span<std::int32_t> out) const {
   while (static_cast<std::uint32_t>(out[bad]) < vocabulary()) ++bad;
   return bad_request(fmt::format("{}: token {} at position {} is not in the vocabulary of {}", path_,
                                  static_cast<std::uint32_t>(out[bad]), start + bad, vocabulary()));
+}
+
+Status TokenFile::check_tokens() const {
+  constexpr std::uint64_t part = 1u << 16;
+  if (vocabulary_known() || vocabulary() >> (8 * token_bytes()) != 0) return success();
+  std::vector<std::int32_t> tokens(std::min(part, count()));
+  for (std::uint64_t at = 0; at < count(); at += part)
+    SLUICE_TRY(read(at, std::span(tokens).first(std::min(part, count() - at))));
+  return success();
 }
 
 Status TokenFile::read_mask(std::uint64_t start, std::span<std::uint8_t> out) const {

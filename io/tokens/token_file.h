@@ -77,6 +77,10 @@ class TokenFile {
   /// in the vocabulary.
   Status read(std::uint64_t start, std::span<std::int32_t> out) const;
 
+  /// All tokens are in the vocabulary, as read() says it. Reads the whole file, unless that says its vocabulary or its
+  /// type of token can hold no others.
+  Status check_tokens() const;
+
   /// Whether the file says which tokens count in the loss.
   bool has_mask() const { return layout_.mask_known; }
   /// out[i] is 1 if token start + i is to be predicted, else 0, for tokens that lie in the file; all 1 without a mask.

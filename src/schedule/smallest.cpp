@@ -57,7 +57,8 @@ FrugalFamily::FrugalFamily(const Workload& workload, const ScheduleWish& wish)
   const std::vector<int> groups = open_groups(workload, wish);
   for (const int group : {groups.back(), groups.front()})
     for (const bool ahead : open_updates(workload, wish))
-      for (const std::uint64_t tile : {tile_for(workload, 1u << 16, 4096), tile_for(workload, 1u << 12, 4096)}) {
+      for (const std::uint64_t tile : {tile_for(workload, 1u << 18, 4096), tile_for(workload, 1u << 16, 4096),
+                                       tile_for(workload, 1u << 12, 4096)}) {
         if (!kinds.emplace(ahead, group, tile).second) continue;
         Schedule s = frugal_schedule(workload, wish.pipeline);
         s.group = group;

@@ -160,6 +160,16 @@ TEST_F(DataCommandTest, ConvertsToMegatronAndBack) {
   EXPECT_TRUE(read(path("direct.idx")) == read(path("m.idx")));
 }
 
+TEST_F(DataCommandTest, ConvertHoldsTokensAgainstTheTokenizer) {
+  write("a.bin", std::string("\x41\x00\x00\x01\x42\x00", 6));  // 65, 256, 66
+  expect_refused("data convert --input " + path("a.bin") + " --output " + path("a.tokens") + " --tokenizer bytes",
+                 "--tokenizer bytes has 256 tokens, and " + path("a.bin") + " has token 256");
+  EXPECT_FALSE(std::filesystem::exists(path("a.tokens")));
+  run_json("convert --input " + path("a.bin") + " --output " + path("a.tokens"));
+  expect_refused("data convert --input " + path("a.tokens") + " --output " + path("b.tokens") + " --tokenizer bytes",
+                 "has a vocabulary of 257");
+}
+
 TEST_F(DataCommandTest, InspectShowsAndConvertKeepsMasksAndSequences) {
   auto writer = TokenWriter::create(path("a.tokens"), 300, {.mask = true, .sequence = 6});
   ASSERT_TRUE(writer.ok());

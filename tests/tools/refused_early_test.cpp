@@ -25,6 +25,9 @@ class RefusedEarly : public RunCommandTest {
     write("short", "too short");
     write("no-text.jsonl", "{\"text\": \"a line that is fine\"}\n{\"body\": \"a line without a text\"}\n");
     write("broken.jsonl", "{\"text\": \"never closed");
+    std::string uint16(10000, '\0');  // nanoGPT's
+    uint16[9001] = 1;
+    write("other-tokens.bin", uint16);
     write_tokens("wide.tokens", 50000);
     write_tokens("few.tokens", 256, 40);
     std::filesystem::remove_all(path("cache"));
@@ -112,6 +115,8 @@ constexpr Bad bad_data[] = {
     {"--data broken.jsonl", "broken.jsonl line 1"},
     {"--data wide.tokens", "has a vocabulary of 50000, the model's is 256"},
     {"--data few.tokens", "few.tokens"},
+    {"--data other-tokens.bin", "token 256 at position 4500 is not in the vocabulary of 256"},
+    {"--eval-data e=other-tokens.bin", "--eval-data e: "},
 };
 
 TEST_F(RefusedEarly, TrainPlanEvalAndGenerate) {

@@ -130,6 +130,7 @@ Status check_eval_data(const RunConfig& config, const ModelConfig& model) {
     }
     const Result<EvalSet> set = open_set(config, model, config.document_mask.value_or(false), data, {});
     if (!set.ok()) return in_set(set.error(), data);
+    if (const Status known = set->file->check_tokens(); !known.ok()) return in_set(known.error(), data);
   }
   return success();
 }

@@ -73,4 +73,11 @@ Status check_data_begins(const RunConfig& config, const ModelConfig& model, std:
   return check_text(config, model, needed);
 }
 
+Status check_tokens(const RunConfig& config, const ModelConfig& model) {
+  SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
+  if (!format) return success();
+  SLUICE_ASSIGN(const TokenFile tokens, open_data(config, model));
+  return tokens.check_tokens();
+}
+
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// What can be told of --data without reading all of it.
+// What can be told of --data before it is needed.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,8 @@ namespace sluice {
 /// Nothing is written. bad_request as open_data and Batches::create refuse, where that is soon known: of a token file
 /// from its header, of a text from its first megabyte. `windows_min`: of so many sequences the data must have room.
 Status check_data_begins(const RunConfig& config, const ModelConfig& model, std::uint64_t windows_min);
+/// All tokens of a token file are the model's: where the file does not say it, all of it is read, so that no step of a
+/// run finds out. bad_request. Nothing is looked at of texts.
+Status check_tokens(const RunConfig& config, const ModelConfig& model);
 
 }  // namespace sluice

@@ -73,7 +73,7 @@ Status check_data(const RunConfig& c, const ModelConfig& model, std::uint64_t wi
   const std::size_t phases = trains ? phases_of(c).size() : 1;
   for (std::size_t i = 0; i < phases; ++i)
     SLUICE_TRY(check_data_begins(trains ? at_phase(c, i) : c, model, windows_min));
-  return success();
+  return check_tokens(trains ? at_phase(c, 0) : c, model);
 }
 
 /// And so have the sets.

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "offload/parallel.h"
@@ -74,6 +76,8 @@ Error does_not_fit(const Prepared& run, const SmallestBudgets& smallest) {
   const auto given = [&](Tier t) { return run.workload.budget_bytes[static_cast<std::size_t>(t)]; };
   text += "; given are " + format_bytes(given(Tier::device)) + ", " + format_bytes(given(Tier::host) * ranks);
   if (has_drive) text += ", " + format_bytes(given(Tier::nvme) * ranks);
+  if (ranks > 1)
+    text += fmt::format(" (each rank has 1/{} of the host memory{})", ranks, has_drive ? " and the drive" : "");
   std::string alone;
   const auto add = [&](const char* name, const std::optional<std::uint64_t>& bytes) {
     if (bytes) alone += (alone.empty() ? "" : ", or ") + option(name, *bytes);
