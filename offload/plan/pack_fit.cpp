@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace sluice::planning {
 namespace {
 
 /// A life is long that takes more than this part of the plan.
 constexpr std::uint32_t long_share = 256;
+/// Windows of a plan overlap by halves, so that a life of half a window is within one of them.
+constexpr std::uint32_t window_share = 64;
 
 }  // namespace
 
@@ -15,6 +18,7 @@ Fitter::Fitter(std::span<const Piece> pieces) : pieces_(pieces), by_first_(piece
   std::uint32_t end = 0;
   for (const Piece& p : pieces) end = std::max(end, p.last);
   for (std::size_t i = 0; i < pieces.size(); ++i) is_long_[i] = pieces[i].last - pieces[i].first > end / long_share;
+  window_ops_ = end / window_share + 1;
   std::vector<std::uint32_t> at(std::size_t{end} + 2);  // where those that begin at an op go
   for (const Piece& p : pieces) ++at[std::size_t{p.first} + 1];
   std::partial_sum(at.begin(), at.end(), at.begin());
@@ -24,13 +28,18 @@ Fitter::Fitter(std::span<const Piece> pieces) : pieces_(pieces), by_first_(piece
   while (leaves_ < pieces.size()) leaves_ *= 2;
 }
 
+Fitter::Placed Fitter::placed(std::uint32_t piece) const {
+  const Piece& p = pieces_[piece];
+  return {p.first, p.last, placement_.offsets[piece], placement_.offsets[piece] + p.bytes};
+}
+
 /// Adds to found_ the placed pieces that live at the same time as p, gives up beyond `limit`.
 void Fitter::visit(std::uint32_t node, std::uint32_t lo, std::uint32_t hi, const Piece& p, std::size_t limit) {
   ++work_;
   if (tree_[node] <= p.first || found_.size() > limit) return;
   if (lo >= pieces_.size() || pieces_[by_first_[lo]].first > p.last) return;
   if (hi - lo == 1) {
-    found_.push_back(by_first_[lo]);
+    found_.push_back(placed(by_first_[lo]));
     return;
   }
   const std::uint32_t middle = (lo + hi) / 2;
@@ -48,48 +57,59 @@ bool Fitter::neighbours(std::uint32_t piece) {
     settle();
     return false;
   }
-  std::sort(found_.begin(), found_.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return placement_.offsets[a] < placement_.offsets[b]; });
+  std::sort(found_.begin(), found_.end());
   work_ += 8 * found_.size();
   return true;
 }
 
-/// Placed pieces that live at the same time, from the lowest up.
+/// Of placed pieces with long lives those that may meet the piece, from the lowest up.
+const std::vector<Fitter::Placed>& Fitter::long_near(std::uint32_t piece) const {
+  const Piece& p = pieces_[piece];
+  return p.last - p.first <= window_ops_ ? windows_[p.first / window_ops_] : long_by_offset_;
+}
+
+/// Placed pieces that live at the same time, from the lowest up, until `consider` has enough.
 template <class Consider>
 void Fitter::each_neighbour(std::uint32_t piece, Consider consider) {
+  const auto [first, last] = std::pair(pieces_[piece].first, pieces_[piece].last);
+  const auto meets = [=](const Placed& other) { return other.first <= last && first <= other.last; };
   if (!neighbours(piece)) {
     work_ += by_offset_.size();
-    for (const std::uint32_t other : by_offset_)
-      if (meets(piece, other)) consider(other);
+    for (const Placed& other : by_offset_)
+      if (meets(other) && consider(other)) return;
     return;
   }
   work_ += long_by_offset_.size();
   auto brief = found_.begin();
-  for (const std::uint32_t other : long_by_offset_) {
-    if (!meets(piece, other)) continue;
-    for (; brief != found_.end() && placement_.offsets[*brief] < placement_.offsets[other]; ++brief) consider(*brief);
-    consider(other);
+  for (const Placed& other : long_near(piece)) {
+    if (!meets(other)) continue;
+    for (; brief != found_.end() && *brief < other; ++brief)
+      if (consider(*brief)) return;
+    if (consider(other)) return;
   }
-  for (; brief != found_.end(); ++brief) consider(*brief);
+  for (; brief != found_.end(); ++brief)
+    if (consider(*brief)) return;
 }
 
 /// Of pieces at one offset those that were placed first come first.
 void Fitter::settle() {
-  const auto below = [&](std::uint32_t a, std::uint32_t b) { return placement_.offsets[a] < placement_.offsets[b]; };
-  std::stable_sort(unsettled_.begin(), unsettled_.end(), below);
+  std::stable_sort(unsettled_.begin(), unsettled_.end());
   const auto middle = static_cast<std::ptrdiff_t>(by_offset_.size());
   by_offset_.insert(by_offset_.end(), unsettled_.begin(), unsettled_.end());
-  std::inplace_merge(by_offset_.begin(), by_offset_.begin() + middle, by_offset_.end(), below);
+  std::inplace_merge(by_offset_.begin(), by_offset_.begin() + middle, by_offset_.end());
   unsettled_.clear();
 }
 
 void Fitter::insert(std::uint32_t piece) {
-  unsettled_.push_back(piece);
+  unsettled_.push_back(placed(piece));
   if (is_long_[piece]) {
-    const auto at = std::upper_bound(
-        long_by_offset_.begin(), long_by_offset_.end(), piece,
-        [&](std::uint32_t a, std::uint32_t b) { return placement_.offsets[a] < placement_.offsets[b]; });
-    long_by_offset_.insert(at, piece);
+    const Placed& own = unsettled_.back();
+    const auto add_to = [&](std::vector<Placed>& list) {
+      list.insert(std::upper_bound(list.begin(), list.end(), own), own);
+    };
+    add_to(long_by_offset_);
+    const std::uint32_t begin = own.first / window_ops_;
+    for (std::uint32_t i = begin > 0 ? begin - 1 : 0; i <= own.last / window_ops_; ++i) add_to(windows_[i]);
     return;
   }
   const std::uint32_t end = pieces_[piece].last + 1;
@@ -100,13 +120,14 @@ void Fitter::insert(std::uint32_t piece) {
 std::uint64_t Fitter::offset_for(const Turn& turn) {
   const std::uint64_t bytes = pieces_[turn.piece].bytes;
   std::uint64_t top = 0, best_gap = ~0ull, best = 0;
-  each_neighbour(turn.piece, [&](std::uint32_t other) {
-    const std::uint64_t end = placement_.offsets[other];
-    if (end > top && end - top >= bytes && end - top < best_gap) {
+  each_neighbour(turn.piece, [&](const Placed& other) {
+    if (other.offset > top && other.offset - top >= bytes && other.offset - top < best_gap) {
       best = top;
-      best_gap = turn.fit == Fit::lowest ? 0 : end - top;
+      best_gap = other.offset - top;
+      if (turn.fit == Fit::lowest || best_gap == bytes) return true;
     }
-    top = std::max(top, end + pieces_[other].bytes);
+    top = std::max(top, other.end);
+    return false;
   });
   return best_gap == ~0ull ? top : best;
 }
@@ -115,6 +136,8 @@ Placement Fitter::place(std::span<const Turn> turns) {
   tree_.assign(std::size_t{2} * leaves_, 0);
   by_offset_.clear();
   long_by_offset_.clear();
+  windows_.resize(window_share + 1);
+  for (std::vector<Placed>& window : windows_) window.clear();
   unsettled_.clear();
   placement_ = {std::vector<std::uint64_t>(pieces_.size()), 0, PackState::limited};
   for (const Turn& turn : turns) {

@@ -48,12 +48,20 @@ class Fitter {
   }
   /// Pieces by start of life, then index.
   std::span<const std::uint32_t> by_first() const { return by_first_; }
-  /// Steps taken so far: a deterministic measure of work.
+  /// A deterministic measure of the work so far: steps, as if all that live long were looked at each time.
   std::uint64_t work() const { return work_; }
 
  private:
+  /// A piece that has its place: what is walked over, without looking elsewhere.
+  struct Placed {
+    std::uint32_t first, last;
+    std::uint64_t offset, end;
+    bool operator<(const Placed& other) const { return offset < other.offset; }
+  };
   std::uint64_t offset_for(const Turn& turn);
+  Placed placed(std::uint32_t piece) const;
   bool neighbours(std::uint32_t piece);
+  const std::vector<Placed>& long_near(std::uint32_t piece) const;
   template <class Consider>
   void each_neighbour(std::uint32_t piece, Consider consider);
   void settle();
@@ -63,12 +71,14 @@ class Fitter {
   std::span<const Piece> pieces_;
   std::vector<std::uint32_t> by_first_, place_in_first_;  ///< pieces by start of life, and back
   std::uint32_t leaves_ = 1;
-  std::vector<bool> is_long_;                  ///< lives long: meets many
-  std::vector<std::uint32_t> tree_;            ///< 1 + latest end of the placed short lives below a node; 0 none
-  std::vector<std::uint32_t> long_by_offset_;  ///< placed pieces with long lives
-  std::vector<std::uint32_t> by_offset_;       ///< all placed pieces, but for `unsettled_`
-  std::vector<std::uint32_t> unsettled_;       ///< placed since they were last walked over, in turn
-  std::vector<std::uint32_t> found_;
+  std::vector<bool> is_long_;                 ///< lives long: meets many
+  std::vector<std::uint32_t> tree_;           ///< 1 + latest end of the placed short lives below a node; 0 none
+  std::vector<Placed> long_by_offset_;        ///< with long lives
+  std::uint32_t window_ops_ = 1;              ///< half a window
+  std::vector<std::vector<Placed>> windows_;  ///< of those, who lives in ops [i, i + 2) x window_ops_: by i
+  std::vector<Placed> by_offset_;             ///< all, but for `unsettled_`
+  std::vector<Placed> unsettled_;             ///< since they were last walked over, in turn
+  std::vector<Placed> found_;
   Placement placement_;
   std::uint64_t work_ = 0;
 };

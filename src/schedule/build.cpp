@@ -1,7 +1,6 @@
 #include "src/schedule/build.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,11 +11,10 @@
 #include "sluice/status.h"
 #include "src/schedule/passes.h"
 #include "src/schedule/rank_builder.h"
+#include "src/schedule/task.h"
 
 namespace sluice {
 namespace {
-
-using Task = std::function<void()>;
 
 /// Emits tile pipelines: reads run `depth` tiles ahead of the updates, across units. Loads to the device run half as
 /// far, so that copies behind them do not wait for the drive.

@@ -14,8 +14,12 @@ namespace {
 constexpr float infinite = std::numeric_limits<float>::infinity();
 constexpr int price_rounds = 14;
 constexpr double close_to_bound = 1.001;  ///< ends them sooner
-constexpr double even_share = 0.1;        ///< of prices that are begun with, so that each can rise again
-constexpr int units_of_layer = 2;         ///< attention and MLP
+/// So do, of long chains, whose rounds take tenths of a second, some in a row in which hardly anything is gained.
+constexpr std::size_t units_of_long_chain = 64;
+constexpr int idle_rounds_max = 2;
+constexpr double notable_gain = 2e-4;
+constexpr double even_share = 0.1;  ///< of prices that are begun with, so that each can rise again
+constexpr int units_of_layer = 2;   ///< attention and MLP
 /// Of single changes: each walks through the chain.
 constexpr std::size_t tries_max = 20'000;
 
@@ -179,16 +183,33 @@ ChainTable::ChainTable(const Chain& chain, const ByWay& prices, std::uint64_t bu
     inputs_.push_back(std::move(inputs));
     saved_.push_back(std::move(saved));
   }
-  const auto n = static_cast<std::size_t>(units_);
-  alike_.assign(n, 0);
-  for (std::size_t u = n - 1; u-- > units_of_layer;)
-    if (chain[u] == chain[u - units_of_layer]) alike_[u] = alike_[u + 1] + 1;
-  table_.assign(2 * (n + 1) * n * static_cast<std::size_t>(slots_ + 1), infinite);
+  lay_out();
   for (int length = 0; length < units_; ++length)
     for (int first = 0; first + length < units_; ++first)
       for (const bool parked : {false, true}) fill({parked, false, first, first + length});
   for (int first = units_ - 1; first >= 0; --first)
     for (const bool parked : {false, true}) fill({parked, true, first, units_ - 1});
+}
+
+/// Ranges of equal units share a row. The last unit is like no other: it passes once.
+void ChainTable::lay_out() {
+  const auto n = static_cast<std::size_t>(units_);
+  std::vector<int> alike(n);  // units from there on that are equal to those a layer before them
+  for (std::size_t u = n - 1; u-- > units_of_layer;)
+    if (chain_[u] == chain_[u - units_of_layer]) alike[u] = alike[u + 1] + 1;
+  rows_.resize(2 * (n + 1) * n);
+  std::uint32_t rows = 0;
+  for (const bool parked : {false, true})
+    for (int first = 0; first < units_; ++first) {
+      for (int last = first; last < units_; ++last)
+        rows_[at({parked, false, first, last})] =
+            alike[static_cast<std::size_t>(first)] > last - first
+                ? rows_[at({parked, false, first - units_of_layer, last - units_of_layer})]
+                : rows++;
+      rows_[at({parked, true, first, units_ - 1})] = rows++;
+    }
+  is_filled_.assign(rows, false);
+  table_.assign(static_cast<std::size_t>(rows) * static_cast<std::size_t>(slots_ + 1), infinite);
 }
 
 int ChainTable::slots_of(std::uint64_t bytes) const {
@@ -199,8 +220,7 @@ int ChainTable::slots_of(std::uint64_t bytes) const {
 
 std::size_t ChainTable::at(const Range& range) const {
   const auto n = static_cast<std::size_t>(units_), column = range.is_first ? n : static_cast<std::size_t>(range.last);
-  return ((static_cast<std::size_t>(range.parked) * n + static_cast<std::size_t>(range.first)) * (n + 1) + column) *
-         static_cast<std::size_t>(slots_ + 1);
+  return (static_cast<std::size_t>(range.parked) * n + static_cast<std::size_t>(range.first)) * (n + 1) + column;
 }
 
 /// Of the pass forward from the range's first unit to the next one whose input is kept.
@@ -235,19 +255,12 @@ void ChainTable::each_step(const Range& range, F&& take) const {
   }
 }
 
-/// A range of the same units, whose row is filled before. The last unit is none: it passes once.
-bool ChainTable::is_like_earlier(const Range& range) const {
-  return !range.is_first && alike_[static_cast<std::size_t>(range.first)] > range.last - range.first;
-}
-
 /// For all numbers of slots.
 void ChainTable::fill(const Range& range) {
-  float* const out = table_.data() + at(range);
-  if (is_like_earlier(range)) {
-    const float* const earlier = row({range.parked, false, range.first - units_of_layer, range.last - units_of_layer});
-    std::copy_n(earlier, slots_ + 1, out);
-    return;
-  }
+  const std::uint32_t own = rows_[at(range)];
+  if (is_filled_[own]) return;
+  is_filled_[own] = true;
+  float* const __restrict out = table_.data() + own * static_cast<std::size_t>(slots_ + 1);
   const auto f = static_cast<std::size_t>(range.first);
   if (range.first == range.last) {
     for (int m = backward_slots_[f]; m <= slots_; ++m) out[m] = again_[f] + backward_[f];
@@ -380,6 +393,8 @@ BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::
     mix_even(prices.forward);
     mix_even(prices.back);
   }
+  double bound_before = 0, best_before = 0;
+  int idle_rounds = 0;
   for (int round = 0; round < price_rounds; ++round) {
     const ChainTable table(chain, prices, budget_bytes, slots);
     std::optional<ChainChoices> choices = table.choices(slots);
@@ -391,6 +406,12 @@ BalancedChain balance(const Chain& chain, const ByWay& rest, double times, std::
     const ByWay use = chain_cost(chain, *choices).use;
     consider(*std::move(choices), seconds_of(rest, use, times));
     if (best.seconds <= close_to_bound * bound) break;
+    const bool gains =
+        round == 0 || bound > (1 + notable_gain) * bound_before || best.seconds < (1 - notable_gain) * best_before;
+    idle_rounds = gains ? 0 : idle_rounds + 1;
+    bound_before = bound;
+    best_before = best.seconds;
+    if (chain.size() > units_of_long_chain && idle_rounds == idle_rounds_max) break;
     const double rate = 4.0 / std::sqrt(1.0 + round);
     raise(prices.forward, rest.forward, use.forward, times, rate);
     raise(prices.back, rest.back, use.back, times, rate);

@@ -118,13 +118,15 @@ class ChainTable {
     bool parked = false, is_first = false;
     int first = 0, last = 0;
   };
-  std::size_t at(const Range& range) const;
-  const float* row(const Range& range) const { return table_.data() + at(range); }
+  void lay_out();
+  std::size_t at(const Range& range) const;  ///< in rows_
+  const float* row(const Range& range) const {
+    return table_.data() + rows_[at(range)] * static_cast<std::size_t>(slots_ + 1);
+  }
   float forward(const Range& range, int next) const;
   template <class F>
   void each_step(const Range& range, F&& take) const;
   void fill(const Range& range);
-  bool is_like_earlier(const Range& range) const;
   float least(const Range& range, int slots, Step* found) const;
   void assign(const Range& range, int slots, int sweep, ChainChoices& choices) const;
 
@@ -135,8 +137,9 @@ class ChainTable {
   std::vector<float> forward_, sweep_, again_, backward_, read_;  ///< priced; the first two of all units before
   std::vector<std::vector<Option>> inputs_, saved_;
   std::vector<int> backward_slots_, kept_slots_;
-  std::vector<int> alike_;    ///< units from there on that are equal to those a layer before them
-  std::vector<float> table_;  ///< by Range and slots
+  std::vector<std::uint32_t> rows_;  ///< of the table, by Range
+  std::vector<bool> is_filled_;      ///< by row
+  std::vector<float> table_;         ///< by row and slots
 };
 
 /// The best schedule within a budget, by seconds_of `rest` and what it asks of each resource.

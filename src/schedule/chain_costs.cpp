@@ -220,19 +220,27 @@ ChainChoices choices_of(const Schedule& schedule, const PlaceChain& place) {
   return choices;
 }
 
-void forbid_parking(PlaceChain& place, Place at) {
-  const Saved saved = at == Place::host ? Saved::host : Saved::nvme;
-  for (ChainUnit& unit : place.chain) {
-    std::erase_if(unit.ways, [&](const SavedWay& way) { return way.saved == saved || way.core == saved; });
-    std::erase_if(unit.parking, [&](const ParkingUse& use) { return use.place == at; });
-  }
+namespace {
+
+void forbid_ways(ChainUnit& unit, Saved saved) {
+  std::erase_if(unit.ways, [&](const SavedWay& way) { return way.saved == saved || way.core == saved; });
 }
 
+std::size_t count_of(const PlaceChain& place, double share) {
+  return static_cast<std::size_t>(share * static_cast<double>(place.chain.size()));
+}
+
+}  // namespace
+
 void keep_off_host(PlaceChain& place, double share) {
-  const auto first = static_cast<std::size_t>(share * static_cast<double>(place.chain.size()));
-  for (std::size_t i = first; i < place.chain.size(); ++i)
-    std::erase_if(place.chain[i].ways,
-                  [](const SavedWay& way) { return way.saved == Saved::host || way.core == Saved::host; });
+  for (std::size_t i = count_of(place, share); i < place.chain.size(); ++i) forbid_ways(place.chain[i], Saved::host);
+}
+
+void keep_off_drive(PlaceChain& place, double share) {
+  for (std::size_t i = 0; i < place.chain.size() - count_of(place, share); ++i) {
+    forbid_ways(place.chain[i], Saved::nvme);
+    std::erase_if(place.chain[i].parking, [](const ParkingUse& use) { return use.place == Place::nvme; });
+  }
 }
 
 void count_waits(PlaceChain& place) {

@@ -23,10 +23,10 @@ struct PlaceChain {
 std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& schedule, const HardwareProfile& hw);
 /// The same without costs, and in no stage's memory.
 std::vector<PlaceChain> places_of(const Workload& workload, const Schedule& schedule);
-/// Nothing is parked there.
-void forbid_parking(PlaceChain& place, Place at);
 /// Only of the first units, a share of all, what they save may be parked in host memory.
 void keep_off_host(PlaceChain& place, double share);
+/// Only of the last units, a share of all, what they save and their inputs may be parked on the drive.
+void keep_off_drive(PlaceChain& place, double share);
 
 /// What parking asks of a link or drive beyond the time of the pass that it belongs to counts as time of computing: as
 /// if there were no room in which it could wait while other passes go on. A plan whose device is full has none.

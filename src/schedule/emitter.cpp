@@ -6,13 +6,16 @@
 
 namespace sluice {
 
-Part Emitter::buffer(std::string name, Tier tier, std::uint64_t bytes, Life life) {
-  Buffer b;
-  if (has_names()) b.name = std::move(name);
+Part Emitter::buffer(std::string_view name, Tier tier, std::uint64_t bytes, Life life) {
+  Buffer& b = plan_.buffers.emplace_back();
+  if (has_names()) b.name = name;
   b.tier = tier;
   b.bytes = bytes;
   b.life = life;
-  plan_.buffers.push_back(std::move(b));
+  if (!has_ops()) {
+    lives_.first.push_back(no_op);
+    lives_.last.push_back(0);
+  }
   return {static_cast<BufferId>(plan_.buffers.size() - 1), 0, bytes, Slot::current};
 }
 
@@ -74,10 +77,8 @@ Op& Emitter::append(OpKind kind, LaneId lane, UnitId unit) {
     o = &plan_.ops.emplace_back();
   } else {
     note_lives();
-    std::vector<Access> accesses = std::move(scratch_.accesses);
-    accesses.clear();
-    scratch_ = Op{};
-    scratch_.accesses = std::move(accesses);
+    scratch_.accesses.clear();
+    scratch_.bytes = 0;
     ++lives_.ops;
   }
   o->kind = kind;
@@ -87,8 +88,6 @@ Op& Emitter::append(OpKind kind, LaneId lane, UnitId unit) {
 }
 
 void Emitter::note_lives() {
-  lives_.first.resize(plan_.buffers.size(), no_op);
-  lives_.last.resize(plan_.buffers.size(), 0);
   for (const Access& a : scratch_.accesses) {
     if (lives_.first[a.buffer] == no_op) lives_.first[a.buffer] = lives_.ops - 1;
     lives_.last[a.buffer] = lives_.ops - 1;

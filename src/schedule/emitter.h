@@ -2,7 +2,7 @@
 #pragma once
 
 #include <map>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,7 +43,7 @@ class Emitter {
   Lives take_lives();
 
   /// The whole of a new buffer.
-  Part buffer(std::string name, Tier tier, std::uint64_t bytes, Life life);
+  Part buffer(std::string_view name, Tier tier, std::uint64_t bytes, Life life);
   Buffer& at(const Part& part) { return plan_.buffers[part.buffer]; }
 
   /// Append an op to its lane; complete it with `touch`, before the next one is appended.

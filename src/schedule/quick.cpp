@@ -40,22 +40,37 @@ std::vector<int> few_groups(const Workload& w, const ScheduleWish& wish, bool is
   return few == more ? std::vector{few} : std::vector{more, few};
 }
 
-/// On the sample.
-std::optional<Schedule> follow(const Sample& sample, const ScheduleWish& wish, const Recipe& recipe,
-                               const HardwareProfile& hw, Sample::Kind kind, double margin,
+/// Schedules of the sample by recipes with this group and order of updates: of `only`, or of the two that give room on
+/// the device in turn.
+std::vector<Cook::Dish> dishes(const Sample& sample, const ScheduleWish& wish, int group, bool update_ahead,
+                               const Recipe* only, const HardwareProfile& hw, Sample::Kind kind, double margin,
                                std::atomic<bool>& leaves_out) {
   Schedule like;
-  like.group = recipe.group;
+  like.group = group;
   like.pipeline = wish.pipeline;
   ScheduleWish own = wish;
-  own.group = recipe.group;
+  own.group = group;
   const Workload w = sample.with_room(like, kind);
-  const Cook cook(w, own, sample.is_whole() ? &hw : nullptr, margin,
+  const bool balances = only != nullptr && only->balanced;
+  const Cook cook(w, own, sample.is_whole() || balances ? &hw : nullptr, margin,
                   sample.is_whole() ? Cook::no_limit : transfers_max);
-  std::optional<Schedule> s = cook.follow(recipe);
-  if (!s && cook.leaves_out(recipe)) leaves_out = true;
-  if (!s && sample.is_whole()) s = FrugalFamily(w, own).fit(budgets_of(w));
-  return s;
+  const Recipe first{group, update_ahead, true, Saved::recompute, balances};
+  Recipe second = first;
+  second.activations_first = false;
+  const std::optional<Schedule> base = cook.base(group, update_ahead);
+  if (!base) {
+    if (cook.leaves_out(first)) leaves_out = true;
+    if (!sample.is_whole()) return {};
+    const std::optional<Schedule> frugal = FrugalFamily(w, own).fit(budgets_of(w));
+    return frugal ? std::vector<Cook::Dish>{{first, *frugal}} : std::vector<Cook::Dish>{};
+  }
+  std::vector<Cook::Dish> list;
+  for (const Recipe& recipe : {first, second}) {
+    if (only != nullptr && recipe.activations_first != only->activations_first) continue;
+    list.push_back({recipe, cook.follow(recipe, *base)});
+    if (sample.is_whole()) break;
+  }
+  return list;
 }
 
 /// Whether the device has room for the sums of gradients, the boundaries and the blocks of all units, as a sample of
@@ -143,22 +158,20 @@ double excess(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget
 }
 
 std::optional<QuickSchedule> quick_schedule(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw,
-                                            double margin, bool* leaves_out) {
+                                            double margin, bool* leaves_out, const Recipe* only) {
   const Estimator estimator(w, hw, wish.pipeline);
   const bool ahead = open_updates(w, wish).front();
-  const std::vector<int> groups = few_groups(w, wish, estimator.is_exact());
+  const std::vector<int> groups =
+      only != nullptr ? std::vector{only->group} : few_groups(w, wish, estimator.is_exact());
   std::vector<std::optional<QuickSchedule>> found(groups.size());
   std::atomic<bool> too_long = false;
   parallel_for(groups.size(), [&](std::size_t i) {
     for (const Sample::Kind kind : {Sample::Kind::keeping, Sample::Kind::streaming}) {
       if (kind == Sample::Kind::streaming && (estimator.is_exact() || (found[i] && keeps(found[i]->schedule)))) return;
-      for (const bool activations_first : {true, false}) {
-        const Recipe recipe{groups[i], ahead, activations_first, Saved::recompute};
-        const std::optional<Schedule> s = follow(estimator.sample(), wish, recipe, hw, kind, margin, too_long);
-        if (!s) break;
-        const StepEstimate e = estimator.of_sample(*s);
-        if (!found[i] || e.step_seconds < found[i]->estimate.step_seconds) found[i] = QuickSchedule{*s, recipe, e};
-        if (estimator.is_exact()) break;
+      for (Cook::Dish& dish : dishes(estimator.sample(), wish, groups[i], ahead, only, hw, kind, margin, too_long)) {
+        const StepEstimate e = estimator.of_sample(dish.schedule);
+        if (!found[i] || e.step_seconds < found[i]->estimate.step_seconds)
+          found[i] = QuickSchedule{std::move(dish.schedule), dish.recipe, e};
       }
     }
   });
@@ -174,9 +187,12 @@ SearchResult search_quickly(const Workload& w, const ScheduleWish& wish, const H
                             const SearchWatch& watch) {
   if (Sample(w, wish.pipeline).is_whole()) return search_schedule(w, wish, hw, watch);
   double margin = margin_at_first;
+  std::optional<Recipe> best;  // of the sample, whose schedule the whole had no room for
   for (int i = 0; i < tries_max; ++i) {
-    std::optional<QuickSchedule> quick = quick_schedule(w, wish, hw, margin);
+    std::optional<QuickSchedule> quick = quick_schedule(w, wish, hw, margin, nullptr, best ? &*best : nullptr);
+    if (!quick && best) quick = quick_schedule(w, wish, hw, margin);
     if (!quick) break;
+    best = quick->recipe;
     TierBytes needs = run_needs(w, quick->schedule);
     if (!within(needs, w.budget_bytes) && !refilled(w, wish, hw, margin, *quick, needs)) {
       margin *= margin_at_first * excess(needs, w.budget_bytes);

@@ -16,9 +16,11 @@ struct QuickSchedule {
 };
 
 /// The quickest of a few recipes; none where nothing was found that fits. Live bytes of the sample times `margin` keep
-/// its budgets: of the whole that is nearly so. `leaves_out` is set where some were too long to look at.
+/// its budgets: of the whole that is nearly so. `leaves_out` is set where some were too long to look at. With `only`
+/// the one that is like it in group, in what has room first, and in whether activations are balanced.
 std::optional<QuickSchedule> quick_schedule(const Workload& workload, const ScheduleWish& wish,
-                                            const HardwareProfile& hw, double margin = 1, bool* leaves_out = nullptr);
+                                            const HardwareProfile& hw, double margin = 1, bool* leaves_out = nullptr,
+                                            const Recipe* only = nullptr);
 
 /// How many times the budget is taken where that is most; at least 1.
 double excess(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_bytes);

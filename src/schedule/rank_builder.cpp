@@ -11,6 +11,7 @@ RankBuilder::RankBuilder(RankContext& context)
   parts_.units.resize(work_.model->units.size());
   parts_.tokens.resize(static_cast<std::size_t>(work_.micro_batches));
   for (UnitId u = 0; u <= head_unit(); ++u) {
+    unit(u).shard_numel = work_.shard_numel(u);
     unit(u).mb.resize(static_cast<std::size_t>(work_.micro_batches));
     unit(u).tile.resize(unit_tiles(work_, schedule_, u).size());
     unit(u).device_tile.resize(unit(u).tile.size());

@@ -41,7 +41,7 @@ Part RankMoves::device(const std::string& name, std::uint64_t bytes, Life life) 
 }
 
 Part RankMoves::stage(const std::string& name, std::uint64_t bytes) {
-  return emit_.buffer(name + ".stage", Tier::host, bytes, Life::brief);
+  return emit_.buffer(emit_.has_names() ? name + ".stage" : name, Tier::host, bytes, Life::brief);
 }
 
 Part RankMoves::tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes_per_element) const {
@@ -50,8 +50,8 @@ Part RankMoves::tile_of(const Part& whole, const TileRef& t, std::uint64_t bytes
 
 /// Of a unit's whole parameters on the device.
 Part RankMoves::own_tile(const Part& parameters, const TileRef& t) const {
-  const std::uint64_t shard_bytes = work_.shard_numel(t.unit) * element_bytes();
-  return tile_of(parameters.slice(work_.topology.position(shard_axes) * shard_bytes, shard_bytes), t, element_bytes());
+  const std::uint64_t shard_bytes = unit(t.unit).shard_numel * element_bytes();
+  return tile_of(parameters.slice(shard_ * shard_bytes, shard_bytes), t, element_bytes());
 }
 
 std::string RankMoves::tile_label(const TileRef& t, StateKind k) const {

@@ -67,6 +67,7 @@ struct RankParts {
     Part& operator[](StateKind k) { return parts[static_cast<std::size_t>(k)]; }
   };
   struct PerUnit {
+    std::uint64_t shard_numel = 0;
     Part resident, open, shard_gradient;
     std::vector<Part> gradients;  ///< partial sums on the device, that of the current lot last
     std::array<Part, 4> home;     ///< by StateKind, one shard each
@@ -115,6 +116,7 @@ class RankMoves {
         kind_(context.kind),
         stages_(context.stages),
         stage_(work_.topology.position(pipeline_axes)),
+        shard_(work_.topology.position(shard_axes)),
         parts_(context.parts),
         moments_(MomentLayout::of(work_.moments, schedule_.tile_numel)) {}
 
@@ -220,6 +222,7 @@ class RankMoves {
   PlanKind kind_;
   const Stages& stages_;
   RankId stage_;
+  RankId shard_;  ///< of a unit, that is this rank's
   RankParts& parts_;
   MomentLayout moments_;
 };

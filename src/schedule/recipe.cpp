@@ -15,10 +15,8 @@ namespace sluice {
 
 std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
   std::vector<Dish> list;
-  std::optional<Schedule> base = streamed(group, update_ahead);
+  const std::optional<Schedule> base = this->base(group, update_ahead);
   if (!base) return list;
-  fill_blocks(*base);
-  fill_homes(*base);
   const bool is_open = !wish_.recompute && !work_.inference;
   const auto serve = [&](bool activations_first, std::vector<Dish>& to) {
     Recipe recipe{group, update_ahead, activations_first, Saved::recompute, false};
@@ -47,15 +45,24 @@ std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
   return list;
 }
 
-std::optional<Schedule> Cook::follow(const Recipe& recipe) const {
-  std::optional<Schedule> s = streamed(recipe.group, recipe.update_ahead);
+std::optional<Schedule> Cook::base(int group, bool update_ahead) const {
+  std::optional<Schedule> s = streamed(group, update_ahead);
   if (!s) return s;
   fill_blocks(*s);
   fill_homes(*s);
-  fill_device(*s, recipe);
+  return s;
+}
+
+std::optional<Schedule> Cook::follow(const Recipe& recipe) const {
+  std::optional<Schedule> s = base(recipe.group, recipe.update_ahead);
+  return s ? follow(recipe, *std::move(s)) : s;
+}
+
+Schedule Cook::follow(const Recipe& recipe, Schedule s) const {
+  fill_device(s, recipe);
   if (recipe.spilled == Saved::recompute) return s;
   for (const double share : {1.0, 0.9, 0.75, 0.5, 0.25})
-    if (spill(*s, recipe.spilled, share)) break;
+    if (spill(s, recipe.spilled, share)) break;
   return s;
 }
 
@@ -316,76 +323,112 @@ void Cook::keep_most_inputs(Schedule& s) const {
   if (low > 0) s = kept(low);
 }
 
-/// In a share of what the device has beside so many bytes: the seconds of the largest resource, and the schedule, if
-/// any.
-std::pair<double, std::optional<Schedule>> Cook::balanced_within(const Schedule& base,
-                                                                 const std::vector<PlaceChain>& places, double share,
-                                                                 std::uint64_t beside,
-                                                                 std::vector<std::optional<ByWay>>& prices) const {
-  const std::uint64_t device = work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
-  Schedule s = base;
-  double seconds = 0;
-  prices.resize(places.size());
-  for (const PlaceChain& place : places) {
-    const std::uint64_t all = most_bytes(place);
-    const double beside_it = static_cast<double>(device) / margin_ - static_cast<double>(beside);
-    const double room = share * std::max(0.0, beside_it) / place.alive + static_cast<double>(place.working);
-    const std::uint64_t budget = device == 0 ? all : std::min(all, static_cast<std::uint64_t>(room));
-    std::optional<ByWay>& begin = prices[static_cast<std::size_t>(&place - places.data())];
-    // Time goes with the slots and the cube of the units; single changes make good what slots leave.
-    const int slots = place.chain.size() > 128 ? 48 : place.chain.size() > 64 ? 128 : 256;
-    BalancedChain balanced = balance(place.chain, place.rest, place.times, budget, slots, begin ? &*begin : nullptr);
-    if (!balanced.choices) return {};
-    begin = balanced.prices;
-    seconds = std::max(seconds, balanced.seconds);
-    take_turns(place.chain, budget, *balanced.choices);
-    choose(s, place, *balanced.choices);
+/// Activations in balance, within shares of what there is for them.
+class Cook::Balance {
+ public:
+  Balance(const Cook& cook, const Schedule& schedule)
+      : cook_(cook), base_(plain(schedule)), places_(chains_of(cook.work_, base_, *cook.hw_)), prices_(places_.size()) {
+    for (PlaceChain& place : places_) count_waits(place);
+    Schedule least = base_;
+    for (UnitChoice& c : least.units) c.boundary = Place::host;
+    beside_ = cook_.needs(fixed(std::move(least), cook_.wish_));
   }
-  return {seconds, fixed(std::move(s), wish_)};
-}
+
+  /// None where no shares fit.
+  std::optional<Schedule> within_budgets() {
+    // What goes by the device on its way elsewhere takes room too, more or less of it.
+    for (const double device_share : {1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.02}) {
+      device_ = device_share;
+      if (!settle()) return std::nullopt;
+      // What host memory has no room for may be too much for the drive.
+      for (const auto& [tier, share] :
+           {std::pair{Tier::host, &Balance::host_}, std::pair{Tier::nvme, &Balance::drive_}})
+        if (!keeps(tier) && !lower(tier, this->*share)) return std::nullopt;
+      if (cook_.fits(takes_)) return std::move(found_);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static Schedule plain(Schedule s) {
+    for (UnitChoice& c : s.units) {
+      c.saved = Saved::recompute;
+      c.core.reset();
+      c.sweep = 0;
+    }
+    s.units.back().saved = Saved::keep;  // a head saves nothing
+    return s;
+  }
+  bool keeps(Tier tier) const {
+    const std::uint64_t budget = cook_.work_.budget_bytes[static_cast<std::size_t>(tier)];
+    return budget == 0 || takes_.of(tier) <= cook_.space_of(tier);
+  }
+
+  /// Of a share of the units that is too large: as large as the tier has room for, by a straight line.
+  bool lower(Tier tier, double& share) {
+    constexpr int tries = 4;
+    constexpr double full = 0.97;
+    const auto space = static_cast<double>(cook_.space_of(tier));
+    double low = 0, high = share;
+    auto at_low = static_cast<double>(beside_.of(tier)), at_high = static_cast<double>(takes_.of(tier));
+    std::optional<Schedule> best;
+    TierBytes best_takes;
+    for (int i = 0; i < tries && high - low > 1.0 / static_cast<double>(base_.units.size()); ++i) {
+      const double part = at_high > at_low ? (space - at_low) / (at_high - at_low) : 0.5;
+      share = low + std::clamp(part, 0.02, 0.98) * (high - low);
+      if (!settle()) return false;
+      (keeps(tier) ? low : high) = share;
+      (keeps(tier) ? at_low : at_high) = static_cast<double>(takes_.of(tier));
+      if (!keeps(tier)) continue;
+      best = found_;
+      best_takes = takes_;
+      if (at_low > full * space) break;
+    }
+    share = low;
+    if (!best) return settle() && keeps(tier);
+    found_ = std::move(*best);
+    takes_ = best_takes;
+    return true;
+  }
+
+  /// With the shares as they are. False where nothing fits the device's.
+  bool settle() {
+    const std::uint64_t device = cook_.work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
+    found_ = base_;
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      PlaceChain place = places_[i];
+      keep_off_host(place, host_);
+      keep_off_drive(place, drive_);
+      const std::uint64_t all = most_bytes(place);
+      const double beside_it = static_cast<double>(device) / cook_.margin_ - static_cast<double>(beside_.device);
+      const double room = device_ * std::max(0.0, beside_it) / place.alive + static_cast<double>(place.working);
+      const std::uint64_t budget = device == 0 ? all : std::min(all, static_cast<std::uint64_t>(room));
+      // Time goes with the slots and the cube of the units; single changes make good what slots leave.
+      const int slots = place.chain.size() > 128 ? 48 : place.chain.size() > 64 ? 128 : 256;
+      std::optional<ByWay>& begin = prices_[i];
+      BalancedChain balanced = balance(place.chain, place.rest, place.times, budget, slots, begin ? &*begin : nullptr);
+      if (!balanced.choices) return false;
+      begin = balanced.prices;
+      take_turns(place.chain, budget, *balanced.choices);
+      choose(*found_, place, *balanced.choices);
+    }
+    found_ = fixed(*std::move(found_), cook_.wish_);
+    takes_ = cook_.needs(*found_);
+    return true;
+  }
+
+  const Cook& cook_;
+  Schedule base_;
+  std::vector<PlaceChain> places_;
+  std::vector<std::optional<ByWay>> prices_;  ///< of each place, that balanced it last
+  TierBytes beside_;                          ///< where activations take least
+  double host_ = 1, drive_ = 1, device_ = 1;  ///< the first two of the units, the last one of the room
+  std::optional<Schedule> found_;
+  TierBytes takes_;
+};
 
 void Cook::balance_activations(Schedule& s) const {
-  Schedule base = s;
-  for (UnitChoice& c : base.units) {
-    c.saved = Saved::recompute;
-    c.core.reset();
-    c.sweep = 0;
-  }
-  base.units.back().saved = Saved::keep;  // a head saves nothing
-  Schedule least = base;
-  for (UnitChoice& c : least.units) c.boundary = Place::host;
-  std::vector<PlaceChain> places = chains_of(work_, base, *hw_);
-  for (PlaceChain& place : places) count_waits(place);
-  const std::uint64_t beside = needs(fixed(least, wish_)).device;
-  // What goes by the device on its way elsewhere takes room too, more or less of it; and host memory may have room for
-  // what some of the sublayers save.
-  constexpr std::array device_shares{1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.02};
-  constexpr std::array host_shares{1.0, 0.75, 0.5, 0.25, 0.1, 0.0};
-  std::optional<Schedule> best;
-  double best_seconds = 0;
-  std::vector<std::optional<ByWay>> prices;
-  for (const bool drive_too : {true, false}) {
-    if (!drive_too)
-      for (PlaceChain& place : places) forbid_parking(place, Place::nvme);
-    for (const double share : host_shares) {
-      std::vector<PlaceChain> some = places;
-      for (PlaceChain& place : some) keep_off_host(place, share);
-      for (const double device_share : device_shares) {
-        const auto [seconds, balanced] = balanced_within(base, some, device_share, beside, prices);
-        if (!balanced || (best && best_seconds <= seconds)) break;
-        const TierBytes takes = needs(*balanced);
-        const bool is_host_short = !within({0, takes.host, 0}, work_.budget_bytes, margin_);
-        if (is_host_short) break;
-        if (!fits(takes)) continue;
-        best = balanced;
-        best_seconds = seconds;
-        if (device_share == 1 && share == 1) return void(s = *std::move(best));
-        break;
-      }
-    }
-    if (best) break;
-  }
-  if (best) s = *std::move(best);
+  if (std::optional<Schedule> balanced = Balance(*this, s).within_budgets()) s = *std::move(balanced);
 }
 
 void Cook::fill_device_anew(Schedule& s, const Recipe& recipe) const {

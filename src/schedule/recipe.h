@@ -41,6 +41,9 @@ class Cook {
   };
   std::vector<Dish> dishes(int group, bool update_ahead) const;
   std::optional<Schedule> follow(const Recipe& recipe) const;
+  /// What all recipes with this group and order of updates begin with; none where nothing fits.
+  std::optional<Schedule> base(int group, bool update_ahead) const;
+  Schedule follow(const Recipe& recipe, Schedule base) const;
   /// Whether a rung is not looked at because it moves too many tiles.
   bool leaves_out(const Recipe& recipe) const;
 
@@ -72,10 +75,7 @@ class Cook {
   void fill_homes(Schedule& s) const;
   void fill_device(Schedule& s, const Recipe& recipe) const;
   void keep_most_inputs(Schedule& s) const;
-  std::pair<double, std::optional<Schedule>> balanced_within(const Schedule& base,
-                                                             const std::vector<PlaceChain>& places, double share,
-                                                             std::uint64_t beside,
-                                                             std::vector<std::optional<ByWay>>& prices) const;
+  class Balance;
 
   const Workload& work_;
   const ScheduleWish& wish_;

@@ -1,9 +1,12 @@
 #include "src/train/request/advice.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <optional>
 #include <set>
 
+#include "offload/parallel.h"
 #include "sluice/size.h"
 #include "src/schedule/quick.h"
 
@@ -27,18 +30,17 @@ void take_knobs(Schedule& s, const Schedule& from) {
   s.cut = from.cut;
 }
 
-/// The least estimated seconds of a step within the workload's budgets, of schedules of any recipe, at most `now`.
-double other_seconds(const Workload& w, const Prepared& run, double now) {
-  const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile);
-  return quick ? std::min(now, quick->estimate.step_seconds) : now;
+/// The least estimated seconds of a step within the workload's budgets, of schedules of any recipe or of one like
+/// `only`; none where nothing was found.
+std::optional<double> quick_seconds(const Workload& w, const Prepared& run, const Recipe* only = nullptr) {
+  const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile, 1, nullptr, only);
+  return quick ? std::optional(quick->estimate.step_seconds) : std::nullopt;
 }
 
-/// The least estimated seconds of a step of the run's kind within the workload's budgets, at most `now`.
+/// The least estimated seconds of a step of the run's kind within the workload's budgets, at most `now`. Of a workload
+/// that is simulated as a whole.
 double best_seconds(const Workload& w, const Prepared& run, double now) {
   const Estimator estimator(w, run.profile, run.wish.pipeline);
-  if (!estimator.is_exact() && w.stages() > 1) {
-    return other_seconds(w, run, now);
-  }
   const Cook cook(w, run.wish, &run.profile);
   Recipe recipe = run.search.recipe;
   double best = now;
@@ -121,24 +123,36 @@ Advice advise(const Prepared& run) {
   const HardwareProfile faster = with_faster(run.profile, advice.limit);
   const double then = Estimator(run.workload, faster, run.wish.pipeline).estimate(run.search.schedule).step_seconds;
   advice.faster_limit_gain = std::min(2.0, now / then);  // programs that share it stand in each other's way less, too
-  std::optional<double> found_now;
-  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+  // Samples of large models are compared, of schedules alike: it takes seconds to look at the whole, and at others.
+  const bool is_whole = estimator.is_exact();
+  const Recipe* const only = !is_whole && run.workload.stages() == 1 ? &run.search.recipe : nullptr;
+  constexpr std::array tiers{Tier::device, Tier::host, Tier::nvme};
+  const auto budget_of = [&](Tier tier) { return run.workload.budget_bytes[static_cast<std::size_t>(tier)]; };
+  const auto is_full = [&](Tier tier) {
+    return static_cast<double>(run.search.needs.of(tier)) > full_share * static_cast<double>(budget_of(tier));
+  };
+  // Not of a budget of 1, which is none, or has no limit.
+  const auto is_open = [&](Tier tier) { return budget_of(tier) > 1 && (is_whole || is_full(tier)); };
+  const auto is_quick = [&](Tier tier) { return !is_whole || !is_full(tier); };
+  std::optional<double> quick_now;
+  if (std::ranges::any_of(tiers, [&](Tier tier) { return is_open(tier) && is_quick(tier); }))
+    quick_now = quick_seconds(run.workload, run, only);
+  if (quick_now && is_whole) quick_now = std::min(*quick_now, now);
+  std::array<double, tiers.size()> gains{};
+  parallel_for(tiers.size(), [&](std::size_t i) {
+    if (!is_open(tiers[i])) return;
     Workload w = run.workload;
-    std::uint64_t& budget = w.budget_bytes[static_cast<std::size_t>(tier)];
-    const bool is_full = static_cast<double>(run.search.needs.of(tier)) > full_share * static_cast<double>(budget);
-    if (budget <= 1) continue;  // no limit, no drive
-    // Of large models it takes seconds to look for other schedules.
-    if (!is_full && !estimator.is_exact()) continue;
-    budget *= 2;
-    double gain = now / best_seconds(w, run, now);
-    if (!is_full) {
-      if (!found_now) found_now = other_seconds(run.workload, run, now);
-      gain = *found_now / other_seconds(w, run, *found_now);
-    }
-    if (gain >= (is_full ? notable_gain : notable_gain_of_others) &&
-        (!advice.larger || gain > 1.005 * advice.larger->gain))
-      advice.larger = {tier, 2 * shown_bytes(run, tier), gain};
-  }
+    w.budget_bytes[static_cast<std::size_t>(tiers[i])] *= 2;
+    double gain = 0;
+    if (!is_quick(tiers[i]))
+      gain = now / best_seconds(w, run, now);
+    else if (const std::optional<double> quick = quick_seconds(w, run, only); quick && quick_now)
+      gain = *quick_now / *quick;
+    if (gain >= (is_full(tiers[i]) ? notable_gain : notable_gain_of_others)) gains[i] = gain;
+  });
+  for (std::size_t i = 0; i < tiers.size(); ++i)
+    if (gains[i] > (advice.larger ? 1.005 * advice.larger->gain : 0))
+      advice.larger = {tiers[i], 2 * shown_bytes(run, tiers[i]), gains[i]};
   return advice;
 }
 

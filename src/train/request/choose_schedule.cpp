@@ -1,7 +1,10 @@
 #include "src/train/request/choose_schedule.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "offload/parallel.h"
 #include "sluice/clock.h"
 #include "sluice/size.h"
 #include "src/schedule/quick.h"
@@ -33,15 +36,18 @@ ScheduleWish speculative(ScheduleWish wish) {
   return wish;
 }
 
-/// Where nobody has asked for an order, and updates in the backward pass might make steps quicker.
+/// Where nobody has asked for an order.
 bool may_speculate(const Prepared& run) {
+  return run.workload.durable && !run.workload.inference && run.config.optimizer.clip_norm > 0 &&
+         !run.config.wish.update && run.workload.sums != RankSums::native;
+}
+
+/// Updates in the backward pass might make steps quicker.
+bool would_gain(const SearchResult& found) {
   constexpr double near_bound = 1.03;
-  const SearchResult& found = run.search;
   const auto waits_on_drive = [](const UnitChoice& u) { return u.gradient == Place::nvme; };
-  return !run.workload.inference && run.config.optimizer.clip_norm > 0 && !run.config.wish.update &&
-         run.workload.sums != RankSums::native &&
-         (found.predicted_seconds > near_bound * found.bound_seconds ||
-          std::ranges::any_of(found.schedule.units, waits_on_drive));
+  return found.predicted_seconds > near_bound * found.bound_seconds ||
+         std::ranges::any_of(found.schedule.units, waits_on_drive);
 }
 
 /// A schedule for speculative steps, if it is notably quicker, and as good as slower in no step that waits for its
@@ -75,10 +81,10 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   const ScheduleWish wish = run.wish;
   Workload& w = run.workload;
   const bool wanted = !w.inference && c.durable != Durable::off;
+  const bool is_long = w.model->units.size() > units_of_thorough_search;
   const auto find_with = [&](const ScheduleWish& own) {
-    return effort == Effort::quick || w.model->units.size() > units_of_thorough_search
-               ? search_quickly(w, own, run.profile, told(progress))
-               : search_schedule(w, own, run.profile, told(progress));
+    return effort == Effort::quick || is_long ? search_quickly(w, own, run.profile, told(progress))
+                                              : search_schedule(w, own, run.profile, told(progress));
   };
   const auto find = [&] {
     if (w.inference || !speculates(c)) return find_with(wish);
@@ -88,16 +94,21 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
     run.wish = speculative(wish);
     return found;
   };
-  run.search = find();
+  // Of a long model the other order is looked for beside the first, since cores would be idle.
+  const ScheduleWish both = speculative(wish);
+  std::optional<SearchResult> speculating;
+  if (is_long && may_speculate(run))
+    parallel_invoke([&] { run.search = find(); }, [&] { speculating = search_quickly(w, both, run.profile); });
+  else
+    run.search = find();
   run.durability = !wanted          ? "off, as asked"
                    : c.run.empty()  ? "off: nothing of a run is kept with --run none"
                    : c.nvme.empty() ? "off: there is no --nvme DIR for the states"
                                     : "on";
-  if (run.search.fits && w.durable && may_speculate(run)) {
-    const ScheduleWish both = speculative(wish);
-    const SearchResult found = find_with(both);
-    if (found.fits && is_better(run, found)) {
-      run.search = found;
+  if (run.search.fits && may_speculate(run) && would_gain(run.search)) {
+    if (!speculating) speculating = find_with(both);
+    if (speculating->fits && is_better(run, *speculating)) {
+      run.search = *std::move(speculating);
       run.wish = both;
     }
   }
