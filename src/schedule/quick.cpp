@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -40,10 +41,10 @@ std::vector<int> few_groups(const Workload& w, const ScheduleWish& wish, bool is
   return few == more ? std::vector{few} : std::vector{more, few};
 }
 
-/// Schedules of the sample by recipes with this group and order of updates: of `only`, or of the two that give room on
-/// the device in turn.
+/// Schedules of the sample by recipes with this group and order of updates: the one that is wanted, or of the two that
+/// give room on the device in turn.
 std::vector<Cook::Dish> dishes(const Sample& sample, const ScheduleWish& wish, int group, bool update_ahead,
-                               const Recipe* only, const HardwareProfile& hw, Sample::Kind kind, double margin,
+                               const QuickLook& look, const HardwareProfile& hw, Sample::Kind kind,
                                std::atomic<bool>& leaves_out) {
   Schedule like;
   like.group = group;
@@ -51,8 +52,8 @@ std::vector<Cook::Dish> dishes(const Sample& sample, const ScheduleWish& wish, i
   ScheduleWish own = wish;
   own.group = group;
   const Workload w = sample.with_room(like, kind);
-  const bool balances = only != nullptr && only->balanced;
-  const Cook cook(w, own, sample.is_whole() || balances ? &hw : nullptr, margin,
+  const bool balances = look.only != nullptr && look.only->balanced;
+  const Cook cook(w, own, sample.is_whole() || balances ? &hw : nullptr, look.margin,
                   sample.is_whole() ? Cook::no_limit : transfers_max);
   const Recipe first{group, update_ahead, true, Saved::recompute, balances};
   Recipe second = first;
@@ -66,7 +67,7 @@ std::vector<Cook::Dish> dishes(const Sample& sample, const ScheduleWish& wish, i
   }
   std::vector<Cook::Dish> list;
   for (const Recipe& recipe : {first, second}) {
-    if (only != nullptr && recipe.activations_first != only->activations_first) continue;
+    if (look.only != nullptr && recipe.activations_first != look.only->activations_first) continue;
     list.push_back({recipe, cook.follow(recipe, *base)});
     if (sample.is_whole()) break;
   }
@@ -158,24 +159,32 @@ double excess(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget
 }
 
 std::optional<QuickSchedule> quick_schedule(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw,
-                                            double margin, bool* leaves_out, const Recipe* only) {
+                                            const QuickLook& look) {
   const Estimator estimator(w, hw, wish.pipeline);
   const bool ahead = open_updates(w, wish).front();
   const std::vector<int> groups =
-      only != nullptr ? std::vector{only->group} : few_groups(w, wish, estimator.is_exact());
+      look.only != nullptr ? std::vector{look.only->group} : few_groups(w, wish, estimator.is_exact());
   std::vector<std::optional<QuickSchedule>> found(groups.size());
   std::atomic<bool> too_long = false;
+  std::mutex telling;
+  int tried = 0;
+  const auto tell = [&](double seconds) {
+    if (!look.watch) return;
+    const std::lock_guard lock(telling);
+    look.watch(++tried, seconds);
+  };
   parallel_for(groups.size(), [&](std::size_t i) {
     for (const Sample::Kind kind : {Sample::Kind::keeping, Sample::Kind::streaming}) {
       if (kind == Sample::Kind::streaming && (estimator.is_exact() || (found[i] && keeps(found[i]->schedule)))) return;
-      for (Cook::Dish& dish : dishes(estimator.sample(), wish, groups[i], ahead, only, hw, kind, margin, too_long)) {
+      for (Cook::Dish& dish : dishes(estimator.sample(), wish, groups[i], ahead, look, hw, kind, too_long)) {
         const StepEstimate e = estimator.of_sample(dish.schedule);
+        tell(e.step_seconds);
         if (!found[i] || e.step_seconds < found[i]->estimate.step_seconds)
           found[i] = QuickSchedule{std::move(dish.schedule), dish.recipe, e};
       }
     }
   });
-  if (leaves_out != nullptr) *leaves_out = too_long;
+  if (look.leaves_out != nullptr) *look.leaves_out = too_long;
   std::optional<QuickSchedule> best;
   for (std::optional<QuickSchedule>& f : found)
     if (f && (!best || f->estimate.step_seconds < best->estimate.step_seconds)) best = std::move(f);
@@ -186,11 +195,18 @@ std::optional<QuickSchedule> quick_schedule(const Workload& w, const ScheduleWis
 SearchResult search_quickly(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw,
                             const SearchWatch& watch) {
   if (Sample(w, wish.pipeline).is_whole()) return search_schedule(w, wish, hw, watch);
-  double margin = margin_at_first;
+  double margin = margin_at_first, best_seconds = 0;
+  int tried = 0;
+  const SearchWatch count = [&](int, double seconds) {
+    best_seconds = tried == 0 ? seconds : std::min(best_seconds, seconds);
+    watch(++tried, best_seconds);
+  };
   std::optional<Recipe> best;  // of the sample, whose schedule the whole had no room for
   for (int i = 0; i < tries_max; ++i) {
-    std::optional<QuickSchedule> quick = quick_schedule(w, wish, hw, margin, nullptr, best ? &*best : nullptr);
-    if (!quick && best) quick = quick_schedule(w, wish, hw, margin);
+    QuickLook look{.margin = margin, .only = best ? &*best : nullptr, .watch = watch ? count : SearchWatch()};
+    std::optional<QuickSchedule> quick = quick_schedule(w, wish, hw, look);
+    look.only = nullptr;
+    if (!quick && best) quick = quick_schedule(w, wish, hw, look);
     if (!quick) break;
     best = quick->recipe;
     TierBytes needs = run_needs(w, quick->schedule);

@@ -15,12 +15,17 @@ struct QuickSchedule {
   StepEstimate estimate;
 };
 
-/// The quickest of a few recipes; none where nothing was found that fits. Live bytes of the sample times `margin` keep
-/// its budgets: of the whole that is nearly so. `leaves_out` is set where some were too long to look at. With `only`
-/// the one that is like it in group, in what has room first, and in whether activations are balanced.
+struct QuickLook {
+  double margin = 1;           ///< live bytes of the sample times it keep its budgets: of the whole that is nearly so
+  bool* leaves_out = nullptr;  ///< set where some recipes were too long to look at
+  /// The one recipe that is like it in group, in what has room first, and in whether activations are balanced.
+  const Recipe* only = nullptr;
+  SearchWatch watch{};  ///< of each that was tried, its seconds
+};
+
+/// The quickest of a few recipes; none where nothing was found that fits.
 std::optional<QuickSchedule> quick_schedule(const Workload& workload, const ScheduleWish& wish,
-                                            const HardwareProfile& hw, double margin = 1, bool* leaves_out = nullptr,
-                                            const Recipe* only = nullptr);
+                                            const HardwareProfile& hw, const QuickLook& look = {});
 
 /// How many times the budget is taken where that is most; at least 1.
 double excess(const TierBytes& needs, const std::array<std::uint64_t, 3>& budget_bytes);

@@ -33,7 +33,7 @@ void take_knobs(Schedule& s, const Schedule& from) {
 /// The least estimated seconds of a step within the workload's budgets, of schedules of any recipe or of one like
 /// `only`; none where nothing was found.
 std::optional<double> quick_seconds(const Workload& w, const Prepared& run, const Recipe* only = nullptr) {
-  const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile, 1, nullptr, only);
+  const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile, {.only = only});
   return quick ? std::optional(quick->estimate.step_seconds) : std::nullopt;
 }
 

@@ -236,7 +236,7 @@ double least_seconds(const RunConfig& c, const HardwareProfile& hw, const UnitCo
 /// A few schedules that fit, without turning single knobs.
 std::optional<QuickSchedule> estimated(Prepared& run, bool& leaves_out) {
   Workload& w = run.workload;
-  const auto estimate = [&] { return quick_schedule(w, run.wish, run.profile, 1, &leaves_out); };
+  const auto estimate = [&] { return quick_schedule(w, run.wish, run.profile, {.leaves_out = &leaves_out}); };
   std::optional<QuickSchedule> found = estimate();
   if (found || !w.durable || run.config.durable == Durable::on || speculates(run.config)) return found;
   // Where the drive has room for both slots of all states that is not the reason.
@@ -279,7 +279,7 @@ Result<bool> fit_as_a_whole(Layout& layout, const Prepared& like) {
     const TierBytes needs = usual_needs(w, layout.schedule, Plans::main);
     if (within(needs, w.budget_bytes)) return true;
     margin *= 1.01 * excess(needs, w.budget_bytes);
-    const std::optional<QuickSchedule> quick = quick_schedule(w, run->wish, run->profile, margin);
+    const std::optional<QuickSchedule> quick = quick_schedule(w, run->wish, run->profile, {.margin = margin});
     if (!quick) return false;
     layout.schedule = quick->schedule;
     layout.seconds = quick->estimate.step_seconds;
