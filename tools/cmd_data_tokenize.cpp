@@ -90,7 +90,8 @@ struct Encoding {
 
 Result<Encoding> chat_encoding_of(const TokenizeRequest& request) {
   if (request.tokenizer.empty() || request.tokenizer == bytes_are_tokens)
-    return bad_request("--chat needs the special tokens of a tokenizer; add --tokenizer");
+    return bad_request(
+        "--chat needs the special tokens of a tokenizer, and bytes have none; add --tokenizer FILE or DIR");
   if (request.no_special_tokens || !request.append_eos.empty())
     return bad_request(std::string(request.no_special_tokens ? "--no-special-tokens" : "--append-eos") +
                        " is for texts; a chat template says which tokens stand around messages");

@@ -104,6 +104,11 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
     for (std::size_t i = 0; i < commands.size(); ++i)
       line += (i == 0 ? "" : i + 1 == commands.size() ? " or " : ", ") + commands[i];
   }
+  // That it is a whole number was looked at before: "Could not convert: --batch = 4294967297".
+  if (const std::size_t option = line.find("--"), value = line.find(" = ");
+      dynamic_cast<const CLI::ConversionError*>(&error) != nullptr && option < value && value != std::string::npos &&
+      line.find_first_not_of("-0123456789", value + 3) == std::string::npos)
+    line = line.substr(option, value - option) + ": " + line.substr(value + 3) + " is too large a number";
   std::replace(line.begin(), line.end(), '\n', ' ');
   return self + ": " + line + " (see " + self + " --help)";
 }

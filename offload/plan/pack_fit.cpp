@@ -1,6 +1,7 @@
 #include "offload/plan/pack_fit.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -62,13 +63,8 @@ bool Fitter::neighbours(std::uint32_t piece) {
   return true;
 }
 
-/// Of placed pieces with long lives those that may meet the piece, from the lowest up.
-const std::vector<Fitter::Placed>& Fitter::long_near(std::uint32_t piece) const {
-  const Piece& p = pieces_[piece];
-  return p.last - p.first <= window_ops_ ? windows_[p.first / window_ops_] : long_by_offset_;
-}
-
-/// Placed pieces that live at the same time, from the lowest up, until `consider` has enough.
+/// Placed pieces that live at the same time, from the lowest up, until `consider` has enough; pieces without a gap
+/// between them may come as one.
 template <class Consider>
 void Fitter::each_neighbour(std::uint32_t piece, Consider consider) {
   const auto [first, last] = std::pair(pieces_[piece].first, pieces_[piece].last);
@@ -80,15 +76,23 @@ void Fitter::each_neighbour(std::uint32_t piece, Consider consider) {
     return;
   }
   work_ += long_by_offset_.size();
+  const bool in_window = last - first <= window_ops_;
+  const std::vector<Placed>& partly = in_window ? windows_[first / window_ops_].partly : long_by_offset_;
   auto brief = found_.begin();
-  for (const Placed& other : long_near(piece)) {
-    if (!meets(other)) continue;
-    for (; brief != found_.end() && *brief < other; ++brief)
-      if (consider(*brief)) return;
-    if (consider(other)) return;
-  }
-  for (; brief != found_.end(); ++brief)
-    if (consider(*brief)) return;
+  auto always = in_window ? windows_[first / window_ops_].always.begin() : long_by_offset_.end();
+  const auto always_end = in_window ? windows_[first / window_ops_].always.end() : always;
+  /// Those of the other two lists that begin below.
+  const auto goes_up_to = [&](std::uint64_t offset) {
+    for (;;) {
+      const bool is_brief = brief != found_.end() && brief->offset < offset,
+                 is_always = always != always_end && always->offset < offset;
+      if (!is_brief && !is_always) return false;
+      if (consider(is_brief && !(is_always && *always < *brief) ? *brief++ : *always++)) return true;
+    }
+  };
+  for (const Placed& other : partly)
+    if (meets(other) && (goes_up_to(other.offset) || consider(other))) return;
+  goes_up_to(~0ull);
 }
 
 /// Of pieces at one offset those that were placed first come first.
@@ -100,16 +104,36 @@ void Fitter::settle() {
   unsettled_.clear();
 }
 
+void Fitter::insert_long(const Placed& piece) {
+  const auto insert = [&](std::vector<Placed>& list) {
+    return list.insert(std::upper_bound(list.begin(), list.end(), piece), piece);
+  };
+  insert(long_by_offset_);
+  const std::uint32_t begin = piece.first / window_ops_;
+  for (std::uint32_t i = begin > 0 ? begin - 1 : 0; i <= piece.last / window_ops_; ++i) {
+    const bool is_always = piece.first <= i * window_ops_ && (i + 2) * window_ops_ <= piece.last;
+    if (!is_always) {
+      insert(windows_[i].partly);
+      continue;
+    }
+    // All live at the same time, so that no two share an address.
+    std::vector<Placed>& list = windows_[i].always;
+    auto at = insert(list);
+    if (at != list.begin() && std::prev(at)->end == at->offset) {
+      std::prev(at)->end = at->end;
+      at = std::prev(list.erase(at));
+    }
+    if (const auto next = std::next(at); next != list.end() && at->end == next->offset) {
+      at->end = next->end;
+      list.erase(next);
+    }
+  }
+}
+
 void Fitter::insert(std::uint32_t piece) {
   unsettled_.push_back(placed(piece));
   if (is_long_[piece]) {
-    const Placed& own = unsettled_.back();
-    const auto add_to = [&](std::vector<Placed>& list) {
-      list.insert(std::upper_bound(list.begin(), list.end(), own), own);
-    };
-    add_to(long_by_offset_);
-    const std::uint32_t begin = own.first / window_ops_;
-    for (std::uint32_t i = begin > 0 ? begin - 1 : 0; i <= own.last / window_ops_; ++i) add_to(windows_[i]);
+    insert_long(unsettled_.back());
     return;
   }
   const std::uint32_t end = pieces_[piece].last + 1;
@@ -137,7 +161,10 @@ Placement Fitter::place(std::span<const Turn> turns) {
   by_offset_.clear();
   long_by_offset_.clear();
   windows_.resize(window_share + 1);
-  for (std::vector<Placed>& window : windows_) window.clear();
+  for (Window& window : windows_) {
+    window.always.clear();
+    window.partly.clear();
+  }
   unsettled_.clear();
   placement_ = {std::vector<std::uint64_t>(pieces_.size()), 0, PackState::limited};
   for (const Turn& turn : turns) {

@@ -58,10 +58,14 @@ class Fitter {
     std::uint64_t offset, end;
     bool operator<(const Placed& other) const { return offset < other.offset; }
   };
+  /// Pieces with long lives, by offset: those that are there all the time as the ranges that they take together.
+  struct Window {
+    std::vector<Placed> always, partly;
+  };
   std::uint64_t offset_for(const Turn& turn);
   Placed placed(std::uint32_t piece) const;
   bool neighbours(std::uint32_t piece);
-  const std::vector<Placed>& long_near(std::uint32_t piece) const;
+  void insert_long(const Placed& piece);
   template <class Consider>
   void each_neighbour(std::uint32_t piece, Consider consider);
   void settle();
@@ -71,13 +75,13 @@ class Fitter {
   std::span<const Piece> pieces_;
   std::vector<std::uint32_t> by_first_, place_in_first_;  ///< pieces by start of life, and back
   std::uint32_t leaves_ = 1;
-  std::vector<bool> is_long_;                 ///< lives long: meets many
-  std::vector<std::uint32_t> tree_;           ///< 1 + latest end of the placed short lives below a node; 0 none
-  std::vector<Placed> long_by_offset_;        ///< with long lives
-  std::uint32_t window_ops_ = 1;              ///< half a window
-  std::vector<std::vector<Placed>> windows_;  ///< of those, who lives in ops [i, i + 2) x window_ops_: by i
-  std::vector<Placed> by_offset_;             ///< all, but for `unsettled_`
-  std::vector<Placed> unsettled_;             ///< since they were last walked over, in turn
+  std::vector<bool> is_long_;           ///< lives long: meets many
+  std::vector<std::uint32_t> tree_;     ///< 1 + latest end of the placed short lives below a node; 0 none
+  std::vector<Placed> long_by_offset_;  ///< with long lives
+  std::uint32_t window_ops_ = 1;        ///< half a window
+  std::vector<Window> windows_;         ///< of those, by i: who lives in ops [i, i + 2) x window_ops_
+  std::vector<Placed> by_offset_;       ///< all, but for `unsettled_`
+  std::vector<Placed> unsettled_;       ///< since they were last walked over, in turn
   std::vector<Placed> found_;
   Placement placement_;
   std::uint64_t work_ = 0;

@@ -66,6 +66,7 @@ TEST_F(ClusterCommand, RefusesWhatIsNoCluster) {
   std::filesystem::remove(path("cluster.json"));
   expect_refused(plan(8), "cluster.json");
   expect_refused("plan --model llama-tiny --ranks 65", "planned with --cluster FILE");
+  expect_refused("plan --model llama-tiny --pp 50 --tp 2", "--pp 50 x --tp 2 are 100 ranks: a process has 1 to 64");
 }
 
 /// Machines whose devices are not here: nothing of this one is in the answer.

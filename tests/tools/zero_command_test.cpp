@@ -53,6 +53,7 @@ TEST_F(ZeroCommand, RefusesWhatContradictsAStage) {
   expect_refused(train + "--second-copy 4", "give what divides 4 and is less");
   expect_refused(train + "--second-copy 2 --shard-group 2", "give what divides 2 and is less");
   expect_refused(train + "--second-copy 2 --zero 1", "gathered for every pass");
+  expect_refused(options() + run("none") + "--second-copy 2", "is of ranks that share the states, and there is one");
   expect_refused(train + "--shard-group 3", "give what divides --ranks 4");
   expect_refused(train + "--shard-group 8", "give what divides --ranks 4");
   expect_refused(options(12) + "--ranks 3 --lots 6 --reduction pass", "--reduction pass on 3 ranks");

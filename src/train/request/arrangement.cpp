@@ -61,6 +61,8 @@ Status check_second_copy(const RunConfig& c) {
   const int shards = shard_group_of(c);
   if (c.second_copy == 0) return success();
   const std::string given = "--second-copy " + std::to_string(c.second_copy);
+  if (c.second_copy > 0 && shards == 1)
+    return bad_request(given + " is of ranks that share the states, and there is one; leave it out, or give --dp N");
   if (c.second_copy < 0 || c.second_copy >= shards || shards % c.second_copy != 0)
     return bad_request(given + ": the " + std::to_string(shards) +
                        " ranks that share the states are a whole number, and more than one, of such groups; give what "

@@ -1,5 +1,7 @@
 #include "src/train/request/check_request.h"
 
+#include <fmt/format.h>
+
 #include "src/train/data/batches.h"
 #include "src/train/data/data_tokenizer.h"
 #include "src/train/data/eval_sets.h"
@@ -59,6 +61,20 @@ namespace {
 
 constexpr int ranks_of_process_max = 64;
 
+/// As they were asked for.
+std::string shown_ranks(const RunConfig& c) {
+  std::string mesh;
+  const auto add = [&](const char* option, int ranks) {
+    if (ranks > 1) mesh += fmt::format("{}{} {}", mesh.empty() ? "" : " x ", option, ranks);
+  };
+  add("--pp", c.stages);
+  add("--cp", c.context);
+  add("--tp", c.tensor);
+  if (mesh.empty()) return fmt::format("--ranks {}", c.ranks);
+  add("--dp", batch_ranks(c));
+  return fmt::format("{} are {} ranks", mesh, c.ranks);
+}
+
 /// Every length is one that the model, the mesh and the batch allow.
 Status check_phases(const RunConfig& c) {
   const std::vector<SequencePhase> phases = phases_of(c);
@@ -90,9 +106,10 @@ Result<CheckedRequest> check_request(const Request& request) {
   RunConfig& c = checked.config;
   SLUICE_TRY(check_outputs(c));
   if (c.ranks_of_node == 0 && c.ranks > ranks_of_process_max)
-    return bad_request("--ranks " + std::to_string(c.ranks) + ": a process has 1 to " +
-                       std::to_string(ranks_of_process_max) +
-                       "; more are started with mpirun, or planned with --cluster FILE");
+    return bad_request(
+        fmt::format("{}: a process has 1 to {} ranks; more are started with mpirun, or planned with "
+                    "--cluster FILE",
+                    shown_ranks(c), ranks_of_process_max));
   if (!request.goes_on && c.save_every == 0 && (c.keep > 0 || !c.checkpoints.empty()))
     return bad_request("--keep and --checkpoints are of checkpoints that --save-every N makes; add it");
   if (!request.goes_on) SLUICE_TRY(check_not_unfinished_run("--model", c.model));

@@ -199,8 +199,10 @@ Result<RunConfig> continued(const RunConfig& stored, const RunConfig& given, con
       if (held && !value.is_null()) return std::string(value == true ? "step" : "none or all");
       return value == "" ? std::string("none") : shown(name, value);
     };
-    const std::string contradiction =
-        name + " " + text(now[f.key]) + " contradicts the run, which has " + text(before[f.key]);
+    const bool is_from_zero = !options.contains(name) && options.contains("--zero") && follows_from_zero(name);
+    const std::string contradiction = (is_from_zero ? "--zero means " : "") + name + " " + text(now[f.key]) +
+                                      (is_from_zero ? ", and that" : "") + " contradicts the run, which has " +
+                                      text(before[f.key]);
     if (f.change == Change::never || f.change == Change::scheduled)
       return bad_request(contradiction + ": " + reason(name) + "; leave the option out to go on, or start a new run");
     if (f.change != Change::free && !resume && !(name == "--steps" && may_grow))

@@ -157,7 +157,7 @@ Status keep_saved(const RunDirectory& directory, const std::string& path, const 
   const auto all = 2 * static_cast<double>(from.manifest().state_bytes());
   std::uint64_t done = 0;
   SLUICE_TRY(copy_checkpoint(from, parent, {}, [&](std::uint64_t bytes) {
-    return watch ? watch(static_cast<double>(done += bytes) / all) : success();
+    return watch ? watch(std::min(1.0, static_cast<double>(done += bytes) / all)) : success();
   }));
   const auto pruned = prune_checkpoints(parent, 1);
   return pruned.ok() ? success() : Status(pruned.error());
@@ -169,7 +169,7 @@ Result<std::uint64_t> verify_saved(const RunDirectory& directory, const Prepared
   const auto all = static_cast<double>(checkpoint.manifest().state_bytes());
   std::uint64_t done = 0;
   SLUICE_TRY(verify_checkpoint(checkpoint, queue, [&](std::uint64_t bytes) {
-    return watch ? watch(static_cast<double>(done += bytes) / all) : success();
+    return watch ? watch(std::min(1.0, static_cast<double>(done += bytes) / all)) : success();
   }));
   return checkpoint.manifest().step;
 }
