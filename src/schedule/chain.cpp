@@ -15,7 +15,7 @@ constexpr float infinite = std::numeric_limits<float>::infinity();
 constexpr int price_rounds = 14;
 constexpr double close_to_bound = 1.001;  ///< ends them sooner
 /// So do, of long chains, whose rounds take tenths of a second, some in a row in which hardly anything is gained.
-constexpr std::size_t units_of_long_chain = 64;
+constexpr std::size_t units_of_long_chain = 100;
 constexpr int idle_rounds_max = 2;
 constexpr double notable_gain = 2e-4;
 constexpr double even_share = 0.1;  ///< of prices that are begun with, so that each can rise again
