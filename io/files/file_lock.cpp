@@ -9,7 +9,8 @@
 namespace sluice {
 
 bool lock_patiently(int fd) {
-  for (int attempt = 0; attempt < 100; ++attempt) {
+  constexpr int attempts = 500;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
     if (errno != EWOULDBLOCK && errno != EINTR) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -340,10 +340,9 @@ class Cook::Balance {
     for (const double device_share : {1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.02}) {
       device_ = device_share;
       if (!settle()) return std::nullopt;
-      // What host memory has no room for may be too much for the drive.
-      for (const auto& [tier, share] :
-           {std::pair{Tier::host, &Balance::host_}, std::pair{Tier::nvme, &Balance::drive_}})
-        if (!keeps(tier) && !lower(tier, this->*share)) return std::nullopt;
+      // What one of them has no room for may be too much for the other.
+      for (const Tier tier : {Tier::host, Tier::nvme, Tier::host})
+        if (!keeps(tier) && !lower(tier)) return std::nullopt;
       if (cook_.fits(takes_)) return std::move(found_);
     }
     return std::nullopt;
@@ -365,7 +364,8 @@ class Cook::Balance {
   }
 
   /// Of a share of the units that is too large: as large as the tier has room for, by a straight line.
-  bool lower(Tier tier, double& share) {
+  bool lower(Tier tier) {
+    double& share = tier == Tier::host ? host_ : drive_;
     constexpr int tries = 4;
     constexpr double full = 0.97;
     const auto space = static_cast<double>(cook_.space_of(tier));
