@@ -12,6 +12,8 @@ namespace {
 constexpr std::uint32_t long_share = 256;
 /// Windows of a plan overlap by halves, so that a life of half a window is within one of them.
 constexpr std::uint32_t window_share = 64;
+/// Of fewer pieces they take more time than they save.
+constexpr std::size_t pieces_of_windows = 4096;
 
 }  // namespace
 
@@ -76,7 +78,7 @@ void Fitter::each_neighbour(std::uint32_t piece, Consider consider) {
     return;
   }
   work_ += long_by_offset_.size();
-  const bool in_window = last - first <= window_ops_;
+  const bool in_window = !windows_.empty() && last - first <= window_ops_;
   const std::vector<Placed>& partly = in_window ? windows_[first / window_ops_].partly : long_by_offset_;
   auto brief = found_.begin();
   auto always = in_window ? windows_[first / window_ops_].always.begin() : long_by_offset_.end();
@@ -109,6 +111,7 @@ void Fitter::insert_long(const Placed& piece) {
     return list.insert(std::upper_bound(list.begin(), list.end(), piece), piece);
   };
   insert(long_by_offset_);
+  if (windows_.empty()) return;
   const std::uint32_t begin = piece.first / window_ops_;
   for (std::uint32_t i = begin > 0 ? begin - 1 : 0; i <= piece.last / window_ops_; ++i) {
     const bool is_always = piece.first <= i * window_ops_ && (i + 2) * window_ops_ <= piece.last;
@@ -160,7 +163,7 @@ Placement Fitter::place(std::span<const Turn> turns) {
   tree_.assign(std::size_t{2} * leaves_, 0);
   by_offset_.clear();
   long_by_offset_.clear();
-  windows_.resize(window_share + 1);
+  windows_.resize(pieces_.size() < pieces_of_windows ? 0 : window_share + 1);
   for (Window& window : windows_) {
     window.always.clear();
     window.partly.clear();
