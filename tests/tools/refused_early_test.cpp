@@ -140,6 +140,7 @@ TEST_F(RefusedEarly, TrainPlanEvalAndGenerate) {
   }
   for (const Bad& bad : bad_of_training)
     for (const std::string& command : {train, plan}) expect_early(with(command, bad), bad.what);
+  expect_early(plan + "--tokenizer nowhere", "nowhere");
   for (const Bad& bad : bad_of_runs) expect_early(with(train, bad), bad.what);
   for (const Bad& bad : bad_drives)
     for (const std::string& command : {train, eval, generate}) expect_early(with(command, bad), bad.what);

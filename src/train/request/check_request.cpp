@@ -129,6 +129,8 @@ Result<CheckedRequest> check_request(const Request& request) {
     if (!begins.ok() && request.goes_on)
       return bad_request(begins.error().message + "; if the run's data was moved, --data PATH says where");
     SLUICE_TRY(begins);
+  } else if (!c.tokenizer.empty() && !request.goes_on && request.purpose == Purpose::train) {
+    SLUICE_TRY(text_tokenizer("texts", c, described->model.config));
   }
   SLUICE_TRY(check_eval_sets(c, described->model.config, request.purpose == Purpose::train));
   SLUICE_TRY(check_places(request));
