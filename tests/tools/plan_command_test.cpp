@@ -177,6 +177,10 @@ TEST_F(PlanElsewhere, FindsTheLongestSequences) {
     EXPECT_NE(refused.err.find("does not fit"), std::string::npos) << refused.err;
   }
   const std::string tiny = "plan --model llama-tiny --max-seq --cluster " + with_devices(1);
+  // Of a budget that is left open there may be less when the search has ended: it is what it was before.
+  const Finished open = sluice(tiny + " --batch 1 --device-memory 96MiB --run none --json");
+  ASSERT_EQ(open.status, 0) << open.err;
+  EXPECT_GT(json::parse(open.out)["settings"]["host_memory"], 0u);
   expect_refused(tiny + "--device-memory 1MiB --host-memory 1MiB --run none", "no budget of these has room");
   expect_refused(tiny + "--seq 32", "--max-seq looks for the longest --seq");
   expect_refused(tiny + "--ranks 2 --layout auto", "give one of them");
