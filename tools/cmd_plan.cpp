@@ -521,23 +521,23 @@ void print_phases(const Prepared& run, const std::vector<std::unique_ptr<Prepare
 }
 
 Json max_seq_json(const LongestSequence& longest) {
-  return {{"tokens", longest.tokens},
+  return {{"tokens", longest.config.sequence},
           {"refused", longest.refused > 0 ? Json(longest.refused) : Json(nullptr)},
           {"positions", longest.positions}};
 }
 
 std::string max_seq_text(const LongestSequence& longest, ModelConfig model) {
-  std::string text = fmt::format("longest sequence: {} tokens", longest.tokens);
+  std::string text = fmt::format("longest sequence: {} tokens", longest.config.sequence);
   if (longest.refused > 0)
     text += fmt::format("; {} are too many for these budgets", longest.refused);
-  else if (longest.tokens == longest.positions)
+  else if (longest.config.sequence == longest.positions)
     text += ", which is all that the model has positions for";
   else
     text += ", which is as far as was looked";
-  if (longest.tokens <= longest.positions) return text + "\n";
+  if (longest.config.sequence <= longest.positions) return text + "\n";
   model.max_positions = longest.positions;
-  return text +
-         fmt::format("\nthe model has {} positions; {}\n", longest.positions, longer_positions(model, longest.tokens));
+  return text + fmt::format("\nthe model has {} positions; {}\n", longest.positions,
+                            longer_positions(model, longest.config.sequence));
 }
 
 Status plan(RunOptions options, const std::set<std::string>& given) {

@@ -99,7 +99,7 @@ Result<LongestSequence> longest_sequence(const RunConfig& config, const Tell& pr
     return bad_request("--max-seq: no budget of these has room for sequences of " + std::to_string(unit) +
                        (unit == 1 ? " token" : " tokens") + "; plan --seq " + std::to_string(unit) +
                        " says what would");
-  found.config.sequence = found.tokens = fits * unit;
+  found.config.sequence = fits * unit;
   found.refused = fits < most ? (fits + 1) * unit : 0;
   return found;
 }

@@ -9,8 +9,7 @@ namespace sluice {
 
 struct LongestSequence {
   RunConfig config;          ///< the run with such sequences, in the budgets that were looked in
-  std::int64_t tokens = 0;   ///< of a sequence, for which there is a plan within the budgets
-  std::int64_t refused = 0;  ///< the next length, for which there is none; 0: `tokens` is as far as was looked
+  std::int64_t refused = 0;  ///< the next length, for which there is none; 0: that is as far as was looked
   /// That the model has. A model with rotary positions is planned beyond them; another one's sequences end there.
   std::int64_t positions = 0;
 };
