@@ -505,19 +505,11 @@ Status check_max_seq(const RunOptions& options, const std::set<std::string>& giv
   return success();
 }
 
-Json phases_json(const Prepared& run, const std::vector<std::unique_ptr<Prepared>>& later) {
-  Json phases = Json::array({phase_json(run)});
-  for (const auto& phase : later) phases.push_back(phase_json(*phase));
-  return phases;
-}
-
-void print_phases(const Prepared& run, const std::vector<std::unique_ptr<Prepared>>& later) {
-  const bool stays = run.workload.durable && !run.states_move &&
-                     std::ranges::none_of(later, [](const auto& phase) { return phase->states_move; });
-  std::printf("\nThe plan above is of the first line; between them states %s:\n%s\n",
-              stays ? "stay where they are on the drive" : "go through a checkpoint in the run's directory",
-              phase_text(run).c_str());
-  for (const auto& phase : later) std::printf("%s\n", phase_text(*phase).c_str());
+void print_phases(const Prepared& run, const PhasePlans& phases) {
+  const bool stays = run.workload.durable && !phases.any_move(run);
+  std::printf("\nThe plan above is of the first line; between them states %s:\n",
+              stays ? "stay where they are on the drive" : "go through a checkpoint in the run's directory");
+  for (const std::string& text : phase_texts(run, phases)) std::printf("%s\n", text.c_str());
 }
 
 Json max_seq_json(const LongestSequence& longest) {
@@ -584,9 +576,9 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   if (!run) {
     SLUICE_ASSIGN(run, prepare_described(config, directory, tell));
   }
-  std::vector<std::unique_ptr<Prepared>> later;
+  PhasePlans phases;
   if (run->search.fits) {
-    SLUICE_ASSIGN(later, prepare_later_phases(*run, tell));
+    SLUICE_ASSIGN(phases, PhasePlans::prepare(*run, tell));
   }
   line.finish();
   if (run->search.fits && !config.trace.empty())
@@ -598,7 +590,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
     if (has_other_devices(config)) j["assumed"]["cluster"] = assumed_text(*config.cluster);
     if (answer) j["layouts"] = layouts_told;
     if (longest) j["max_seq"] = max_seq_json(*longest);
-    if (!later.empty()) j["phases"] = phases_json(*run, later);
+    if (!phases.none()) j["phases"] = phases_json(*run, phases);
     std::printf("%s\n", j.dump().c_str());
   }
   if (!run->search.fits) return does_not_fit(*run, findings.smallest);
@@ -614,7 +606,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   print_memory(*run, findings.smallest);
   print_placement(*run);
   print_time(*run, findings);
-  if (!later.empty()) print_phases(*run, later);
+  if (!phases.none()) print_phases(*run, phases);
   if (!config.trace.empty()) std::printf("trace           %s (open in ui.perfetto.dev)\n", config.trace.c_str());
   return success();
 }

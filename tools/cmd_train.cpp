@@ -215,7 +215,7 @@ Result<std::unique_ptr<Prepared>> prepare_run(const RunConfig& config, const Run
 /// A run as its leader has decided it, or heard of it.
 struct Run {
   std::unique_ptr<Prepared> prepared;
-  std::vector<std::unique_ptr<Prepared>> later;  ///< its phases behind this one, the last first; of who leads
+  PhasePlans phases;  ///< of who leads
   RunDirectory directory;
   bool goes_on = false;
   bool is_complete = false;  ///< it was before: that has been reported
@@ -278,11 +278,9 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   if (const std::size_t drives = config.nvme.size(); drives > 0)
     screen.note("drive wear: " + to_text(predicted_wear(*run.prepared), predicted_rate, drives));
   if (const std::string saving = saving_text(*run.prepared); !saving.empty()) screen.note("checkpoints: " + saving);
-  SLUICE_ASSIGN(run.later, prepare_later_phases(*run.prepared, {}));
-  for (const auto& phase : run.later) screen.note("then " + phase_text(*phase));
-  const bool moves =
-      run.prepared->states_move || std::ranges::any_of(run.later, [](const auto& phase) { return phase->states_move; });
-  std::ranges::reverse(run.later);
+  SLUICE_ASSIGN(run.phases, PhasePlans::prepare(*run.prepared, {}));
+  for (const std::string& text : phase_texts(*run.prepared, run.phases)) screen.note(text);
+  const bool moves = run.phases.any_move(*run.prepared);
   // Rank 0 reads the states of all where they do not stay.
   const RunConfig& c = run.prepared->config;
   const int machine = ranks_of_machine(c), needed = ranks_with_all_states(c);
@@ -295,10 +293,11 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
 
 /// The same of the phase behind the one that has ended.
 Status decide_next(Screen& screen, Run& run) {
-  run.prepared = std::move(run.later.back());
-  run.later.pop_back();
+  run.phases.go_on(run.prepared);
   run.goes_on = true;
-  screen.note(phase_text(*run.prepared));
+  const SequencePhase phase = phase_of(run.prepared->config);
+  screen.note(fmt::format("step {}: from here on sequences of {} tokens, to step {}", phase.first, phase.lengths(),
+                          phase.last));
   return check_arenas(*run.prepared);
 }
 
@@ -391,6 +390,8 @@ void add_train(Command& app, Outcome& outcome) {
       "  sluice train --model llama-25m --data book.txt --run out --ranks 4\n"
       "  sluice train --run out --resume --ranks 2     # to the same bits\n"
       "  sluice train --model llama-125m --data book.txt --run out --seq-schedule 256:500,1024:*   # short ones first\n"
+      "  sluice train --model llama-125m --data chats.tokens --run out --steps 1000 \\\n"
+      "      --seq-schedule 2-256:50,257-1024:50,...     # whole documents, long and short ones in turns\n"
       "  sluice train --model llama-125m --data book.txt --activations host --activation-dtype int8   # half the "
       "bytes\n"
       "  mpirun -n 4 sluice train --model llama-25m --data book.txt --run out     # ranks as processes\n"

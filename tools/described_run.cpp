@@ -218,7 +218,7 @@ Status take_seq_schedule(RunOptions& options, std::set<std::string>& given, bool
   if (!given.contains("--seq-schedule")) return success();
   if (given.contains("--seq"))
     return bad_request("--seq-schedule " + c.seq_schedule + " says how long sequences are; leave out --seq");
-  const bool is_open = c.seq_schedule.ends_with('*'), says_steps = given.contains("--steps") || is_open;
+  const bool is_open = takes_steps(c.seq_schedule), says_steps = given.contains("--steps") || is_open;
   const std::int64_t steps = !says_steps                                        ? 0
                              : is_open && goes_on && !given.contains("--steps") ? scheduled_steps_max
                                                                                 : c.steps;

@@ -16,7 +16,7 @@ constexpr std::size_t place_bytes = sizeof(std::int32_t) + sizeof(std::uint8_t);
 SequencePacker::SequencePacker(TokenSink& sink, const PackOptions& options)
     : sink_(sink),
       options_(options),
-      open_max_(std::max<std::size_t>(open_least, open_bytes / (place_bytes * options.sequence))) {
+      open_(options.sequence, std::max<std::size_t>(open_least, open_bytes / (place_bytes * options.sequence))) {
   SLUICE_CHECK(options.sequence >= 2, "sequences of %llu tokens", static_cast<unsigned long long>(options.sequence));
 }
 
@@ -71,27 +71,17 @@ Status SequencePacker::place() {
     mask_.clear();
     return success();
   }
-  auto fits = open_.lower_bound({length, 0});
-  if (fits == open_.end()) {
-    if (open_.size() == open_max_) {
-      SLUICE_TRY(write(open_.begin()->second));
-      open_.erase(open_.begin());
-    }
-    fits = open_.try_emplace({options_.sequence, opened_++}).first;
-  }
-  auto node = open_.extract(fits);
-  Sequence& sequence = node.mapped();
-  sequence.tokens.insert(sequence.tokens.end(), tokens_.begin(), tokens_.end());
-  sequence.mask.insert(sequence.mask.end(), mask_.begin(), mask_.end());
-  sequence.ends.push_back(sequence.tokens.size());
-  tokens_.clear();
-  mask_.clear();
   ++report_.documents;
   report_.tokens += length;
   report_.loss_tokens += learned;
-  node.key().first -= length;
-  if (node.key().first == 0) return write(sequence);
-  open_.insert(std::move(node));
+  const auto put = [&](Sequence& sequence) {
+    sequence.tokens.insert(sequence.tokens.end(), tokens_.begin(), tokens_.end());
+    sequence.mask.insert(sequence.mask.end(), mask_.begin(), mask_.end());
+    sequence.ends.push_back(sequence.tokens.size());
+  };
+  SLUICE_TRY(open_.place(length, put, [&](Sequence& sequence) { return write(sequence); }));
+  tokens_.clear();
+  mask_.clear();
   return success();
 }
 
@@ -115,12 +105,7 @@ Status SequencePacker::write(Sequence& sequence) {
 }
 
 Status SequencePacker::finish() {
-  // In the order in which they were begun.
-  std::map<std::uint64_t, Sequence*> by_age;
-  for (auto& [key, sequence] : open_) by_age[key.second] = &sequence;
-  for (const auto& [age, sequence] : by_age) SLUICE_TRY(write(*sequence));
-  open_.clear();
-  return success();
+  return open_.finish([&](Sequence& sequence) { return write(sequence); });
 }
 
 }  // namespace sluice

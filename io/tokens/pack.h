@@ -3,11 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "io/tokens/best_fit.h"
 #include "io/tokens/token_sink.h"
 #include "sluice/status.h"
 
@@ -33,9 +32,8 @@ struct PackReport {
   std::uint64_t unlearned = 0;                  ///< left out: nothing in them counts in the loss
 };
 
-/// Best fit: a document goes into the fullest of the open sequences that has room for it, else into a new one; when too
-/// many are open, the fullest is padded and written. The result depends on the documents and their order alone. Memory:
-/// 64 MiB of open sequences, or 8 of them. One thread.
+/// Documents go where they fit best (io/tokens/best_fit.h); what is closed is padded and written. The result depends on
+/// the documents and their order alone. Memory: 64 MiB of open sequences, or 8 of them. One thread.
 ///
 /// The rest of a sequence is token 0, a document that does not count in the loss. The first token of each document does
 /// not count either: there is nothing in its sequence that it could be predicted from.
@@ -62,10 +60,8 @@ class SequencePacker {
 
   TokenSink& sink_;
   PackOptions options_;
-  std::size_t open_max_ = 0;
-  std::uint64_t opened_ = 0;
-  std::map<std::pair<std::size_t, std::uint64_t>, Sequence> open_;  ///< by the room that is left, then by age
-  std::vector<std::int32_t> tokens_;                                ///< of the document that is not yet over
+  BestFit<Sequence> open_;
+  std::vector<std::int32_t> tokens_;  ///< of the document that is not yet over
   std::vector<std::uint8_t> mask_;
   bool over_ = false;  ///< it is longer than a sequence
   PackReport report_;

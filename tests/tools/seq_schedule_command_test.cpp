@@ -120,6 +120,70 @@ TEST_F(SeqScheduleCommand, AStoppedRunGoesOnInItsPhase) {
   EXPECT_EQ(lines("run").size(), 36u);
 }
 
+// Conversations and documents of any length: each in sequences of about its own.
+TEST_F(SeqScheduleCommand, DocumentsOfTheirLengthsTakeTurns) {
+  const std::string text = read(path("text"));
+  std::string lines_of_text;
+  for (std::size_t i = 0; i < 300; ++i) lines_of_text += json{{"text", text.substr(i, 3 + i * 37 % 90)}}.dump() + "\n";
+  write("docs.jsonl", lines_of_text);
+  ASSERT_EQ(sluice("data tokenize --tokenizer bytes --input " + path("docs.jsonl") + " --output " + path("docs.tokens"))
+                .status,
+            0);
+  const std::string turns = "--seq-schedule 2-32:3,33-96:2,... --steps 13 ";
+  std::vector<std::vector<json>> all;
+  for (const auto& [name, options] : std::map<std::string, std::string>{
+           {"run0", begin("docs.tokens") + "--states host "},
+           {"run1", begin("docs.tokens") + drive()},
+           {"run2", begin("docs.jsonl") + "--tokenizer bytes " + drive() + "--durable off "},
+           {"run3", begin("docs.tokens") + drive()}}) {
+    const bool is_stopped = name == "run3";
+    if (is_stopped) {
+      ASSERT_EQ(signalled(options + turns + run(name), name, "TERM", 6).status, 1);
+    } else {
+      const Finished f = sluice(options + turns + run(name));
+      ASSERT_EQ(f.status, 0) << f.err;
+      EXPECT_NE(f.err.find("sequences of documents of 2 to 32 tokens: "), std::string::npos) << f.err;
+      EXPECT_NE(f.err.find("; 9 steps see each "), std::string::npos) << f.err;
+      EXPECT_NE(f.err.find("9 steps in 3 turns, the first of them 1 to 3: whole documents of 2 to 32 tokens"),
+                std::string::npos)
+          << f.err;
+      EXPECT_NE(f.err.find("step 4: from here on sequences of 33 to 96 tokens, to step 5"), std::string::npos) << f.err;
+      EXPECT_EQ(f.err.find("are not trained on"), std::string::npos) << f.err;
+    }
+    const Finished over = sluice("train --resume " + run(name));
+    ASSERT_EQ(over.status, 0) << over.err;
+    all.push_back(lines(name));
+    ASSERT_EQ(all.back().size(), 13u);
+    EXPECT_EQ(result(name), result("run0"));
+  }
+  for (std::size_t i = 1; i < all.size(); ++i) EXPECT_EQ(all[i], all[0]) << i;
+  EXPECT_EQ(run_json("run1")["config"]["document_mask"], true);
+  EXPECT_EQ(run_json("run1")["config"]["sequence"], 32);
+  const Finished planned = sluice("plan " + begin("docs.tokens").substr(6) + turns + drive() + "--json");
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  const json phases = json::parse(planned.out)["phases"];
+  ASSERT_EQ(phases.size(), 5u);
+  EXPECT_EQ(phases[1]["shortest_document"], 33);
+  EXPECT_EQ(phases[4]["first_step"], 11) << phases.dump();
+  EXPECT_EQ(phases[4]["last_step"], 13);
+  const Finished some = sluice(begin("docs.tokens") + "--seq-schedule 2-20:1,40-96:1,... --steps 2 " + run("some"));
+  ASSERT_EQ(some.status, 0) << some.err;
+  EXPECT_NE(
+      some.err.find(" of 300 documents are longer or shorter than --seq-schedule 2-20:1,40-96:1,... says, and are "
+                    "not trained on"),
+      std::string::npos)
+      << some.err;
+  const auto refused = [&](const std::string& options, const std::string& what) {
+    expect_refused(options + run("none"), what);
+    EXPECT_FALSE(std::filesystem::exists(path("none")));
+  };
+  refused(begin("docs.tokens") + "--seq-schedule 2-32:3,97-128:* ",
+          "no document that is trained on has 97 to 128 tokens");
+  refused(begin("docs.tokens") + turns + "--document-mask off ", "leave out --document-mask off");
+  refused(begin() + turns, "a text is one document");
+  expect_refused("eval --model llama-tiny --data " + path("docs.tokens") + " --seq-schedule 2-32:3", "--seq-schedule");
+}
+
 TEST_F(SeqScheduleCommand, PlanShowsEveryPhase) {
   const std::string options = "plan --model llama-tiny --batch 4 " + schedule() + drive();
   const Finished f = sluice(options);
@@ -165,7 +229,8 @@ TEST_F(SeqScheduleCommand, IsRefusedBeforeAnythingIsThere) {
     const Finished f = sluice(command + begin().substr(5) + run("run") + "--device-memory 3300KiB --nvme " +
                               path("nvme") + " --seq-schedule 16:4,256:4");
     EXPECT_EQ(f.status, 2) << f.err;
-    EXPECT_NE(f.err.find("--seq-schedule, sequences of 256: llama-tiny does not fit: the smallest"), std::string::npos)
+    EXPECT_NE(f.err.find("--seq-schedule, sequences of 256 tokens: llama-tiny does not fit: the smallest"),
+              std::string::npos)
         << f.err;
     EXPECT_FALSE(std::filesystem::exists(path("run")));
   }

@@ -58,6 +58,57 @@ TEST(SeqSchedule, WhatIsNoneIsRefusedWithTheReason) {
   refused("512:*", std::numeric_limits<std::int64_t>::max(), "give at most 1073741824");
 }
 
+TEST(SeqSchedule, PhasesOfDocumentsHaveAShortestOne) {
+  const auto phases = parse_seq_schedule("2-512:10,513-2048:5,512:*", 100);
+  ASSERT_TRUE(phases.ok()) << phases.error().message;
+  ASSERT_EQ(phases->size(), 3u);
+  EXPECT_EQ((*phases)[0].shortest, 2);
+  EXPECT_EQ((*phases)[0].sequence, 512);
+  EXPECT_EQ((*phases)[1].lengths(), "513 to 2048");
+  EXPECT_EQ((*phases)[1].text(), "513-2048");
+  EXPECT_FALSE((*phases)[2].of_documents());
+  EXPECT_FALSE((*phases)[2].is_like((*phases)[0]));
+  const auto refused = [](const std::string& text, const std::string& what) {
+    const auto wrong = parse_seq_schedule(text, 100);
+    ASSERT_FALSE(wrong.ok()) << text;
+    EXPECT_NE(wrong.error().message.find(what), std::string::npos) << wrong.error().message;
+  };
+  for (const char* text : {"-512:*", "2-:*", "2-512-600:*", "a-512:*", "2-b:*", "0-512:*", "2:512-600"})
+    refused(text, "is not LENGTH:STEPS");
+  refused("1-512:*", "no document of 1 to 512 tokens could be learned from");
+  refused("513-512:*", "no document of 513 to 512 tokens");
+  refused("2-512:10,2-512:*", "2 to 512 follows 2 to 512");
+}
+
+TEST(SeqSchedule, BeginsAgainUpToTheLastStep) {
+  const auto phases = parse_seq_schedule("2-16:10,17-64:5,32:1,...", 44);
+  ASSERT_TRUE(phases.ok()) << phases.error().message;
+  const std::vector<std::array<std::int64_t, 3>> expected{{16, 1, 10},  {64, 11, 15}, {32, 16, 16}, {16, 17, 26},
+                                                          {64, 27, 31}, {32, 32, 32}, {16, 33, 42}, {64, 43, 44}};
+  ASSERT_EQ(phases->size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ((*phases)[i].sequence, expected[i][0]);
+    EXPECT_EQ((*phases)[i].first, expected[i][1]);
+    EXPECT_EQ((*phases)[i].last, expected[i][2]);
+  }
+  EXPECT_EQ(parse_seq_schedule("8:10,16:10,...", 15)->back().last, 15) << "not even once";
+  const RunConfig c = config_of("2-16:10,17-64:5,32:1,...", 44);
+  EXPECT_EQ(phases_apart(c), (std::vector<std::size_t>{0, 1, 2}));
+  EXPECT_EQ(phases_apart(c, 4), (std::vector<std::size_t>{4, 5, 6}));
+  const auto refused = [](const std::string& text, std::int64_t steps, const std::string& what) {
+    const auto wrong = parse_seq_schedule(text, steps);
+    ASSERT_FALSE(wrong.ok()) << text;
+    EXPECT_NE(wrong.error().message.find(what), std::string::npos) << wrong.error().message;
+  };
+  refused("8:10,16:10,...", 10, "none is left for sequences of 16; give at least --steps 11");
+  refused("8:10,16:10,...", 0, "say with --steps how many there are");
+  refused("8:10,16:10,...,32:5", 100, "nothing may follow it");
+  refused("8:10,16:10,8:5,...", 100, "8 follows 8 where it begins again");
+  refused("8:10,...", 100, "8 follows 8 where it begins again");
+  refused("...", 100, "is not LENGTH:STEPS");
+  refused("8:1,16:1,...", 20'000, "would change lengths more than 10000 times");
+}
+
 TEST(SeqSchedule, ARunIsAtOneOfItsPhases) {
   const RunConfig c = config_of("32:10,64:5,16:*", 40), later = at_phase(c, 2);
   EXPECT_EQ(c.sequence, 32);
@@ -101,6 +152,16 @@ TEST(SeqSchedule, OfTheStepsToComeMayBeAnother) {
     EXPECT_NE(refused.error().message.find("begins with 32:10,64:STEPS"), std::string::npos) << refused.error().message;
   }
   EXPECT_FALSE(with("32:10,64:5").ok()) << "other steps";
+  const auto documents = with("32:10,64:5,2-64:*");
+  ASSERT_FALSE(documents.ok());
+  EXPECT_NE(documents.error().message.find("which this run does not keep apart"), std::string::npos);
+  RunConfig apart = run;
+  apart.document_mask = true;
+  RunConfig given = apart;
+  given.seq_schedule = "32:10,64:5,2-64:5,...";
+  const auto taken = continued(apart, given, {"--seq-schedule"}, true);
+  ASSERT_TRUE(taken.ok()) << taken.error().message;
+  EXPECT_EQ(phase_of(*taken).last, 15);
 }
 
 // As many tokens as before them, in sequences of their own length.
@@ -113,6 +174,15 @@ TEST(SeqSchedule, TheOrderOfTheDataGoesOnBehindWhatWasSeen) {
   EXPECT_EQ(tokens_after(at_phase(c, 1), 12), 6u * (10 * 32 + 2 * 64));
   EXPECT_EQ(samples_before(at_phase(c, 1)), 10u * 6 * 32 / 64);
   EXPECT_EQ(samples_before(at_phase(c, 2)), (10u * 6 * 32 + 5u * 6 * 64 + 23) / 24);
+}
+
+// Documents go on behind those of their own lengths, and windows behind what windows had.
+TEST(SeqSchedule, TheOrderOfDocumentsIsTheirOwn) {
+  RunConfig c = config_of("2-16:10,17-64:5,32:2,...", 60);
+  c.batch = 6;
+  const std::vector<std::uint64_t> expected{0, 0, 0, 60, 30, 12, 120, 60, 24, 180};
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(samples_before(at_phase(c, i)), expected[i]) << i;
+  EXPECT_EQ(tokens_after(c, 16), 6u * (10 * 16 + 5 * 64 + 1 * 32));
 }
 
 TEST(SeqSchedule, IsKeptAndItsChangesAreRecorded) {

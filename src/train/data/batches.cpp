@@ -34,6 +34,32 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t k
 
 namespace {
 
+constexpr std::uint64_t looked_at_documents = 1u << 16;
+
+bool has_phases_of_documents(const RunConfig& config) {
+  return std::ranges::any_of(phases_of(config), &SequencePhase::of_documents);
+}
+
+/// Data with sequences of whole documents says where they end, and has not laid them into sequences itself.
+Status check_documents_apart(const RunConfig& config, const TokenFile& tokens) {
+  if (tokens.packed_sequence() != 0)
+    return bad_request(
+        fmt::format("{}: its documents are packed into sequences of {} already, and --seq-schedule {} "
+                    "takes them by their lengths; give data that is not packed",
+                    tokens.path(), tokens.packed_sequence(), config.seq_schedule));
+  if (tokens.documents_known()) return success();
+  return bad_request(
+      fmt::format("{}: --seq-schedule {} takes whole documents, and a {} file of this kind does not say "
+                  "where they end; make one that does of the texts (sluice data tokenize)",
+                  tokens.path(), config.seq_schedule, format_name(tokens.format())));
+}
+
+Status check_mask_of_phases(const RunConfig& config) {
+  if (config.document_mask.value_or(true) || !has_phases_of_documents(config)) return success();
+  return bad_request("--seq-schedule " + config.seq_schedule +
+                     " has sequences of whole documents, which are kept apart; leave out --document-mask off");
+}
+
 Status check_packed(const RunConfig& config, const TokenFile& tokens) {
   const std::uint64_t packed = tokens.packed_sequence();
   if (packed == 0 || packed == static_cast<std::uint64_t>(config.sequence)) return success();
@@ -73,30 +99,35 @@ Result<TokenFile> open_data(const RunConfig& config, const ModelConfig& model,
 
 Result<RunConfig> with_document_mask(const RunConfig& config) {
   RunConfig decided = config;
-  if (config.data.empty() || !config.document_mask.value_or(true)) return decided;
+  SLUICE_TRY(check_mask_of_phases(config));
+  if (has_phases_of_documents(config)) decided.document_mask = true;
+  if (config.data.empty() || !decided.document_mask.value_or(true)) return decided;
   SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
+  if (!format && has_phases_of_documents(config) && !is_jsonl_name(config.data))
+    return bad_request(
+        fmt::format("{}: a text is one document, and --seq-schedule {} has sequences of whole ones; "
+                    "give .jsonl, or a token file that says where documents end",
+                    config.data, config.seq_schedule));
   if (!format && config.document_mask.value_or(false) && !is_jsonl_name(config.data))
     return bad_request(config.data +
                        ": --document-mask on needs to know where documents end, and a text is one document; give "
                        ".jsonl or a token file that says it, or leave the option out");
-  decided.document_mask = config.document_mask.value_or(false);
+  const bool is_open = !decided.document_mask;
+  decided.document_mask = decided.document_mask.value_or(false);
   if (format != TokenFormat::sluice) return decided;
   SLUICE_ASSIGN(const TokenFile tokens, TokenFile::open(config.data));
+  if (has_phases_of_documents(config)) SLUICE_TRY(check_documents_apart(config, tokens));
   SLUICE_TRY(check_packed(config, tokens));  // before the machine is measured
-  if (!config.document_mask) decided.document_mask = tokens.packed_sequence() != 0;
-  if (*decided.document_mask && tokens.documents_known() && config.sequence > 0) {
-    SLUICE_ASSIGN(decided.document_length, Windows(tokens, config.sequence, true).document_length());
+  if (is_open) decided.document_mask = tokens.packed_sequence() != 0;
+  if (!*decided.document_mask || !tokens.documents_known() || config.sequence <= 0) return decided;
+  if (const SequencePhase phase = phase_of(config); phase.of_documents()) {
+    const DocumentRange range{phase.shortest, phase.sequence, tokens.count()};
+    SLUICE_ASSIGN(const DocumentRows rows, DocumentRows::create(tokens, range, looked_at_documents));
+    SLUICE_ASSIGN(decided.document_length, rows.document_length());
+    return decided;
   }
+  SLUICE_ASSIGN(decided.document_length, Windows(tokens, config.sequence, true).document_length());
   return decided;
-}
-
-BatchRow BatchRow::of(std::span<std::int32_t> planes, std::uint64_t row, std::uint64_t rows, std::uint64_t sequence) {
-  const auto plane = [&](std::uint64_t p) { return planes.subspan((p * rows + row) * sequence, sequence); };
-  return {plane(0), plane(1), planes.size() < 3 * rows * sequence ? std::span<std::int32_t>() : plane(2)};
-}
-
-std::uint64_t BatchRow::targets_that_count() const {
-  return static_cast<std::uint64_t>(std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; }));
 }
 
 Windows Windows::from(std::uint64_t token) const {
@@ -139,10 +170,7 @@ Result<std::int64_t> Windows::document_length() const {
     SLUICE_TRY(mark_documents(begin_ + i * count() / windows * sequence_, row));
     for (const std::int32_t before : row.positions) keys += before + 1.0;
   }
-  // In documents of n tokens the mean token sees (n + 1) / 2.
-  const double length = std::max(1.0, 2 * keys / static_cast<double>(windows * sequence_) - 1);
-  const double grain = std::exp2(std::max(0.0, std::floor(std::log2(length)) - 4));
-  return static_cast<std::int64_t>(std::round(length / grain) * grain);
+  return equal_documents(keys / static_cast<double>(windows * sequence_));
 }
 
 Status Windows::mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const {
@@ -190,9 +218,77 @@ Result<Batches> Batches::create(const TokenFile& tokens, std::int64_t sequence, 
   return b;
 }
 
+Result<Batches> Batches::for_training(const TokenFile& tokens, const RunConfig& config, bool documents,
+                                      std::uint64_t documents_max) {
+  SLUICE_ASSIGN(Batches b, create(tokens, config, documents));
+  const SequencePhase phase = phase_of(config);
+  if (!phase.of_documents()) return b;
+  SLUICE_TRY(check_documents_apart(config, tokens));
+  const DocumentRange range{phase.shortest, phase.sequence, b.held_out_.begin};
+  SLUICE_ASSIGN(DocumentRows rows, DocumentRows::create(tokens, range, documents_max));
+  if (rows.count() == 0)
+    return bad_request(
+        fmt::format("{}: no document that is trained on has {} tokens; give other lengths in "
+                    "--seq-schedule (sluice data inspect shows how long documents are)",
+                    tokens.path(), phase.lengths()));
+  b.rows_ = std::make_shared<const DocumentRows>(std::move(rows));
+  return b;
+}
+
+Status Batches::read(std::uint64_t sample, const BatchRow& row) const {
+  return rows_ ? rows_->read(training_window(sample), row) : training_.read(training_window(sample), row);
+}
+
 std::uint64_t Batches::training_window(std::uint64_t sample) const {
-  const std::uint64_t windows = training_.count(), epoch = sample / windows;
+  const std::uint64_t windows = rows_ ? rows_->count() : training_.count(), epoch = sample / windows;
   return permuted(sample % windows, windows, seed_ * 0x9E3779B97F4A7C15ull + epoch);
+}
+
+namespace {
+
+/// Documents for training that no phase takes.
+Result<std::uint64_t> documents_left_out(const TokenFile& tokens, const std::vector<SequencePhase>& phases,
+                                         std::uint64_t end) {
+  std::uint64_t left_out = 0;
+  for (std::uint64_t i = 0; i < tokens.documents(); ++i) {
+    SLUICE_ASSIGN(const TokenFile::Document document, tokens.document(i));
+    if (document.end > end) break;
+    const auto length = static_cast<std::int64_t>(document.count());
+    left_out += std::ranges::none_of(phases, [&](const SequencePhase& phase) {
+      return !phase.of_documents() || (phase.shortest <= length && length <= phase.sequence);
+    });
+  }
+  return left_out;
+}
+
+std::uint64_t steps_alike(const RunConfig& config) {
+  const SequencePhase now = phase_of(config);
+  std::uint64_t steps = 0;
+  for (const SequencePhase& phase : phases_of(config))
+    if (phase.is_like(now)) steps += static_cast<std::uint64_t>(phase.last - phase.first + 1);
+  return steps;
+}
+
+}  // namespace
+
+std::string shown_documents(const RunConfig& config, const Batches& batches) {
+  const DocumentRows& rows = *batches.rows();
+  const std::uint64_t places = rows.count() * static_cast<std::uint64_t>(config.sequence);
+  const std::uint64_t steps = steps_alike(config);
+  return fmt::format(
+      "sequences of documents of {} tokens: {} documents in {} sequences, {:.1f}% of which is padding; {} steps see "
+      "each {:.3g} times",
+      phase_of(config).lengths(), grouped(rows.documents()), grouped(rows.count()),
+      100 - 100.0 * static_cast<double>(rows.tokens()) / static_cast<double>(places), grouped(steps),
+      static_cast<double>(steps * static_cast<std::uint64_t>(config.batch)) / static_cast<double>(rows.count()));
+}
+
+Result<std::string> shown_left_out(const RunConfig& config, const Batches& batches) {
+  SLUICE_ASSIGN(const std::uint64_t left_out,
+                documents_left_out(batches.tokens(), phases_of(config), batches.held_out().begin));
+  if (left_out == 0) return std::string();
+  return fmt::format("{} of {} documents are longer or shorter than --seq-schedule {} says, and are not trained on",
+                     grouped(left_out), grouped(batches.tokens().documents()), config.seq_schedule);
 }
 
 }  // namespace sluice

@@ -73,6 +73,14 @@ Status check_data_begins(const RunConfig& config, const ModelConfig& model, std:
   return check_text(config, model, needed);
 }
 
+Status check_documents(const RunConfig& config, const ModelConfig& model) {
+  SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
+  if (!format) return success();
+  SLUICE_ASSIGN(const TokenFile tokens, open_data(config, model));
+  const auto batches = Batches::for_training(tokens, config, true, 1);
+  return batches.ok() ? success() : Status(batches.error());
+}
+
 Status check_tokens(const RunConfig& config, const ModelConfig& model) {
   SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
   if (!format) return success();

@@ -77,25 +77,31 @@ std::string shown_ranks(const RunConfig& c) {
 
 /// Every length is one that the model, the mesh and the batch allow.
 Status check_phases(const RunConfig& c) {
-  const std::vector<SequencePhase> phases = phases_of(c);
+  const std::vector<std::size_t> phases = phases_apart(c);
   for (std::size_t i = 0; phases.size() > 1 && i < phases.size(); ++i)
-    if (const auto described = describe_request(at_phase(c, i), Purpose::train); !described.ok())
+    if (const auto described = describe_request(at_phase(c, phases[i]), Purpose::train); !described.ok())
       return described.error().in("--seq-schedule " + c.seq_schedule);
   return success();
 }
 
 /// The data has sequences of every length.
 Status check_data(const RunConfig& c, const ModelConfig& model, std::uint64_t windows_min, bool trains) {
-  const std::size_t phases = trains ? phases_of(c).size() : 1;
-  for (std::size_t i = 0; i < phases; ++i)
-    SLUICE_TRY(check_data_begins(trains ? at_phase(c, i) : c, model, windows_min));
-  return check_tokens(trains ? at_phase(c, 0) : c, model);
+  if (!trains) {
+    SLUICE_TRY(check_data_begins(c, model, windows_min));
+    return check_tokens(c, model);
+  }
+  for (const std::size_t i : phases_apart(c)) {
+    const RunConfig at = at_phase(c, i);
+    SLUICE_TRY(check_data_begins(at, model, windows_min));
+    if (phase_of(at).of_documents()) SLUICE_TRY(check_documents(at, model));
+  }
+  return check_tokens(at_phase(c, 0), model);
 }
 
 /// And so have the sets.
 Status check_eval_sets(const RunConfig& c, const ModelConfig& model, bool trains) {
-  const std::size_t phases = trains ? phases_of(c).size() : 1;
-  for (std::size_t i = 0; i < phases; ++i) SLUICE_TRY(check_eval_data(trains ? at_phase(c, i) : c, model));
+  if (!trains) return check_eval_data(c, model);
+  for (const std::size_t i : phases_apart(c)) SLUICE_TRY(check_eval_data(at_phase(c, i), model));
   return success();
 }
 

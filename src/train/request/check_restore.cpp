@@ -23,7 +23,7 @@ Result<std::string> check_restore(const RunConfig& config, bool from_scratch, co
                        std::to_string(config.steps) + "; give at least that");
   if (const SequencePhase phase = phase_of(config); static_cast<std::int64_t>(m.step) > phase.last)
     return bad_request(checkpoint.path() + " is of step " + std::to_string(m.step) + ", and --seq-schedule " +
-                       config.seq_schedule + " has sequences of " + std::to_string(phase.sequence) + " to step " +
+                       config.seq_schedule + " has sequences of " + phase.lengths() + " to step " +
                        std::to_string(phase.last) + " alone; give them to that step at least");
   return "states: of step " + std::to_string(m.step) + ", from " + checkpoint.path() +
          (config.reset_optimizer ? ", without moments" : "");

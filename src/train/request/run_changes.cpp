@@ -140,13 +140,16 @@ Status take_seq_schedule(const RunConfig& run, Json& merged) {
   if (merged["seq_schedule"] == run.seq_schedule) return success();
   const std::string text = merged["seq_schedule"];
   SLUICE_ASSIGN(const auto phases, parse_seq_schedule(text, merged["steps"].get<std::int64_t>()));
+  if (!run.document_mask.value_or(false) && std::ranges::any_of(phases, &SequencePhase::of_documents))
+    return bad_request("--seq-schedule " + text + " takes whole documents, which this run does not keep apart; " +
+                       "give lengths alone, or begin a run with --document-mask on");
   const std::vector<SequencePhase> before = phases_of(run);
   const auto at = static_cast<std::size_t>(run.phase);
   std::string begins;
-  bool alike = at < phases.size() && phases[at].sequence == run.sequence;
+  bool alike = at < phases.size() && phases[at].is_like(before[at]);
   for (std::size_t i = 0; i < at; ++i) {
-    begins += std::to_string(before[i].sequence) + ":" + std::to_string(before[i].last - before[i].first + 1) + ",";
-    alike = alike && phases[i].sequence == before[i].sequence && phases[i].last == before[i].last;
+    begins += before[i].text() + ":" + std::to_string(before[i].last - before[i].first + 1) + ",";
+    alike = alike && i < phases.size() && phases[i].is_like(before[i]) && phases[i].last == before[i].last;
   }
   if (alike) {
     merged["sequence"] = run.sequence;
@@ -155,7 +158,7 @@ Status take_seq_schedule(const RunConfig& run, Json& merged) {
   }
   return bad_request("--seq-schedule " + text +
                      " contradicts the run, whose steps that are done have other sequences; " +
-                     "give one that begins with " + begins + std::to_string(run.sequence) + ":STEPS");
+                     "give one that begins with " + begins + before[at].text() + ":STEPS");
 }
 
 /// Options that --zero fixes.

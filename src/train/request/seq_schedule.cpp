@@ -10,6 +10,7 @@ namespace sluice {
 namespace {
 
 constexpr const char* all_that_are_left = "*";
+constexpr const char* again_and_again = "...";
 // Their products do not overflow.
 constexpr std::int64_t sequence_max = std::int64_t{1} << 24;
 
@@ -19,55 +20,129 @@ bool read_count(std::string_view text, std::int64_t count_max, std::int64_t& cou
 }
 
 Error malformed(const std::string& text, std::string_view part) {
-  return bad_request(fmt::format(
-      "--seq-schedule {}: '{}' is not LENGTH:STEPS; give lengths and how many steps have them, like 512:1000,2048:*",
-      text, part));
+  return bad_request(
+      fmt::format("--seq-schedule {}: '{}' is not LENGTH:STEPS; give lengths and how many steps have them, like "
+                  "512:1000,2048:*, or lengths of whole documents, like 2-512:100,513-2048:50,...",
+                  text, part));
 }
 
-Error star_is_not_last(const std::string& text) {
+Error takes_all(const std::string& text, const char* mark) {
+  return bad_request(fmt::format(
+      "--seq-schedule {}: '{}' takes all steps that are left, so that nothing may follow it; give it to the "
+      "last length alone",
+      text, mark));
+}
+
+/// LENGTH:STEPS or SHORTEST-LENGTH:STEPS, of which `steps` may be "*".
+bool read_phase(std::string_view part, SequencePhase& phase, std::int64_t& count, bool& open) {
+  const std::size_t colon = std::min(part.find(':'), part.size()), dash = std::min(part.find('-'), colon);
+  if (colon == part.size()) return false;
+  const std::string_view steps = part.substr(colon + 1);
+  open = steps == all_that_are_left;
+  if (!open && !read_count(steps, scheduled_steps_max, count)) return false;
+  if (dash < colon && !read_count(part.substr(0, dash), sequence_max, phase.shortest)) return false;
+  return read_count(part.substr(dash < colon ? dash + 1 : 0, colon - (dash < colon ? dash + 1 : 0)), sequence_max,
+                    phase.sequence);
+}
+
+/// A document's first token has nothing that it could be predicted from.
+constexpr std::int64_t shortest_min = 2;
+
+Status check_lengths(const std::string& text, const SequencePhase& phase) {
+  if (!phase.of_documents() || (phase.shortest >= shortest_min && phase.shortest <= phase.sequence)) return success();
+  return bad_request(fmt::format(
+      "--seq-schedule {}: no document of {} tokens could be learned from; give the shortest, from {} tokens "
+      "on, and the longest, as in {}-{}",
+      text, phase.lengths(), shortest_min, shortest_min, std::max(phase.sequence, shortest_min)));
+}
+
+Error none_is_left(const std::string& text, std::int64_t steps, const SequencePhase& phase) {
   return bad_request(
-      fmt::format("--seq-schedule {}: '*' takes all steps that are left, so that nothing may follow it; give it to the "
-                  "last length alone",
-                  text));
+      fmt::format("--seq-schedule {}: of --steps {} none is left for sequences of {}; give at least --steps {}", text,
+                  steps, phase.lengths(), phase.first));
+}
+
+/// The phases again and again, up to the last step.
+Status repeat(const std::string& text, std::int64_t steps, std::vector<SequencePhase>& phases) {
+  if (steps <= 0)
+    return bad_request(
+        fmt::format("--seq-schedule {}: '{}' goes on to the last step; say with --steps how many there are", text,
+                    again_and_again));
+  const std::size_t once = phases.size();
+  for (const SequencePhase& phase : phases)
+    if (phase.first > steps) return none_is_left(text, steps, phase);
+  while (phases.back().last < steps) {
+    if (phases.size() == phases_max)
+      return bad_request(
+          fmt::format("--seq-schedule {}: --steps {} would change lengths more than {} times; give each "
+                      "more steps",
+                      text, steps, phases_max));
+    SequencePhase next = phases[phases.size() - once];
+    const std::int64_t behind = phases.back().last + 1 - next.first;
+    next.first += behind;
+    next.last += behind;
+    phases.push_back(next);
+  }
+  phases.back().last = steps;
+  return success();
 }
 
 }  // namespace
+
+std::string SequencePhase::lengths() const {
+  return of_documents() ? fmt::format("{} to {}", shortest, sequence) : std::to_string(sequence);
+}
+
+std::string SequencePhase::text() const {
+  return of_documents() ? fmt::format("{}-{}", shortest, sequence) : std::to_string(sequence);
+}
+
+bool takes_steps(const std::string& seq_schedule) {
+  return seq_schedule.ends_with(all_that_are_left) || seq_schedule.ends_with(again_and_again);
+}
 
 Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, std::int64_t steps) {
   if (steps > scheduled_steps_max)
     return bad_request(fmt::format("--steps {}: with --seq-schedule give at most {}", steps, scheduled_steps_max));
   std::vector<SequencePhase> phases;
   std::int64_t next = 1;
-  bool open = false;
+  bool open = false, repeats = false;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string_view part = std::string_view(text).substr(at, end - at);
     at = end + 1;
-    const std::size_t colon = std::min(part.find(':'), part.size());
+    if (part == again_and_again && !phases.empty()) {
+      if (end < text.size()) return takes_all(text, again_and_again);
+      repeats = true;
+      break;
+    }
     SequencePhase phase{.first = next};
     std::int64_t count = 0;
-    open = colon < part.size() && part.substr(colon + 1) == all_that_are_left;
-    if (colon == part.size() || !read_count(part.substr(0, colon), sequence_max, phase.sequence) ||
-        (!open && !read_count(part.substr(colon + 1), scheduled_steps_max, count)))
-      return malformed(text, part);
-    if (!phases.empty() && phases.back().sequence == phase.sequence)
+    if (!read_phase(part, phase, count, open)) return malformed(text, part);
+    SLUICE_TRY(check_lengths(text, phase));
+    if (!phases.empty() && phases.back().is_like(phase))
       return bad_request(
-          fmt::format("--seq-schedule {}: {} follows {}; make one of both", text, phase.sequence, phase.sequence));
-    if (open && end < text.size()) return star_is_not_last(text);
+          fmt::format("--seq-schedule {}: {} follows {}; make one of both", text, phase.lengths(), phase.lengths()));
+    if (phases.size() == phases_max)
+      return bad_request(fmt::format("--seq-schedule has more than {} lengths", phases_max));
+    if (open && end < text.size()) return takes_all(text, all_that_are_left);
     phase.last = open ? steps : next + count - 1;
-    if (phase.last < phase.first)
-      return bad_request(
-          fmt::format("--seq-schedule {}: of --steps {} none is left for sequences of {}; give at "
-                      "least --steps {}",
-                      text, steps, phase.sequence, phase.first));
+    if (phase.last < phase.first) return none_is_left(text, steps, phase);
     next = phase.last + 1;
     phases.push_back(phase);
+  }
+  if (repeats) {
+    if (phases.back().is_like(phases.front()))
+      return bad_request(fmt::format("--seq-schedule {}: {} follows {} where it begins again; make one of both", text,
+                                     phases.front().lengths(), phases.back().lengths()));
+    SLUICE_TRY(repeat(text, steps, phases));
+    return phases;
   }
   if (!open && steps > 0 && phases.back().last != steps)
     return bad_request(
         fmt::format("--seq-schedule {} has {} steps, and --steps is {}; leave --steps out, or give the "
                     "last length all steps that are left ({}:*)",
-                    text, phases.back().last, steps, phases.back().sequence));
+                    text, phases.back().last, steps, phases.back().text()));
   return phases;
 }
 
@@ -76,6 +151,15 @@ std::vector<SequencePhase> phases_of(const RunConfig& config) {
   Result<std::vector<SequencePhase>> phases = parse_seq_schedule(config.seq_schedule, config.steps);
   SLUICE_CHECK(phases.ok(), "(%s)", phases.ok() ? "" : phases.error().message.c_str());
   return *std::move(phases);
+}
+
+std::vector<std::size_t> phases_apart(const RunConfig& config, std::size_t from) {
+  const std::vector<SequencePhase> phases = phases_of(config);
+  std::vector<std::size_t> apart;
+  for (std::size_t i = from; i < phases.size(); ++i)
+    if (std::ranges::none_of(apart, [&](std::size_t other) { return phases[other].is_like(phases[i]); }))
+      apart.push_back(i);
+  return apart;
 }
 
 SequencePhase phase_of(const RunConfig& config) { return phases_of(config)[static_cast<std::size_t>(config.phase)]; }
@@ -88,17 +172,32 @@ RunConfig at_phase(RunConfig config, std::size_t phase) {
 
 std::int64_t border_sequence(const RunConfig& config) { return phases_of(config).front().sequence; }
 
+namespace {
+
+std::uint64_t steps_until(const SequencePhase& phase, std::int64_t step) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(0, std::min(step, phase.last) - phase.first + 1));
+}
+
+}  // namespace
+
 std::uint64_t tokens_after(const RunConfig& config, std::int64_t step) {
   std::uint64_t of_row = 0;
   for (const SequencePhase& phase : phases_of(config))
-    of_row += static_cast<std::uint64_t>(std::max<std::int64_t>(0, std::min(step, phase.last) - phase.first + 1) *
-                                         phase.sequence);
+    of_row += steps_until(phase, step) * static_cast<std::uint64_t>(phase.sequence);
   return of_row * static_cast<std::uint64_t>(config.batch);
 }
 
 std::uint64_t samples_before(const RunConfig& config) {
-  const auto length = static_cast<std::uint64_t>(config.sequence);
-  return (tokens_after(config, phase_of(config).first - 1) + length - 1) / length;
+  const SequencePhase now = phase_of(config);
+  const auto length = static_cast<std::uint64_t>(now.sequence);
+  std::uint64_t alike = 0, of_row = 0;  // steps, and tokens of a row in those that were not of documents
+  for (const SequencePhase& phase : phases_of(config)) {
+    const std::uint64_t steps = steps_until(phase, now.first - 1);
+    if (phase.is_like(now)) alike += steps;
+    if (!phase.of_documents()) of_row += steps * static_cast<std::uint64_t>(phase.sequence);
+  }
+  const auto batch = static_cast<std::uint64_t>(config.batch);
+  return now.of_documents() ? alike * batch : (of_row * batch + length - 1) / length;
 }
 
 Status check_seq_schedule(const RunConfig& config) {

@@ -276,7 +276,7 @@ Status Lifecycle::check_not_done(std::uint64_t step) const {
     return bad_request(
         fmt::format("{}: the run stands at step {} with sequences of {}, which --seq-schedule {} has to step "
                     "{} alone; give a schedule that has them to step {} at least",
-                    directory_->path(), step, phase.sequence, run_.config.seq_schedule, phase.last, step));
+                    directory_->path(), step, phase.lengths(), run_.config.seq_schedule, phase.last, step));
   return bad_request(fmt::format("{}: the run stands at step {}, beyond --steps {}; give at least that",
                                  directory_->path(), step, run_.config.steps));
 }

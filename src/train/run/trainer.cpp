@@ -27,12 +27,12 @@ Status Trainer::load_tokens(RankId rank, std::int32_t micro_batch, const StepPar
 
 /// Samples are counted from the first one of the phase.
 Status Trainer::read_sample(std::uint64_t sample, const BatchRow& row) const {
-  return batches_.training().read(batches_.training_window(samples_before_ + sample), row);
+  return batches_.read(samples_before_ + sample, row);
 }
 
 /// Tokens of a global batch that count in its loss.
 Result<double> Trainer::count_targets(std::uint64_t step) {
-  if (batches_.training().all_count()) return batch_tokens(run_.workload);
+  if (batches_.all_count()) return batch_tokens(run_.workload);
   const auto sequence = static_cast<std::uint64_t>(run_.workload.shape.whole());
   const auto samples = static_cast<std::uint64_t>(batch_tokens(run_.workload)) / sequence;
   scratch_.resize((run_.workload.documents ? 3 : 2) * sequence);

@@ -88,7 +88,7 @@ class Trainer final : public StepSource {
 
   // the run as a whole (trainer_run.cpp)
   Status open_tokens();
-  Status check_later_lengths() const;
+  Status check_lengths();
   Status compare_inputs();
   Status complete_metrics(TrainResult& result);
   Status write_timelines();

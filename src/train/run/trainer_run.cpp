@@ -111,10 +111,10 @@ Status Trainer::open_tokens() {
                   if (is_quiet && (stop_ == nullptr || !stop_->load())) return success();
                   return life_.pass_on("tokenizing " + c.data, fraction);
                 }));
-  SLUICE_ASSIGN(batches_, Batches::create(tokens_, c, run_.workload.documents));
+  SLUICE_ASSIGN(batches_, Batches::for_training(tokens_, c, run_.workload.documents));
   SLUICE_ASSIGN(eval_sets_, open_eval_sets(c, run_.model.config, run_.workload.documents, batches_, note));
   observer_.note(shown(c, batches_, eval_sets_));
-  SLUICE_TRY(check_later_lengths());
+  SLUICE_TRY(check_lengths());
   if (directory_ != nullptr || !world_.is_alone()) {
     SLUICE_ASSIGN(data_hash_, tokens_.hash());
   }
@@ -148,14 +148,26 @@ Status Trainer::write_timelines() {
                      {{"predicted", run_.predicted(measured_.ahead).timeline}, {"measured", measured_.timeline}});
 }
 
-/// What a later phase would be refused for: better now than behind the steps before it.
-Status Trainer::check_later_lengths() const {
-  for (std::size_t i = static_cast<std::size_t>(run_.config.phase) + 1; i < phases_of(run_.config).size(); ++i) {
-    const RunConfig later = at_phase(run_.config, i);
-    SLUICE_ASSIGN(const Batches batches, Batches::create(tokens_, later, run_.workload.documents));
-    SLUICE_ASSIGN(const auto sets, open_eval_sets(later, run_.model.config, run_.workload.documents, batches));
-    static_cast<void>(sets);
+/// What a later phase would be refused for: better now than behind the steps before it. And what phases of documents
+/// train on.
+Status Trainer::check_lengths() {
+  const RunConfig& c = run_.config;
+  const bool is_new = c.phase == 0;
+  for (const std::size_t i : phases_apart(c, static_cast<std::size_t>(c.phase))) {
+    const RunConfig at = at_phase(c, i);
+    const bool is_now = static_cast<int>(i) == c.phase;
+    Batches later;
+    if (!is_now) {
+      SLUICE_ASSIGN(later, Batches::for_training(tokens_, at, run_.workload.documents));
+      SLUICE_ASSIGN(const auto sets, open_eval_sets(at, run_.model.config, run_.workload.documents, later));
+      static_cast<void>(sets);
+    }
+    const Batches& batches = is_now ? batches_ : later;
+    if (is_new && batches.rows() != nullptr) observer_.note(shown_documents(at, batches));
   }
+  if (!is_new) return success();
+  SLUICE_ASSIGN(const std::string left_out, shown_left_out(c, batches_));
+  if (!left_out.empty()) observer_.note(left_out);
   return success();
 }
 
@@ -190,7 +202,8 @@ Result<TrainResult> Trainer::run(const std::atomic<bool>& stop) {
     (void)echo;
     return interrupted(result, "what was under way is given up: it would have taken too long");
   }
-  reports_.compare_with_prediction(measured_.ahead ? Timeline{} : measured_.timeline, !disturbance(begun, clock.read(), clock.cores()).empty());
+  reports_.compare_with_prediction(measured_.ahead ? Timeline{} : measured_.timeline,
+                                   !disturbance(begun, clock.read(), clock.cores()).empty());
   if (done_ < phase_.last) return interrupted(result, "the steps under way are finished");
   if (done_ < run_.config.steps) {
     SLUICE_ASSIGN(const bool stops, together_.any_says(stop.load()));

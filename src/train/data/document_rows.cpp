@@ -1,0 +1,106 @@
+#include "src/train/data/document_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "io/tokens/best_fit.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t open_max = 1024;
+constexpr std::uint64_t looked_at_max = 256;
+
+void fill(std::span<std::int32_t> positions) { std::iota(positions.begin(), positions.end(), 0); }
+
+}  // namespace
+
+Result<DocumentRows> DocumentRows::create(const TokenFile& tokens, const DocumentRange& range,
+                                          std::uint64_t documents_max) {
+  DocumentRows rows;
+  rows.tokens_ = &tokens;
+  rows.length_ = static_cast<std::uint64_t>(range.longest);
+  const auto shortest = static_cast<std::uint64_t>(range.shortest);
+  std::vector<std::uint64_t> found, row_of;  // documents in their order
+  std::uint64_t begun = 0;
+  struct Row {
+    std::optional<std::uint64_t> number = {};
+  };
+  BestFit<Row> open(rows.length_, open_max);
+  const auto close = [](Row&) { return success(); };
+  for (std::uint64_t i = 0; i < tokens.documents() && found.size() < documents_max; ++i) {
+    SLUICE_ASSIGN(const TokenFile::Document document, tokens.document(i));
+    if (document.end > range.end) break;
+    if (document.count() < shortest || document.count() > rows.length_) continue;
+    found.push_back(i);
+    rows.in_rows_ += document.count();
+    const auto put = [&](Row& row) {
+      if (!row.number) row.number = begun++;
+      row_of.push_back(*row.number);
+    };
+    SLUICE_TRY(open.place(document.count(), put, close));
+  }
+  rows.begins_.assign(begun + 1, 0);
+  for (const std::uint64_t row : row_of) ++rows.begins_[row + 1];
+  std::partial_sum(rows.begins_.begin(), rows.begins_.end(), rows.begins_.begin());
+  std::vector<std::uint64_t> next = rows.begins_;
+  rows.documents_.resize(found.size());
+  for (std::size_t i = 0; i < found.size(); ++i) rows.documents_[next[row_of[i]]++] = found[i];
+  return rows;
+}
+
+Status DocumentRows::read(std::uint64_t row, const BatchRow& out) const {
+  SLUICE_CHECK(row < count() && out.inputs.size() == length_ && out.positions.size() == length_, "row %llu of %llu",
+               static_cast<unsigned long long>(row), static_cast<unsigned long long>(count()));
+  std::size_t at = 0;
+  std::vector<std::uint8_t> counts;
+  for (std::uint64_t i = begins_[row]; i < begins_[row + 1]; ++i) {
+    SLUICE_ASSIGN(const TokenFile::Document document, tokens_->document(documents_[i]));
+    const auto n = static_cast<std::size_t>(document.count());
+    const std::span inputs = out.inputs.subspan(at, n), targets = out.targets.subspan(at, n);
+    SLUICE_TRY(tokens_->read(document.begin, inputs));
+    std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
+    targets.back() = -1;
+    if (tokens_->has_mask()) {
+      counts.resize(n);
+      SLUICE_TRY(tokens_->read_mask(document.begin, counts));
+      for (std::size_t t = 0; t + 1 < n; ++t)
+        if (counts[t + 1] == 0) targets[t] = -1;
+    }
+    fill(out.positions.subspan(at, n));
+    at += n;
+  }
+  std::ranges::fill(out.inputs.subspan(at), 0);
+  std::ranges::fill(out.targets.subspan(at), -1);
+  fill(out.positions.subspan(at));
+  return success();
+}
+
+Result<std::int64_t> DocumentRows::document_length() const {
+  const std::uint64_t looked_at = std::min(count(), looked_at_max);
+  if (looked_at == 0) return 0;
+  double keys = 0;  // that all tokens see
+  for (std::uint64_t i = 0; i < looked_at; ++i) {
+    const std::uint64_t row = i * count() / looked_at;
+    std::uint64_t rest = length_;
+    const auto add = [&](std::uint64_t n) { keys += static_cast<double>(n) * (static_cast<double>(n) + 1) / 2; };
+    for (std::uint64_t d = begins_[row]; d < begins_[row + 1]; ++d) {
+      SLUICE_ASSIGN(const TokenFile::Document document, tokens_->document(documents_[d]));
+      add(document.count());
+      rest -= document.count();
+    }
+    add(rest);
+  }
+  return equal_documents(keys / static_cast<double>(looked_at * length_));
+}
+
+std::int64_t equal_documents(double keys) {
+  // In documents of n tokens the mean token sees (n + 1) / 2.
+  const double length = std::max(1.0, 2 * keys - 1);
+  const double grain = std::exp2(std::max(0.0, std::floor(std::log2(length)) - 4));
+  return static_cast<std::int64_t>(std::round(length / grain) * grain);
+}
+
+}  // namespace sluice
