@@ -35,6 +35,30 @@ std::string printed_checksums(const TokenFile& file) {
   return fmt::format("none in version {}; 'sluice data convert' adds them", file.version());
 }
 
+/// Of TokenSurvey::by_length.
+std::uint64_t longest_of(std::size_t i) { return std::uint64_t{1} << i; }
+std::uint64_t shortest_of(std::size_t i) { return i == 0 ? 1 : longest_of(i - 1) + 1; }
+
+/// A row for each power of two, where there is more than one document.
+void add_lengths(Table& table, const TokenSurvey& survey) {
+  for (std::size_t i = 0; survey.documents > 1 && i < 64; ++i) {
+    const TokenSurvey::Lengths& alike = survey.by_length[i];
+    if (alike.documents == 0) continue;
+    table.add({fmt::format("of {} to {}", shortest_of(i), longest_of(i)),
+               fmt::format("{} documents, {:.1f}%; {:.1f}% of the tokens", alike.documents,
+                           percent(alike.documents, survey.documents), percent(alike.tokens, survey.tokens))});
+  }
+}
+
+json lengths_json(const TokenSurvey& survey) {
+  json lengths = json::array();
+  for (std::size_t i = 0; i < 64; ++i)
+    if (const TokenSurvey::Lengths& alike = survey.by_length[i]; alike.documents > 0)
+      lengths.push_back(
+          {{"from", shortest_of(i)}, {"to", longest_of(i)}, {"documents", alike.documents}, {"tokens", alike.tokens}});
+  return lengths;
+}
+
 void print_inspection(const TokenFile& file, const TokenSurvey& survey, std::uint64_t hash) {
   Table table({"file", file.path()});
   table.add({"format", format_name(file.format())});
@@ -54,6 +78,7 @@ void print_inspection(const TokenFile& file, const TokenSurvey& survey, std::uin
   table.add(
       {"longest document", fmt::format("number {} with {} tokens", survey.longest_document, survey.longest_tokens)});
   table.add({"empty documents", fmt::format("{}", survey.empty_documents)});
+  add_lengths(table, survey);
   table.add({"checksums", printed_checksums(file)});
   table.add({"hash", fmt::format("{:016x}", hash)});
   fmt::print("{}", table.text());
@@ -84,6 +109,7 @@ Status run_inspect(const InspectRequest& request) {
            {"largest_token", survey->largest_token},
            {"longest_document_tokens", survey->longest_tokens},
            {"empty_documents", survey->empty_documents},
+           {"lengths", lengths_json(*survey)},
            {"checksums", file.has_checksums() ? "verified" : "none"},
            {"hash", fmt::format("{:016x}", hash)}};
   if (file.documents_known()) out["documents"] = survey->documents;

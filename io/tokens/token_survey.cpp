@@ -1,6 +1,7 @@
 #include "io/tokens/token_survey.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <utility>
 #include <vector>
@@ -56,6 +57,11 @@ class Surveyor {
     survey_.tokens += document.count();
     survey_.empty_documents += document.count() == 0 ? 1 : 0;
     const std::uint64_t number = survey_.documents++;
+    if (document.count() > 0) {
+      TokenSurvey::Lengths& alike = survey_.by_length[static_cast<std::size_t>(std::bit_width(document.count() - 1))];
+      ++alike.documents;
+      alike.tokens += document.count();
+    }
     if (document.count() <= survey_.longest_tokens) return;
     survey_.longest_document = number;
     survey_.longest_tokens = document.count();

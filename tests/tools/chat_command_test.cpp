@@ -152,6 +152,12 @@ TEST_F(ChatCommandTest, InspectCountsPackedDocumentsAndNotTheirPadding) {
   const std::string shown = sluice("data inspect " + path("t")).out;
   for (const char* text : {"23 of a byte", "18 of 23 tokens", "3 sequences of 10 tokens", "7 tokens, 23.33% of"})
     EXPECT_NE(shown.find(text), std::string::npos) << text << "\n" << shown;
+  // As --seq-schedule has to know them; without padding.
+  const json expected{{{"from", 1}, {"to", 1}, {"documents", 1}, {"tokens", 1}},
+                      {{"from", 3}, {"to", 4}, {"documents", 2}, {"tokens", 7}},
+                      {{"from", 5}, {"to", 8}, {"documents", 2}, {"tokens", 15}}};
+  EXPECT_EQ(inspected["lengths"], expected);
+  EXPECT_NE(shown.find("2 documents, 40.0%; 65.2% of the tokens"), std::string::npos) << shown;
   const json converted = run_json("data convert --input " + path("t") + " --output " + path("u.tokens"));
   EXPECT_EQ(converted["documents"], 5);
   EXPECT_EQ(converted["tokens"], 23);
