@@ -236,6 +236,11 @@ void keep_off_host(PlaceChain& place, double share) {
   for (std::size_t i = count_of(place, share); i < place.chain.size(); ++i) forbid_ways(place.chain[i], Saved::host);
 }
 
+void keep_inputs_off_host(PlaceChain& place) {
+  for (ChainUnit& unit : place.chain)
+    std::erase_if(unit.parking, [](const ParkingUse& use) { return use.place == Place::host; });
+}
+
 void keep_off_drive(PlaceChain& place, double share) {
   for (std::size_t i = 0; i < place.chain.size() - count_of(place, share); ++i) {
     forbid_ways(place.chain[i], Saved::nvme);

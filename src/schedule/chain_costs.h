@@ -25,6 +25,8 @@ std::vector<PlaceChain> chains_of(const Workload& workload, const Schedule& sche
 std::vector<PlaceChain> places_of(const Workload& workload, const Schedule& schedule);
 /// Only of the first units, a share of all, what they save may be parked in host memory.
 void keep_off_host(PlaceChain& place, double share);
+/// And none of their inputs.
+void keep_inputs_off_host(PlaceChain& place);
 /// Only of the last units, a share of all, what they save and their inputs may be parked on the drive.
 void keep_off_drive(PlaceChain& place, double share);
 

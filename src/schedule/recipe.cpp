@@ -336,19 +336,31 @@ class Cook::Balance {
 
   /// None where no shares fit.
   std::optional<Schedule> within_budgets() {
+    std::optional<Schedule> found = within_shares();
+    if (found || !host_is_short_) return found;
+    // Whatever the share, inputs of all units may be parked in host memory, and it has no room for them.
+    inputs_on_host_ = false;
+    host_ = drive_ = 1;
+    return within_shares();
+  }
+
+ private:
+  std::optional<Schedule> within_shares() {
     // What goes by the device on its way elsewhere takes room too, more or less of it.
     for (const double device_share : {1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.02}) {
       device_ = device_share;
       if (!settle()) return std::nullopt;
       // What one of them has no room for may be too much for the other.
       for (const Tier tier : {Tier::host, Tier::nvme, Tier::host})
-        if (!keeps(tier) && !lower(tier)) return std::nullopt;
+        if (!keeps(tier) && !lower(tier)) {
+          host_is_short_ = tier == Tier::host;
+          return std::nullopt;
+        }
       if (cook_.fits(takes_)) return std::move(found_);
     }
     return std::nullopt;
   }
 
- private:
   static Schedule plain(Schedule s) {
     for (UnitChoice& c : s.units) {
       c.saved = Saved::recompute;
@@ -398,6 +410,7 @@ class Cook::Balance {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       PlaceChain place = places_[i];
       keep_off_host(place, host_);
+      if (!inputs_on_host_) keep_inputs_off_host(place);
       keep_off_drive(place, drive_);
       const std::uint64_t all = most_bytes(place);
       const double beside_it = static_cast<double>(device) / cook_.margin_ - static_cast<double>(beside_.device);
@@ -423,6 +436,7 @@ class Cook::Balance {
   std::vector<std::optional<ByWay>> prices_;  ///< of each place, that balanced it last
   TierBytes beside_;                          ///< where activations take least
   double host_ = 1, drive_ = 1, device_ = 1;  ///< the first two of the units, the last one of the room
+  bool inputs_on_host_ = true, host_is_short_ = false;
   std::optional<Schedule> found_;
   TierBytes takes_;
 };

@@ -162,7 +162,10 @@ class Search {
       const bool is_new = std::ranges::find(last, c.schedule, &Candidate::schedule) == last.end();
       if (is_new && last.size() < most && (c.seconds <= limit || is_exact)) last.push_back(c);
     }
-    if (!is_exact) price(last, true);
+    if (!is_exact) {
+      price(last, true);
+      add_misjudged(all, last);
+    }
     const auto fastest = *std::ranges::min_element(last, {}, &Candidate::seconds);
     const auto rank = [&](const Candidate& c) {
       const bool spares = c.seconds <= equal_time * fastest.seconds &&
@@ -176,6 +179,18 @@ class Search {
       if (better.seconds < last.front().seconds) last.insert(last.begin(), std::move(better));
     }
     return last;
+  }
+
+  /// Where the best turn out slower than estimated, who was behind them may be faster.
+  void add_misjudged(const std::vector<Candidate>& all, std::vector<Candidate>& last) {
+    std::vector<Candidate> more;
+    const double best = std::ranges::min_element(last, {}, &Candidate::seconds)->seconds;
+    for (const Candidate& c : all) {
+      if (c.seconds >= best / near_best || more.size() == finalists_max) break;
+      if (std::ranges::find(last, c.schedule, &Candidate::schedule) == last.end()) more.push_back(c);
+    }
+    price(more, true);
+    last.insert(last.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
 
   /// Single changes, each kept where it is predicted to help, until none does, the prediction comes to the bound, or as

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "src/schedule/estimate.h"
+#include "src/schedule/recipe.h"
 #include "src/schedule/smallest.h"
 
 namespace sluice::test {
@@ -77,6 +78,45 @@ Schedule with_sums_in_host(const Workload& w, bool ahead) {
     c.boundary = Place::device;
   }
   return s;
+}
+
+std::uint64_t saved_on(const Schedule& s, Saved place) {
+  return static_cast<std::uint64_t>(
+      std::ranges::count_if(s.units, [&](const UnitChoice& c) { return c.saved == place || c.core == place; }));
+}
+
+// As it was met: states left host memory no room for the inputs of all sublayers, so that all that they save was made
+// again, though the drive was there.
+TEST(Search, TheDriveTakesWhatHostMemoryHasNoRoomFor) {
+  const ModelSpec model = preset_model("llama-25m");
+  Workload w = workload(model, 512, 8);
+  HardwareProfile hw;
+  hw.gemm_flops_bf16 = 1e10;  // computing again takes long
+  ScheduleWish wish;
+  wish.group = 8;
+  wish.update = UpdateOrder::ahead;
+  const auto balanced = [&](std::uint64_t drive) {
+    w.budget_bytes = {std::uint64_t{100} << 20, std::uint64_t{40} << 20, drive};
+    for (const Cook::Dish& dish : Cook(w, wish, &hw).dishes(8, true))
+      if (dish.recipe.balanced) return dish.schedule;
+    ADD_FAILURE() << "nothing is balanced";
+    return Schedule();
+  };
+  const Schedule roomy = balanced(std::uint64_t{1} << 40);
+  const std::uint64_t all = saved_on(roomy, Saved::nvme);
+  EXPECT_GT(all, model.units.size() / 3);
+  // Where the drive is short, as much as it has room for.
+  const std::uint64_t needs = live_needs(w, roomy).nvme;
+  Schedule made_again = roomy;
+  for (UnitChoice& c : made_again.units)
+    if (c.saved == Saved::nvme) c.saved = Saved::recompute, c.core.reset();
+  const std::uint64_t least = live_needs(w, made_again).nvme;
+  ASSERT_LT(least, needs);
+  const Schedule half = balanced((least + needs) / 2);
+  EXPECT_GT(saved_on(half, Saved::nvme), all / 4);
+  EXPECT_LT(saved_on(half, Saved::nvme), all);
+  EXPECT_LE(live_needs(w, half).nvme, (least + needs) / 2);
+  EXPECT_GT(live_needs(w, half).nvme, least + (needs - least) / 3);
 }
 
 // As it was met on an H100: the device computed nothing while one unit's sum of gradients left and the next one's came.
