@@ -200,12 +200,12 @@ Command* add_bench_of(Command& bench, const std::string& name, const std::string
 }  // namespace
 
 void add_bench(Command& app, Outcome& outcome) {
-  Command* bench = add_command(app, "bench", "Measure this machine against its physical bounds", "");
+  Command* bench = add_command(app, "bench", "measure this machine against its physical bounds", "");
   bench->require_subcommand(1);
   auto options = std::make_shared<RateArguments>();
 
   Command* all =
-      add_bench_of(*bench, "all", "Measure everything and write the hardware profile (about 30 s)",
+      add_bench_of(*bench, "all", "measure everything and write the hardware profile (about 30 s)",
                    "  sluice bench all --nvme /nvme\n  sluice bench all --profile here.json --json", options);
   all->add_option("--nvme", options->nvme,
                   "directories of the swap file, separated by commas (default: the current one)");
@@ -225,8 +225,8 @@ void add_bench(Command& app, Outcome& outcome) {
     });
     return command;
   };
-  add("matmul", "Matrix multiplies against the arithmetic peak", "  sluice bench matmul --threads 1", bench_matmul);
-  add("norm", "The gradient's norm against the memory's bandwidth", "  sluice bench norm --json", bench_norm);
+  add("matmul", "matrix multiplies against the arithmetic peak", "  sluice bench matmul --threads 1", bench_matmul);
+  add("norm", "the gradient's norm against the memory's bandwidth", "  sluice bench norm --json", bench_norm);
   add_bench_adamw(*bench, outcome);
   add_bench_copy(*bench, outcome);
   add_bench_collective(*bench, outcome);

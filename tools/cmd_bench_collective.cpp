@@ -233,7 +233,7 @@ Status bench_collective(CollectiveArguments o, bool ranks_given) {
 
 void add_bench_collective(Command& bench, Outcome& outcome) {
   auto options = std::make_shared<CollectiveArguments>();
-  Command* command = add_command(bench, "collective", "Collectives between ranks, against MPI's own (half a minute)",
+  Command* command = add_command(bench, "collective", "collectives between ranks, against MPI's own (half a minute)",
                                  collective_examples);
   command
       ->add_option_function(

@@ -298,7 +298,7 @@ void add_sizes(Command* command, std::vector<std::uint64_t>* sizes) {
 void add_bench_copy(Command& bench, Outcome& outcome) {
   auto options = std::make_shared<CopyArguments>();
   Command* command = add_command(
-      bench, "copy", "Copies between memories, and checksums, against STREAM (about a minute)", copy_examples);
+      bench, "copy", "copies between memories, and checksums, against STREAM (about a minute)", copy_examples);
   add_sizes(command, &options->sizes);
   command->add_option("--threads", options->threads, "threads that copy together (default: 1, and all cores)")
       ->delimiter(',')

@@ -199,7 +199,7 @@ Status bench_device(const DeviceArguments& o) {
 
 void add_bench_device(Command& bench, Outcome& outcome) {
   Command* command = add_command(
-      bench, "device", "Measure a GPU: copies by size, multiplies, attention, memory; and write it into the profile",
+      bench, "device", "measure a GPU: copies by size, multiplies, attention, memory; and write it into the profile",
       "  sluice bench device\n  sluice bench device --device cuda:1 --json");
   auto options = std::make_shared<DeviceArguments>();
   command->add_option("--device", options->device, "cuda (the first GPU) or cuda:N")->capture_default_str();

@@ -216,7 +216,7 @@ Result<DriveBench> open_drive_bench(const BenchIoOptions& o, ProgressLine& line)
 void add_bench_io(Command& bench, Outcome& outcome) {
   auto typed = std::make_shared<Typed>();
   Command* io = add_command(
-      bench, "io", "Drives through the I/O queue: rates, latencies, CPU time; sweep, tune, compare with fio",
+      bench, "io", "drives through the I/O queue: rates, latencies, CPU time; sweep, tune, compare with fio",
       "  sluice bench io --path /nvme\n"
       "  sluice bench io --path /nvme0 --path /nvme1 --mode mixed --block 256KiB --depth 32 --json\n"
       "  sluice bench io --path /nvme --sweep --svg drive.svg\n"

@@ -179,7 +179,7 @@ Status bench_pack(const PackArguments& o) {
 
 void add_bench_pack(Command& bench, Outcome& outcome) {
   auto o = std::make_shared<PackArguments>();
-  Command* pack = add_command(bench, "pack", "Pack buffers of a table (MiniMalloc's csv) against the most bytes alive",
+  Command* pack = add_command(bench, "pack", "pack buffers of a table (MiniMalloc's csv) against the most bytes alive",
                               pack_examples);
   pack->add_option("FILE", o->files, "tables of buffers: id,lower,upper,size")->required();
   add_size(pack, "--capacity", &o->capacity_bytes,

@@ -4,7 +4,7 @@
 namespace sluice::tools {
 
 void add_data(Command& app, Outcome& outcome) {
-  Command* data = add_command(app, "data", "Turn texts into token files, convert and inspect them", "");
+  Command* data = add_command(app, "data", "turn texts into token files, convert and inspect them", "");
   data->require_subcommand(1);
   add_data_tokenize(*data, outcome);
   add_data_convert(*data, outcome);

@@ -87,7 +87,7 @@ Status run_convert(const ConvertRequest& request) {
 void add_data_convert(Command& data, Outcome& outcome) {
   auto request = std::make_shared<ConvertRequest>();
   Command* command =
-      add_command(data, "convert", "Token files of Megatron-LM, llm.c, nanoGPT or sluice to another format",
+      add_command(data, "convert", "token files of Megatron-LM, llm.c, nanoGPT or sluice to another format",
                   "  sluice data convert --input pile_text_document.idx --output pile.tokens\n"
                   "  sluice data convert --input fineweb_train_000001.bin --output fineweb.tokens "
                   "--vocabulary 50257 --tokenizer ./gpt2\n"

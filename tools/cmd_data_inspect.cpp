@@ -133,7 +133,7 @@ Status run_inspect(const InspectRequest& request) {
 void add_data_inspect(Command& data, Outcome& outcome) {
   auto request = std::make_shared<InspectRequest>();
   Command* command =
-      add_command(data, "inspect", "What is in a token file; reads all of it and compares it with its checksums",
+      add_command(data, "inspect", "what is in a token file; reads all of it and compares it with its checksums",
                   "  sluice data inspect c4.tokens\n"
                   "  sluice data inspect pile_text_document.idx --json");
   command->add_option("file", request->file, "token file, as 'data convert' takes them")->required();

@@ -1,5 +1,7 @@
 #include "tools/command_line.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
@@ -8,6 +10,8 @@
 #include <utility>
 
 #include "tools/refusal.h"
+#include "tools/terminal.h"
+#include "tools/wrap.h"
 
 namespace sluice::tools {
 namespace {
@@ -21,6 +25,29 @@ Validator range_of(T least, T most) {
 CLI::Validator made_of(Validator&& validator) {
   return CLI::Validator(std::move(validator.refusal), std::move(validator.shown));
 }
+
+/// Help in lines that the terminal has room for.
+class WrappedHelp final : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(CLI::Formatter::make_option_desc(option), width() - column_width_);
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::ostringstream text;
+    CLI::detail::format_help(text, command->get_display_name(true),
+                             wrapped(command->get_description(), width() - column_width_), column_width_);
+    return text.str();
+  }
+  std::string make_description(const CLI::App* command) const override {
+    return wrapped(CLI::Formatter::make_description(command), width());
+  }
+  std::string make_footer(const CLI::App* command) const override {
+    return wrapped_footer(CLI::Formatter::make_footer(command), width());
+  }
+
+ private:
+  static std::size_t width() { return std::clamp<std::size_t>(terminal_columns(STDOUT_FILENO), 60, 120); }
+};
 
 }  // namespace
 
@@ -105,7 +132,9 @@ std::string Option::get_type_name() const { return option_->get_type_name(); }
 bool Option::takes_values() const { return option_->get_items_expected_max() != 0 && option_->get_type_size() != 0; }
 
 Command::Command(std::string_view description, std::string_view name)
-    : app_(std::make_shared<CLI::App>(std::string(description), std::string(name))) {}
+    : app_(std::make_shared<CLI::App>(std::string(description), std::string(name))) {
+  app_->formatter(std::make_shared<WrappedHelp>());  // and of its subcommands
+}
 
 Command* Command::add_subcommand(std::string_view name, std::string_view description) {
   return &subcommands_.emplace_back(std::shared_ptr<CLI::App>(

@@ -13,12 +13,6 @@ namespace {
 
 constexpr double redraw_seconds = 0.1;
 
-std::size_t terminal_columns() {
-  winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
-}
-
 /// Of the first character of a text that is not empty: 1 where it is not UTF-8.
 std::size_t character_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
@@ -30,6 +24,12 @@ std::size_t character_bytes(std::string_view text) {
 }
 
 }  // namespace
+
+std::size_t terminal_columns(int file) {
+  winsize size{};
+  if (ioctl(file, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
 
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
 
@@ -70,7 +70,7 @@ std::string fit_line(std::span<const std::string> forms, double fraction, std::s
 
 void ProgressLine::update(std::span<const std::string> forms, double fraction) {
   if (!enabled_) return;
-  shown_ = terminal_ ? fit_line(forms, fraction, terminal_columns() - 1) : forms.front();
+  shown_ = terminal_ ? fit_line(forms, fraction, terminal_columns(STDERR_FILENO) - 1) : forms.front();
   pending_ = true;
   const double now = now_seconds();
   if (terminal_) {

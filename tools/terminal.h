@@ -9,6 +9,9 @@
 
 namespace sluice::tools {
 
+/// Of the terminal that the file descriptor is; 80 where it is none.
+std::size_t terminal_columns(int file);
+
 /// True if standard error is a terminal.
 bool stderr_is_terminal();
 

@@ -20,7 +20,7 @@ class PlanCommand : public RunCommandTest {
   /// "--steps INT" of each option in a command's help: the names, and what is written behind them.
   static std::vector<std::pair<std::string, std::string>> options_in(const std::string& help) {
     std::vector<std::pair<std::string, std::string>> found;
-    const std::regex line("\n *(?:-h,)?(--[a-z0-9-]+)([^\n]*)");
+    const std::regex line("\n  (?:-h,)?(--[a-z0-9-]+)([^\n]*)");
     for (std::sregex_iterator at(help.begin(), help.end(), line), end; at != end; ++at)
       if ((*at)[1] != "--help") found.emplace_back((*at)[1], (*at)[2]);
     return found;
