@@ -38,8 +38,7 @@ TEST_F(CommandTest, HelpFitsATerminal) {
     std::istringstream lines(help.out);
     // Examples are as long as they are.
     for (std::string line; std::getline(lines, line);)
-      EXPECT_TRUE(line.size() <= 80 || line.starts_with("  sluice ") || line.starts_with("  mpirun ") ||
-                  line.starts_with("      --"))
+      EXPECT_TRUE(line.size() <= 80 || line.find(" sluice ") != std::string::npos || line.starts_with("      --"))
           << command << ": " << line;
   }
 }
