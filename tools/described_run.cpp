@@ -224,6 +224,11 @@ Status take_seq_schedule(RunOptions& options, std::set<std::string>& given, bool
                                                                                 : c.steps;
   SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(c.seq_schedule, steps));
   c.sequence = phases.front().sequence;
+  if (has_batches(phases)) {
+    if (given.contains("--batch"))
+      return bad_request("--seq-schedule " + c.seq_schedule + " says how many sequences a step has; leave out --batch");
+    c.batch = static_cast<int>(phases.front().batch);
+  }
   if (says_steps) return success();
   c.steps = phases.back().last;
   given.insert("--steps");

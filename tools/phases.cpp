@@ -132,6 +132,7 @@ nlohmann::ordered_json phases_json(const Prepared& run, const PhasePlans& plans)
     const Prepared& plan = plans.of(run, phase);
     nlohmann::ordered_json j{{"sequence", phase.sequence}};
     if (phase.of_documents()) j["shortest_document"] = phase.shortest;
+    j["batch"] = batch_of(phase, run.config);
     j.update({{"first_step", phase.first},
               {"last_step", phase.last},
               {"step_seconds", plan.step_seconds()},

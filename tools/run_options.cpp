@@ -161,10 +161,10 @@ void add_training_options(Command* app, RunOptions* o) {
   app->add_option(
          "--seq-schedule", c.seq_schedule,
          "in place of --seq: lengths of sequences and how many steps have them, like 512:1000,2048:*, where * "
-         "takes all steps that are left. SHORTEST-LENGTH:STEPS trains on whole documents of so many tokens, and "
-         "\"...\" at "
-         "the end begins again, up to --steps, as 2-512:100,513-2048:50,... does. Each length has a plan of its own "
-         "within the budgets; between two the "
+         "takes all steps that are left. LENGTHxBATCH:STEPS says in place of --batch how many sequences a step has; "
+         "SHORTEST-LENGTH:STEPS trains on whole documents of so many tokens, as many in a sequence as fit; and \"...\" "
+         "at the end begins again, up to --steps, as 2-512x32:100,513-2048x8:100,... does. Each length has a plan of "
+         "its own within the budgets; between two the "
          "states of a durable run stay where they are on the drive, and others go through a checkpoint in the "
          "run's directory. Evaluations have the length of their step, and what is held out is the same for all. With "
          "--resume of the steps to come")

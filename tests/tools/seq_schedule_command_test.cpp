@@ -184,6 +184,31 @@ TEST_F(SeqScheduleCommand, DocumentsOfTheirLengthsTakeTurns) {
   expect_refused("eval --model llama-tiny --data " + path("docs.tokens") + " --seq-schedule 2-32:3", "--seq-schedule");
 }
 
+TEST_F(SeqScheduleCommand, StepsHaveAsManyTokensWhateverTheirLength) {
+  const std::string command = "train --model llama-tiny --warmup 3 --eval-batches 1 --data " + path("text") +
+                              " --seq-schedule 16x8:3,64x2:2,... ";
+  for (const std::string& where : {std::string("--states host "), drive(), drive() + "--durable off "}) {
+    const std::string name = "run" + std::to_string(where.size());
+    ASSERT_EQ(sluice(command + where + "--steps 9 " + run(name)).status, 0);
+    const std::vector<json> all = lines(name);
+    ASSERT_EQ(all.size(), 9u);
+    for (std::size_t s = 0; s < all.size(); ++s) EXPECT_EQ(all[s]["tokens"], 128 * (s + 1));
+    EXPECT_EQ(lines(name), lines("run" + std::to_string(std::string("--states host ").size()))) << where;
+    EXPECT_EQ(run_json(name)["config"]["batch"], 2);
+    EXPECT_EQ(sluice("eval --model " + path(name) + " --json").status, 0);
+  }
+  // A run that is stopped in the middle, on two ranks, and goes on with more steps.
+  const std::string ranks = command + "--ranks 2 --steps 40 ";
+  ASSERT_EQ(signalled(ranks + run("stopped"), "stopped", "TERM", 8).status, 1);
+  ASSERT_EQ(sluice("train --resume " + run("stopped")).status, 0);
+  ASSERT_EQ(sluice(ranks + run("whole")).status, 0);
+  EXPECT_EQ(lines("stopped"), lines("whole"));
+  EXPECT_EQ(result("stopped"), result("whole"));
+  expect_refused(command + "--batch 4 --steps 9 " + run("none"), "leave out --batch");
+  expect_refused(command + "--ranks 4 --steps 9 " + run("none"), "--batch 2 is not a multiple of");
+  EXPECT_FALSE(std::filesystem::exists(path("none")));
+}
+
 TEST_F(SeqScheduleCommand, PlanShowsEveryPhase) {
   const std::string options = "plan --model llama-tiny --batch 4 " + schedule() + drive();
   const Finished f = sluice(options);

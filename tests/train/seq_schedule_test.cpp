@@ -77,7 +77,45 @@ TEST(SeqSchedule, PhasesOfDocumentsHaveAShortestOne) {
     refused(text, "is not LENGTH:STEPS");
   refused("1-512:*", "no document of 1 to 512 tokens could be learned from");
   refused("513-512:*", "no document of 513 to 512 tokens");
-  refused("2-512:10,2-512:*", "2 to 512 follows 2 to 512");
+  refused("2-512:10,2-512:*", "2-512 follows 2-512");
+}
+
+TEST(SeqSchedule, SaysHowManySequencesAStepHas) {
+  const RunConfig c = config_of("512x8:10,2-64x32:5,2048x2:*", 100);
+  EXPECT_EQ(c.batch, 8);
+  EXPECT_EQ(at_phase(c, 1).batch, 32);
+  EXPECT_EQ(at_phase(at_phase(c, 1), 2).batch, 2);
+  EXPECT_EQ(phase_of(at_phase(c, 1)).text(), "2-64x32");
+  EXPECT_EQ(tokens_after(at_phase(c, 2), 17), 10u * 512 * 8 + 5u * 64 * 32 + 2u * 2048 * 2);
+  EXPECT_EQ(samples_before(at_phase(c, 2)), 10u * 512 * 8 / 2048);
+  EXPECT_TRUE(check_seq_schedule(at_phase(c, 1)).ok());
+  RunConfig wrong = at_phase(c, 1);
+  wrong.batch = 8;
+  EXPECT_FALSE(check_seq_schedule(wrong).ok());
+  // The order of documents goes on behind those of the same lengths, however many a step had.
+  EXPECT_EQ(samples_before(at_phase(config_of("2-64x32:5,2-64x8:5,65-512x4:1,2-64x8:*", 100), 3)), 5u * 32 + 5u * 8);
+  const auto refused = [](const std::string& text, const std::string& what) {
+    const auto phases = parse_seq_schedule(text, 100);
+    ASSERT_FALSE(phases.ok()) << text;
+    EXPECT_NE(phases.error().message.find(what), std::string::npos) << phases.error().message;
+  };
+  refused("512x8:10,2048:*", "say it of all, or of none");
+  refused("512:10,2048x8:10,...", "say it of all, or of none");
+  refused("512x8:10,512x8:*", "512x8 follows 512x8");
+  for (const char* text : {"512x:*", "x8:*", "512x0:*", "512x-1:*", "512x8x8:*", "512X8:*", "512x9999999999:*"})
+    refused(text, "is not LENGTH:STEPS");
+  const auto go_on = [](const RunConfig& run, const std::string& text) {
+    RunConfig given = run;
+    given.seq_schedule = text;
+    return continued(run, given, {"--seq-schedule"}, true);
+  };
+  const RunConfig run = at_phase(config_of("512x8:10,2048x2:*", 40), 1);
+  EXPECT_TRUE(go_on(run, "512x8:10,2048x2:5,512x8:*").ok());
+  EXPECT_TRUE(go_on(config_of("512x8:*", 40), "512:10,2048:*").ok()) << "as many as it has";
+  const auto other = go_on(run, "512x8:10,2048x4:*");
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.error().message.find("begins with 512x8:10,2048x2:STEPS"), std::string::npos);
+  EXPECT_FALSE(go_on(run, "512x4:10,2048x2:*").ok());
 }
 
 TEST(SeqSchedule, BeginsAgainUpToTheLastStep) {

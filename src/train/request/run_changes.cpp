@@ -146,10 +146,13 @@ Status take_seq_schedule(const RunConfig& run, Json& merged) {
   const std::vector<SequencePhase> before = phases_of(run);
   const auto at = static_cast<std::size_t>(run.phase);
   std::string begins;
-  bool alike = at < phases.size() && phases[at].is_like(before[at]);
+  const auto is_like = [&](const SequencePhase& a, const SequencePhase& b) {
+    return a.has_lengths_of(b) && batch_of(a, run) == batch_of(b, run);
+  };
+  bool alike = at < phases.size() && is_like(phases[at], before[at]);
   for (std::size_t i = 0; i < at; ++i) {
     begins += before[i].text() + ":" + std::to_string(before[i].last - before[i].first + 1) + ",";
-    alike = alike && i < phases.size() && phases[i].is_like(before[i]) && phases[i].last == before[i].last;
+    alike = alike && i < phases.size() && is_like(phases[i], before[i]) && phases[i].last == before[i].last;
   }
   if (alike) {
     merged["sequence"] = run.sequence;

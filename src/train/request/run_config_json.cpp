@@ -33,7 +33,7 @@ void each_field(Config& c, F f) {
   f("--seq-schedule", "seq_schedule", c.seq_schedule, Change::recorded);
   f("", "phase", c.phase, Change::scheduled);
   f("--micro-batch", "micro_batch", c.micro_batch, Change::recast);
-  f("--batch", "batch", c.batch, Change::never);
+  f("--batch", "batch", c.batch, Change::scheduled);
   f("--ranks", "ranks", c.ranks, Change::recorded);
   f("--pp", "pp", c.stages, Change::recorded);
   f("--tp", "tp", c.tensor, Change::recast);

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* all_that_are_left = "*";
 constexpr const char* again_and_again = "...";
 // Their products do not overflow.
-constexpr std::int64_t sequence_max = std::int64_t{1} << 24;
+constexpr std::int64_t sequence_max = std::int64_t{1} << 24, batch_max = std::int64_t{1} << 20;
 
 bool read_count(std::string_view text, std::int64_t count_max, std::int64_t& count) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
@@ -33,16 +33,23 @@ Error takes_all(const std::string& text, const char* mark) {
       text, mark));
 }
 
-/// LENGTH:STEPS or SHORTEST-LENGTH:STEPS, of which `steps` may be "*".
+/// [SHORTEST-]LENGTH[xBATCH]:STEPS, of which `steps` may be "*".
 bool read_phase(std::string_view part, SequencePhase& phase, std::int64_t& count, bool& open) {
-  const std::size_t colon = std::min(part.find(':'), part.size()), dash = std::min(part.find('-'), colon);
-  if (colon == part.size()) return false;
+  const std::size_t colon = part.find(':');
+  if (colon == std::string_view::npos) return false;
   const std::string_view steps = part.substr(colon + 1);
+  std::string_view lengths = part.substr(0, colon);
+  if (const std::size_t times = lengths.find('x'); times != std::string_view::npos) {
+    if (!read_count(lengths.substr(times + 1), batch_max, phase.batch)) return false;
+    lengths = lengths.substr(0, times);
+  }
+  if (const std::size_t dash = lengths.find('-'); dash != std::string_view::npos) {
+    if (!read_count(lengths.substr(0, dash), sequence_max, phase.shortest)) return false;
+    lengths = lengths.substr(dash + 1);
+  }
   open = steps == all_that_are_left;
   if (!open && !read_count(steps, scheduled_steps_max, count)) return false;
-  if (dash < colon && !read_count(part.substr(0, dash), sequence_max, phase.shortest)) return false;
-  return read_count(part.substr(dash < colon ? dash + 1 : 0, colon - (dash < colon ? dash + 1 : 0)), sequence_max,
-                    phase.sequence);
+  return read_count(lengths, sequence_max, phase.sequence);
 }
 
 /// A document's first token has nothing that it could be predicted from.
@@ -94,7 +101,16 @@ std::string SequencePhase::lengths() const {
 }
 
 std::string SequencePhase::text() const {
-  return of_documents() ? fmt::format("{}-{}", shortest, sequence) : std::to_string(sequence);
+  return (of_documents() ? fmt::format("{}-{}", shortest, sequence) : std::to_string(sequence)) +
+         (batch > 0 ? fmt::format("x{}", batch) : "");
+}
+
+bool has_batches(const std::vector<SequencePhase>& phases) {
+  return std::ranges::any_of(phases, [](const SequencePhase& phase) { return phase.batch > 0; });
+}
+
+std::int64_t batch_of(const SequencePhase& phase, const RunConfig& config) {
+  return phase.batch > 0 ? phase.batch : config.batch;
 }
 
 bool takes_steps(const std::string& seq_schedule) {
@@ -122,7 +138,7 @@ Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, s
     SLUICE_TRY(check_lengths(text, phase));
     if (!phases.empty() && phases.back().is_like(phase))
       return bad_request(
-          fmt::format("--seq-schedule {}: {} follows {}; make one of both", text, phase.lengths(), phase.lengths()));
+          fmt::format("--seq-schedule {}: {} follows {}; make one of both", text, phase.text(), phase.text()));
     if (phases.size() == phases_max)
       return bad_request(fmt::format("--seq-schedule has more than {} lengths", phases_max));
     if (open && end < text.size()) return takes_all(text, all_that_are_left);
@@ -131,10 +147,15 @@ Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, s
     next = phase.last + 1;
     phases.push_back(phase);
   }
+  if (has_batches(phases) && std::ranges::any_of(phases, [](const SequencePhase& phase) { return phase.batch == 0; }))
+    return bad_request(fmt::format(
+        "--seq-schedule {}: some lengths say how many sequences a step has, and some do not; say it of all, "
+        "or of none",
+        text));
   if (repeats) {
     if (phases.back().is_like(phases.front()))
       return bad_request(fmt::format("--seq-schedule {}: {} follows {} where it begins again; make one of both", text,
-                                     phases.front().lengths(), phases.back().lengths()));
+                                     phases.front().text(), phases.back().text()));
     SLUICE_TRY(repeat(text, steps, phases));
     return phases;
   }
@@ -165,7 +186,9 @@ std::vector<std::size_t> phases_apart(const RunConfig& config, std::size_t from)
 SequencePhase phase_of(const RunConfig& config) { return phases_of(config)[static_cast<std::size_t>(config.phase)]; }
 
 RunConfig at_phase(RunConfig config, std::size_t phase) {
-  config.sequence = phases_of(config)[phase].sequence;
+  const SequencePhase at = phases_of(config)[phase];
+  config.sequence = at.sequence;
+  config.batch = static_cast<int>(batch_of(at, config));
   config.phase = static_cast<int>(phase);
   return config;
 }
@@ -181,32 +204,34 @@ std::uint64_t steps_until(const SequencePhase& phase, std::int64_t step) {
 }  // namespace
 
 std::uint64_t tokens_after(const RunConfig& config, std::int64_t step) {
-  std::uint64_t of_row = 0;
+  std::uint64_t tokens = 0;
   for (const SequencePhase& phase : phases_of(config))
-    of_row += steps_until(phase, step) * static_cast<std::uint64_t>(phase.sequence);
-  return of_row * static_cast<std::uint64_t>(config.batch);
+    tokens += steps_until(phase, step) * static_cast<std::uint64_t>(phase.sequence * batch_of(phase, config));
+  return tokens;
 }
 
 std::uint64_t samples_before(const RunConfig& config) {
   const SequencePhase now = phase_of(config);
   const auto length = static_cast<std::uint64_t>(now.sequence);
-  std::uint64_t alike = 0, of_row = 0;  // steps, and tokens of a row in those that were not of documents
+  std::uint64_t alike = 0, tokens = 0;  // sequences, and tokens of those that were not of documents
   for (const SequencePhase& phase : phases_of(config)) {
-    const std::uint64_t steps = steps_until(phase, now.first - 1);
-    if (phase.is_like(now)) alike += steps;
-    if (!phase.of_documents()) of_row += steps * static_cast<std::uint64_t>(phase.sequence);
+    const std::uint64_t sequences =
+        steps_until(phase, now.first - 1) * static_cast<std::uint64_t>(batch_of(phase, config));
+    if (phase.has_lengths_of(now)) alike += sequences;
+    if (!phase.of_documents()) tokens += sequences * static_cast<std::uint64_t>(phase.sequence);
   }
-  const auto batch = static_cast<std::uint64_t>(config.batch);
-  return now.of_documents() ? alike * batch : (of_row * batch + length - 1) / length;
+  return now.of_documents() ? alike : (tokens + length - 1) / length;
 }
 
 Status check_seq_schedule(const RunConfig& config) {
   if (config.seq_schedule.empty() && config.phase == 0) return success();
   SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(config.seq_schedule, config.steps));
   const auto at = static_cast<std::size_t>(config.phase);
-  if (config.phase >= 0 && at < phases.size() && phases[at].sequence == config.sequence) return success();
-  return bad_request(fmt::format("--seq-schedule {} does not have sequences of {} where the run is",
-                                 config.seq_schedule, config.sequence));
+  if (config.phase >= 0 && at < phases.size() && phases[at].sequence == config.sequence &&
+      batch_of(phases[at], config) == config.batch)
+    return success();
+  return bad_request(fmt::format("--seq-schedule {} does not have {} sequences of {} a step where the run is",
+                                 config.seq_schedule, config.batch, config.sequence));
 }
 
 }  // namespace sluice

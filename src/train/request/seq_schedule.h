@@ -17,18 +17,23 @@ struct SequencePhase {
   /// Sequences are whole documents (src/train/data/document_rows.h), of which each has so many tokens at least; 0: they
   /// are what follows in the data, wherever documents end.
   std::int64_t shortest = 0;
+  std::int64_t batch = 0;  ///< sequences a step; 0: --batch
 
   bool of_documents() const { return shortest > 0; }
   /// Sequences are of the same kind, whichever steps have them.
-  bool is_like(const SequencePhase& other) const { return sequence == other.sequence && shortest == other.shortest; }
+  bool is_like(const SequencePhase& other) const { return has_lengths_of(other) && batch == other.batch; }
+  bool has_lengths_of(const SequencePhase& other) const {
+    return sequence == other.sequence && shortest == other.shortest;
+  }
   std::string lengths() const;  ///< "512", or "2 to 512"
-  std::string text() const;     ///< as a schedule has them: "512", or "2-512"
+  std::string text() const;     ///< as a schedule has them: "512", or "2-512x32"
 };
 
-/// Of LENGTH:STEPS or SHORTEST-LENGTH:STEPS, one after another with commas between them. The last may have "*": all
-/// steps that are left of `steps`; or behind it is "...": all of them again and again up to `steps`. Without these the
-/// phases say how many steps there are, and `steps` may be 0. bad_request for anything else, for phases without a step,
-/// for phases that are not `steps` in all, and for more than `phases_max`.
+/// Of LENGTH:STEPS or SHORTEST-LENGTH:STEPS, one after another with commas between them. LENGTHxBATCH:STEPS says how
+/// many sequences a step has: of all of them, or of none. The last may have "*": all steps that are left of `steps`; or
+/// behind it is "...": all of them again and again up to `steps`. Without these the phases say how many steps there
+/// are, and `steps` may be 0. bad_request for anything else, for phases without a step, for phases that are not `steps`
+/// in all, and for more than `phases_max`.
 Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, std::int64_t steps);
 
 /// Whether the text takes as many steps as it is given, and says no number of its own.
@@ -46,6 +51,10 @@ RunConfig at_phase(RunConfig config, std::size_t phase);
 std::int64_t border_sequence(const RunConfig& config);
 /// That the run has seen behind this step.
 std::uint64_t tokens_after(const RunConfig& config, std::int64_t step);
+/// Whether the schedule says how many sequences a step has.
+bool has_batches(const std::vector<SequencePhase>& phases);
+/// Sequences a step.
+std::int64_t batch_of(const SequencePhase& phase, const RunConfig& config);
 /// Sequences behind which the order of the data goes on. Of documents: what earlier phases had of the same kind. Else
 /// as many as have the tokens of all earlier steps that were not of documents, rounded up.
 std::uint64_t samples_before(const RunConfig& config);
@@ -54,7 +63,7 @@ std::uint64_t samples_before(const RunConfig& config);
 inline constexpr std::int64_t scheduled_steps_max = std::int64_t{1} << 30;
 inline constexpr std::size_t phases_max = 10'000;
 
-/// bad_request where the schedule can not be parsed, or `sequence` is not that of its phase.
+/// bad_request where the schedule can not be parsed, or `sequence` or `batch` is not that of its phase.
 Status check_seq_schedule(const RunConfig& config);
 
 }  // namespace sluice
