@@ -44,6 +44,53 @@ TEST_F(SlicesCommand, AStoppedRunGoesOn) {
   expect_same_run("whole", "run");
 }
 
+// Other numbers of slices add up in another order: close, and no more.
+TEST_F(SlicesCommand, StatesGoOnInOthers) {
+  ASSERT_EQ(sluice(sliced(2) + "--steps 6 --save-every 3 " + run("run")).status, 0);
+  const std::vector<json> whole = lines("run");
+  const std::string restore = "--steps 6 --restore " + path("run") + "/checkpoints/step-3 ";
+  for (const int slices : {2, 4}) {
+    const std::string name = "restored" + std::to_string(slices);
+    const Finished f = sluice(sliced(slices) + restore + run(name));
+    ASSERT_EQ(f.status, 0) << f.err;
+    const std::vector<json> steps = lines(name);
+    ASSERT_EQ(steps.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double loss = steps[i]["loss"], expected = whole[3 + i]["loss"];
+      EXPECT_NEAR(loss, expected, 2e-3 * expected);
+      EXPECT_TRUE(slices != 2 || loss == expected) << loss;
+    }
+  }
+  ASSERT_EQ(signalled(sliced(2) + "--steps 60 " + run("stopped"), "stopped", "TERM").status, 1);
+  const Finished f = sluice("train --resume --slices 4 " + run("stopped"));
+  ASSERT_EQ(f.status, 0) << f.err;
+  EXPECT_EQ(lines("stopped").size(), 60u);
+  EXPECT_NE(f.err.find("--slices 4 (2 before)"), std::string::npos) << f.err;
+}
+
+TEST_F(SlicesCommand, AreLookedForInTheLongestSequences) {
+  const std::string plan =
+      "plan --model llama-tiny --batch 4 --max-seq --device-memory 12MiB --host-memory 32MiB --json ";
+  const auto longest = [&](const std::string& options) {
+    const Finished f = sluice(plan + options);
+    EXPECT_EQ(f.status, 0) << f.err;
+    return json::parse(f.out)["max_seq"]["tokens"].get<int>();
+  };
+  const int sliced = longest("--slices 4");
+  EXPECT_EQ(sliced % 4, 0);
+  EXPECT_GT(sliced, longest(""));
+}
+
+TEST_F(SlicesCommand, PackedActivationsAreThoseOfASlice) {
+  const std::string command = sliced(4) + "--activations host --activation-dtype int8 --steps 3 ";
+  ASSERT_EQ(sluice(command + run("packed")).status, 0);
+  ASSERT_EQ(sluice(sliced(4) + "--activations host --steps 3 " + run("plain")).status, 0);
+  EXPECT_EQ(lines("packed").front()["loss"], lines("plain").front()["loss"])
+      << "the loss of a step does not depend on it";
+  EXPECT_NE(lines("packed").back()["loss"], lines("plain").back()["loss"]);
+  EXPECT_NEAR(lines("packed").back()["loss"].get<double>(), lines("plain").back()["loss"].get<double>(), 0.05);
+}
+
 TEST_F(SlicesCommand, ArePlanned) {
   const json plan = planned("--slices 4 --group 2");
   EXPECT_EQ(plan["schedule"]["slices"], 4);
