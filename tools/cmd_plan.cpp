@@ -506,7 +506,7 @@ Status check_max_seq(const RunOptions& options, const std::set<std::string>& giv
 }
 
 void print_phases(const Prepared& run, const PhasePlans& phases) {
-  const bool stays = run.workload.durable && !phases.any_move(run);
+  const bool stays = run.workload.durable && !phases.any_move();
   std::printf("\nThe plan above is of the first line; between them states %s:\n",
               stays ? "stay where they are on the drive" : "go through a checkpoint in the run's directory");
   for (const std::string& text : phase_texts(run, phases)) std::printf("%s\n", text.c_str());

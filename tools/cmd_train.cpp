@@ -280,7 +280,7 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   if (const std::string saving = saving_text(*run.prepared); !saving.empty()) screen.note("checkpoints: " + saving);
   SLUICE_ASSIGN(run.phases, PhasePlans::prepare(*run.prepared, {}));
   for (const std::string& text : phase_texts(*run.prepared, run.phases)) screen.note(text);
-  const bool moves = run.phases.any_move(*run.prepared);
+  const bool moves = run.phases.any_move();
   // Rank 0 reads the states of all where they do not stay.
   const RunConfig& c = run.prepared->config;
   const int machine = ranks_of_machine(c), needed = ranks_with_all_states(c);
@@ -295,9 +295,7 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
 Status decide_next(Screen& screen, Run& run) {
   run.phases.go_on(run.prepared);
   run.goes_on = true;
-  const SequencePhase phase = phase_of(run.prepared->config);
-  screen.note(fmt::format("step {}: from here on sequences of {} tokens, to step {}", phase.first, phase.lengths(),
-                          phase.last));
+  screen.note(phase_begins(*run.prepared));
   return check_arenas(*run.prepared);
 }
 
@@ -361,6 +359,7 @@ Status train(RunOptions options, const std::set<std::string>& given, World* worl
     }
     SLUICE_TRY(decided);
     if (run.is_complete) return success();
+    run.prepared->follows_phase = result.phase_ended;
     // Until here a signal ends the process at once: nothing has been touched.
     const std::atomic<bool>& stop = stop_on_signals();
     auto phase =

@@ -218,11 +218,12 @@ Status take_seq_schedule(RunOptions& options, std::set<std::string>& given, bool
   if (!given.contains("--seq-schedule")) return success();
   if (given.contains("--seq"))
     return bad_request("--seq-schedule " + c.seq_schedule + " says how long sequences are; leave out --seq");
-  const bool is_open = takes_steps(c.seq_schedule), says_steps = given.contains("--steps") || is_open;
-  const std::int64_t steps = !says_steps                                        ? 0
-                             : is_open && goes_on && !given.contains("--steps") ? scheduled_steps_max
-                                                                                : c.steps;
-  SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(c.seq_schedule, steps));
+  const bool says_steps = given.contains("--steps") || takes_steps(c.seq_schedule);
+  // A run that is there has its steps.
+  const bool steps_later = takes_steps(c.seq_schedule) && goes_on && !given.contains("--steps");
+  SLUICE_ASSIGN(const std::vector<SequencePhase> phases,
+                steps_later ? parse_seq_schedule_once(c.seq_schedule)
+                            : parse_seq_schedule(c.seq_schedule, says_steps ? c.steps : 0));
   c.sequence = phases.front().sequence;
   if (has_batches(phases)) {
     if (given.contains("--batch"))

@@ -17,12 +17,6 @@ namespace {
 
 std::string number(std::int64_t n) { return grouped(static_cast<std::uint64_t>(n)); }
 
-std::vector<SequencePhase> phases_from(const Prepared& run) {
-  std::vector<SequencePhase> phases = phases_of(run.config);
-  phases.erase(phases.begin(), phases.begin() + run.config.phase);
-  return phases;
-}
-
 std::int64_t steps_of(const SequencePhase& phase) { return phase.last - phase.first + 1; }
 
 std::string arenas_text(const Prepared& plan) {
@@ -46,90 +40,112 @@ Result<RunConfig> config_of_phase(const Prepared& run, std::size_t phase) {
 
 Result<PhasePlans> PhasePlans::prepare(Prepared& run, const Tell& progress) {
   PhasePlans plans;
-  const SequencePhase now = phase_of(run.config);
-  const std::vector<SequencePhase> phases = phases_of(run.config);
+  plans.phases_ = phases_of(run.config);
+  plans.phases_.erase(plans.phases_.begin(), plans.phases_.begin() + run.config.phase);
   const DriveLayout layout{run.workload.block_bytes, run.profile.drive.stripe_weights};
-  for (const std::size_t i : phases_apart(run.config, static_cast<std::size_t>(run.config.phase))) {
-    if (phases[i].is_like(now)) continue;
-    SLUICE_ASSIGN(const RunConfig config, config_of_phase(run, i));
-    if (progress) progress(lengths_text(phases[i]));
-    SLUICE_ASSIGN(auto plan, sluice::prepare(config, Purpose::train, progress, Effort::thorough, &layout));
-    if (!plan->search.fits) return does_not_fit(*plan).in("--seq-schedule, " + lengths_text(phases[i]));
-    plans.others_.push_back(std::move(plan));
+  std::vector<SequencePhase> kinds;
+  for (std::size_t i = 0; i < plans.phases_.size(); ++i) {
+    const SequencePhase& phase = plans.phases_[i];
+    const auto known = std::ranges::find_if(kinds, [&](const SequencePhase& kind) { return kind.is_like(phase); });
+    plans.kinds_.push_back(static_cast<std::size_t>(known - kinds.begin()));
+    if (known != kinds.end()) continue;
+    kinds.push_back(phase);
+    plans.plans_.emplace_back();
+    if (i == 0) {
+      plans.places_.push_back(durable_places(run));
+      continue;
+    }
+    SLUICE_ASSIGN(const RunConfig config, config_of_phase(run, static_cast<std::size_t>(run.config.phase) + i));
+    if (progress) progress(lengths_text(phase));
+    SLUICE_ASSIGN(plans.plans_.back(), sluice::prepare(config, Purpose::train, progress, Effort::thorough, &layout));
+    if (!plans.plans_.back()->search.fits)
+      return does_not_fit(*plans.plans_.back()).in("--seq-schedule, " + lengths_text(phase));
+    plans.places_.push_back(durable_places(*plans.plans_.back()));
   }
-  run.states_move = plans.move_behind(run, static_cast<std::size_t>(run.config.phase));
+  run.states_move = plans.moves_behind(0);
   return plans;
 }
 
-const Prepared& PhasePlans::of(const Prepared& run, const SequencePhase& phase) const {
-  if (phase_of(run.config).is_like(phase)) return run;
-  const auto found = std::ranges::find_if(
-      others_, [&](const std::unique_ptr<Prepared>& other) { return phase_of(other->config).is_like(phase); });
-  SLUICE_CHECK(found != others_.end(), "no plan for sequences of %s", phase.lengths().c_str());
-  return **found;
+const Prepared& PhasePlans::of(const Prepared& run, std::size_t phase) const {
+  const std::unique_ptr<Prepared>& plan = plans_[kinds_[phase]];
+  return plan ? *plan : run;
 }
 
-/// From the phase `phase` to the next one, where there is one.
-bool PhasePlans::move_behind(const Prepared& run, std::size_t phase) const {
-  const std::vector<SequencePhase> phases = phases_of(run.config);
-  return phase + 1 < phases.size() &&
-         durable_places(of(run, phases[phase])) != durable_places(of(run, phases[phase + 1]));
+/// To the next one, where there is one.
+bool PhasePlans::moves_behind(std::size_t phase) const {
+  return phase + 1 < kinds_.size() && places_[kinds_[phase]] != places_[kinds_[phase + 1]];
 }
 
-bool PhasePlans::any_move(const Prepared& run) const {
-  const std::size_t from = static_cast<std::size_t>(run.config.phase), phases = phases_of(run.config).size();
-  for (std::size_t i = from; i + 1 < phases; ++i)
-    if (move_behind(run, i)) return true;
+bool PhasePlans::any_move() const {
+  for (std::size_t i = 0; i + 1 < kinds_.size(); ++i)
+    if (moves_behind(i)) return true;
   return false;
 }
 
 void PhasePlans::go_on(std::unique_ptr<Prepared>& run) {
+  SLUICE_CHECK(phases_.size() > 1, "no phase behind step %lld", static_cast<long long>(phases_.front().last));
   const auto next = static_cast<std::size_t>(run->config.phase) + 1;
-  const SequencePhase phase = phases_of(run->config)[next];
-  const auto found = std::ranges::find_if(
-      others_, [&](const std::unique_ptr<Prepared>& other) { return phase_of(other->config).is_like(phase); });
-  SLUICE_CHECK(found != others_.end(), "no plan for sequences of %s", phase.lengths().c_str());
-  std::swap(run, *found);
+  plans_[kinds_[0]] = std::move(run);
+  run = std::move(plans_[kinds_[1]]);
   run->config = at_phase(with_decisions(*run), next);
-  run->states_move = move_behind(*run, next);
+  phases_.erase(phases_.begin());
+  kinds_.erase(kinds_.begin());
+  run->states_move = moves_behind(0);
+}
+
+std::string phase_begins(const Prepared& run) {
+  const SequencePhase phase = phase_of(run.config);
+  return fmt::format("step {}: from here on {}, to step {}", number(phase.first), lengths_text(phase),
+                     number(phase.last));
 }
 
 std::vector<std::string> phase_texts(const Prepared& run, const PhasePlans& plans) {
   std::vector<std::string> texts;
-  const std::vector<SequencePhase> phases = phases_from(run);
-  const std::vector<std::size_t> apart = phases_apart(run.config, static_cast<std::size_t>(run.config.phase));
-  if (phases.size() == 1) return texts;
+  const std::vector<SequencePhase>& phases = plans.phases();
+  if (plans.none()) return texts;
+  struct Turns {
+    std::size_t first = 0;
+    std::int64_t steps = 0, turns = 0;
+  };
+  std::vector<Turns> kinds;
   double seconds = 0;
-  for (const SequencePhase& phase : phases) {
-    const Prepared& plan = plans.of(run, phase);
-    const double takes = plan.step_seconds() * static_cast<double>(steps_of(phase));
-    seconds += takes;
-    if (phases.size() > 2 * apart.size()) continue;
-    texts.push_back(fmt::format("steps {} to {}: {}, predicted {} a step, {} in all; {}", number(phase.first),
-                                number(phase.last), lengths_text(phase), format_seconds(plan.step_seconds()),
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    seconds += plans.of(run, i).step_seconds() * static_cast<double>(steps_of(phases[i]));
+    auto kind = std::ranges::find_if(kinds, [&](const Turns& t) { return phases[t.first].is_like(phases[i]); });
+    if (kind == kinds.end()) kind = kinds.insert(kind, {i});
+    kind->steps += steps_of(phases[i]);
+    ++kind->turns;
+  }
+  const bool again = phases.size() > 2 * kinds.size();
+  for (std::size_t i = 0; !again && i < phases.size(); ++i) {
+    const Prepared& plan = plans.of(run, i);
+    const double takes = plan.step_seconds() * static_cast<double>(steps_of(phases[i]));
+    texts.push_back(fmt::format("steps {} to {}: {}, predicted {} a step, {} in all; {}", number(phases[i].first),
+                                number(phases[i].last), lengths_text(phases[i]), format_seconds(plan.step_seconds()),
                                 format_seconds(takes), arenas_text(plan)));
   }
-  if (texts.empty()) {  // again and again
-    for (const std::size_t i : apart) {
-      const SequencePhase& first = phases[i - static_cast<std::size_t>(run.config.phase)];
-      const Prepared& plan = plans.of(run, first);
-      std::int64_t steps = 0, turns = 0;
-      for (const SequencePhase& phase : phases)
-        if (phase.is_like(first)) steps += steps_of(phase), ++turns;
-      texts.push_back(fmt::format("{} steps in {} turns, the first of them {} to {}: {}, predicted {} a step; {}",
-                                  number(steps), number(turns), number(first.first), number(first.last),
-                                  lengths_text(first), format_seconds(plan.step_seconds()), arenas_text(plan)));
-    }
+  for (std::size_t i = 0; again && i < kinds.size(); ++i) {
+    const SequencePhase& first = phases[kinds[i].first];
+    const Prepared& plan = plans.of(run, kinds[i].first);
+    texts.push_back(fmt::format("{} steps in {} turns, the first of them {} to {}: {}, predicted {} a step; {}",
+                                number(kinds[i].steps), number(kinds[i].turns), number(first.first), number(first.last),
+                                lengths_text(first), format_seconds(plan.step_seconds()), arenas_text(plan)));
   }
-  texts.push_back(fmt::format("predicted for all {} steps: {}", number(phases.back().last - phases.front().first + 1),
-                              format_seconds(seconds)));
+  const auto changes = static_cast<std::int64_t>(phases.size()) - 1;
+  const bool stay = run.workload.durable && !plans.any_move();
+  texts.push_back(fmt::format(
+      "predicted for all {} steps: {}, and {} changes of length, for each of which {}",
+      number(phases.back().last - phases.front().first + 1), format_seconds(seconds), number(changes),
+      stay ? "the arenas are made anew"
+           : "states of " + format_bytes(state_bytes(run)) + " are written to the run's directory and read again"));
   return texts;
 }
 
 nlohmann::ordered_json phases_json(const Prepared& run, const PhasePlans& plans) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const SequencePhase& phase : phases_from(run)) {
-    const Prepared& plan = plans.of(run, phase);
+  for (std::size_t i = 0; i < plans.phases().size(); ++i) {
+    const SequencePhase& phase = plans.phases()[i];
+    const Prepared& plan = plans.of(run, i);
     nlohmann::ordered_json j{{"sequence", phase.sequence}};
     if (phase.of_documents()) j["shortest_document"] = phase.shortest;
     j["batch"] = batch_of(phase, run.config);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -24,18 +25,26 @@ class PhasePlans {
   /// with budgets that would do.
   static Result<PhasePlans> prepare(Prepared& run, const Tell& progress);
 
-  bool none() const { return others_.empty(); }
-  /// Of the run's phases from `run`'s on, of which there are some: the plan of one of them.
-  const Prepared& of(const Prepared& run, const SequencePhase& phase) const;
+  bool none() const { return plans_.size() < 2; }
+  /// From `run`'s on.
+  const std::vector<SequencePhase>& phases() const { return phases_; }
+  /// The plan of one of them.
+  const Prepared& of(const Prepared& run, std::size_t phase) const;
   /// Whether states lie elsewhere in any phase behind `run`'s than in the one before it.
-  bool any_move(const Prepared& run) const;
+  bool any_move() const;
   /// `run` is over, and becomes the run at its next phase.
   void go_on(std::unique_ptr<Prepared>& run);
 
  private:
-  bool move_behind(const Prepared& run, std::size_t phase) const;
-  std::vector<std::unique_ptr<Prepared>> others_;
+  bool moves_behind(std::size_t phase) const;
+  std::vector<SequencePhase> phases_;
+  std::vector<std::size_t> kinds_;                ///< of each: which of the plans
+  std::vector<std::unique_ptr<Prepared>> plans_;  ///< none where the caller has it
+  std::vector<std::uint64_t> places_;             ///< of states, by plan
 };
+
+/// "step 4: from here on whole documents of 33 to 96 tokens, to step 5"
+std::string phase_begins(const Prepared& run);
 
 /// "steps 1,001 to 5,000: sequences of 2,048 tokens, predicted 3.71 s a step; arenas: ..." for each phase from `run`'s
 /// on, or, where lengths come again and again, for each of them.

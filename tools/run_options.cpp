@@ -167,7 +167,7 @@ void add_training_options(Command* app, RunOptions* o) {
          "its own within the budgets; between two the "
          "states of a durable run stay where they are on the drive, and others go through a checkpoint in the "
          "run's directory. Evaluations have the length of their step, and what is held out is the same for all. With "
-         "--resume of the steps to come")
+         "--resume: lengths of the steps to come")
       ->type_name("LENGTH:STEPS,...")
       ->group("Batch");
   app->add_flag("--from-scratch", o->from_scratch, "begin with random weights, also where --model has its own")

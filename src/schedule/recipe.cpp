@@ -329,9 +329,7 @@ class Cook::Balance {
   Balance(const Cook& cook, const Schedule& schedule)
       : cook_(cook), base_(plain(schedule)), places_(chains_of(cook.work_, base_, *cook.hw_)), prices_(places_.size()) {
     for (PlaceChain& place : places_) count_waits(place);
-    Schedule least = base_;
-    for (UnitChoice& c : least.units) c.boundary = Place::host;
-    beside_ = cook_.needs(fixed(std::move(least), cook_.wish_));
+    put_inputs(Place::host);
   }
 
   /// None where no shares fit.
@@ -341,6 +339,7 @@ class Cook::Balance {
     // Whatever the share, inputs of all units may be parked in host memory, and it has no room for them.
     inputs_on_host_ = false;
     host_ = drive_ = 1;
+    put_inputs(Place::nvme);
     return within_shares();
   }
 
@@ -361,6 +360,12 @@ class Cook::Balance {
     return std::nullopt;
   }
 
+  /// Where activations take least of the device: what all else is beside them.
+  void put_inputs(Place place) {
+    Schedule least = base_;
+    for (UnitChoice& c : least.units) c.boundary = place;
+    beside_ = cook_.needs(fixed(std::move(least), cook_.wish_));
+  }
   static Schedule plain(Schedule s) {
     for (UnitChoice& c : s.units) {
       c.saved = Saved::recompute;
@@ -434,7 +439,7 @@ class Cook::Balance {
   Schedule base_;
   std::vector<PlaceChain> places_;
   std::vector<std::optional<ByWay>> prices_;  ///< of each place, that balanced it last
-  TierBytes beside_;                          ///< where activations take least
+  TierBytes beside_;                          ///< where activations take least of the device
   double host_ = 1, drive_ = 1, device_ = 1;  ///< the first two of the units, the last one of the room
   bool inputs_on_host_ = true, host_is_short_ = false;
   std::optional<Schedule> found_;

@@ -142,12 +142,13 @@ TEST_F(SeqScheduleCommand, DocumentsOfTheirLengthsTakeTurns) {
     } else {
       const Finished f = sluice(options + turns + run(name));
       ASSERT_EQ(f.status, 0) << f.err;
-      EXPECT_NE(f.err.find("sequences of documents of 2 to 32 tokens: "), std::string::npos) << f.err;
-      EXPECT_NE(f.err.find("; 9 steps see each "), std::string::npos) << f.err;
+      EXPECT_NE(f.err.find("whole documents of 2 to 32 tokens: "), std::string::npos) << f.err;
+      EXPECT_NE(f.err.find("; 9 steps see "), std::string::npos) << f.err;
       EXPECT_NE(f.err.find("9 steps in 3 turns, the first of them 1 to 3: whole documents of 2 to 32 tokens"),
                 std::string::npos)
           << f.err;
-      EXPECT_NE(f.err.find("step 4: from here on sequences of 33 to 96 tokens, to step 5"), std::string::npos) << f.err;
+      EXPECT_NE(f.err.find("step 4: from here on whole documents of 33 to 96 tokens, to step 5"), std::string::npos)
+          << f.err;
       EXPECT_EQ(f.err.find("are not trained on"), std::string::npos) << f.err;
     }
     const Finished over = sluice("train --resume " + run(name));
@@ -168,11 +169,20 @@ TEST_F(SeqScheduleCommand, DocumentsOfTheirLengthsTakeTurns) {
   EXPECT_EQ(phases[4]["last_step"], 13);
   const Finished some = sluice(begin("docs.tokens") + "--seq-schedule 2-20:1,40-96:1,... --steps 2 " + run("some"));
   ASSERT_EQ(some.status, 0) << some.err;
-  EXPECT_NE(
-      some.err.find(" of 300 documents are longer or shorter than --seq-schedule 2-20:1,40-96:1,... says, and are "
-                    "not trained on"),
-      std::string::npos)
+  EXPECT_NE(some.err.find(" documents for training have lengths that --seq-schedule 2-20:1,40-96:1,... takes nowhere"),
+            std::string::npos)
       << some.err;
+  // The same command goes on without its steps, and so does a run that has none of this yet.
+  const std::string begun = begin("docs.tokens") + "--states host --seq-schedule 2-32:3,33-96:2,... " + run("run0");
+  const Finished same = sluice(begun);
+  EXPECT_EQ(same.status, 0) << same.err;
+  ASSERT_EQ(signalled(begin("docs.tokens") + "--seq 32 --document-mask on --steps 90 " + run("late"), "late", "TERM", 4)
+                .status,
+            1);
+  const Finished late = sluice("train --resume --seq-schedule 32:80,2-32:3,33-96:2,... " + run("late"));
+  ASSERT_EQ(late.status, 0) << late.err;
+  EXPECT_EQ(lines("late").size(), 90u);
+  EXPECT_NE(late.err.find("whole documents of 33 to 96 tokens: "), std::string::npos) << late.err;
   const auto refused = [&](const std::string& options, const std::string& what) {
     expect_refused(options + run("none"), what);
     EXPECT_FALSE(std::filesystem::exists(path("none")));
@@ -181,6 +191,10 @@ TEST_F(SeqScheduleCommand, DocumentsOfTheirLengthsTakeTurns) {
           "no document that is trained on has 97 to 128 tokens");
   refused(begin("docs.tokens") + turns + "--document-mask off ", "leave out --document-mask off");
   refused(begin() + turns, "a text is one document");
+  std::string nano;  // nanoGPT's: two bytes a token, and nothing else
+  for (const char c : text) nano += {c, '\0'};
+  write("docs.bin", nano);
+  refused(begin("docs.bin") + turns, "does not say where they end");
   expect_refused("eval --model llama-tiny --data " + path("docs.tokens") + " --seq-schedule 2-32:3", "--seq-schedule");
 }
 

@@ -181,11 +181,27 @@ TEST_F(DocumentRowsTest, WhatIsSaidOfThem) {
     const auto batches = Batches::for_training(file, c, true);
     return *shown_left_out(c, *batches) + "|" + shown_documents(c, *batches);
   };
-  EXPECT_NE(said("2-16:10,20-64:5,...").find(" of 1,000 documents are longer or shorter than --seq-schedule"),
+  EXPECT_NE(said("2-16:10,20-64:5,...")
+                .find(" documents for training have lengths that --seq-schedule 2-16:10,20-64:5,... takes nowhere"),
             std::string::npos);
   EXPECT_EQ(said("2-16:10,20-64:5,32:*").find("|"), 0u) << "windows take all";
-  EXPECT_NE(said("2-16:10,17-64:5,...").find("of documents of 2 to 16 tokens: "), std::string::npos);
-  EXPECT_NE(said("2-16:10,17-64:5,...").find("; 30 steps see each "), std::string::npos) << said("2-16:10,17-64:5,...");
+  EXPECT_NE(said("2-16:10,17-64:5,...").find("whole documents of 2 to 16 tokens: "), std::string::npos);
+  EXPECT_NE(said("2-16:10,17-64:5,...").find("; 30 steps see "), std::string::npos) << said("2-16:10,17-64:5,...");
+  EXPECT_NE(said("2-16:1,17-64:39").find("; 1 steps see "), std::string::npos) << said("2-16:1,17-64:39");
+  EXPECT_NE(said("2-16:1,17-64:39").find("% of them"), std::string::npos) << said("2-16:1,17-64:39");
+  // A gap between two.
+  std::vector<std::size_t> lengths(100, 10);
+  for (std::size_t i = 0; i < 20; ++i) lengths[i] = 30;
+  const TokenFile gap = write(lengths);
+  const RunConfig c = config("2-20:10,40-64:*", 40);
+  const auto batches = Batches::for_training(gap, c, true);
+  ASSERT_TRUE(batches.ok()) << batches.error().message;
+  std::uint64_t ends = 0, training = 0;
+  for (const std::size_t length : lengths) training += (ends += length) <= batches->held_out().begin;
+  EXPECT_EQ(*shown_left_out(c, *batches),
+            "20 of the " + std::to_string(training) +
+                " documents for training have lengths that --seq-schedule 2-20:10,40-64:* "
+                "takes nowhere: nothing is learned from them");
 }
 
 TEST_F(DocumentRowsTest, DataWithoutSuchDocumentsIsRefused) {

@@ -75,8 +75,8 @@ TEST(SeqSchedule, PhasesOfDocumentsHaveAShortestOne) {
   };
   for (const char* text : {"-512:*", "2-:*", "2-512-600:*", "a-512:*", "2-b:*", "0-512:*", "2:512-600"})
     refused(text, "is not LENGTH:STEPS");
-  refused("1-512:*", "no document of 1 to 512 tokens could be learned from");
-  refused("513-512:*", "no document of 513 to 512 tokens");
+  refused("1-512:*", "a document of one token has nothing to learn; give 2-512");
+  refused("513-512:*", "the shortest document is longer than the longest; give 512-513");
   refused("2-512:10,2-512:*", "2-512 follows 2-512");
 }
 
@@ -144,7 +144,9 @@ TEST(SeqSchedule, BeginsAgainUpToTheLastStep) {
   refused("8:10,16:10,8:5,...", 100, "8 follows 8 where it begins again");
   refused("8:10,...", 100, "8 follows 8 where it begins again");
   refused("...", 100, "is not LENGTH:STEPS");
-  refused("8:1,16:1,...", 20'000, "would change lengths more than 10000 times");
+  refused("8:1,16:1,...", 20'000, "would change lengths more than 1000 times");
+  EXPECT_EQ(parse_seq_schedule_once("8:10,16:10,...")->size(), 2u);
+  EXPECT_FALSE(parse_seq_schedule_once("8:10,8:10,...").ok());
 }
 
 TEST(SeqSchedule, ARunIsAtOneOfItsPhases) {

@@ -114,9 +114,10 @@ Result<RunConfig> with_document_mask(const RunConfig& config) {
                        ".jsonl or a token file that says it, or leave the option out");
   const bool is_open = !decided.document_mask;
   decided.document_mask = decided.document_mask.value_or(false);
-  if (format != TokenFormat::sluice) return decided;
+  if (!format || (format != TokenFormat::sluice && !has_phases_of_documents(config))) return decided;
   SLUICE_ASSIGN(const TokenFile tokens, TokenFile::open(config.data));
   if (has_phases_of_documents(config)) SLUICE_TRY(check_documents_apart(config, tokens));
+  if (format != TokenFormat::sluice) return decided;
   SLUICE_TRY(check_packed(config, tokens));  // before the machine is measured
   if (is_open) decided.document_mask = tokens.packed_sequence() != 0;
   if (!*decided.document_mask || !tokens.documents_known() || config.sequence <= 0) return decided;
@@ -229,8 +230,8 @@ Result<Batches> Batches::for_training(const TokenFile& tokens, const RunConfig& 
   if (rows.count() == 0)
     return bad_request(
         fmt::format("{}: no document that is trained on has {} tokens; give other lengths in "
-                    "--seq-schedule (sluice data inspect shows how long documents are)",
-                    tokens.path(), phase.lengths()));
+                    "--seq-schedule (sluice data inspect shows how long those of a token file are)",
+                    config.data, phase.lengths()));
   b.rows_ = std::make_shared<const DocumentRows>(std::move(rows));
   return b;
 }
@@ -246,17 +247,20 @@ std::uint64_t Batches::training_window(std::uint64_t sample) const {
 
 namespace {
 
-/// Documents for training that no phase takes.
-Result<std::uint64_t> documents_left_out(const TokenFile& tokens, const std::vector<SequencePhase>& phases,
-                                         std::uint64_t end) {
-  std::uint64_t left_out = 0;
+/// Documents for training, and those of them that no phase takes.
+struct LeftOut {
+  std::uint64_t of = 0, documents = 0;
+};
+Result<LeftOut> documents_left_out(const TokenFile& tokens, const std::vector<SequencePhase>& phases,
+                                   std::uint64_t end) {
+  LeftOut left_out;
   for (std::uint64_t i = 0; i < tokens.documents(); ++i) {
     SLUICE_ASSIGN(const TokenFile::Document document, tokens.document(i));
     if (document.end > end) break;
     const auto length = static_cast<std::int64_t>(document.count());
-    left_out += std::ranges::none_of(phases, [&](const SequencePhase& phase) {
-      return !phase.of_documents() || (phase.shortest <= length && length <= phase.sequence);
-    });
+    ++left_out.of;
+    left_out.documents += std::ranges::none_of(
+        phases, [&](const SequencePhase& phase) { return phase.shortest <= length && length <= phase.sequence; });
   }
   return left_out;
 }
@@ -275,20 +279,26 @@ std::string shown_documents(const RunConfig& config, const Batches& batches) {
   const DocumentRows& rows = *batches.rows();
   const std::uint64_t places = rows.count() * static_cast<std::uint64_t>(config.sequence);
   const std::uint64_t steps = steps_alike(config);
+  const double times =
+      static_cast<double>(steps * static_cast<std::uint64_t>(config.batch)) / static_cast<double>(rows.count());
   return fmt::format(
-      "sequences of documents of {} tokens: {} documents in {} sequences, {:.1f}% of which is padding; {} steps see "
-      "each {:.3g} times",
+      "whole documents of {} tokens: {} of them in {} sequences, {:.1f}% of which is padding; {} steps see {}",
       phase_of(config).lengths(), grouped(rows.documents()), grouped(rows.count()),
       100 - 100.0 * static_cast<double>(rows.tokens()) / static_cast<double>(places), grouped(steps),
-      static_cast<double>(steps * static_cast<std::uint64_t>(config.batch)) / static_cast<double>(rows.count()));
+      times < 1 ? fmt::format("{:.3g}% of them", 100 * times) : fmt::format("each {:.3g} times", times));
 }
 
 Result<std::string> shown_left_out(const RunConfig& config, const Batches& batches) {
-  SLUICE_ASSIGN(const std::uint64_t left_out,
-                documents_left_out(batches.tokens(), phases_of(config), batches.held_out().begin));
-  if (left_out == 0) return std::string();
-  return fmt::format("{} of {} documents are longer or shorter than --seq-schedule {} says, and are not trained on",
-                     grouped(left_out), grouped(batches.tokens().documents()), config.seq_schedule);
+  std::vector<SequencePhase> kinds;
+  const std::vector<SequencePhase> phases = phases_of(config);
+  for (const std::size_t i : phases_apart(config)) kinds.push_back(phases[i]);
+  if (!std::ranges::all_of(kinds, &SequencePhase::of_documents)) return std::string();
+  SLUICE_ASSIGN(const LeftOut left_out, documents_left_out(batches.tokens(), kinds, batches.held_out().begin));
+  if (left_out.documents == 0) return std::string();
+  return fmt::format(
+      "{} of the {} documents for training have lengths that --seq-schedule {} takes nowhere: nothing "
+      "is learned from them",
+      grouped(left_out.documents), grouped(left_out.of), config.seq_schedule);
 }
 
 }  // namespace sluice

@@ -1,7 +1,10 @@
 #include "src/train/data/document_rows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -23,10 +26,14 @@ Result<DocumentRows> DocumentRows::create(const TokenFile& tokens, const Documen
   rows.tokens_ = &tokens;
   rows.length_ = static_cast<std::uint64_t>(range.longest);
   const auto shortest = static_cast<std::uint64_t>(range.shortest);
-  std::vector<std::uint64_t> found, row_of;  // documents in their order
-  std::uint64_t begun = 0;
+  constexpr std::uint64_t countable = std::numeric_limits<std::uint32_t>::max() - 1;
+  if (tokens.documents() > countable)
+    return bad_request(fmt::format("{}: has {} documents, and whole ones can be taken of {} at most", tokens.path(),
+                                   tokens.documents(), countable));
+  std::vector<std::uint32_t> found, row_of;  // documents in their order
+  std::uint32_t begun = 0;
   struct Row {
-    std::optional<std::uint64_t> number = {};
+    std::optional<std::uint32_t> number = {};
   };
   BestFit<Row> open(rows.length_, open_max);
   const auto close = [](Row&) { return success(); };
@@ -34,7 +41,7 @@ Result<DocumentRows> DocumentRows::create(const TokenFile& tokens, const Documen
     SLUICE_ASSIGN(const TokenFile::Document document, tokens.document(i));
     if (document.end > range.end) break;
     if (document.count() < shortest || document.count() > rows.length_) continue;
-    found.push_back(i);
+    found.push_back(static_cast<std::uint32_t>(i));
     rows.in_rows_ += document.count();
     const auto put = [&](Row& row) {
       if (!row.number) row.number = begun++;
@@ -42,12 +49,14 @@ Result<DocumentRows> DocumentRows::create(const TokenFile& tokens, const Documen
     };
     SLUICE_TRY(open.place(document.count(), put, close));
   }
-  rows.begins_.assign(begun + 1, 0);
-  for (const std::uint64_t row : row_of) ++rows.begins_[row + 1];
+  // Sorted by rows. begins_[row + 1] is where the next document of the row goes, and so at last where the row after it
+  // begins.
+  rows.begins_.assign(begun + std::size_t{2}, 0);
+  for (const std::uint32_t row : row_of) ++rows.begins_[row + std::size_t{2}];
   std::partial_sum(rows.begins_.begin(), rows.begins_.end(), rows.begins_.begin());
-  std::vector<std::uint64_t> next = rows.begins_;
   rows.documents_.resize(found.size());
-  for (std::size_t i = 0; i < found.size(); ++i) rows.documents_[next[row_of[i]]++] = found[i];
+  for (std::size_t i = 0; i < found.size(); ++i) rows.documents_[rows.begins_[row_of[i] + std::size_t{1}]++] = found[i];
+  rows.begins_.pop_back();
   return rows;
 }
 

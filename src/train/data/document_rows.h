@@ -22,10 +22,12 @@ std::int64_t equal_documents(double keys);
 
 /// Rows of `longest` tokens, each of documents that follow one another, as io/tokens/pack.h lays them: the first token
 /// of each counts in no loss, and the rest of a row is a document of token 0 that does not either. Which documents are
-/// in a row depends on their lengths and order alone. Memory: 8 bytes for each document and each row.
+/// in a row depends on their lengths and order alone. Memory beside the budgets: 4 bytes for each document and for each
+/// row, and three times that while they are laid.
 class DocumentRows {
  public:
-  /// Of the first `documents_max` documents of the range. `tokens` outlives it. bad_request for a damaged table.
+  /// Of the first `documents_max` documents of the range. `tokens` outlives it. bad_request for a damaged table, and
+  /// for more documents than 32 bits count.
   static Result<DocumentRows> create(const TokenFile& tokens, const DocumentRange& range,
                                      std::uint64_t documents_max = ~std::uint64_t{0});
 
@@ -41,7 +43,7 @@ class DocumentRows {
  private:
   const TokenFile* tokens_ = nullptr;
   std::uint64_t length_ = 0, in_rows_ = 0;
-  std::vector<std::uint64_t> documents_, begins_;  ///< by rows; where each row's begin
+  std::vector<std::uint32_t> documents_, begins_;  ///< by rows; where each row's begin
 };
 
 }  // namespace sluice

@@ -119,7 +119,10 @@ Result<CheckedRequest> check_request(const Request& request) {
   if (!request.goes_on && c.save_every == 0 && (c.keep > 0 || !c.checkpoints.empty()))
     return bad_request("--keep and --checkpoints are of checkpoints that --save-every N makes; add it");
   if (!request.goes_on) SLUICE_TRY(check_not_unfinished_run("--model", c.model));
-  SLUICE_ASSIGN(const auto described, describe_request(c, request.purpose));
+  const auto described_or = describe_request(c, request.purpose);
+  if (!described_or.ok())
+    return c.seq_schedule.empty() ? described_or.error() : described_or.error().in("--seq-schedule " + c.seq_schedule);
+  const auto& described = *described_or;
   if (request.purpose == Purpose::train) SLUICE_TRY(check_phases(c));
   SLUICE_TRY(decide_weights(request, described->model, checked));
   const bool is_new_run = !c.run.empty() && !request.goes_on && !request.on_paper;

@@ -49,6 +49,8 @@ struct Prepared {
 
   /// Of a phase of a run with a schedule of lengths: in the plan of the next one states are not where they are in this.
   bool states_move = false;
+  /// Another phase came before in this process, which has checked the data of all.
+  bool follows_phase = false;
 
   bool needs_flush() const { return !workload.inference && search.schedule.has_waiting_gradients(); }
   /// Updates work in the backward pass with the clip factor that is expected, see UpdateOrder::speculative.

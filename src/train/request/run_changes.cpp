@@ -159,9 +159,9 @@ Status take_seq_schedule(const RunConfig& run, Json& merged) {
     merged["phase"] = run.phase;
     return success();
   }
-  return bad_request("--seq-schedule " + text +
-                     " contradicts the run, whose steps that are done have other sequences; " +
-                     "give one that begins with " + begins + before[at].text() + ":STEPS");
+  return bad_request("--seq-schedule " + text + " contradicts the run, which is at sequences of " +
+                     before[at].lengths() + " from step " + std::to_string(before[at].first) +
+                     " on; give one that begins with " + begins + before[at].text() + ":STEPS");
 }
 
 /// Options that --zero fixes.

@@ -56,11 +56,13 @@ bool read_phase(std::string_view part, SequencePhase& phase, std::int64_t& count
 constexpr std::int64_t shortest_min = 2;
 
 Status check_lengths(const std::string& text, const SequencePhase& phase) {
-  if (!phase.of_documents() || (phase.shortest >= shortest_min && phase.shortest <= phase.sequence)) return success();
-  return bad_request(fmt::format(
-      "--seq-schedule {}: no document of {} tokens could be learned from; give the shortest, from {} tokens "
-      "on, and the longest, as in {}-{}",
-      text, phase.lengths(), shortest_min, shortest_min, std::max(phase.sequence, shortest_min)));
+  if (phase.shortest > phase.sequence)
+    return bad_request(
+        fmt::format("--seq-schedule {}: {}: the shortest document is longer than the longest; give {}-{}", text,
+                    phase.text(), phase.sequence, phase.shortest));
+  if (!phase.of_documents() || phase.shortest >= shortest_min) return success();
+  return bad_request(fmt::format("--seq-schedule {}: {}: a document of one token has nothing to learn; give {}-{}",
+                                 text, phase.text(), shortest_min, std::max(phase.sequence, shortest_min)));
 }
 
 Error none_is_left(const std::string& text, std::int64_t steps, const SequencePhase& phase) {
@@ -117,12 +119,12 @@ bool takes_steps(const std::string& seq_schedule) {
   return seq_schedule.ends_with(all_that_are_left) || seq_schedule.ends_with(again_and_again);
 }
 
-Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, std::int64_t steps) {
-  if (steps > scheduled_steps_max)
-    return bad_request(fmt::format("--steps {}: with --seq-schedule give at most {}", steps, scheduled_steps_max));
+namespace {
+
+/// One turn; with `repeats` set where more follow, and `open` where the last phase takes the steps that are left.
+Result<std::vector<SequencePhase>> parse_turn(const std::string& text, std::int64_t steps, bool& repeats, bool& open) {
   std::vector<SequencePhase> phases;
   std::int64_t next = 1;
-  bool open = false, repeats = false;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string_view part = std::string_view(text).substr(at, end - at);
@@ -152,10 +154,20 @@ Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, s
         "--seq-schedule {}: some lengths say how many sequences a step has, and some do not; say it of all, "
         "or of none",
         text));
+  if (repeats && phases.back().is_like(phases.front()))
+    return bad_request(fmt::format("--seq-schedule {}: {} follows {} where it begins again; make one of both", text,
+                                   phases.front().text(), phases.back().text()));
+  return phases;
+}
+
+}  // namespace
+
+Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, std::int64_t steps) {
+  if (steps > scheduled_steps_max)
+    return bad_request(fmt::format("--steps {}: with --seq-schedule give at most {}", steps, scheduled_steps_max));
+  bool repeats = false, open = false;
+  SLUICE_ASSIGN(std::vector<SequencePhase> phases, parse_turn(text, steps, repeats, open));
   if (repeats) {
-    if (phases.back().is_like(phases.front()))
-      return bad_request(fmt::format("--seq-schedule {}: {} follows {} where it begins again; make one of both", text,
-                                     phases.front().text(), phases.back().text()));
     SLUICE_TRY(repeat(text, steps, phases));
     return phases;
   }
@@ -165,6 +177,11 @@ Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, s
                     "last length all steps that are left ({}:*)",
                     text, phases.back().last, steps, phases.back().text()));
   return phases;
+}
+
+Result<std::vector<SequencePhase>> parse_seq_schedule_once(const std::string& text) {
+  bool repeats = false, open = false;
+  return parse_turn(text, scheduled_steps_max, repeats, open);
 }
 
 std::vector<SequencePhase> phases_of(const RunConfig& config) {
@@ -227,6 +244,11 @@ Status check_seq_schedule(const RunConfig& config) {
   if (config.seq_schedule.empty() && config.phase == 0) return success();
   SLUICE_ASSIGN(const std::vector<SequencePhase> phases, parse_seq_schedule(config.seq_schedule, config.steps));
   const auto at = static_cast<std::size_t>(config.phase);
+  if (config.phase > 0 && at >= phases.size() && !config.seq_schedule.empty())
+    return bad_request(
+        fmt::format("--steps {}: the run is beyond that, at part {} of --seq-schedule {}; give more steps, or the "
+                    "schedule that it has",
+                    config.steps, at + 1, config.seq_schedule));
   if (config.phase >= 0 && at < phases.size() && phases[at].sequence == config.sequence &&
       batch_of(phases[at], config) == config.batch)
     return success();

@@ -36,6 +36,8 @@ struct SequencePhase {
 /// in all, and for more than `phases_max`.
 Result<std::vector<SequencePhase>> parse_seq_schedule(const std::string& text, std::int64_t steps);
 
+/// Of one turn of them, however many steps there are going to be: bad_request for what is wrong with the text alone.
+Result<std::vector<SequencePhase>> parse_seq_schedule_once(const std::string& text);
 /// Whether the text takes as many steps as it is given, and says no number of its own.
 bool takes_steps(const std::string& seq_schedule);
 /// All of them, of a configuration whose schedule can be parsed; one where it has none.
@@ -61,7 +63,7 @@ std::uint64_t samples_before(const RunConfig& config);
 
 /// Steps that a run with a schedule has at most.
 inline constexpr std::int64_t scheduled_steps_max = std::int64_t{1} << 30;
-inline constexpr std::size_t phases_max = 10'000;
+inline constexpr std::size_t phases_max = 1000;
 
 /// bad_request where the schedule can not be parsed, or `sequence` or `batch` is not that of its phase.
 Status check_seq_schedule(const RunConfig& config);

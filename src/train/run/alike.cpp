@@ -33,7 +33,8 @@ std::uint64_t mark_of_weights(const std::string& path) {
   std::error_code ignored;
   std::vector<std::filesystem::path> files;
   if (std::filesystem::is_regular_file(path, ignored)) files.emplace_back(path);
-  for (std::filesystem::directory_iterator entry(path, ignored), end; !ignored && entry != end; entry.increment(ignored))
+  for (std::filesystem::directory_iterator entry(path, ignored), end; !ignored && entry != end;
+       entry.increment(ignored))
     if (entry->path().extension() == ".safetensors") files.push_back(entry->path());
   if (files.empty()) return 0;
   std::ranges::sort(files);

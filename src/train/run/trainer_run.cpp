@@ -151,8 +151,8 @@ Status Trainer::write_timelines() {
 /// What a later phase would be refused for: better now than behind the steps before it. And what phases of documents
 /// train on.
 Status Trainer::check_lengths() {
+  if (run_.follows_phase) return success();
   const RunConfig& c = run_.config;
-  const bool is_new = c.phase == 0;
   for (const std::size_t i : phases_apart(c, static_cast<std::size_t>(c.phase))) {
     const RunConfig at = at_phase(c, i);
     const bool is_now = static_cast<int>(i) == c.phase;
@@ -163,9 +163,8 @@ Status Trainer::check_lengths() {
       static_cast<void>(sets);
     }
     const Batches& batches = is_now ? batches_ : later;
-    if (is_new && batches.rows() != nullptr) observer_.note(shown_documents(at, batches));
+    if (batches.rows() != nullptr) observer_.note(shown_documents(at, batches));
   }
-  if (!is_new) return success();
   SLUICE_ASSIGN(const std::string left_out, shown_left_out(c, batches_));
   if (!left_out.empty()) observer_.note(left_out);
   return success();
