@@ -335,12 +335,14 @@ class Cook::Balance {
   /// None where no shares fit.
   std::optional<Schedule> within_budgets() {
     std::optional<Schedule> found = within_shares();
-    if (found || !host_is_short_) return found;
-    // Whatever the share, inputs of all units may be parked in host memory, and it has no room for them.
+    if (!host_is_short_) return found;
+    // Inputs may be parked in host memory whatever the share, and it may have no room for them, or a better use.
+    const double seconds = seconds_;
     inputs_on_host_ = false;
     host_ = drive_ = 1;
     put_inputs(Place::nvme);
-    return within_shares();
+    std::optional<Schedule> other = within_shares();
+    return other && (!found || seconds_ < seconds) ? other : found;
   }
 
  private:
@@ -350,11 +352,11 @@ class Cook::Balance {
       device_ = device_share;
       if (!settle()) return std::nullopt;
       // What one of them has no room for may be too much for the other.
-      for (const Tier tier : {Tier::host, Tier::nvme, Tier::host})
-        if (!keeps(tier) && !lower(tier)) {
-          host_is_short_ = tier == Tier::host;
-          return std::nullopt;
-        }
+      for (const Tier tier : {Tier::host, Tier::nvme, Tier::host}) {
+        if (keeps(tier)) continue;
+        host_is_short_ = host_is_short_ || tier == Tier::host;
+        if (!lower(tier)) return std::nullopt;
+      }
       if (cook_.fits(takes_)) return std::move(found_);
     }
     return std::nullopt;
@@ -390,6 +392,7 @@ class Cook::Balance {
     auto at_low = static_cast<double>(beside_.of(tier)), at_high = static_cast<double>(takes_.of(tier));
     std::optional<Schedule> best;
     TierBytes best_takes;
+    double best_seconds = 0;
     for (int i = 0; i < tries && high - low > 1.0 / static_cast<double>(base_.units.size()); ++i) {
       const double part = at_high > at_low ? (space - at_low) / (at_high - at_low) : 0.5;
       share = low + std::clamp(part, 0.02, 0.98) * (high - low);
@@ -399,12 +402,14 @@ class Cook::Balance {
       if (!keeps(tier)) continue;
       best = found_;
       best_takes = takes_;
+      best_seconds = seconds_;
       if (at_low > full * space) break;
     }
     share = low;
     if (!best) return settle() && keeps(tier);
     found_ = std::move(*best);
     takes_ = best_takes;
+    seconds_ = best_seconds;
     return true;
   }
 
@@ -412,6 +417,7 @@ class Cook::Balance {
   bool settle() {
     const std::uint64_t device = cook_.work_.budget_bytes[static_cast<std::size_t>(Tier::device)];
     found_ = base_;
+    seconds_ = 0;
     for (std::size_t i = 0; i < places_.size(); ++i) {
       PlaceChain place = places_[i];
       keep_off_host(place, host_);
@@ -427,6 +433,7 @@ class Cook::Balance {
       BalancedChain balanced = balance(place.chain, place.rest, place.times, budget, slots, begin ? &*begin : nullptr);
       if (!balanced.choices) return false;
       begin = balanced.prices;
+      seconds_ += balanced.seconds;
       take_turns(place.chain, budget, *balanced.choices);
       choose(*found_, place, *balanced.choices);
     }
@@ -444,6 +451,7 @@ class Cook::Balance {
   bool inputs_on_host_ = true, host_is_short_ = false;
   std::optional<Schedule> found_;
   TierBytes takes_;
+  double seconds_ = 0;  ///< of found_, as the chain has them
 };
 
 void Cook::balance_activations(Schedule& s) const {

@@ -330,10 +330,12 @@ TEST_F(PlanCommand, ARunThatIsUnderWayIsPlannedToo) {
 /// What the present schedule has no use for may be what another one needs.
 TEST_F(PlanCommand, AdviceLooksBeyondTheRoomThatIsUsed) {
   const std::string command = "plan --model llama-tiny --device-memory 16MiB --nvme " + path("nvme") + " --json ";
+  // Both by one profile: what the second has to measure, the first may use.
+  for (const char* host : {"1MiB", "2MiB"}) ASSERT_EQ(sluice(command + "--host-memory " + host).status, 0);
   const json little = json::parse(sluice(command + "--host-memory 1MiB").out),
              more = json::parse(sluice(command + "--host-memory 2MiB").out);
   ASSERT_LT(little["host"]["reserved_bytes"].get<std::uint64_t>(), 3u << 18);
-  ASSERT_GT(little["predicted"]["step_seconds"].get<double>(), 1.5 * more["predicted"]["step_seconds"].get<double>());
+  ASSERT_GT(little["predicted"]["step_seconds"].get<double>(), 1.2 * more["predicted"]["step_seconds"].get<double>());
   EXPECT_NE(little["advice"].dump().find("host"), std::string::npos) << little["advice"];
 }
 
