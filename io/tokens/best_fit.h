@@ -18,7 +18,7 @@ class BestFit {
   BestFit(std::uint64_t length, std::size_t open_max) : length_(length), open_max_(open_max) {}
 
   /// Puts a piece of `piece` tokens, 1 to `length`, into a sequence: `put(content)`. What is full then, or must make
-  /// room for a new one first, goes to `close(content)`. Both give a Status.
+  /// room for a new one first, goes to `close(content)`, which gives a Status.
   template <class Put, class Close>
   Status place(std::uint64_t piece, const Put& put, const Close& close) {
     auto fits = open_.lower_bound({piece, 0});

@@ -13,7 +13,7 @@ using Turns = std::vector<Turn>;
 
 constexpr std::uint64_t greedy_work = 200'000'000;  // about half a second
 constexpr std::uint64_t first_work = 50'000'000;    // at the first heights
-constexpr std::uint64_t search_work = 120'000'000;  // two thirds to one second
+constexpr std::uint64_t search_work = 120'000'000;  // the half takes a third to half a second
 
 /// A greedy order: pieces by falling key.
 struct GreedyOrder {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* all_that_are_left = "*";
 constexpr const char* again_and_again = "...";
-// Their products do not overflow.
+// Products of lengths and steps do not overflow.
 constexpr std::int64_t sequence_max = std::int64_t{1} << 24, batch_max = std::int64_t{1} << 20;
 
 bool read_count(std::string_view text, std::int64_t count_max, std::int64_t& count) {
