@@ -137,6 +137,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
     j["advice"]["enlarge"] = {{"tier", tier_names[static_cast<std::size_t>(advice.larger->tier)]},
                               {"bytes", advice.larger->bytes},
                               {"gain", advice.larger->gain}};
+  if (advice.not_durable_gain) j["advice"]["not_durable"] = {{"gain", *advice.not_durable_gain}};
   const LinkBytes b = machine_link_bytes(run);
   j["bytes"] = {{"nvme_read", b.nvme_read},   {"nvme_write", b.nvme_write}, {"h2d", b.h2d}, {"d2h", b.d2h},
                 {"collective", b.collective}, {"message", b.message}};

@@ -325,8 +325,6 @@ TEST_F(PlanCommand, ARunThatIsUnderWayIsPlannedToo) {
   EXPECT_EQ(std::system(("kill -9 $(cat " + path(".pid") + ")").c_str()), 0);
 }
 
-/// Two ranks of a thread each take both cores, whatever a rank alone would take: beside each other they do in the time
-/// of one what one does.
 /// What the present schedule has no use for may be what another one needs.
 TEST_F(PlanCommand, AdviceLooksBeyondTheRoomThatIsUsed) {
   const std::string command = "plan --model llama-tiny --device-memory 16MiB --nvme " + path("nvme") + " --json ";
@@ -339,6 +337,30 @@ TEST_F(PlanCommand, AdviceLooksBeyondTheRoomThatIsUsed) {
   EXPECT_NE(little["advice"].dump().find("host"), std::string::npos) << little["advice"];
 }
 
+/// Second slots that just fit on the drive leave no room there for what makes steps quick.
+TEST_F(PlanCommand, AdviceSaysWhatDurableStepsCost) {
+  const std::string file = path("cache/sluice/profile.json");
+  auto profile = load_profile(file);
+  ASSERT_TRUE(profile.ok()) << profile.error().message;
+  for (auto& [where, drive] : profile->drives)
+    drive.read_bytes_per_second = drive.write_bytes_per_second = drive.mixed_bytes_per_second = 5e7;
+  ASSERT_TRUE(save_profile(file, *profile).ok());
+  const std::string command = "plan --model llama-tiny --seq 256 --batch 8 --device-memory 4MiB --host-memory 1MiB " +
+                              ("--nvme-space 26MiB --json --nvme " + path("nvme")) + " ";
+  for (const char* durable : {"auto", "off"}) ASSERT_EQ(sluice(command + "--durable " + durable).status, 0);
+  const json open = json::parse(sluice(command).out), off = json::parse(sluice(command + "--durable off").out),
+             on = json::parse(sluice(command + "--durable on").out);
+  ASSERT_TRUE(open["durable"]["on"].get<bool>()) << open["durable"];
+  const auto seconds = [](const json& plan) { return plan["predicted"]["step_seconds"].get<double>(); };
+  const double gain = seconds(open) / seconds(off);
+  ASSERT_GT(gain, 1.2);
+  EXPECT_NEAR(open["advice"]["not_durable"]["gain"].get<double>(), gain, 0.3 * gain) << open["advice"];
+  EXPECT_NE(open["advice"]["text"].get<std::string>().find("--durable off"), std::string::npos) << open["advice"];
+  for (const json& asked : {on, off}) EXPECT_FALSE(asked["advice"].contains("not_durable")) << asked["advice"];
+}
+
+/// Two ranks of a thread each take both cores, whatever a rank alone would take: beside each other they do in the time
+/// of one what one does.
 TEST_F(PlanCommand, AnOpTakesTheCoresOfItsRank) {
   HardwareProfile profile;
   profile.machine = machine_id();

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "io/tokens/token_file.h"
+
 namespace sluice {
 
 /// One row of a micro-batch: planes of src/model/sublayer.h, each [sequence].
@@ -21,5 +23,9 @@ struct BatchRow {
     return {plane(0), plane(1), planes.size() < 3 * rows * sequence ? std::span<std::int32_t>() : plane(2)};
   }
 };
+
+/// The tokens from `start` on, and -1 for those that the file's mask leaves out of the loss. bad_request for tokens
+/// that are not in the vocabulary, or damaged.
+Status read_targets(const TokenFile& tokens, std::uint64_t start, std::span<std::int32_t> targets);
 
 }  // namespace sluice

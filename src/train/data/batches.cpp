@@ -154,9 +154,8 @@ Status Windows::read(std::uint64_t window, const BatchRow& row) const {
                static_cast<unsigned long long>(count()));
   SLUICE_TRY(tokens_->read(start, row.inputs));
   const std::uint64_t behind = std::min(sequence_, tokens_->count() - start - 1);
-  SLUICE_TRY(tokens_->read(start + 1, row.targets.first(behind)));
-  std::fill(row.targets.begin() + static_cast<std::ptrdiff_t>(behind), row.targets.end(), -1);
-  if (tokens_->has_mask()) SLUICE_TRY(mark_masked(start + 1, row.targets.first(behind)));
+  SLUICE_TRY(read_targets(*tokens_, start + 1, row.targets.first(behind)));
+  std::ranges::fill(row.targets.subspan(behind), -1);
   return documents_ ? mark_documents(start, row) : success();
 }
 
@@ -172,17 +171,6 @@ Result<std::int64_t> Windows::document_length() const {
     for (const std::int32_t before : row.positions) keys += before + 1.0;
   }
   return equal_documents(keys / static_cast<double>(windows * sequence_));
-}
-
-Status Windows::mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const {
-  std::array<std::uint8_t, 512> counts;
-  for (std::size_t at = 0; at < targets.size(); at += counts.size()) {
-    const std::span part = targets.subspan(at, std::min(counts.size(), targets.size() - at));
-    SLUICE_TRY(tokens_->read_mask(start + at, std::span(counts).first(part.size())));
-    for (std::size_t i = 0; i < part.size(); ++i)
-      if (counts[i] == 0) part[i] = -1;
-  }
-  return success();
 }
 
 /// Documents may begin before the window, and go on behind it.

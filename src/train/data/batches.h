@@ -58,7 +58,6 @@ class Windows {
 
  private:
   Status mark_documents(std::uint64_t start, const BatchRow& row) const;
-  Status mark_masked(std::uint64_t start, std::span<std::int32_t> targets) const;
   const TokenFile* tokens_ = nullptr;
   std::uint64_t sequence_ = 0;
   bool documents_ = false;

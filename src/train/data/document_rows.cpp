@@ -64,20 +64,13 @@ Status DocumentRows::read(std::uint64_t row, const BatchRow& out) const {
   SLUICE_CHECK(row < count() && out.inputs.size() == length_ && out.positions.size() == length_, "row %llu of %llu",
                static_cast<unsigned long long>(row), static_cast<unsigned long long>(count()));
   std::size_t at = 0;
-  std::vector<std::uint8_t> counts;
   for (std::uint64_t i = begins_[row]; i < begins_[row + 1]; ++i) {
     SLUICE_ASSIGN(const TokenFile::Document document, tokens_->document(documents_[i]));
     const auto n = static_cast<std::size_t>(document.count());
     const std::span inputs = out.inputs.subspan(at, n), targets = out.targets.subspan(at, n);
     SLUICE_TRY(tokens_->read(document.begin, inputs));
-    std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
+    SLUICE_TRY(read_targets(*tokens_, document.begin + 1, targets.first(n - 1)));
     targets.back() = -1;
-    if (tokens_->has_mask()) {
-      counts.resize(n);
-      SLUICE_TRY(tokens_->read_mask(document.begin, counts));
-      for (std::size_t t = 0; t + 1 < n; ++t)
-        if (counts[t + 1] == 0) targets[t] = -1;
-    }
     fill(out.positions.subspan(at, n));
     at += n;
   }

@@ -9,6 +9,7 @@
 #include "offload/parallel.h"
 #include "sluice/size.h"
 #include "src/schedule/quick.h"
+#include "src/train/request/choose_schedule.h"
 
 namespace sluice {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 constexpr double notable_gain = 1.02;
 /// A unit more may just not fit.
 constexpr double full_share = 0.75;
+constexpr double pressed_share = 0.1;
 /// Of room that the schedule does not use: another schedule would.
 constexpr double notable_gain_of_others = 1.1;
 
@@ -30,11 +32,31 @@ void take_knobs(Schedule& s, const Schedule& from) {
   s.cut = from.cut;
 }
 
-/// The least estimated seconds of a step within the workload's budgets, of schedules of any recipe or of one like
-/// `only`; none where nothing was found.
-std::optional<double> quick_seconds(const Workload& w, const Prepared& run, const Recipe* only = nullptr) {
-  const std::optional<QuickSchedule> quick = quick_schedule(w, run.wish, run.profile, {.only = only});
-  return quick ? std::optional(quick->estimate.step_seconds) : std::nullopt;
+/// Of a run that nobody has said to be durable or not.
+constexpr double notable_gain_of_less_safety = 1.1;
+
+/// Which kinds of schedules are looked at.
+struct Looks {
+  bool like_run = false, others = false;
+};
+
+/// The least estimated seconds of a step within the workload's budgets, of schedules of these kinds; none where nothing
+/// was found.
+std::optional<double> quick_seconds(const Workload& w, const ScheduleWish& wish, const Prepared& run, Looks looks) {
+  std::optional<double> least;
+  const auto look = [&](const Recipe* only) {
+    std::optional<QuickSchedule> quick = quick_schedule(w, wish, run.profile, {.only = only});
+    if (quick) least = std::min(least.value_or(quick->estimate.step_seconds), quick->estimate.step_seconds);
+    return quick;
+  };
+  if (looks.like_run) look(&run.search.recipe);
+  if (!looks.others) return least;
+  const std::optional<QuickSchedule> quick = look(nullptr);
+  if (!quick || !looks.like_run) return least;
+  Recipe balanced = quick->recipe;
+  balanced.balanced = true;
+  look(&balanced);
+  return least;
 }
 
 /// The least estimated seconds of a step of the run's kind within the workload's budgets, at most `now`. Of a workload
@@ -123,30 +145,46 @@ Advice advise(const Prepared& run) {
   const HardwareProfile faster = with_faster(run.profile, advice.limit);
   const double then = Estimator(run.workload, faster, run.wish.pipeline).estimate(run.search.schedule).step_seconds;
   advice.faster_limit_gain = std::min(2.0, now / then);  // programs that share it stand in each other's way less, too
-  // Samples of large models are compared, of schedules alike: it takes seconds to look at the whole, and at others.
+  // Samples of large models are compared: it takes seconds to look at the whole.
   const bool is_whole = estimator.is_exact();
-  const Recipe* const only = !is_whole && run.workload.stages() == 1 ? &run.search.recipe : nullptr;
   constexpr std::array tiers{Tier::device, Tier::host, Tier::nvme};
   const auto budget_of = [&](Tier tier) { return run.workload.budget_bytes[static_cast<std::size_t>(tier)]; };
-  const auto is_full = [&](Tier tier) {
-    return static_cast<double>(run.search.needs.of(tier)) > full_share * static_cast<double>(budget_of(tier));
+  const auto leaves = [&](Tier tier) {
+    return 1 - static_cast<double>(run.search.needs.of(tier)) / static_cast<double>(budget_of(tier));
   };
+  const auto is_full = [&](Tier tier) { return leaves(tier) < 1 - full_share; };
   // Not of a budget of 1, which is none, or has no limit.
   const auto is_open = [&](Tier tier) { return budget_of(tier) > 1 && (is_whole || is_full(tier)); };
   const auto is_quick = [&](Tier tier) { return !is_whole || !is_full(tier); };
+  // Second slots that fill the drive leave no room for what makes steps quick: other kinds of schedules then do better
+  // without them, or on a larger drive.
+  const bool has_open_slots = run.workload.durable && run.config.durable == Durable::automatic;
+  const bool slots_press = has_open_slots && !is_long(run.workload) && leaves(Tier::nvme) < pressed_share;
+  const bool is_sample = !is_whole && run.workload.stages() == 1;
+  const Looks looks{.like_run = is_sample, .others = !is_sample || slots_press};
   std::optional<double> quick_now;
-  if (std::ranges::any_of(tiers, [&](Tier tier) { return is_open(tier) && is_quick(tier); }))
-    quick_now = quick_seconds(run.workload, run, only);
+  if (slots_press || std::ranges::any_of(tiers, [&](Tier tier) { return is_open(tier) && is_quick(tier); }))
+    quick_now = quick_seconds(run.workload, run.wish, run, looks);
   if (quick_now && is_whole) quick_now = std::min(*quick_now, now);
   std::array<double, tiers.size()> gains{};
-  parallel_for(tiers.size(), [&](std::size_t i) {
-    if (!is_open(tiers[i])) return;
+  parallel_for(tiers.size() + 1, [&](std::size_t i) {
     Workload w = run.workload;
+    if (i == tiers.size()) {
+      if (!slots_press || !quick_now) return;
+      w.durable = false;
+      ScheduleWish wish = run.wish;
+      wish.both_orders = false;
+      if (run.speculates()) wish.update = UpdateOrder::ahead;  // there is nothing to go back to
+      const std::optional<double> quick = quick_seconds(w, wish, run, looks);
+      if (quick && *quick_now >= notable_gain_of_less_safety * *quick) advice.not_durable_gain = *quick_now / *quick;
+      return;
+    }
+    if (!is_open(tiers[i])) return;
     w.budget_bytes[static_cast<std::size_t>(tiers[i])] *= 2;
     double gain = 0;
     if (!is_quick(tiers[i]))
       gain = now / best_seconds(w, run, now);
-    else if (const std::optional<double> quick = quick_seconds(w, run, only); quick && quick_now)
+    else if (const std::optional<double> quick = quick_seconds(w, run.wish, run, looks); quick && quick_now)
       gain = *quick_now / *quick;
     if (gain >= (is_full(tiers[i]) ? notable_gain : notable_gain_of_others)) gains[i] = gain;
   });
@@ -180,6 +218,11 @@ std::string to_text(const Advice& a) {
     std::snprintf(text, sizeof text,
                   "twice any budget gains less than 2%%, a machine with twice as much of it %.2f times the speed",
                   a.faster_limit_gain);
+  }
+  if (a.not_durable_gain) {
+    sentence += text;
+    std::snprintf(text, sizeof text, "; steps that are not durable (--durable off) about %.2f times as fast",
+                  *a.not_durable_gain);
   }
   return sentence + text;
 }

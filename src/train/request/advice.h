@@ -18,6 +18,9 @@ struct Advice {
     double gain;          ///< steps are so many times as fast
   };
   std::optional<Larger> larger;
+  /// Where the run is durable since nobody has said otherwise: steps that are not would be so many times as fast. None
+  /// where that is less than 1.1.
+  std::optional<double> not_durable_gain;
   double faster_limit_gain = 1;  ///< of a machine with twice as much of what limits, and the same budgets
 };
 

@@ -14,9 +14,6 @@
 namespace sluice {
 namespace {
 
-/// Of longer models the programme for activations takes minutes for all candidates.
-constexpr std::size_t units_of_thorough_search = 100;
-
 /// Says what a search has found so far: soon, and then every few seconds.
 SearchWatch told(const Tell& progress) {
   constexpr double first_seconds = 0.5, every_seconds = 5;
@@ -76,15 +73,19 @@ ScheduleWish wish_of(const Prepared& run) {
   return wish;
 }
 
+bool is_long(const Workload& w) {
+  constexpr std::size_t units_of_thorough_search = 100;
+  return w.model->units.size() > units_of_thorough_search;
+}
+
 void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   const RunConfig& c = run.config;
   const ScheduleWish wish = run.wish;
   Workload& w = run.workload;
   const bool wanted = !w.inference && c.durable != Durable::off;
-  const bool is_long = w.model->units.size() > units_of_thorough_search;
   const auto find_with = [&](const ScheduleWish& own) {
-    return effort == Effort::quick || is_long ? search_quickly(w, own, run.profile, told(progress))
-                                              : search_schedule(w, own, run.profile, told(progress));
+    return effort == Effort::quick || is_long(w) ? search_quickly(w, own, run.profile, told(progress))
+                                                 : search_schedule(w, own, run.profile, told(progress));
   };
   const auto find = [&] {
     if (w.inference || !speculates(c)) return find_with(wish);
@@ -97,7 +98,7 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   // Of a long model the other order is looked for beside the first, since cores would be idle.
   const ScheduleWish both = speculative(wish);
   std::optional<SearchResult> speculating;
-  if (is_long && may_speculate(run))
+  if (is_long(w) && may_speculate(run))
     parallel_invoke([&] { run.search = find(); }, [&] { speculating = search_quickly(w, both, run.profile); });
   else
     run.search = find();
