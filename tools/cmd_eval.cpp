@@ -105,7 +105,9 @@ Status eval(const EvalRequest& request, const std::set<std::string>& given, Worl
   ProgressLine line(10, leads && !request.options.config.json);
   const auto tell = [&](const std::string& note) { line.note(note); };
   EvalTask task;
-  SLUICE_TRY(together(describe(request, given, task)));
+  const auto reading = [&](const std::string& what, double fraction) { line.task(what, fraction); };
+  SLUICE_TRY(together(describe(request, given, reading, task)));
+  line.finish();
   task.config.ranks_of_node = request.options.config.ranks_of_node;
   task.config.devices_apart = request.options.config.devices_apart;
   task.config.transport = Transport::automatic;

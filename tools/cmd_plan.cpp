@@ -548,8 +548,12 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
     SLUICE_TRY(check_max_seq(options, given, config, goes_on));
     config.sequence = shortest_sequence(config);
   }
-  const Request request{.config = config, .from_scratch = options.from_scratch, .goes_on = goes_on, .on_paper = true};
   ProgressLine line(10, !config.json);
+  const Request request{.config = config,
+                        .from_scratch = options.from_scratch,
+                        .goes_on = goes_on,
+                        .on_paper = true,
+                        .watch = [&](const std::string& what, double fraction) { line.task(what, fraction); }};
   const Tell tell = [&](const std::string& text) { line.note(text); };
   CheckedRequest checked;
   std::optional<LayoutAnswer> answer;
@@ -560,6 +564,7 @@ Status plan(RunOptions options, const std::set<std::string>& given) {
   } else {
     SLUICE_ASSIGN(checked, check_request(request));
   }
+  line.finish();
   config = checked.config;
   std::vector<Excess> assumed;  // a run that is there has its budgets
   if (!goes_on) {

@@ -240,7 +240,10 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
     if (result) return report_complete(config, run.directory, *result);
   }
   config.ranks_of_node = options.config.ranks_of_node;
-  const Request request{.config = config, .from_scratch = options.from_scratch, .goes_on = run.goes_on};
+  const Request request{.config = config,
+                        .from_scratch = options.from_scratch,
+                        .goes_on = run.goes_on,
+                        .watch = [&](const std::string& what, double fraction) { screen.progress(what, fraction); }};
   CheckedRequest checked;
   std::optional<LayoutAnswer> answer;
   SLUICE_ASSIGN(const bool looks_for_layout, wants_layout(options, given, config, run.goes_on));
@@ -253,6 +256,7 @@ Status decide(RunOptions options, const std::set<std::string>& given, const Worl
   } else {
     SLUICE_ASSIGN(checked, check_request(request));
   }
+  screen.finish();
   config = std::move(checked.config);
   SLUICE_TRY(check_metrics(config, &run.directory));
   if (config.save_every > 0)

@@ -57,7 +57,8 @@ EvalSet whole_file(const RunConfig& data, const Batches& batches) {
 
 }  // namespace
 
-Status describe(const EvalRequest& request, const std::set<std::string>& given, EvalTask& task) {
+Status describe(const EvalRequest& request, const std::set<std::string>& given,
+                const std::function<void(const std::string& what, double fraction)>& watch, EvalTask& task) {
   SLUICE_ASSIGN(task.config, resolve(request.options));
   RunConfig& c = task.config;
   SLUICE_ASSIGN(task.run, run_of(c.model));
@@ -91,10 +92,11 @@ Status describe(const EvalRequest& request, const std::set<std::string>& given, 
     c.document_mask = masked.document_mask;
     c.document_length = masked.document_length;
   }
-  SLUICE_ASSIGN(
-      CheckedRequest checked,
-      check_request(
-          {.config = c, .purpose = Purpose::evaluate, .follows = !is_first_process(), .all_text = request.all_text}));
+  SLUICE_ASSIGN(CheckedRequest checked, check_request({.config = c,
+                                                       .purpose = Purpose::evaluate,
+                                                       .follows = !is_first_process(),
+                                                       .all_text = request.all_text,
+                                                       .watch = watch}));
   c = std::move(checked.config);
   d.document_mask = c.document_mask;
   d.tokenizer = c.tokenizer;

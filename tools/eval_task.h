@@ -32,7 +32,9 @@ struct EvalTask {
 
 /// With a run as the model, what the options (`given` are their names) leave out is as the run has it: its sets, the
 /// windows that it evaluates of them, and what the bits of their losses depend on. Checks all of it and writes nothing.
-Status describe(const EvalRequest& request, const std::set<std::string>& given, EvalTask& task);
+/// `watch`: as Request has it.
+Status describe(const EvalRequest& request, const std::set<std::string>& given,
+                const std::function<void(const std::string& what, double fraction)>& watch, EvalTask& task);
 
 /// Opens and tokenizes what is to be evaluated; `watch` hears how far that is, and its error ends it. bad_request where
 /// that is nothing, or where the run's data is not what it was.

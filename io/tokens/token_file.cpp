@@ -186,12 +186,14 @@ Status TokenFile::read(std::uint64_t start, std::span<std::int32_t> out) const {
                                  static_cast<std::uint32_t>(out[bad]), start + bad, vocabulary()));
 }
 
-Status TokenFile::check_tokens() const {
+Status TokenFile::check_tokens(const std::function<void(double)>& watch) const {
   constexpr std::uint64_t part = 1u << 16;
   if (vocabulary_known() || vocabulary() >> (8 * token_bytes()) != 0) return success();
   std::vector<std::int32_t> tokens(std::min(part, count()));
-  for (std::uint64_t at = 0; at < count(); at += part)
+  for (std::uint64_t at = 0; at < count(); at += part) {
     SLUICE_TRY(read(at, std::span(tokens).first(std::min(part, count() - at))));
+    if (watch) watch(static_cast<double>(std::min(at + part, count())) / static_cast<double>(count()));
+  }
   return success();
 }
 

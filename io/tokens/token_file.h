@@ -22,6 +22,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,8 +79,8 @@ class TokenFile {
   Status read(std::uint64_t start, std::span<std::int32_t> out) const;
 
   /// All tokens are in the vocabulary, as read() says it. Reads the whole file, unless that says its vocabulary or its
-  /// type of token can hold no others.
-  Status check_tokens() const;
+  /// type of token can hold no others; `watch` hears how much of it has been read.
+  Status check_tokens(const std::function<void(double fraction)>& watch = {}) const;
 
   /// Whether the file says which tokens count in the loss.
   bool has_mask() const { return layout_.mask_known; }

@@ -155,9 +155,12 @@ TEST_F(Speculation, BeginsWhereAStepHasNotClipped) {
   s.both_orders = true;
   const Made rarely = made(c, s);
   EXPECT_TRUE(rarely.repaired.empty());
+#if !defined(__SANITIZE_THREAD__)
+  // There computing takes many times as long, so that nothing is predicted to be gained.
   EXPECT_NE(rarely.attempt.notes.find("0 of the last 2 steps have clipped: from step 3 on updates are made before"),
             std::string::npos)
       << rarely.attempt.notes;
+#endif
   EXPECT_EQ(rarely.run.state_hash, made(c, waiting).run.state_hash);
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 
 #include "io/tokens/token_header.h"
@@ -266,6 +267,26 @@ TEST(NanoGpt, ReadsTheStream) {
   ASSERT_TRUE(as_data.ok()) << as_data.error().message;
   std::vector<std::int32_t> out(3);
   expect_refused(as_data->read(0, out), "token 65535 at position 2 is not in the vocabulary of 50257");
+}
+
+TEST(NanoGpt, AllTokensAreLookedAtAndHowFarThatIsIsTold) {
+  const ScratchDir dir;
+  constexpr std::size_t count = 200'000;
+  std::string data;
+  for (std::size_t i = 0; i < count; ++i) data += std::string("\1\0", 2);
+  write_text(dir / "train.bin", data);
+  std::vector<double> told;
+  const auto listen = [&](double fraction) { told.push_back(fraction); };
+  EXPECT_TRUE(open_tokens(dir / "train.bin", {.vocabulary_limit = 256}).check_tokens(listen).ok());
+  EXPECT_GT(told.size(), 2u);
+  EXPECT_TRUE(std::ranges::is_sorted(told));
+  EXPECT_EQ(told.back(), 1.0);
+  data[2 * (count - 1) + 1] = 1;
+  write_text(dir / "train.bin", data);
+  told.clear();
+  expect_refused(open_tokens(dir / "train.bin", {.vocabulary_limit = 256}).check_tokens(listen),
+                 "token 257 at position 199999");
+  EXPECT_LT(told.back(), 1.0);
 }
 
 TEST(Survey, FindsTheLargestTokenAndTheLongestDocument) {

@@ -117,7 +117,8 @@ Result<std::vector<EvalSet>> open_eval_sets(const RunConfig& config, const Model
   return sets;
 }
 
-Status check_eval_data(const RunConfig& config, const ModelConfig& model) {
+Status check_eval_data(const RunConfig& config, const ModelConfig& model,
+                       const std::function<void(const std::string&, double)>& watch) {
   SLUICE_ASSIGN(const std::vector<NamedData> all, eval_data_of(config, config.eval_split.value_or(1) > 0));
   for (const NamedData& data : all) {
     const Result<std::optional<TokenFormat>> format = recognize_tokens(data.path);
@@ -130,7 +131,9 @@ Status check_eval_data(const RunConfig& config, const ModelConfig& model) {
     }
     const Result<EvalSet> set = open_set(config, model, config.document_mask.value_or(false), data, {});
     if (!set.ok()) return in_set(set.error(), data);
-    if (const Status known = set->file->check_tokens(); !known.ok()) return in_set(known.error(), data);
+    const auto of_file = [&](double fraction) { watch(data.path, fraction); };
+    if (const Status known = set->file->check_tokens(watch ? of_file : std::function<void(double)>()); !known.ok())
+      return in_set(known.error(), data);
   }
   return success();
 }

@@ -46,8 +46,10 @@ Result<std::vector<EvalSet>> open_eval_sets(const RunConfig& config, const Model
                                             const Batches& batches,
                                             const std::function<void(const std::string&)>& note = {});
 
-/// What is known of that without tokenizing a text, before anything is measured. `model`: of config.model.
-Status check_eval_data(const RunConfig& config, const ModelConfig& model);
+/// What is known of that without tokenizing a text, before anything is measured. `model`: of config.model. `watch`
+/// hears how much of a file has been read, where its tokens have to be looked at.
+Status check_eval_data(const RunConfig& config, const ModelConfig& model,
+                       const std::function<void(const std::string& path, double fraction)>& watch = {});
 
 /// One line: what is held out, and what else there is.
 std::string shown(const RunConfig& config, const Batches& batches, const std::vector<EvalSet>& sets);

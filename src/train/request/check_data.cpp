@@ -81,11 +81,11 @@ Status check_documents(const RunConfig& config, const ModelConfig& model) {
   return batches.ok() ? success() : Status(batches.error());
 }
 
-Status check_tokens(const RunConfig& config, const ModelConfig& model) {
+Status check_tokens(const RunConfig& config, const ModelConfig& model, const std::function<void(double)>& watch) {
   SLUICE_ASSIGN(const std::optional<TokenFormat> format, recognize_tokens(config.data));
   if (!format) return success();
   SLUICE_ASSIGN(const TokenFile tokens, open_data(config, model));
-  return tokens.check_tokens();
+  return tokens.check_tokens(watch);
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "src/model/model.h"
 #include "src/train/request/run_config.h"
@@ -15,7 +16,7 @@ Status check_data_begins(const RunConfig& config, const ModelConfig& model, std:
 /// of texts.
 Status check_documents(const RunConfig& config, const ModelConfig& model);
 /// All tokens of a token file are the model's: where the file does not say it, all of it is read, so that no step of a
-/// run finds out. bad_request. Nothing is looked at of texts.
-Status check_tokens(const RunConfig& config, const ModelConfig& model);
+/// run finds out. bad_request. Nothing is looked at of texts. `watch`: as TokenFile::check_tokens takes it.
+Status check_tokens(const RunConfig& config, const ModelConfig& model, const std::function<void(double)>& watch = {});
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "sluice/clock.h"
 #include "src/train/data/batches.h"
 #include "src/train/data/data_tokenizer.h"
 #include "src/train/data/eval_sets.h"
@@ -84,24 +85,38 @@ Status check_phases(const RunConfig& c) {
   return success();
 }
 
+using Watch = std::function<void(const std::string& path, double fraction)>;
+
+/// What is told from a second on.
+Watch told_of_long_work(const Request& request) {
+  if (!request.watch) return {};
+  return [watch = request.watch, from = now_seconds() + 1](const std::string& path, double fraction) {
+    if (now_seconds() > from) watch("reading the tokens of " + path, fraction);
+  };
+}
+
 /// The data has sequences of every length.
-Status check_data(const RunConfig& c, const ModelConfig& model, std::uint64_t windows_min, bool trains) {
+Status check_data(const RunConfig& c, const ModelConfig& model, std::uint64_t windows_min, bool trains,
+                  const Watch& watch) {
+  const auto read = [&](double fraction) {
+    if (watch) watch(c.data, fraction);
+  };
   if (!trains) {
     SLUICE_TRY(check_data_begins(c, model, windows_min));
-    return check_tokens(c, model);
+    return check_tokens(c, model, read);
   }
   for (const std::size_t i : phases_apart(c)) {
     const RunConfig at = at_phase(c, i);
     SLUICE_TRY(check_data_begins(at, model, windows_min));
     if (phase_of(at).of_documents()) SLUICE_TRY(check_documents(at, model));
   }
-  return check_tokens(at_phase(c, 0), model);
+  return check_tokens(at_phase(c, 0), model, read);
 }
 
 /// And so have the sets.
-Status check_eval_sets(const RunConfig& c, const ModelConfig& model, bool trains) {
-  if (!trains) return check_eval_data(c, model);
-  for (const std::size_t i : phases_apart(c)) SLUICE_TRY(check_eval_data(at_phase(c, i), model));
+Status check_eval_sets(const RunConfig& c, const ModelConfig& model, bool trains, const Watch& watch) {
+  if (!trains) return check_eval_data(c, model, watch);
+  for (const std::size_t i : phases_apart(c)) SLUICE_TRY(check_eval_data(at_phase(c, i), model, watch));
   return success();
 }
 
@@ -123,7 +138,8 @@ Result<CheckedRequest> check_request(const Request& request) {
   if (!described_or.ok())
     return c.seq_schedule.empty() ? described_or.error() : described_or.error().in("--seq-schedule " + c.seq_schedule);
   const auto& described = *described_or;
-  if (request.purpose == Purpose::train) SLUICE_TRY(check_phases(c));
+  const bool trains = request.purpose == Purpose::train;
+  if (trains) SLUICE_TRY(check_phases(c));
   SLUICE_TRY(decide_weights(request, described->model, checked));
   const bool is_new_run = !c.run.empty() && !request.goes_on && !request.on_paper;
   if (is_new_run) SLUICE_TRY(check_room(c, described->model.parameters));
@@ -134,14 +150,14 @@ Result<CheckedRequest> check_request(const Request& request) {
     }
     // One that is learned from or measured, and one that is held out.
     const bool one_part = request.all_text || c.eval_split == 0.0;
-    const Status begins = check_data(c, described->model.config, one_part ? 1 : 2, request.purpose == Purpose::train);
+    const Status begins = check_data(c, described->model.config, one_part ? 1 : 2, trains, told_of_long_work(request));
     if (!begins.ok() && request.goes_on)
       return bad_request(begins.error().message + "; if the run's data was moved, --data PATH says where");
     SLUICE_TRY(begins);
-  } else if (!c.tokenizer.empty() && !request.goes_on && request.purpose == Purpose::train) {
+  } else if (!c.tokenizer.empty() && !request.goes_on && trains) {
     SLUICE_TRY(text_tokenizer("texts", c, described->model.config));
   }
-  SLUICE_TRY(check_eval_sets(c, described->model.config, request.purpose == Purpose::train));
+  SLUICE_TRY(check_eval_sets(c, described->model.config, trains, told_of_long_work(request)));
   SLUICE_TRY(check_places(request));
   SLUICE_TRY(check_there(request));
   return checked;

@@ -2,6 +2,7 @@
 // one order, for train, plan, eval and generate.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "src/train/request/prepare.h"
@@ -17,6 +18,8 @@ struct Request {
   bool follows = false;       ///< another process of this machine looks at memory and GPUs
   bool on_paper = false;      ///< nothing is run: no directory is made, and data that is not named need not be there
   bool all_text = false;      ///< of an evaluation: of all of its text and not of a held-out part
+  /// Hears how much of a token file has been read, where that takes more than a second.
+  std::function<void(const std::string& what, double fraction)> watch = {};
 };
 
 struct CheckedRequest {
