@@ -17,9 +17,11 @@ namespace {
 constexpr double notable_gain = 1.02;
 /// A unit more may just not fit.
 constexpr double full_share = 0.75;
-constexpr double pressed_share = 0.1;
 /// Of room that the schedule does not use: another schedule would.
 constexpr double notable_gain_of_others = 1.1;
+/// Second slots that leave less of the drive press on what else would be there; steps without them are named from this
+/// gain on.
+constexpr double pressed_share = 0.1, notable_gain_of_less_safety = 1.1;
 
 /// How they stream, of two schedules for the same model.
 void take_knobs(Schedule& s, const Schedule& from) {
@@ -31,9 +33,6 @@ void take_knobs(Schedule& s, const Schedule& from) {
   s.pipeline = from.pipeline;
   s.cut = from.cut;
 }
-
-/// Of a run that nobody has said to be durable or not.
-constexpr double notable_gain_of_less_safety = 1.1;
 
 /// Which kinds of schedules are looked at.
 struct Looks {
