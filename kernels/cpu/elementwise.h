@@ -63,6 +63,11 @@ template <class T>
 void rope(T* x, std::int64_t stride, std::int64_t tokens, const Positions& positions, std::int64_t heads,
           std::int64_t head_dim, const float* cos, const float* sin, bool inverse);
 
+/// cos and sin [rows, half]: of the positions of these tokens times each frequency [half]. The angle is rounded to fp32
+/// as in the programs that trained the published weights; its cosine and sine are taken, and scaled, in fp64.
+void rope_rows(const float* frequencies, std::int64_t half, double scale, const Positions& positions, std::int64_t rows,
+               float* cos, float* sin);
+
 /// out[t, :] = table[tokens[t], :] (+ places[positions(t), :] if places != nullptr). A negative token is padding: its
 /// row of the table is zero, and has no gradient.
 template <class T>

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/cpu/elementwise.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -69,6 +71,20 @@ void rope(T* x, std::int64_t stride, std::int64_t tokens, const Positions& posit
     for (std::int64_t t = a; t < b; ++t) {
       const std::int64_t angle = positions(t) * half;
       token(x + t * stride, heads, half, cos + angle, sin + angle, sign);
+    }
+  });
+}
+
+void rope_rows(const float* frequencies, std::int64_t half, double scale, const Positions& positions, std::int64_t rows,
+               float* cos, float* sin) {
+  for_rows(rows, half, [=](std::int64_t a, std::int64_t b) {
+    for (std::int64_t t = a; t < b; ++t) {
+      const auto position = static_cast<float>(positions(t));
+      for (std::int64_t i = 0; i < half; ++i) {
+        const auto angle = static_cast<double>(position * frequencies[i]);
+        cos[t * half + i] = static_cast<float>(std::cos(angle) * scale);
+        sin[t * half + i] = static_cast<float>(std::sin(angle) * scale);
+      }
     }
   });
 }

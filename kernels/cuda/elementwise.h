@@ -65,6 +65,11 @@ void rope(T* x, std::int64_t stride, std::int64_t tokens, std::int64_t sequence,
           std::int64_t heads, std::int64_t head_dim, const float* cos, const float* sin, bool inverse,
           const std::int32_t* token_positions, Stream& stream);
 
+/// cos and sin [rows, half]: of the positions of these tokens, which are as above, times each frequency [half]. The
+/// angle is rounded to fp32; its cosine and sine are taken, and scaled, in fp64.
+void rope_rows(const float* frequencies, std::int64_t half, double scale, std::int64_t sequence, std::int64_t position0,
+               std::int64_t rows, float* cos, float* sin, const std::int32_t* token_positions, Stream& stream);
+
 /// out[t, :] = table[tokens[t], :] (+ positions[p, :] if positions != nullptr). p is token_positions[t], or
 /// t % sequence + position0 without them. A negative token is padding: its row of the table is zero, and has no
 /// gradient.

@@ -21,7 +21,7 @@ class StateTable {
   /// On the drive: the home if it lies there, else its mirror.
   BufferId kept(UnitId unit, StateKind kind) const { return at(kept_, index(unit, kind)); }
   BufferId resident(UnitId unit) const { return at(residents_, static_cast<std::size_t>(unit)); }
-  BufferId rope() const { return rope_; }      ///< cosines and then sines, on a device with a memory of its own
+  BufferId rope() const { return rope_; }      ///< what rotary positions turn by, on a device with a memory of its own
   BufferId logits() const { return logits_; }  ///< of a decode plan
 
  private:

@@ -94,7 +94,7 @@ void fill_slice_positions(std::span<std::int32_t> positions, const Workload& wor
                   positions.begin() + b * shape.sequence + run.at);
 }
 
-Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const UnitSpec& unit, const RopeTable& rope,
+Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const UnitSpec& unit, const Rope& rope,
                                               DeviceMemory& memory) {
   auto bench = std::make_unique<UnitBench>(memory);
   Place& place = bench->place;
@@ -109,6 +109,7 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
   a.shape = shape;
   a.dtype = dtype;
   a.rope = view_of(rope);
+  SLUICE_ASSIGN(a.rope.frequencies, place.copy(std::span(rope.frequencies)));
   SLUICE_ASSIGN(a.rope.cos, place.copy(std::span(rope.cos)));
   SLUICE_ASSIGN(a.rope.sin, place.copy(std::span(rope.sin)));
   const auto gradient = [&](std::uint64_t numel) -> Result<float*> {
@@ -328,7 +329,7 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
   if (profile.device)
     for (const auto& [key, choices] : profile.device->choices) made.insert(choices.begin(), choices.end());
   SLUICE_ASSIGN(const std::unique_ptr<DeviceBench> bench, device.make_bench(workload.threads, made));
-  const RopeTable rope = make_rope_table(workload.model->config, workload.shape.whole());
+  const Rope rope = make_rope(workload.model->config, workload.shape, workload.shape.whole());
   const bool bf16 = workload.dtype == Dtype::bf16;
   const double best_rate = profile.device ? (bf16 ? profile.device->gemm_flops_bf16 : profile.device->gemm_flops_f32)
                                           : (bf16 ? profile.gemm_flops_bf16 : profile.gemm_flops_f32);

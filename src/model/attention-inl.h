@@ -35,6 +35,7 @@ struct AttentionSublayer {
       q_norm.value = reinterpret_cast<const T*>(deferred.q_norm);
       k_norm.value = reinterpret_cast<const T*>(deferred.k_norm);
     }
+    if (d.in_blocks) return;
     const auto positions = a.rope.numel / (d.head_dim / 2);
     SLUICE_CHECK(a.position0 + d.sequence <= positions, "position %lld of %lld",
                  static_cast<long long>(a.position0 + d.sequence), static_cast<long long>(positions));
@@ -43,11 +44,17 @@ struct AttentionSublayer {
   /// Keys that the last query sees.
   std::int64_t keys() const { return args.kv_cache == nullptr ? d.sequence : args.position0 + d.sequence; }
 
-  /// `qkv`: of `rows` tokens from `token` on.
-  void rotate(T* qkv, std::int64_t token, std::int64_t rows, bool inverse) const {
+  /// Rows of cosines and sines, and which of them tokens turn by.
+  struct Angles {
+    const float *cos, *sin;
+    kernels::Positions rows;
+  };
+  /// Of tokens from `token` on, in the tables of all positions.
+  Angles angles(std::int64_t token) const { return {args.rope.cos, args.rope.sin, token_positions(args, token)}; }
+
+  void rotate(T* qkv, std::int64_t rows, const Angles& by, bool inverse) const {
     if (d.gpt2) return;
-    device.rope(qkv, d.qkv, rows, token_positions(args, token), d.heads + d.kv_heads, d.head_dim, args.rope.cos,
-                args.rope.sin, inverse);
+    device.rope(qkv, d.qkv, rows, by.rows, d.heads + d.kv_heads, d.head_dim, by.cos, by.sin, inverse);
   }
 
   kernels::AttentionShape shape_from(std::int64_t token, std::int64_t sequences) const {
@@ -57,9 +64,9 @@ struct AttentionSublayer {
   kernels::HeadNorms<T> head_norms() const { return {q_norm.value, k_norm.value, d.heads, d.kv_heads, d.head_dim}; }
 
   /// qk_norm: turned = rope(norm of every head of q and k); head_rstd: [heads + kv_heads, rows].
-  void turn(const T* qkv, std::int64_t token, std::int64_t rows, T* turned, float* head_rstd) const {
+  void turn(const T* qkv, std::int64_t rows, const Angles& by, T* turned, float* head_rstd) const {
     device.rmsnorm_heads_forward(head_norms(), qkv, d.qkv, args.model->config.norm_eps, rows, turned, head_rstd);
-    rotate(turned, token, rows, false);
+    rotate(turned, rows, by, false);
   }
 
   /// New keys and values go to the end of the cache; then k and v are all of it.
@@ -101,7 +108,7 @@ struct AttentionSublayer {
   /// q, k and v of a chunk as they are kept, from its normed input.
   void make_qkv(const T* normed, std::int64_t token, std::int64_t rows, T* qkv, std::span<std::byte> scratch) const {
     project(normed, rows, qkv, scratch);
-    if (!d.qk_norm) rotate(qkv, token, rows, false);
+    if (!d.qk_norm) rotate(qkv, rows, angles(token), false);
   }
 
   /// Attention's output and the log-sum-exp of its scores, from those.
@@ -111,7 +118,7 @@ struct AttentionSublayer {
     T* turned = qkv;
     if (d.qk_norm) {
       turned = reinterpret_cast<T*>(space.turned);
-      turn(qkv, token, rows, turned, space.head_rstd);
+      turn(qkv, rows, angles(token), turned, space.head_rstd);
     }
     const T *k = turned + d.q, *v = qkv + d.q + d.kv;
     kernels::AttentionShape shape = shape_from(token, sequences);
@@ -217,11 +224,11 @@ struct AttentionSublayer {
     const T* out = reinterpret_cast<const T*>(kept.out) + token * d.q;
     const float* lse = kept.lse + token * d.heads;
     T* turned = reinterpret_cast<T*>(space.turned);
-    if (d.qk_norm) turn(qkv, token, rows, turned, space.head_rstd);
+    if (d.qk_norm) turn(qkv, rows, angles(token), turned, space.head_rstd);
     const T* seen = d.qk_norm ? turned : qkv;
     device.attention_backward(shape_from(token, sequences), seen, seen + k, qkv + v, out, d_attention, lse, d_qkv,
                               d_qkv + k, dv, space.scratch);
-    rotate(d_qkv, token, rows, true);
+    rotate(d_qkv, rows, angles(token), true);
   }
 
   /// qk_norm: from gradients behind the norm of heads those before it, in `turned`, whose columns of v stay as they
@@ -330,7 +337,7 @@ struct AttentionSublayer {
     const T* d_project = d_qkv;
     if (d.qk_norm) {
       T* turned = reinterpret_cast<T*>(space.turned);
-      turn(reinterpret_cast<const T*>(kept.qkv) + token * d.qkv, token, rows, turned, space.head_rstd);
+      turn(reinterpret_cast<const T*>(kept.qkv) + token * d.qkv, rows, angles(token), turned, space.head_rstd);
       d_project = heads_backward(space, kept, token, rows, d_qkv, q_norm.gradient, k_norm.gradient);
       copy_values(d_qkv, turned, rows);
     }

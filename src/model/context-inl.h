@@ -101,6 +101,15 @@ struct ContextAttention {
     return made;
   }
 
+  /// By which the slice's tokens turn: in blocks made here, of these and no others.
+  using Angles = typename AttentionSublayer<T, K>::Angles;
+  Angles angles(const ContextSpace& space, std::int64_t token, std::int64_t rows) const {
+    if (!d.in_blocks || d.gpt2) return whole.angles(token);
+    device.rope_rows(args.rope.frequencies, d.head_dim / 2, args.rope.scale, token_positions(args, token), rows,
+                     space.cos, space.sin);
+    return {space.cos, space.sin, {rows}};
+  }
+
   /// In blocks q is apart, and k and v lie beside each other.
   void keep_projections(const T* turned, const T* projected, std::int64_t token, std::int64_t rows) const {
     T *q = elements(args.mixed) + token * d.q, *block = elements(args.block) + token * 2 * d.kv;
@@ -121,15 +130,16 @@ struct ContextAttention {
     const std::int64_t token = first * d.sequence, rows = sequences * d.sequence;
     T* projected = elements(space.wide);
     whole.project(normed(space, token, rows), rows, projected, space.scratch);
+    const Angles by = angles(space, token, rows);
     T* turned = projected;
     if (d.qk_norm) {
       turned = elements(space.turned);
       if (args.saved != nullptr)
         device.copy(elements(args.saved) + token * d.qkv, projected,
                     static_cast<std::size_t>(rows * d.qkv) * sizeof(T));
-      whole.turn(projected, token, rows, turned, space.head_rstd);
+      whole.turn(projected, rows, by, turned, space.head_rstd);
     } else {
-      whole.rotate(projected, token, rows, false);
+      whole.rotate(projected, rows, by, false);
     }
     if (d.in_blocks)
       keep_projections(turned, projected, token, rows);
@@ -194,12 +204,13 @@ struct ContextAttention {
       narrow_gradients(space, token, rows, d_qkv);
     else
       take_gradients(space, first, sequences, d_qkv);
-    whole.rotate(d_qkv, token, rows, true);
+    const Angles by = angles(space, token, rows);
+    whole.rotate(d_qkv, rows, by, true);
     const T* d_project = d_qkv;
     if (d.qk_norm) {
       const T* projected = elements(args.saved) + token * d.qkv;
       T* turned = elements(space.turned);
-      whole.turn(projected, token, rows, turned, space.head_rstd);
+      whole.turn(projected, rows, by, turned, space.head_rstd);
       whole.norms_backward(projected, space.head_rstd, d_qkv, rows, turned, whole.q_norm.gradient,
                            whole.k_norm.gradient, space.scratch);
       whole.copy_values(d_qkv, turned, rows);

@@ -35,6 +35,7 @@ struct CpuKernels {
   void attention_backward(const auto&... a) const { kernels::attention_backward(a...); }
   void attention_merge(const auto&... a) const { kernels::attention_merge(a...); }
   void rope(const auto&... a) const { kernels::rope(a...); }
+  void rope_rows(const auto&... a) const { kernels::rope_rows(a...); }
   void swiglu_forward(const auto&... a) const { kernels::swiglu_forward(a...); }
   void swiglu_backward(const auto&... a) const { kernels::swiglu_backward(a...); }
   void gelu_forward(const auto&... a) const { kernels::gelu_forward(a...); }

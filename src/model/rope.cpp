@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/cpu/elementwise.h"
 #include "src/model/sublayer.h"
 
 namespace sluice {
@@ -69,29 +70,26 @@ double frequency_of(const ModelConfig& c, std::int64_t i, double base) {
 
 }  // namespace
 
-std::uint64_t rope_table_numel(const ModelConfig& config, std::int64_t positions) {
-  return config.family == Family::gpt2 ? 0 : static_cast<std::uint64_t>(positions * (config.head_dim / 2));
+std::uint64_t rope_bytes(const ModelConfig& config, BatchShape shape, std::int64_t positions) {
+  if (config.family == Family::gpt2) return 0;
+  const std::int64_t half = config.head_dim / 2;
+  return sizeof(float) * static_cast<std::uint64_t>(shape.in_blocks() ? half : 2 * positions * half);
 }
 
-RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions) {
-  RopeTable table;
-  if (config.family == Family::gpt2) return table;
-  const auto half = static_cast<std::size_t>(config.head_dim / 2);
-  const double scale =
-      config.rope_scaling.kind == RopeScaling::Kind::yarn ? yarn_attention_factor(config.rope_scaling) : 1;
+Rope make_rope(const ModelConfig& config, BatchShape shape, std::int64_t positions) {
+  Rope rope;
+  if (config.family == Family::gpt2) return rope;
+  if (config.rope_scaling.kind == RopeScaling::Kind::yarn) rope.scale = yarn_attention_factor(config.rope_scaling);
   const double base = base_of(config, positions);
-  table.cos.resize(rope_table_numel(config, positions));
-  table.sin.resize(table.cos.size());
-  for (std::size_t i = 0; i < half; ++i) {
-    // Frequency and angle are rounded to fp32 as in the programs that trained the published weights.
-    const auto frequency = static_cast<float>(frequency_of(config, static_cast<std::int64_t>(i), base));
-    for (std::int64_t p = 0; p < positions; ++p) {
-      const double angle = static_cast<double>(static_cast<float>(p) * frequency);
-      table.cos[static_cast<std::size_t>(p) * half + i] = static_cast<float>(std::cos(angle) * scale);
-      table.sin[static_cast<std::size_t>(p) * half + i] = static_cast<float>(std::sin(angle) * scale);
-    }
-  }
-  return table;
+  const std::int64_t half = config.head_dim / 2;
+  // Frequencies are rounded to fp32 as in the programs that trained the published weights.
+  for (std::int64_t i = 0; i < half; ++i) rope.frequencies.push_back(static_cast<float>(frequency_of(config, i, base)));
+  if (shape.in_blocks()) return rope;
+  rope.cos.resize(static_cast<std::size_t>(positions * half));
+  rope.sin.resize(rope.cos.size());
+  kernels::rope_rows(rope.frequencies.data(), half, rope.scale, {positions}, positions, rope.cos.data(),
+                     rope.sin.data());
+  return rope;
 }
 
 }  // namespace sluice

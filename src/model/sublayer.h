@@ -15,23 +15,28 @@
 
 namespace sluice {
 
-/// cos and sin tables [positions, head_dim/2], empty for models without; made once per run. A device apart has them in
-/// its arena, cos and then sin.
-struct RopeTable {
-  std::vector<float> cos, sin;
-  float attention_scale = 1;  ///< yarn's factor on cos and sin is folded into the tables; this stays 1 unless needed
+/// By what rotary positions turn, made once per run; empty for models without. Where attention takes sequences in
+/// blocks there are no tables of all positions: ops make the rows that they need from the frequencies.
+struct Rope {
+  std::vector<float> frequencies;  ///< [head_dim/2], in radians a position
+  double scale = 1;                ///< of cos and sin: yarn's
+  std::vector<float> cos, sin;     ///< [positions, head_dim/2], or empty
 };
-/// A table where it lies.
+/// The same where it lies.
 struct RopeView {
+  const float* frequencies = nullptr;
+  double scale = 1;
   const float *cos = nullptr, *sin = nullptr;
-  std::int64_t numel = 0;  ///< of each: positions x head_dim/2
+  std::int64_t numel = 0;  ///< of cos and of sin each
 };
-inline RopeView view_of(const RopeTable& table) {
-  return {table.cos.data(), table.sin.data(), static_cast<std::int64_t>(table.cos.size())};
+inline RopeView view_of(const Rope& rope) {
+  return {rope.frequencies.data(), rope.scale, rope.cos.data(), rope.sin.data(),
+          static_cast<std::int64_t>(rope.cos.size())};
 }
-RopeTable make_rope_table(const ModelConfig& config, std::int64_t positions);
-/// Of cos and of sin each.
-std::uint64_t rope_table_numel(const ModelConfig& config, std::int64_t positions);
+/// Of sequences of so many positions (dynamic scaling stretches by them).
+Rope make_rope(const ModelConfig& config, BatchShape shape, std::int64_t positions);
+/// What a device with a memory of its own has of it in its arena: cos and then sin, or the frequencies.
+std::uint64_t rope_bytes(const ModelConfig& config, BatchShape shape, std::int64_t positions);
 
 /// The tokens of a micro-batch, each plane [batch, sequence].
 struct TokenPlanes {

@@ -197,6 +197,8 @@ ContextSpace::ContextSpace(Carver carver, const Dims& d, bool backward)
       keys(carver.elements(
           d, backward && (d.in_blocks || d.kv_copies > 1) ? (d.in_blocks ? d.piece : d.sequence) * 2 * d.own_kv : 0)),
       other_keys(carver.elements(d, backward && d.kv_copies > 1 ? d.sequence * 2 * d.own_kv : 0)),
+      cos(carver.floats(d.in_blocks && !d.gpt2 ? d.attention_chunk * (d.head_dim / 2) : 0)),
+      sin(carver.floats(d.in_blocks && !d.gpt2 ? d.attention_chunk * (d.head_dim / 2) : 0)),
       part(carver.elements(d, d.in_blocks ? d.piece * d.q : 0)),
       part_lse(carver.floats(d.in_blocks ? d.piece * d.heads : 0)),
       scratch(rest(carver, context_scratch_bytes(d, backward))),

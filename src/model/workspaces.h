@@ -142,6 +142,7 @@ struct ContextSpace {
   std::byte* turned;             ///< qk_norm: [chunk, qkv]
   float* head_rstd;              ///< qk_norm: [heads + kv_heads, chunk]
   std::byte *keys, *other_keys;  ///< backward with copies: [sequence, 2 own_kv] each; in blocks one, [piece, 2 kv]
+  float *cos, *sin;              ///< in blocks: [chunk, head_dim/2], of the positions at hand
   std::byte* part;               ///< in blocks: [piece, q], attention's output from a piece of a block, or d_q
   float* part_lse;               ///< in blocks: [heads, piece]
   std::span<std::byte> scratch;

@@ -187,7 +187,7 @@ void ActivationMoves::make_outputs(UnitId u, int mb, bool keeps) {
   const Part out = device(label(u + 1, "x", mb), cost.boundary_bytes, Life::lasting);
   micro(u + 1, mb).x = micro(u + 1, mb).produced = out;
   micro(u + 1, mb).kept = keeps;
-  if (is_cut()) return part_.forward(u, mb, out);
+  if (is_cut()) return part_.forward(u, mb, out, keeps);
   if (context_.has_ops_of(u)) return context_.forward(u, mb, {m.x, Role::x_in}, m.saved, {out, Role::x_out}, keeps);
   Part workspace;
   touch_workspace(OpKind::forward, u, workspace);

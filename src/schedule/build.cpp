@@ -157,9 +157,13 @@ void Driver::listen(std::size_t turn) {
     while (order_.passes[p].phase == Phase::again) ++p;
     return order_.passes[p];
   };
-  for (const std::size_t t : order_.listens[turn])
-    for (const int mb : micro_batches(first(t)))
+  for (const std::size_t t : order_.listens[turn]) {
+    Pass sender = first(t);
+    // A head has sent what it makes on its one way.
+    if (goes_back(sender.phase) && sender.unit + 1 == head_) sender.phase = Phase::head;
+    for (const int mb : micro_batches(sender))
       rank_.activations.receive_inputs(first(t).unit, mb, goes_back(first(t).phase));
+  }
   for (const std::size_t t : order_.listens_to_head[turn]) rank_.gradients.receive_tied_gradients(first(t).group);
 }
 

@@ -29,11 +29,11 @@ Part PartMoves::normed(UnitId u, int mb) {
   return whole;
 }
 
-void PartMoves::forward(UnitId u, int mb, const Part& out) {
+void PartMoves::forward(UnitId u, int mb, const Part& out, bool keeps) {
   const Part before = u > 0 ? normed(u, mb) : Part{};
   const Part whole = device(label(u, "sum", mb), sum_bytes());
   if (context_.has_ops_of(u)) {
-    context_.forward(u, mb, {before, Role::normed}, micro(u, mb).saved, {whole, Role::sum});
+    context_.forward(u, mb, {before, Role::normed}, micro(u, mb).saved, {whole, Role::sum}, keeps);
   } else {
     Op& op = ops_.compute(OpKind::part_forward, u, mb);
     ops_.touch_parameters(op, u);
@@ -66,7 +66,7 @@ void PartMoves::backward(UnitId u, int mb) {
   Emitter::touch(exposes, own_part(d_whole, tensor_group), Role::d_in, Mode::write);
   gather_parts(u, d_whole, tensor_group);
   const Part d_sum = u > 0 ? device(label(u, "d_sum", mb), sum_bytes()) : Part{};
-  const Mode mode = gradients_.open_lot(u, mb);
+  const Mode mode = gradients_.open_lot(u, work_.turn_back(mb));
   if (context_.has_ops_of(u)) {
     context_.backward(u, mb, {m.normed, Role::normed}, m.saved, d_whole, {d_sum, Role::d_sum}, unit(u).gradients.back(),
                       mode);
@@ -85,7 +85,7 @@ void PartMoves::backward(UnitId u, int mb) {
   if (u > 0) enter_backward(u, mb, reduced_part(u, d_sum, label(u, "d_sum.slice", mb), tensor_group), d_out);
   m.x = m.saved = m.core = m.normed = Part{};
   m.parked_x = {};
-  gradients_.close_lot(u, mb);
+  gradients_.close_lot(u, work_.turn_back(mb));
 }
 
 void PartMoves::enter_backward(UnitId u, int mb, const Part& d_sum, const Part& d_out) {

@@ -19,7 +19,7 @@ class PartMoves : RankMoves {
         dims_(*work_.model, work_.shape, work_.dtype, *work_.kernels) {}
 
   /// x, and in training what is saved where there is room for it -> out, slices of the tokens.
-  void forward(UnitId u, int mb, const Part& out);
+  void forward(UnitId u, int mb, const Part& out, bool keeps);
   /// What a sublayer begins with, once more: the backward pass needs it too.
   void enter_again(UnitId u, int mb);
   void backward(UnitId u, int mb);

@@ -27,9 +27,9 @@ void RankBuilder::declare_persistent() {
   for (UnitId u = 0; u <= head_unit(); ++u) updates_on_device |= has(u) && choice(u).update_on_device;
   parts_.losses = device("losses", 8 * micro_batches, Life::persistent);
   if (!work_.inference && updates_on_device) parts_.diverged = device("diverged", 8 * units, Life::persistent);
-  if (const std::uint64_t numel = rope_table_numel(work_.model->config, work_.positions());
-      work_.kernels->apart && numel > 0)
-    emit_.at(device("rope", 2 * sizeof(float) * numel, Life::persistent)).holds = Holds::rope;
+  if (const std::uint64_t bytes = rope_bytes(work_.model->config, work_.shape, work_.positions());
+      work_.kernels->apart && bytes > 0)
+    emit_.at(device("rope", bytes, Life::persistent)).holds = Holds::rope;
   parts_.control = emit_.buffer("control", Tier::host, sizeof(ControlBlock) + 8 * micro_batches, Life::persistent);
   for (UnitId u = 0; u <= head_unit(); ++u) {
     if (!has(u)) continue;

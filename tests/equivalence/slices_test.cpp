@@ -127,6 +127,54 @@ TEST_F(SequencesInSlices, TiersGroupsAndRanksChangeNoBit) {
   }
 }
 
+/// A stage has its part of each slice's keys and values, and none of the other stages'.
+TEST_F(SequencesInSlices, StagesChangeNoBit) {
+  const Finished expected = run(config(4), 8, {.saved = Saved::keep});
+  // The head alone at its place, and beside others.
+  for (const std::vector<UnitId>& cut : {std::vector<UnitId>{3}, {2, 5}, {1, 3}})
+    for (const PipelineOrder order : {PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward})
+      for (const int data : {1, 2}) {
+        RunConfig c = config(4);
+        c.stages = static_cast<int>(cut.size()) + 1;
+        c.ranks = c.stages * data;
+        c.pipeline.order = order;
+        SCOPED_TRACE(std::to_string(c.stages) + " stages of " + std::to_string(data) + " " +
+                     pipeline_order_names[static_cast<std::size_t>(order)]);
+        const Place blocks = data == 1 ? Place::host : Place::nvme;
+        const bool keeps = order == PipelineOrder::gpipe;
+        Schedule s = schedule(c, cut, 2 * c.slices, {.saved = keeps ? Saved::keep : Saved::recompute});
+        for (UnitChoice& unit : s.units) unit.blocks = blocks;
+        expect_same(whole(c, s), expected);
+      }
+}
+
+/// Of sublayers that are cut over ranks each has keys and values of its heads; those that share heads have the same.
+TEST_F(SequencesInSlices, AreThoseOfPartsOfSublayersToo) {
+  for (const std::string& name : {bench_.model(2, true), llama("qwen3", true, 1)}) {
+    SCOPED_TRACE(name);
+    const auto cut = [&](int slices) {
+      RunConfig c = config(slices, 2);
+      c.model = name;
+      c.tokenizer = "bytes";
+      c.tensor = 2;
+      return c;
+    };
+    const Finished one = run(cut(1), 4, {.saved = Saved::keep});
+    const RunConfig c = cut(4);
+    const Finished expected = run(c, 4, {.saved = Saved::keep});
+    expect_close(expected, one, 1e-5);
+    expect_same(run(c, 1, {.saved = Saved::recompute}, Place::host), expected);
+    expect_same(run(c, 2, {.boundary = Place::nvme, .saved = Saved::nvme}, Place::nvme), expected);
+    expect_same(run(c, 2, {.again = true}, Place::host), expected);
+    RunConfig both = c;
+    both.stages = 2;
+    both.ranks = 8;
+    Schedule s = schedule(both, {3}, both.slices, {}, true);
+    for (UnitChoice& unit : s.units) unit.blocks = Place::host;
+    expect_same(whole(both, s), expected);
+  }
+}
+
 /// Also with other tiers from a step on.
 TEST_F(SequencesInSlices, GoOnWhereTheyWereStopped) {
   RunConfig c = config(4);

@@ -60,6 +60,33 @@ TYPED_TEST(RopeTest, TurnsAndTurnsBack) {
       }
 }
 
+TEST_F(DeviceTest, MakesRowsOfCosinesAndSines) {
+  const std::int64_t rows = 45, sequence = 15, position0 = 70'000, words = 9'000'000;
+  const auto places = some_words(rows, words, 5);
+  DeviceArray<std::int32_t> positions(places);
+  for (const std::int64_t half : {1, 3, 32, 64}) {
+    std::vector<float> frequencies;
+    for (std::int64_t i = 0; i < half; ++i)
+      frequencies.push_back(static_cast<float>(std::pow(5e5, -static_cast<double>(i) / static_cast<double>(half))));
+    DeviceArray<float> of(frequencies);
+    for (const bool packed : {false, true}) {
+      DeviceArray<float> cos(rows * half), sin(rows * half);
+      cuda::rope_rows(of.data(), half, 1.25, sequence, position0, rows, cos.data(), sin.data(),
+                      packed ? positions.data() : nullptr, *stream);
+      const auto got_cos = cos.read(), got_sin = sin.read();
+      for (std::int64_t t = 0; t < rows; ++t) {
+        const std::int64_t p = packed ? places[static_cast<std::size_t>(t)] : position0 + t % sequence;
+        for (std::int64_t i = 0; i < half; ++i) {
+          const auto angle = static_cast<double>(static_cast<float>(p) * frequencies[static_cast<std::size_t>(i)]);
+          const auto at = static_cast<std::size_t>(t * half + i);
+          expect_near(1.25 * std::cos(angle), got_cos[at], 1e-7, 1e-7, "cos", i);
+          expect_near(1.25 * std::sin(angle), got_sin[at], 1e-7, 1e-7, "sin", i);
+        }
+      }
+    }
+  }
+}
+
 TYPED_TEST(EmbeddingTest, Gathers) {
   using T = TypeParam;
   const std::int64_t words = 11, count = 75, sequence = 25, position0 = 3, places = sequence + position0;

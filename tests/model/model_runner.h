@@ -80,7 +80,7 @@ class ModelRunner {
  public:
   ModelRunner(const ModelConfig& config, BatchShape shape, Dtype dtype, std::uint64_t shift = 0, Computer computer = {})
       : spec(build_model(config)), dtype_(dtype), shape_(shape), shift_(shift), computer_(std::move(computer)) {
-    rope_ = make_rope_table(config, shape.sequence);
+    rope_ = make_rope(config, shape, shape.sequence);
     for (const UnitSpec& unit : spec.units) {
       const SublayerCost cost = sublayer_cost(spec, unit, shape, dtype, *computer_.sizes);
       costs_.push_back(cost);
@@ -301,7 +301,7 @@ class ModelRunner {
   BatchShape shape_;
   std::uint64_t shift_;
   Computer computer_;
-  RopeTable rope_;
+  Rope rope_;
   std::vector<SublayerCost> costs_;
   std::vector<std::int32_t> tokens_, positions_;
   bool hide_targets_ = false;

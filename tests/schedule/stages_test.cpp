@@ -70,11 +70,18 @@ void draw_case(std::uint64_t seed, StagesCase& c) {
   c.work.meets_in_host = draw.coin();
   c.work.collects_on_device = c.work.meets_in_host && draw.coin();
   c.schedule = random_schedule(draw, c.work);
+  if (c.work.shape.context == 1 && draw.coin()) {
+    c.work.shape.slices = draw.of({2, 4});
+    c.work.shape.sequence /= c.work.shape.slices;
+    c.work.micro_batches *= c.work.slices();
+    c.schedule.group *= c.work.slices();
+  }
   if (c.work.gathers == RankGathers::int8)
     for (UnitChoice& unit : c.schedule.units) unit.resident = false;
   c.schedule.pipeline.order = draw.of({PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward,
                                        PipelineOrder::interleaved, PipelineOrder::zb_h1, PipelineOrder::zb_v});
-  if ((tensor > 1 || c.work.shape.context > 1) && splits_backward(c.schedule.pipeline.order)) c.schedule.pipeline = {};
+  const bool is_cut = tensor > 1 || c.work.shape.context > 1 || c.work.shape.slices > 1;
+  if (is_cut && splits_backward(c.schedule.pipeline.order)) c.schedule.pipeline = {};
   const std::size_t units = c.model.units.size();
   if (c.schedule.pipeline.order == PipelineOrder::interleaved || c.schedule.pipeline.order == PipelineOrder::zb_v) {
     c.schedule.pipeline.chunks = 2;
@@ -87,8 +94,8 @@ void draw_case(std::uint64_t seed, StagesCase& c) {
   c.text = "seed " + std::to_string(seed) + ": " + c.model.config.name + " micro-batches " +
            std::to_string(c.work.micro_batches) + " stages " + std::to_string(stages) + " of " + std::to_string(data) +
            " ranks x " + std::to_string(tensor) + " x " + std::to_string(c.work.shape.context) +
-           (c.work.shape.ring ? " slices in a ring, " : " slices, ") +
-           rank_sums_names[static_cast<std::size_t>(c.work.sums)] + " " +
+           (c.work.shape.ring ? " slices in a ring, " : " slices, ") + std::to_string(c.work.shape.slices) +
+           " one after the other, " + rank_sums_names[static_cast<std::size_t>(c.work.sums)] + " " +
            rank_gathers_names[static_cast<std::size_t>(c.work.gathers)] + " shards " + std::to_string(shards) +
            " lots " + std::to_string(c.work.lots) + " " +
            pipeline_order_names[static_cast<std::size_t>(c.schedule.pipeline.order)] + " cut at";

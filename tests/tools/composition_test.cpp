@@ -1,6 +1,6 @@
 // The composition matrix: every way to arrange eight ranks (stages x ranks that share the batch x slices of sequences x
 // parts of sublayers), with every stage of ZeRO, from every tier, ends with the bits of one rank, or of as many as
-// sequences and sublayers are cut over.
+// sequences and sublayers are cut over. Also where each rank takes sequences slice by slice.
 // One or two of its runs in each row are drawn here; SLUICE_EXHAUSTIVE=1 has all of them.
 #include <cstdlib>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr int ranks = 8;
 
 struct Cell {
-  int stages, context, tensor, zero, tier;
+  int stages, context, tensor, zero, tier, slices;
   bool ring;
   std::string order;
 };
@@ -33,6 +33,7 @@ class Composition : public RunCommandTest {
     if (cell.tensor > 1) text += " --tp " + std::to_string(cell.tensor);
     if (cell.context > 1) text += " --cp " + std::to_string(cell.context);
     if (cell.ring) text += " --cp-attention ring";
+    if (cell.slices > 1) text += " --slices " + std::to_string(cell.slices);
     if (cell.stages > 1) text += " --pp " + std::to_string(cell.stages) + " --pipeline " + cell.order;
     return text + " ";
   }
@@ -45,13 +46,13 @@ class Composition : public RunCommandTest {
     if (zero < 2 && stages <= 4 && !is_cut) list.push_back("zb-v");
     return list;
   }
-  static std::vector<Cell> row(int stages, int context, int tensor, bool ring) {
+  static std::vector<Cell> row(int stages, int context, int tensor, int slices, bool ring) {
     std::vector<Cell> cells;
     for (int zero = 0; zero <= 3; ++zero)
       for (int tier = 0; tier < 3; ++tier)
         for (const std::string& order :
-             stages > 1 ? orders(stages, context * tensor > 1, zero) : std::vector<std::string>{""})
-          cells.push_back({stages, context, tensor, zero, tier, ring, order});
+             stages > 1 ? orders(stages, context * tensor * slices > 1, zero) : std::vector<std::string>{""})
+          cells.push_back({stages, context, tensor, zero, tier, slices, ring, order});
     return cells;
   }
 };
@@ -60,17 +61,19 @@ TEST_F(Composition, EveryRunEndsWithTheBitsOfOneRank) {
   const bool all = std::getenv("SLUICE_EXHAUSTIVE") != nullptr;
   constexpr std::uint64_t seed = 20261124;
   int number = 0;
-  for (const auto& [context, tensor, ring] : {std::tuple(1, 1, false), std::tuple(1, 2, false), std::tuple(1, 4, false),
-                                              std::tuple(2, 1, false), std::tuple(4, 1, false), std::tuple(2, 2, false),
-                                              std::tuple(2, 1, true), std::tuple(4, 1, true), std::tuple(2, 2, true)}) {
-    const std::string one = "one" + std::to_string(context) + "x" + std::to_string(tensor) + (ring ? "ring" : "");
-    const std::string cut =
-        "--cp " + std::to_string(context) + " --tp " + std::to_string(tensor) + (ring ? " --cp-attention ring" : "");
+  for (const auto& [context, tensor, slices, ring] :
+       {std::tuple(1, 1, 1, false), std::tuple(1, 2, 1, false), std::tuple(1, 4, 1, false), std::tuple(2, 1, 1, false),
+        std::tuple(4, 1, 1, false), std::tuple(2, 2, 1, false), std::tuple(2, 1, 1, true), std::tuple(4, 1, 1, true),
+        std::tuple(2, 2, 1, true), std::tuple(1, 1, 2, false), std::tuple(1, 2, 4, false)}) {
+    const std::string one = "one" + std::to_string(context) + "x" + std::to_string(tensor) + "x" +
+                            std::to_string(slices) + (ring ? "ring" : "");
+    const std::string cut = "--cp " + std::to_string(context) + " --tp " + std::to_string(tensor) + " --slices " +
+                            std::to_string(slices) + (ring ? " --cp-attention ring" : "");
     ASSERT_EQ(sluice(options() + run(one) + cut).status, 0);
     const std::vector<json> expected = lines(one);
     for (int stages = 1; stages * context * tensor <= ranks; stages *= 2) {
-      const std::vector<Cell> cells = row(stages, context, tensor, ring);
-      for (std::size_t i = 0; i < (all ? cells.size() : context > 1 ? 1 : 2); ++i) {
+      const std::vector<Cell> cells = row(stages, context, tensor, slices, ring);
+      for (std::size_t i = 0; i < (all ? cells.size() : context * slices > 1 ? 1 : 2); ++i) {
         const auto drawn = static_cast<std::size_t>(philox_uniform(seed, static_cast<std::uint64_t>(number), 0) *
                                                     static_cast<double>(cells.size()));
         const Cell& cell = cells[all ? i : std::min(drawn, cells.size() - 1)];

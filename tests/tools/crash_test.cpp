@@ -350,5 +350,11 @@ TEST_F(Crash, StepsThatWereToBeMadeAgainAre) {
   kill_runs(std::atoi(from_environment("SLUICE_CRASH_KILLS", "24").c_str()) / 3);
 }
 
+/// The same of two ranks, of which one may have gone back when the other has not.
+TEST_F(Crash, StepsThatWereToBeMadeAgainAreByRanksToo) {
+  more_ = {"--ranks", "2", "--update", "speculative", "--clip", "1.5"};
+  kill_runs(std::atoi(from_environment("SLUICE_CRASH_KILLS", "24").c_str()) / 4);
+}
+
 }  // namespace
 }  // namespace sluice

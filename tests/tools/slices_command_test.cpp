@@ -104,8 +104,8 @@ TEST_F(SlicesCommand, RefusesWhatCanNotBeSliced) {
   expect_refused(train + "--slices 0", "--slices");
   expect_refused(train + "--slices 5", "--slices 5: slices are of equal length, and --seq is 32; give what divides it");
   expect_refused(train + "--slices 2 --cp 2", "--slices 2 with --cp 2");
-  expect_refused(train + "--slices 2 --tp 2", "--slices 2 with --tp 2");
-  expect_refused(train + "--slices 2 --pp 2", "--slices 2 with --pp 2");
+  expect_refused(train + "--slices 2 --ranks 2 --pp 2 --pipeline zb-h1", "--pipeline zb-h1 with --slices");
+  expect_refused(train + "--slices 16 --ranks 4 --tp 4", "--tp 4: a micro-batch has 2 tokens a slice");
   expect_refused("train --model llama-tiny --seq-schedule 16:2,30:* --slices 4 --batch 16 --data " + path("text") +
                      " " + run("run"),
                  "--slices 4: slices are of equal length, and --seq is 30");

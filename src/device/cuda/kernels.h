@@ -89,6 +89,11 @@ class CudaKernels {
     kernels::cuda::rope(x, stride, tokens, positions.sequence, positions.first, heads, head_dim, cos, sin, inverse,
                         positions.each, stream_);
   }
+  void rope_rows(const float* frequencies, std::int64_t half, double scale, const kernels::Positions& positions,
+                 std::int64_t rows, float* cos, float* sin) const {
+    kernels::cuda::rope_rows(frequencies, half, scale, positions.sequence, positions.first, rows, cos, sin,
+                             positions.each, stream_);
+  }
   template <class T>
   void embed_forward(const std::int32_t* tokens, std::int64_t count, const kernels::Positions& positions,
                      const T* table, const T* places, std::int64_t width, T* out) const {

@@ -150,7 +150,7 @@ Result<MeshOrder> mesh_order_of(const RunConfig& c) {
 
 namespace {
 
-/// Of one rank, which has all of a sequence.
+/// Of ranks that have all of a sequence.
 Status check_sequence_slices(const RunConfig& c) {
   const std::string given = "--slices " + std::to_string(c.slices);
   if (c.slices < 1) return bad_request(given + ": give at least 1");
@@ -158,12 +158,9 @@ Status check_sequence_slices(const RunConfig& c) {
   if (c.sequence % c.slices != 0)
     return bad_request(given + ": slices are of equal length, and --seq is " + std::to_string(c.sequence) +
                        "; give what divides it");
-  for (const auto& [option, ranks] : {std::pair("--cp", c.context), {"--tp", c.tensor}, {"--pp", c.stages}})
-    if (ranks > 1)
-      return bad_request(given + " with " + option + " " + std::to_string(ranks) +
-                         ": a rank that takes sequences slice by slice has all of every sublayer and sequence; give "
-                         "--slices 1, or no " +
-                         option);
+  if (c.context > 1)
+    return bad_request(given + " with --cp " + std::to_string(c.context) +
+                       ": a rank that takes sequences slice by slice has all of each; give --slices 1, or no --cp");
   return success();
 }
 
@@ -196,20 +193,21 @@ Status check_mesh(const RunConfig& c) {
     return bad_request("--cp-attention ring: each of " + std::to_string(c.context) +
                        " ranks has two equal pieces of --seq " + std::to_string(c.sequence) + "; give a multiple of " +
                        std::to_string(2 * c.context));
-  const std::int64_t tokens = std::int64_t{c.micro_batch} * c.sequence / c.context;
+  SLUICE_TRY(check_sequence_slices(c));
+  const std::int64_t tokens = std::int64_t{c.micro_batch} * c.sequence / c.context / c.slices;
   if (c.tensor > 1 && tokens % c.tensor != 0)
     return bad_request("--tp " + std::to_string(c.tensor) + ": a micro-batch has " + std::to_string(tokens) +
-                       (c.context > 1 ? " tokens a slice" : " tokens") +
+                       (c.context > 1 || c.slices > 1 ? " tokens a slice" : " tokens") +
                        ", and ranks have equal slices of them; give a --seq or --micro-batch that it divides");
   if (c.tensor > 1 && splits_backward(c.pipeline.order))
     return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
                        " with --tp: sublayers that are cut over ranks do not split their backward pass; give gpipe, "
                        "1f1b or interleaved");
-  if (c.context > 1 && splits_backward(c.pipeline.order))
+  if ((c.context > 1 || c.slices > 1) && splits_backward(c.pipeline.order))
     return bad_request(std::string("--pipeline ") + pipeline_order_names[static_cast<std::size_t>(c.pipeline.order)] +
-                       " with --cp: attention of slices does not split its backward pass; give gpipe, 1f1b or "
+                       " with " + (c.context > 1 ? "--cp" : "--slices") +
+                       ": attention of slices does not split its backward pass; give gpipe, 1f1b or "
                        "interleaved");
-  SLUICE_TRY(check_sequence_slices(c));
   if (c.pipeline.chunks > chunks_max)
     return bad_request("--chunks " + std::to_string(c.pipeline.chunks) + ": give at most " +
                        std::to_string(chunks_max));

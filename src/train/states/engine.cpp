@@ -191,18 +191,25 @@ Status Engine::open_stores() {
   return success();
 }
 
-/// Where the rank's kernels find the rotary tables: the host's, or copied to where the plans have them on the device.
+/// Where the rank's kernels find what rotary positions turn by: the host's, or copied to where the plans have it on the
+/// device.
 Result<RopeView> Engine::put_rope(RankId rank) {
   RopeView view = view_of(rope_);
-  const std::span cos(std::as_bytes(std::span(rope_.cos))), sin(std::as_bytes(std::span(rope_.sin)));
   const StepPlan& plan = run_.stage_of_rank(rank).main;
   const BufferId rope = StateTable(plan).rope();
   if (rope == no_buffer) return view;
-  std::byte* const to = at(rank).memory->at(Tier::device, plan.buffers[rope].offset);
-  SLUICE_TRY(at(rank).device->memory().copy(to, cos.data(), cos.size()));
-  SLUICE_TRY(at(rank).device->memory().copy(to + cos.size(), sin.data(), sin.size()));
-  view.cos = reinterpret_cast<const float*>(to);
-  view.sin = reinterpret_cast<const float*>(to + cos.size());
+  std::byte* to = at(rank).memory->at(Tier::device, plan.buffers[rope].offset);
+  const auto put = [&](const std::vector<float>& values, const float*& from) -> Status {
+    from = reinterpret_cast<const float*>(to);
+    const auto bytes = std::as_bytes(std::span(values));
+    return at(rank).device->memory().copy(std::exchange(to, to + bytes.size()), bytes.data(), bytes.size());
+  };
+  if (rope_.cos.empty()) {
+    SLUICE_TRY(put(rope_.frequencies, view.frequencies));
+    return view;
+  }
+  SLUICE_TRY(put(rope_.cos, view.cos));
+  SLUICE_TRY(put(rope_.sin, view.sin));
   return view;
 }
 
@@ -233,7 +240,7 @@ Status Engine::begin(StepPlan StagePlans::*plan) {
 Status Engine::build_executors(StepSource& source, const Options& engine_options) {
   const Workload& w = run_.workload;
   const RunConfig& c = run_.config;
-  rope_ = make_rope_table(w.model->config, w.positions());
+  rope_ = make_rope(w.model->config, w.shape, w.positions());
   ExecutorOptions options;
   options.optimizer_threads =
       c.optimizer_threads > 0

@@ -56,7 +56,6 @@ class Engine {
   /// Where what the rank's steps save goes, see Workload::saves.
   TileSaver& saver(RankId rank) { return *at(rank).saver; }
   std::byte* host(RankId rank, const Buffer& b) const { return at(rank).memory->at(Tier::host, b.offset); }
-  const RopeTable& rope() const { return rope_; }
 
   World* world() const { return world_; }  ///< null of one that only reads
   /// With the other processes, see World.
@@ -101,7 +100,7 @@ class Engine {
   std::unique_ptr<World> own_world_;
   World* world_;  ///< null: see open_states
   bool only_reads_;
-  RopeTable rope_;
+  Rope rope_;
   std::vector<std::unique_ptr<Device>> devices_;
   Rank& at(RankId rank) { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
   const Rank& at(RankId rank) const { return ranks_[static_cast<std::size_t>(rank - here_.first)]; }
