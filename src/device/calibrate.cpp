@@ -22,6 +22,7 @@ namespace {
 
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
 constexpr double small_op_seconds = 2e-3;  ///< less is not worth measuring again: runs tell where it matters
+constexpr double runs_of_measuring = 10;   ///< about as many as measuring an op takes, with what comes before it
 
 /// The device's memory that ops are measured in.
 class Place {
@@ -339,12 +340,7 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
   double flop_done = 0, seconds_done = 0;
   const UnitSpec* made_for = nullptr;
   std::unique_ptr<UnitBench> unit;
-  for (const Task& task : tasks) {
-    const double rate = seconds_done > 0 && flop_done > 0 ? flop_done / seconds_done : best_rate;
-    if (now_seconds() - started + task.flop / rate > budget_seconds) {
-      profile.op_seconds[task.key] = std::max(task.flop / rate, shortest_seconds);
-      continue;
-    }
+  const auto measure = [&](const Task& task) -> Result<QuietMeasurer::Measured> {
     if (made_for != task.unit) {
       unit.reset();
       Result<std::unique_ptr<UnitBench>> made_bench = make_bench(workload, *task.unit, rope, device.memory());
@@ -356,15 +352,36 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
       made_for = task.unit;
     }
     static_cast<void>(bench->used());
-    const Result<QuietMeasurer::Measured> measured =
+    Result<QuietMeasurer::Measured> measured =
         measure_op(quiet, profile.device.has_value(), [&] { return seconds_of(*bench, unit->args, task.kind); });
     if (!measured.ok()) return measured.error().in("measuring " + task.key);
-    const double seconds = measured->value;
-    if (doubts != nullptr) doubts->measured(task.key, measured->disturbance);
-    profile.op_seconds[task.key] = std::max(seconds, shortest_seconds);
+    return measured;
+  };
+  std::vector<std::pair<Task, QuietMeasurer::Measured>> lasting;
+  for (const Task& task : tasks) {
+    const double rate = seconds_done > 0 && flop_done > 0 ? flop_done / seconds_done : best_rate;
+    if (now_seconds() - started + task.flop / rate > budget_seconds) {
+      profile.op_seconds[task.key] = std::max(task.flop / rate, shortest_seconds);
+      continue;
+    }
+    SLUICE_ASSIGN(const QuietMeasurer::Measured measured, measure(task));
+    profile.op_seconds[task.key] = std::max(measured.value, shortest_seconds);
     if (profile.device) profile.device->choices[task.key] = bench->used();
     flop_done += task.flop;
-    if (task.flop > 0) seconds_done += seconds;
+    if (task.flop > 0) seconds_done += measured.value;
+    if (measured.value >= small_op_seconds && !profile.device)
+      lasting.emplace_back(task, measured);
+    else if (doubts != nullptr)
+      doubts->measured(task.key, measured.disturbance);
+  }
+  // Once more, some seconds later: neighbours on a shared host slow an op down for as long, and no clock here tells.
+  for (auto& [task, better] : lasting) {
+    if (now_seconds() - started + runs_of_measuring * better.value <= budget_seconds) {
+      SLUICE_ASSIGN(const QuietMeasurer::Measured second, measure(task));
+      if (second.value < better.value) better = second;
+    }
+    profile.op_seconds[task.key] = better.value;
+    if (doubts != nullptr) doubts->measured(task.key, better.disturbance);
   }
   if (profile.device) profile.devices[workload.device] = *profile.device;
   return success();
