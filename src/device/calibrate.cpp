@@ -22,7 +22,8 @@ namespace {
 
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
 constexpr double small_op_seconds = 2e-3;  ///< less is not worth measuring again: runs tell where it matters
-constexpr double runs_of_measuring = 10;   ///< about as many as measuring an op takes, with what comes before it
+constexpr std::size_t times_measured = 3;
+constexpr double runs_of_measuring = 10;  ///< about as many as measuring an op takes, with what comes before it
 
 /// The device's memory that ops are measured in.
 class Place {
@@ -142,7 +143,7 @@ Result<std::unique_ptr<UnitBench>> make_bench(const Workload& workload, const Un
     SLUICE_ASSIGN(a.vocabulary_parts, place.copy(std::span<const kernels::VocabularyPart>(parts)));
     a.words = d.vocabulary;
   }
-  if ((shape.context > 1 || shape.slices > 1) && unit.kind == Sublayer::attention) {
+  if (shape.cuts_sequences() && unit.kind == Sublayer::attention) {
     const Dims d(model, shape, dtype, *workload.kernels);
     const ContextSaved kept(d);
     // In blocks what goes round is these, and their gradients in fp32.
@@ -253,10 +254,21 @@ struct Task {
   double flop;
 };
 
+/// One that is measured several times.
+struct Lasting {
+  Task task;
+  std::vector<QuietMeasurer::Measured> measured;
+  /// Of two the less.
+  const QuietMeasurer::Measured& median() {
+    std::ranges::sort(measured, {}, &QuietMeasurer::Measured::value);
+    return measured[(measured.size() - 1) / 2];
+  }
+};
+
 /// The sublayer's ops in the plans of a run: training evaluates too.
 std::vector<OpKind> ops_of(Sublayer sublayer, const Workload& workload) {
   const PlanKind main = workload.main_kind();
-  if (sublayer == Sublayer::attention && (workload.shape.context > 1 || workload.shape.slices > 1)) {
+  if (sublayer == Sublayer::attention && workload.shape.cuts_sequences()) {
     std::vector<OpKind> ops{OpKind::qkv, OpKind::core, OpKind::out};
     const bool trains = main == PlanKind::train;
     if (trains) ops.insert(ops.end(), {OpKind::out_backward, OpKind::core_backward, OpKind::qkv_backward});
@@ -357,7 +369,7 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
     if (!measured.ok()) return measured.error().in("measuring " + task.key);
     return measured;
   };
-  std::vector<std::pair<Task, QuietMeasurer::Measured>> lasting;
+  std::vector<Lasting> lasting;
   for (const Task& task : tasks) {
     const double rate = seconds_done > 0 && flop_done > 0 ? flop_done / seconds_done : best_rate;
     if (now_seconds() - started + task.flop / rate > budget_seconds) {
@@ -370,18 +382,21 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
     flop_done += task.flop;
     if (task.flop > 0) seconds_done += measured.value;
     if (measured.value >= small_op_seconds && !profile.device)
-      lasting.emplace_back(task, measured);
+      lasting.push_back({task, {measured}});
     else if (doubts != nullptr)
       doubts->measured(task.key, measured.disturbance);
   }
-  // Once more, some seconds later: neighbours on a shared host slow an op down for as long, and no clock here tells.
-  for (auto& [task, better] : lasting) {
-    if (now_seconds() - started + runs_of_measuring * better.value <= budget_seconds) {
-      SLUICE_ASSIGN(const QuietMeasurer::Measured second, measure(task));
-      if (second.value < better.value) better = second;
-    }
-    profile.op_seconds[task.key] = better.value;
-    if (doubts != nullptr) doubts->measured(task.key, better.disturbance);
+  // Again, some seconds later: neighbours on a shared host slow an op down for as long, and no clock here tells.
+  for (std::size_t times = 1; times < times_measured; ++times)
+    for (Lasting& op : lasting)
+      if (now_seconds() - started + runs_of_measuring * op.measured.front().value <= budget_seconds) {
+        SLUICE_ASSIGN(const QuietMeasurer::Measured measured, measure(op.task));
+        op.measured.push_back(measured);
+      }
+  for (Lasting& op : lasting) {
+    const QuietMeasurer::Measured& median = op.median();
+    profile.op_seconds[op.task.key] = median.value;
+    if (doubts != nullptr) doubts->measured(op.task.key, median.disturbance);
   }
   if (profile.device) profile.devices[workload.device] = *profile.device;
   return success();

@@ -112,6 +112,8 @@ struct BatchShape {
   std::int64_t whole() const { return sequence * context * slices; }
   /// Whether attention takes the keys and values of a sequence in blocks, one of each slice.
   bool in_blocks() const { return ring || slices > 1; }
+  /// Whether sequences come in slices, of ranks or one after the other, and attention is ops of its own.
+  bool cuts_sequences() const { return context > 1 || slices > 1; }
 };
 
 /// Neighbouring tokens of a slice: `count` from `at` on, which are those from `from` on of the whole sequence.

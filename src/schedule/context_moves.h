@@ -14,9 +14,7 @@ class ContextMoves : RankMoves {
       : RankMoves(context), ops_(ops), dims_(*work_.model, work_.shape, work_.dtype, *work_.kernels), saved_(dims_) {}
 
   /// Whether the unit's ops are these.
-  bool has_ops_of(UnitId u) const {
-    return (work_.shape.context > 1 || in_slices()) && spec(u).kind == Sublayer::attention;
-  }
+  bool has_ops_of(UnitId u) const { return work_.shape.cuts_sequences() && spec(u).kind == Sublayer::attention; }
 
   /// Something that an op touches.
   struct Operand {

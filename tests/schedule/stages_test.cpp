@@ -80,7 +80,7 @@ void draw_case(std::uint64_t seed, StagesCase& c) {
     for (UnitChoice& unit : c.schedule.units) unit.resident = false;
   c.schedule.pipeline.order = draw.of({PipelineOrder::gpipe, PipelineOrder::one_forward_one_backward,
                                        PipelineOrder::interleaved, PipelineOrder::zb_h1, PipelineOrder::zb_v});
-  const bool is_cut = tensor > 1 || c.work.shape.context > 1 || c.work.shape.slices > 1;
+  const bool is_cut = tensor > 1 || c.work.shape.cuts_sequences();
   if (is_cut && splits_backward(c.schedule.pipeline.order)) c.schedule.pipeline = {};
   const std::size_t units = c.model.units.size();
   if (c.schedule.pipeline.order == PipelineOrder::interleaved || c.schedule.pipeline.order == PipelineOrder::zb_v) {
