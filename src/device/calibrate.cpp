@@ -21,7 +21,7 @@ namespace sluice {
 namespace {
 
 constexpr double shortest_seconds = 1e-9;  ///< no op takes no time: profiles with zeros are refused
-constexpr double small_op_seconds = 2e-3;  ///< less is not worth measuring again: runs tell where it matters
+constexpr double small_op_seconds = 1e-3;  ///< less is not worth measuring again: runs tell where it matters
 constexpr std::size_t times_measured = 3;
 constexpr double runs_of_measuring = 10;  ///< about as many as measuring an op takes, with what comes before it
 
@@ -386,7 +386,7 @@ Status calibrate(const Workload& workload, Device& device, HardwareProfile& prof
     else if (doubts != nullptr)
       doubts->measured(task.key, measured.disturbance);
   }
-  // Again, some seconds later: neighbours on a shared host slow an op down for as long, and no clock here tells.
+  // Again behind the others: neighbours on a shared host slow ops down for seconds, and no clock here tells.
   for (std::size_t times = 1; times < times_measured; ++times)
     for (Lasting& op : lasting)
       if (now_seconds() - started + runs_of_measuring * op.measured.front().value <= budget_seconds) {

@@ -13,7 +13,7 @@ constexpr std::uint64_t eviction_bytes_max = 64u << 20;
 /// Sublayers that a step runs before it comes back to one, of a small model.
 constexpr std::uint64_t sublayers_between = 24;
 constexpr double repeat_below_seconds = 0.2;  ///< quicker ops run more often
-constexpr int repeats = 3;                    ///< each of the times that an op is measured
+constexpr int repeats = 3;                    ///< each time; ops that last are measured several times (calibrate)
 /// Of those that are quicker than caches are emptied: a step of such ops is short whatever they take.
 constexpr double tiny_seconds = 1e-3;
 constexpr int tiny_repeats = 3;

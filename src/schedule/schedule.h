@@ -146,7 +146,7 @@ struct Workload {
   }
   /// Whether tokens come with theirs: how many of their document are before them in the sequence.
   bool has_positions() const { return documents || shape.in_blocks(); }
-  /// That rotary tables are made for.
+  /// Of a whole sequence: rotary tables are of so many, and dynamic frequencies stretched for them.
   std::int64_t positions() const { return kv_capacity > 0 ? kv_capacity : shape.whole(); }
   RankId ranks() const { return topology.ranks(); }
   bool rounds_gradients() const { return gradient_dtype != Dtype::f32; }

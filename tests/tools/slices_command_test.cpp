@@ -99,6 +99,16 @@ TEST_F(SlicesCommand, ArePlanned) {
   EXPECT_NE(sluice("plan --model llama-tiny --seq 64 --slices 4").out.find("keys and values"), std::string::npos);
 }
 
+/// Groups are counted in sequences, of which each has all of its slices.
+TEST_F(SlicesCommand, AreInGroupsOfSequencesInAPipeline) {
+  const std::string plan = "plan --model llama-tiny --seq 64 --slices 4 --ranks 2 --pp 2 ",
+                    interleaved = plan + "--batch 4 --pipeline interleaved --chunks 2 ";
+  EXPECT_EQ(sluice(interleaved + "--group 2").status, 0);
+  expect_refused(interleaved + "--group 4", "--pp 2");
+  expect_refused(interleaved + "--schedule vertical", "--pp 2");
+  EXPECT_EQ(sluice(plan + "--batch 5 --group 3").status, 0);
+}
+
 TEST_F(SlicesCommand, RefusesWhatCanNotBeSliced) {
   const std::string train = options() + run("run");
   expect_refused(train + "--slices 0", "--slices");

@@ -227,10 +227,11 @@ Status check_sharing(const RunConfig& c) {
 Status check_pipeline_groups(const Workload& w, const RunConfig& c) {
   if (c.stages == 1) return success();
   Status last;
-  for (int group = 1; group <= w.micro_batches_of_sum(); ++group) {
-    if (c.wish.group && group != std::min(*c.wish.group, w.micro_batches_of_sum())) continue;
+  const int slices = w.slices(), sequences = w.micro_batches_of_sum() / slices;
+  for (int group = 1; group <= sequences; ++group) {
+    if (c.wish.group && group != std::min(*c.wish.group, sequences)) continue;
     Schedule s;
-    s.group = group;
+    s.group = group * slices;
     const auto groups = static_cast<int>(micro_batch_groups(w, s, PlanKind::train).size());
     last = check_pipeline({c.pipeline.order, static_cast<RankId>(c.stages), c.pipeline.chunks, groups});
     if (last.ok()) return last;

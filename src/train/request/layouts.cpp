@@ -199,8 +199,8 @@ double least_seconds(const RunConfig& c, const HardwareProfile& hw, const UnitCo
                     part * outside * here / rate_of(hw.messages_between));
   };
   const double e = static_cast<double>(dtype_bytes(c.dtype)), sent = c.sums == RankSums::tree ? 4 : 0;
-  const double sums =
-      tensor == 1 ? 0 : seconds((3 * e + 8) * costs.slice_numel * tensor * passes * costs.units / stages, tensor, 1);
+  const double whole_numel = costs.slice_numel * tensor * c.slices;
+  const double sums = tensor == 1 ? 0 : seconds((3 * e + 8) * whole_numel * passes * costs.units / stages, tensor, 1);
   // Ranks with slices of sequences receive queries, keys, values and what comes of them, or keys and values alone, and
   // their gradients.
   const double given =
@@ -288,12 +288,14 @@ Result<bool> fit_as_a_whole(Layout& layout, const Prepared& like) {
   return false;
 }
 
-/// Long pipelines take long to estimate, with as many stages and micro-batches as are on their way at once.
+/// Long pipelines take long to estimate, with as many stages and micro-batches as are on their way at once. Each slice
+/// of those is a pass, and meets those before it in attention.
 bool is_soon_estimated(const RunConfig& c, const UnitCosts& costs) {
   constexpr double passes_max = 4096;
   const double stages = c.stages, units = std::min(costs.units, 4 * stages * c.pipeline.chunks);
   const double micro_batches = c.batch / (c.micro_batch * batch_ranks(c));
-  return c.stages == 1 || units * std::min(micro_batches, 3 * stages) <= passes_max;
+  const double slices = c.slices, passes = slices * (1 + (slices - 1) / 4);
+  return c.stages == 1 || units * std::min(micro_batches, 3 * stages) * passes <= passes_max;
 }
 
 /// What is not estimated yet.
