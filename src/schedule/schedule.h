@@ -114,7 +114,7 @@ struct Workload {
   /// Per rank and step; the ranks of a pipeline have the same. Where sequences are taken in slices each is of a slice,
   /// and those of the same sequences follow one another.
   int micro_batches = 1;
-  int lots = 1;                       ///< of the rank's part of the batch: in which order it is added up
+  int lots = 1;  ///< of the rank's part of the batch: in which order it is added up
   Reduction reduction = Reduction::last;
   RankSums sums = RankSums::tree;            ///< of gradients over ranks
   RankGathers gathers = RankGathers::exact;  ///< of parameters in training
@@ -240,13 +240,13 @@ struct PipelineChoice {
 
 struct Schedule {
   PipelineChoice pipeline;
-  std::vector<UnitId> cut;   ///< the first unit of each place along a pipeline but the first; none: one stage
+  std::vector<UnitId> cut;  ///< the first unit of each place along a pipeline but the first; none: one stage
   /// Micro-batches that pass a unit together: 1 is horizontal, all is vertical. All slices of a sequence are in one.
   int group = 1;
   bool update_ahead = true;  ///< update ahead of the unit's next forward (else in the backward pass)
   /// Of updates in the backward pass: steps may also be run as `ahead` has them, and there is room for both.
   bool both_orders = false;
-  int prefetch = 1;                     ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
+  int prefetch = 1;  ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
   /// Micro-batches that parked activations are brought ahead, where anything is; and blocks of keys and values ahead of
   /// the one at hand.
   int activations_ahead = 1;
