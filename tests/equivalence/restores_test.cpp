@@ -3,6 +3,7 @@
 #include "cut_runs.h"
 #include "src/train/run/saved_states.h"
 #include "src/train/states/diff_checkpoints.h"
+#include "tests/exhaustive.h"
 
 namespace sluice::test {
 namespace {
@@ -93,7 +94,7 @@ class Restores : public CutRuns {
   static bool have_one_sum(const Layout& a, const Layout& b) { return a.tensor == b.tensor && a.context == b.context; }
 };
 
-/// 144 pairs.
+/// 144 pairs, or 48 of them: each layout begins four others, and is begun from four.
 TEST_F(Restores, OfAnyLayoutInAnyOther) {
   const std::vector<Layout> all = layouts();
   ASSERT_EQ(all.size(), 12u);
@@ -107,6 +108,8 @@ TEST_F(Restores, OfAnyLayoutInAnyOther) {
   }
   for (std::size_t from = 0; from < all.size(); ++from)
     for (std::size_t to = 0; to < all.size(); ++to) {
+      constexpr std::array drawn{0u, 1u, 5u, 9u};
+      if (!is_exhaustive() && std::find(drawn.begin(), drawn.end(), (from + to) % 12) == drawn.end()) continue;
       SCOPED_TRACE(std::string(all[from].name) + " -> " + all[to].name);
       const std::string path = fresh_directory();
       const Attempt stopped = restored(all[to], Dtype::bf16, checkpoints[from], path, Stopper::when_filled);

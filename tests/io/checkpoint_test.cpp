@@ -14,6 +14,7 @@
 #include "io/checkpoint/state_writer.h"
 #include "io/checkpoint/verify.h"
 #include "support.h"
+#include "tests/exhaustive.h"
 #include "tests/system_calls/system_calls.h"
 
 /// HDF5 forgets some memory of files that it could not read or write.
@@ -216,8 +217,8 @@ TEST_F(CheckpointFiles, OtherToolsSeeWholeTensors) {
   for (std::uint64_t i = 0; i < vector.size(); ++i) ASSERT_EQ(vector[i], value(StateKind::parameter, 1, i)) << i;
 }
 
-/// Every bit of the manifest and of the checksums, one of every byte of the structure, 10,000 of the states, and files
-/// that end at any page.
+/// Every third bit of the manifest and of the checksums, one of every third byte of the structure, 2,000 of the states,
+/// and files that end at any page; with SLUICE_EXHAUSTIVE=1 every bit, every byte, and 10,000.
 TEST_F(CheckpointFiles, NothingThatIsDamagedIsTaken) {
   ASSERT_TRUE(save().ok());
   const std::string path = parent_ + "/step-7/";
@@ -230,9 +231,10 @@ TEST_F(CheckpointFiles, NothingThatIsDamagedIsTaken) {
     }
     return whole.ok();
   };
+  const std::size_t stride = test::is_exhaustive() ? 1 : 3;
   for (const std::string name : {"manifest.json", "rank-00001.sums"}) {
     const std::string good = read_text(path + name);
-    for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    for (std::size_t bit = 0; bit < good.size() * 8; bit += stride) {
       std::string bad = good;
       bad[bit / 8] ^= static_cast<char>(1 << bit % 8);
       // Behind its checksum there are a quote and a brace.
@@ -253,9 +255,10 @@ TEST_F(CheckpointFiles, NothingThatIsDamagedIsTaken) {
   };
   std::mt19937_64 random(2);
   std::vector<std::size_t> bytes;
-  for (std::size_t at = 0; at < good.size(); ++at)
+  for (std::size_t at = 0; at < good.size(); at += stride)
     if (is_structure(at) && (good[at] != 0 || random() % 16 == 0)) bytes.push_back(at);
-  for (int i = 0; i < 10'000; ++i) bytes.push_back(states[random() % 3].offset + random() % states[0].bytes);
+  for (int i = 0; i < (test::is_exhaustive() ? 10'000 : 2'000); ++i)
+    bytes.push_back(states[random() % 3].offset + random() % states[0].bytes);
   for (const std::size_t at : bytes) {
     std::fstream file(path + name, std::ios::binary | std::ios::in | std::ios::out);
     const auto flip = [&] {
@@ -451,14 +454,15 @@ TEST_F(CheckpointFiles, FaultsLeaveWhatWas) {
   }
 }
 
-/// Whichever call of whichever kind fails, and however, until none does: a save that says it is there is there, and the
+/// Whichever call of whichever kind fails, and however (of errors but EIO every third call, or with SLUICE_EXHAUSTIVE=1
+/// each), until none does: a save that says it is there is there, and the
 /// one before is whole until then.
 TEST_F(CheckpointFiles, FaultsOfTheSystemLeaveWhatWas) {
   ASSERT_TRUE(save(1).ok());
   for (const std::string call : {"make", "open", "allocate", "write", "fsync", "rename"})
     for (const int error : {EIO, ENOSPC, EDQUOT, EINTR}) {
       std::uint64_t n = 1;
-      for (;; ++n) {
+      for (;; n += error == EIO || test::is_exhaustive() ? 1 : 3) {
         SCOPED_TRACE(call + " " + std::to_string(n) + ": " + std::strerror(error));
         std::filesystem::remove_all(parent_ + "/step-2");
         write_text(parent_ + "/LATEST", "step-1\n");

@@ -1,5 +1,6 @@
 // The fp32 path against the formulas in double, step by step over many steps of adversarial gradients.
 #include "adamw_support.h"
+#include "tests/exhaustive.h"
 
 namespace sluice::test {
 namespace {
@@ -70,7 +71,7 @@ TEST(AdamwOracle, AThousandStepsStayWithinTwoUlpsOfEachSum) {
 
 /// Of all 2^32 patterns of a master every 251st, or each with SLUICE_EXHAUSTIVE=1 (6 s).
 TEST(Master, EveryPatternSplitsIntoTheNearestParameterAndComesBack) {
-  const bool all = std::getenv("SLUICE_EXHAUSTIVE") != nullptr;
+  const bool all = test::is_exhaustive();
   const std::uint64_t stride = all ? 1 : 251;
   constexpr std::size_t n = 1 << 16;
   std::vector<float> w(n), back(n);

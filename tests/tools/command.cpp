@@ -35,7 +35,7 @@ void CommandTest::expect_refused(const std::string& arguments, const std::string
 void CommandTest::write_profile(const std::string& directory) const {
   HardwareProfile profile;
   profile.machine = machine_id();
-  profile.drives[drive_key(std::vector<std::string>{directory})] = {};
+  for (const std::size_t striped : {1u, 2u}) profile.drives[drive_key(std::vector(striped, directory))] = {};
   const std::string file = path("cache/sluice/profile.json");
   ASSERT_TRUE(save_profile(file, profile).ok());
   // Runs contradict these rates. Measured again they would be in the next command of each test, for seconds.

@@ -34,7 +34,8 @@ class CommandTest : public testing::Test {
   /// Exit status 2, nothing on standard output, one line on standard error that contains `what`.
   void expect_refused(const std::string& arguments, const std::string& what) const;
 
-  /// A profile of this machine and of the drive of `directory`, so that no test measures them.
+  /// A profile of this machine and of the drive of `directory`, alone and striped over two of its directories, so that no
+  /// test measures them.
   void write_profile(const std::string& directory) const;
   /// That, some text to train on, and a folder "nvme".
   void set_up_training() const;

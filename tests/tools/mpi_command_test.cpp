@@ -214,7 +214,7 @@ TEST_F(MpiCommand, WhatIsNotDurableIsSavedByAllAndGoesOn) {
 }
 
 TEST_F(MpiCommand, AfterAKilledProcessTheSameCommandGoesOn) {
-  const std::string command = options() + drive() + "--lots 2 --steps 120 ";
+  const std::string command = options() + drive() + "--lots 2 --steps 60 ";
   ASSERT_EQ(sluice(command + run("whole")).status, 0);
   for (const int number : {1, 2}) {
     const int done = number == 1 ? 0 : static_cast<int>(lines("run").size());

@@ -70,7 +70,7 @@ TEST_F(SlicesCommand, StatesGoOnInOthers) {
 
 TEST_F(SlicesCommand, AreLookedForInTheLongestSequences) {
   const std::string plan =
-      "plan --model llama-tiny --batch 4 --max-seq --device-memory 12MiB --host-memory 32MiB --json ";
+      "plan --model llama-tiny --batch 1 --max-seq --device-memory 6MiB --host-memory 32MiB --json ";
   const auto longest = [&](const std::string& options) {
     const Finished f = sluice(plan + options);
     EXPECT_EQ(f.status, 0) << f.err;
