@@ -421,11 +421,14 @@ class Simulator {
   /// Its members' slowdowns, and from them when their ops end.
   void share_zone(Zone& zone) {
     zone.changed = false;
-    for (const std::size_t machine : zone.machines) share_machine(zone, machine);
-    for (const std::size_t link : zone.links) share_link(zone, link);
-    for (const std::size_t i : zone.lanes) {
+    at_work_.clear();
+    for (const std::size_t i : zone.lanes)
+      if (lanes_[i].running) at_work_.push_back(i);
+    for (const std::size_t machine : zone.machines) share_machine(machine);
+    for (const std::size_t link : zone.links) share_link(link);
+    for (const std::size_t i : at_work_) {
       Server& s = lanes_[i];
-      if (!s.running || s.asked == s.slowdown) continue;
+      if (s.asked == s.slowdown) continue;
       if (s.slowdown > 0) s.left = std::max(0.0, s.left - (now_ - s.seen) / s.slowdown);
       s.seen = now_;
       s.slowdown = s.asked;
@@ -445,13 +448,13 @@ class Simulator {
   }
 
   /// Cores, memory and drive. Sets what slowdowns are to be.
-  void share_machine(const Zone& zone, std::size_t machine) {
+  void share_machine(std::size_t machine) {
     int reads = 0, writes = 0, others = 0;
     cores_.clear();
     memory_.clear();
-    const auto works_here = [&](const Server& s) { return s.running && members_[s.member].machine == machine; };
+    const auto works_here = [&](const Server& s) { return members_[s.member].machine == machine; };
     for (const bool teams : {true, false})
-      for (const std::size_t i : zone.lanes)
+      for (const std::size_t i : at_work_)
         if (Server& s = lanes_[i]; works_here(s) && (s.cost->threads > 1) == teams) {
           s.cores.clear();
           if (s.cost->core_seconds <= 0) continue;
@@ -459,7 +462,7 @@ class Simulator {
             s.cores.push_back(cores_.add(static_cast<std::size_t>(s.cost->threads), core_use(*s.cost)));
         }
     cores_.settle();
-    for (const std::size_t i : zone.lanes) {
+    for (const std::size_t i : at_work_) {
       const Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
@@ -472,7 +475,7 @@ class Simulator {
     const double memory_level = memory_.level(1);
     const double read_slow = reads * (writes > 0 ? hw_.drive.read_bytes_per_second / mixed_.read : 1);
     const double write_slow = writes * (reads > 0 ? hw_.drive.write_bytes_per_second / mixed_.write : 1);
-    for (const std::size_t i : zone.lanes) {
+    for (const std::size_t i : at_work_) {
       Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
@@ -487,13 +490,13 @@ class Simulator {
   }
 
   /// The way between host memory and a device. Adds to the slowdowns.
-  void share_link(const Zone& zone, std::size_t link) {
+  void share_link(std::size_t link) {
     SharedResource &down = down_, &up = up_;
     down.clear();
     up.clear();
     bool downs = false, ups = false;
-    const auto works_here = [&](const Server& s) { return s.running && members_[s.member].link == link; };
-    for (const std::size_t i : zone.lanes) {
+    const auto works_here = [&](const Server& s) { return members_[s.member].link == link; };
+    for (const std::size_t i : at_work_) {
       const Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
@@ -505,7 +508,7 @@ class Simulator {
     }
     if (!downs && !ups) return;
     const double down_level = down.level(1), up_level = up.level(1);
-    for (const std::size_t i : zone.lanes) {
+    for (const std::size_t i : at_work_) {
       Server& s = lanes_[i];
       if (!works_here(s)) continue;
       const OpCost& c = *s.cost;
@@ -528,6 +531,7 @@ class Simulator {
   std::vector<Server> lanes_;  ///< of all members
   std::vector<Zone> zones_;
   std::vector<std::size_t> changed_;  ///< zones
+  std::vector<std::size_t> at_work_;  ///< servers that run in the zone whose resources are being shared out
   std::vector<std::size_t> ready_;    ///< servers that may have something to start
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Cores cores_;
