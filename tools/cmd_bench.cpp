@@ -28,6 +28,13 @@ struct RateArguments {
   bool json = false;
 
   int team() const { return threads > 0 ? threads : usable_cores(); }
+  /// More threads than cores share them: no bound would be one.
+  Status check() const {
+    const int cores = usable_cores();
+    if (threads <= cores) return success();
+    return bad_request(
+        fmt::format("--threads {}: this process may run on {} cores; give at most as many", threads, cores));
+  }
 };
 
 /// One line of a bench: what was reached, and what the machine allows.
@@ -134,6 +141,7 @@ void print_profile(const HardwareProfile& p, const std::string& path) {
 }
 
 Status bench_all(const RateArguments& o) {
+  SLUICE_TRY(o.check());
   std::string path = o.profile;
   if (path.empty()) {
     SLUICE_ASSIGN(path, default_profile_path());
@@ -219,7 +227,8 @@ void add_bench(Command& app, Outcome& outcome) {
         ->capture_default_str();
     command->callback([options, &outcome, run, name] {
       std::vector<Row> rows;
-      const Status result = run(*options, rows);
+      Status result = options->check();
+      if (result.ok()) result = run(*options, rows);
       if (result.ok()) print_rows(rows, options->json);
       outcome.finish("bench " + name, result);
     });

@@ -125,6 +125,12 @@ class Outputs {
     if (held_out_) SLUICE_TRY(held_out_->flush());
     const TokenizeReport all = report();
     const std::uint64_t documents = all.training.documents + all.held_out.documents;
+    const std::uint64_t dropped = all.training.pack.too_long + all.held_out.pack.too_long;
+    if (documents == 0 && dropped > 0 && options_->pack->too_long == TooLong::drop)
+      return bad_request(
+          fmt::format("no document is left: {} of more than {} tokens dropped; pack longer sequences, or cut "
+                      "what is too long",
+                      dropped, options_->pack->sequence));
     if (documents == 0)
       return bad_request(training_->has_mask() ? "the inputs hold nothing to learn: no turn of an assistant counts"
                                                : "the inputs hold no text");

@@ -238,7 +238,7 @@ TEST_F(PackFiles, ARefusedDocumentIsNamed) {
   options_.pack->too_long = TooLong::drop;
   options_.pack->sequence = 2;
   options_.texts.paths = {dir_ / "long.txt"};
-  expect_refused(tokenize(options_, byte_encoding()), "no text");
+  expect_refused(tokenize(options_, byte_encoding()), "no document is left: 1 of more than 2 tokens dropped");
   EXPECT_EQ(dir_.files(), 3u) << "nothing is left of what fails";
 }
 

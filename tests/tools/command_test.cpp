@@ -37,6 +37,8 @@ TEST_F(CommandTest, UnknownRequestsAreOneLineAndStatusTwo) {
   expect_refused("bench copy --bogus 3", "--bogus");
   expect_refused("bench matmul --threads 0", "threads");
   expect_refused("bench matmul --threads many", "many");
+  for (const std::string bench : {"matmul", "norm", "all"})
+    expect_refused("bench " + bench + " --threads 1024", "--threads 1024: this process may run on ");
   expect_refused("data tokenize", "--input");
   expect_refused("train --model llama-tiny", "--data");
   expect_refused("train --bogus", "--bogus");
