@@ -20,7 +20,7 @@ struct Cell {
 class Composition : public RunCommandTest {
  protected:
   std::string options() const {
-    return "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 1 --lots 8 --batch 8 --steps 3 --hash 3 "
+    return "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 1 --lots 8 --batch 16 --steps 3 --hash 3 "
            "--data " +
            path("text") + " ";
   }
