@@ -454,9 +454,9 @@ TEST_F(CheckpointFiles, FaultsLeaveWhatWas) {
   }
 }
 
-/// Whichever call of whichever kind fails, and however (of errors but EIO every third call, or with SLUICE_EXHAUSTIVE=1
-/// each), until none does: a save that says it is there is there, and the
-/// one before is whole until then.
+/// Whichever call of whichever kind fails, and however, until none does: a save that says it is there is there, and the
+/// one before is whole until then. Each call fails with EIO, and every third with the others (each with
+/// SLUICE_EXHAUSTIVE=1).
 TEST_F(CheckpointFiles, FaultsOfTheSystemLeaveWhatWas) {
   ASSERT_TRUE(save(1).ok());
   for (const std::string call : {"make", "open", "allocate", "write", "fsync", "rename"})

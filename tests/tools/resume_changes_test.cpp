@@ -16,7 +16,8 @@ using nlohmann::json;
 class ResumeChanges : public RunCommandTest {
  protected:
   /// Ends the run two steps from where it stands, and expects its lines to be those of the command's run that was never
-  /// changed, and the step behind them to begin with the same states. Both are of 150 steps, which nobody has to make.
+  /// changed, and the step behind them to begin with the same parameters. The command is of more steps, which nobody
+  /// has to make.
   void expect_lines_of_whole(const std::string& command) {
     const std::size_t stood = lines("run").size();
     const Finished f = sluice(go_on() + "--steps " + std::to_string(stood + 2));
