@@ -121,7 +121,9 @@ Json to_json(const Prepared& run, const Findings& findings) {
                     {"run_seconds", run_seconds(run)}};
   if (run.speculates()) {
     const Repair repair = predict_repair(run);
-    j["predicted"]["repaired_step"] = {{"step_seconds", repair.seconds}, {"loaded_bytes", repair.loaded_bytes}};
+    j["predicted"]["repaired_step"] = {{"step_seconds", repair.seconds},
+                                       {"from_gradients", repair.from_gradients},
+                                       {"loaded_bytes", repair.loaded_bytes}};
   }
   if (run.changes_order()) j["predicted"]["ahead_step_seconds"] = run.predicted(true).step_seconds;
   if (findings.activation_gap) j["predicted"]["activations_above_bound"] = *findings.activation_gap;

@@ -131,7 +131,7 @@ void report(const Prepared& run, const TrainResult& result) {
   }
   print_losses(result.eval, result.steps);
   if (result.repaired > 0)
-    std::printf("repairs  %s\n", fmt::format("{} of {} steps clipped where that was not expected, and were made twice",
+    std::printf("repairs  %s\n", fmt::format("{} of {} steps clipped where that was not expected, and were repaired",
                                              result.repaired, result.timed_steps)
                                      .c_str());
   if (drives > 0)

@@ -39,7 +39,7 @@ struct RunCurves {
   std::array<Curve, kinds> curves;
   std::map<std::string, std::vector<std::pair<std::int64_t, double>>> eval;  ///< by set; "" where it has no name
   std::vector<std::int64_t> skipped, saved;
-  std::int64_t repaired = 0;  ///< steps that were made twice
+  std::int64_t repaired = 0;  ///< steps that clipped where that was not expected
   std::int64_t lines = 0, last_step = 0;
   std::int64_t others = 0;  ///< lines that are not of a step of the run
   double last_loss = 0, timed_seconds = 0;

@@ -82,7 +82,7 @@ void add_losses(const RunCurves& curves, ReportSource& source) {
     source.facts.emplace_back("validation loss" + (set.empty() ? "" : ", " + set),
                               number_text(losses.back().second) + " after step " + std::to_string(losses.back().first));
   if (curves.tokens > 0) source.facts.emplace_back("tokens seen", format_count(static_cast<double>(curves.tokens)));
-  if (curves.repaired > 0) source.facts.emplace_back("steps made twice", std::to_string(curves.repaired));
+  if (curves.repaired > 0) source.facts.emplace_back("steps repaired", std::to_string(curves.repaired));
   if (!curves.skipped.empty()) source.facts.emplace_back("skipped steps", std::to_string(curves.skipped.size()));
 }
 

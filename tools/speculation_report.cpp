@@ -9,7 +9,8 @@ namespace sluice::tools {
 
 std::string speculation_text(const Prepared& run) {
   const Repair repair = predict_repair(run);
-  std::string text = fmt::format("speculative updates: a step that clips is made again, and takes {} instead of {}",
+  std::string text = fmt::format("speculative updates: a step that clips is {}, and takes {} instead of {}",
+                                 repair.from_gradients ? "updated again from its gradients" : "made again",
                                  format_seconds(repair.seconds), format_seconds(run.step_seconds()));
   if (repair.loaded_bytes > 0)
     text += fmt::format(", with {} of copies loaded anew", format_bytes(repair.loaded_bytes));

@@ -181,7 +181,7 @@ Status BoundPlan::bind_op(const StepPlan& plan, OpId id, const BindParts& parts)
     std::byte* data = nullptr;
     if (buffer.tier != Tier::nvme)
       data = parts.memory.at(buffer.tier, buffer.offset + access.offset);
-    else if (!drives)
+    else if (!drives && op.kind != OpKind::control)  // which waits for what is there, and reads none of it
       return bad_request("touches nvme buffer " + buffer.name + ", which only read and write can");
     if (saves && buffer.tier != Tier::host)
       return bad_request("saves " + buffer.name + ", which is not in host memory");

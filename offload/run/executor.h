@@ -73,9 +73,9 @@ class StepSource {
   }
   /// The loss or a gradient of params.step is NaN or infinite: the run stops with ErrorCode::not_finite.
   virtual void step_not_finite(RankId, const StepParams&) {}
-  /// Updates of params.step have worked with params.clip_factor, and this is the true one: the run stops with
+  /// Updates of params.step have worked with params.clip_factor, and the true one is in `control`: the run stops with
   /// ErrorCode::mispredicted.
-  virtual void step_mispredicted(RankId, const StepParams&, double /*clip_factor*/) {}
+  virtual void step_mispredicted(RankId, const StepParams&, const ControlBlock& /*control*/) {}
 };
 
 /// Makes a step durable: writes the commit record and syncs it. On the commit lane, after all durable writes of the

@@ -24,6 +24,16 @@ struct MovedBytes {
     message += more.message;
     return *this;
   }
+  MovedBytes& operator-=(const MovedBytes& less) {
+    h2d -= less.h2d;
+    d2h -= less.d2h;
+    within -= less.within;
+    nvme_read -= less.nvme_read;
+    nvme_write -= less.nvme_write;
+    collective -= less.collective;
+    message -= less.message;
+    return *this;
+  }
 };
 
 }  // namespace sluice

@@ -259,7 +259,7 @@ Status StepOps::control(const BoundOp& op, const StepParams& params) {
   Status filled = fill_control(norm_.value(), loss_.value(), params, own);
   if (!filled.ok() && parts_.source != nullptr) parts_.source->step_not_finite(rank_, params);
   if (!filled.ok() || !expects_factor_ || own->clip_factor == params.clip_factor) return filled;
-  if (parts_.source != nullptr) parts_.source->step_mispredicted(rank_, params, own->clip_factor);
+  if (parts_.source != nullptr) parts_.source->step_mispredicted(rank_, params, *own);
   char text[160];
   std::snprintf(
       text, sizeof text,

@@ -154,9 +154,9 @@ class Law {
       b_.h2d += sums * shard_bytes;
     }
     park(choice(u).accumulator, sums - 1, shard_bytes, 1);
-    if (schedule_.update_ahead && choice(u).gradient == Place::nvme) {
-      b_.nvme_read += waiting_bytes(u);
-      b_.nvme_write += waiting_bytes(u);
+    if (choice(u).gradient == Place::nvme) {
+      if (schedule_.update_ahead) b_.nvme_read += waiting_bytes(u);
+      if (schedule_.stores_gradients()) b_.nvme_write += waiting_bytes(u);
     }
     std::uint64_t between = 0;
     for (const MicroBatchGroup& g : groups_)

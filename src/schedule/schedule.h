@@ -246,6 +246,9 @@ struct Schedule {
   bool update_ahead = true;  ///< update ahead of the unit's next forward (else in the backward pass)
   /// Of updates in the backward pass: steps may also be run as `ahead` has them, and there is room for both.
   bool both_orders = false;
+  /// Of updates in the backward pass: gradients are also left where they would wait for the norm, so that a step whose
+  /// clip factor was mispredicted is updated again from them (the flush plan).
+  bool keeps_gradients = false;
   int prefetch = 1;  ///< passes that a unit's parameters are fetched ahead; 0 fetches when needed
   /// Micro-batches that parked activations are brought ahead, where anything is; and blocks of keys and values ahead of
   /// the one at hand.
@@ -264,8 +267,10 @@ struct Schedule {
     s.update_ahead = true;
     return s;
   }
-  /// Whether gradients wait, in some plan, for the global norm.
-  bool has_waiting_gradients() const { return update_ahead || both_orders; }
+  /// Whether a step leaves gradients behind, in host memory or on the drive.
+  bool stores_gradients() const { return update_ahead || keeps_gradients; }
+  /// Whether some plan does.
+  bool has_waiting_gradients() const { return stores_gradients() || both_orders; }
 };
 
 /// Micro-batches that pass a unit together, one group after the other.

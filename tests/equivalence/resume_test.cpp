@@ -35,6 +35,7 @@ class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind>
   Schedule schedule() const {
     Schedule s = Resume::schedule(GetParam().ahead, GetParam().home);
     s.both_orders = GetParam().speculates && GetParam().ranks == 1;
+    s.keeps_gradients = GetParam().speculates && GetParam().home == Place::host;
     for (UnitChoice& unit : s.units) {
       unit.resident = GetParam().resident;
       unit.update_on_device = GetParam().update_on_device;
@@ -408,6 +409,7 @@ TEST_F(PowerCuts, LoseNothingThatWasCommitted) {
     if (!ahead && !speculates) c.optimizer.clip_norm = 0;
     Schedule s = schedule(ahead, round % 4 < 2 ? Place::nvme : Place::host);
     s.both_orders = round % 8 == 5;
+    s.keeps_gradients = speculates && round % 8 != 1;
     s.units[1].update_on_device = s.units[2].update_on_device = round % 3 == 1;
     const std::string whole = fresh_directory(), path = fresh_directory();
     const Finished expected = finished(whole, attempt(c, whole, s));

@@ -113,8 +113,9 @@ TEST_F(Saves, OfAStepThatIsLeftOutAreMadeAnew) {
 /// lost where a run changes over.
 TEST_F(Saves, OfStepsThatAreMadeAgainAreOfTheSecondTime) {
   for (const Place home : {Place::nvme, Place::host})
-    for (const bool both : {false, true}) {
-      SCOPED_TRACE(std::string(place_names[static_cast<std::size_t>(home)]) + (both ? " both orders" : ""));
+    for (const auto& [both, keeps] : {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
+      SCOPED_TRACE(std::string(place_names[static_cast<std::size_t>(home)]) + (both ? " both orders" : "") +
+                   (keeps ? " gradients are kept" : ""));
       RunConfig c = config(true);
       c.steps = 12;
       const std::string stops = fresh_directory(), goes_on = fresh_directory();
@@ -123,6 +124,7 @@ TEST_F(Saves, OfStepsThatAreMadeAgainAreOfTheSecondTime) {
       c.hash_every = 0;
       Schedule s = schedule(false, home);
       s.both_orders = both;
+      s.keeps_gradients = keeps;
       const Attempt a = attempt(c, goes_on, s);
       EXPECT_EQ(finished(goes_on, a).state_hash, expected.state_hash);
       EXPECT_EQ(sums(goes_on), sums(stops));

@@ -12,7 +12,8 @@ class Speculation : public CutRuns {
   struct Made {
     Finished run;
     Attempt attempt;
-    std::vector<std::int64_t> repaired;  ///< steps that were made twice
+    std::vector<std::int64_t> repaired;  ///< steps that clipped where that was not expected
+    std::vector<double> loaded;          ///< bytes that those have copied to the device
   };
   Made made(const RunConfig& c, const Schedule& s) {
     Made m;
@@ -21,7 +22,10 @@ class Speculation : public CutRuns {
     m.run = finished(path, m.attempt);
     std::ifstream in(path + ".jsonl");
     for (std::string line; std::getline(in, line);)
-      if (const json j = json::parse(line); j.contains("repaired")) m.repaired.push_back(j["step"].get<std::int64_t>());
+      if (const json j = json::parse(line); j.contains("repaired")) {
+        m.repaired.push_back(j["step"].get<std::int64_t>());
+        m.loaded.push_back(j["h2d_bytes"].get<double>());
+      }
     EXPECT_EQ(m.attempt.result.repaired, std::ssize(m.repaired));
     return m;
   }
@@ -79,14 +83,21 @@ TEST_F(Speculation, ChangesNoBit) {
             EXPECT_LT(clips.size(), 6u);
           }
           s.both_orders = false;
-          const Made alone = made(c, s);
-          expect_same(alone.run, expected.run);
-          EXPECT_EQ(alone.repaired, clips);
+          for (const bool keeps : {false, true}) {
+            s.keeps_gradients = keeps;
+            const Made alone = made(c, s);
+            expect_same(alone.run, expected.run);
+            EXPECT_EQ(alone.repaired, clips);
+            EXPECT_EQ(alone.attempt.notes.find("from gradients that were kept") != std::string::npos,
+                      keeps && !clips.empty())
+                << alone.attempt.notes;
+          }
           // Steps overlap where nothing stops them.
           c.hash_every = 0;
           c.delay_seed = 3;
-          for (const bool both : {false, true}) {
+          for (const auto& [both, keeps] : {std::pair(false, false), std::pair(false, true), std::pair(true, true)}) {
             s.both_orders = both;
+            s.keeps_gradients = keeps;
             const Made overlapped = made(c, s);
             EXPECT_EQ(overlapped.run.state_hash, expected.run.state_hash);
             EXPECT_EQ(overlapped.run.eval_loss, expected.run.eval_loss);
@@ -109,15 +120,16 @@ TEST_F(Speculation, ChangesNoBitAmongStagesAndPartsOfARun) {
   const std::vector<std::int64_t> clips = clipped(expected.run, c.optimizer.clip_norm);
   ASSERT_FALSE(clips.empty());
   for (const auto& [stages, data] : {std::pair(2, 1), std::pair(2, 2), std::pair(3, 1)})
-    for (const bool both : {false, true}) {
+    for (const auto& [both, keeps] : {std::pair(false, false), std::pair(false, true), std::pair(true, true)}) {
       SCOPED_TRACE(std::to_string(stages) + " stages, " + std::to_string(data) + " ranks each" +
-                   (both ? ", both" : ""));
+                   (both ? ", both" : "") + (keeps ? ", gradients are kept" : ""));
       RunConfig cut = c;
       cut.stages = stages;
       cut.ranks = stages * data;
       Schedule s =
           CutRuns::schedule(cut, stages == 2 ? std::vector<UnitId>{3} : std::vector<UnitId>{2, 5}, 1, {}, false);
       s.both_orders = both;
+      s.keeps_gradients = keeps;
       expect_same(made(cut, s).run, expected.run);
     }
 }
@@ -143,6 +155,20 @@ TEST_F(Speculation, IsGivenUpWhereStepsClipOften) {
   const Attempt second = attempt(c, path, s);
   EXPECT_EQ(second.result.repaired, 0);
   expect_same(finished(path, second), expected);
+}
+
+/// What a step is repaired from is as much as its updates read, and no second pass over the model.
+TEST_F(Speculation, RepairsFromGradientsMoveUpdatesAlone) {
+  RunConfig c = config(true);
+  c.optimizer.clip_norm = always;
+  Schedule s = schedule(false, Place::nvme);
+  const Made again = made(c, s);
+  s.keeps_gradients = true;
+  const Made kept = made(c, s);
+  ASSERT_EQ(again.repaired.size(), static_cast<std::size_t>(c.steps));
+  ASSERT_EQ(kept.repaired, again.repaired);
+  // Parameters go down once and not twice.
+  for (std::size_t i = 0; i < kept.loaded.size(); ++i) EXPECT_LT(kept.loaded[i], 0.7 * again.loaded[i]) << i;
 }
 
 /// Of a run that clips rarely all steps but the first are speculative, and the second, which overlaps it.

@@ -126,7 +126,7 @@ void expect_table(const StepPlan& plan, const Workload& w, const Schedule& s) {
       EXPECT_EQ(table.kept(u, kind), on_drive ? home : mirror);
     }
     EXPECT_EQ(table.home(u, StateKind::remainder) != no_buffer, w.dtype == Dtype::bf16);
-    EXPECT_EQ(table.home(u, StateKind::gradient) != no_buffer, s.update_ahead);
+    EXPECT_EQ(table.home(u, StateKind::gradient) != no_buffer, s.has_waiting_gradients());
   }
 }
 

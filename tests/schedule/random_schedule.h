@@ -62,6 +62,7 @@ inline Schedule random_schedule(Draw& draw, const Workload& w, int tile_log2_max
   Schedule s;
   s.group = draw.between(1, w.micro_batches);
   s.update_ahead = draw.coin();
+  s.keeps_gradients = !s.update_ahead && draw.coin();
   s.prefetch = draw.between(0, 3);
   s.activations_ahead = draw.between(1, 4);
   s.gradients_ahead = draw.coin();
@@ -76,11 +77,11 @@ inline Schedule random_schedule(Draw& draw, const Workload& w, int tile_log2_max
 }
 
 inline std::string describe(const Schedule& s) {
-  std::string text = "group " + std::to_string(s.group) + (s.update_ahead ? " ahead" : " backward") + " prefetch " +
-                     std::to_string(s.prefetch) + " brings " + std::to_string(s.activations_ahead) +
-                     (s.gradients_ahead ? " sums ahead" : "") + " lag " + std::to_string(s.lag) + " tiles " +
-                     std::to_string(s.tiles_in_flight) + (s.hold ? " hold" : "") + " tile " +
-                     std::to_string(s.tile_numel);
+  std::string text = "group " + std::to_string(s.group) + (s.update_ahead ? " ahead" : " backward") +
+                     (s.keeps_gradients ? " kept" : "") + " prefetch " + std::to_string(s.prefetch) + " brings " +
+                     std::to_string(s.activations_ahead) + (s.gradients_ahead ? " sums ahead" : "") + " lag " +
+                     std::to_string(s.lag) + " tiles " + std::to_string(s.tiles_in_flight) + (s.hold ? " hold" : "") +
+                     " tile " + std::to_string(s.tile_numel);
   const auto place = [](Place p) { return std::string(place_names[static_cast<std::size_t>(p)]); };
   for (const UnitChoice& c : s.units)
     text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") +

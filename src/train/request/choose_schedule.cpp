@@ -57,6 +57,42 @@ bool is_better(const Prepared& run, const SearchResult& found) {
   return estimator.exact(found.schedule.ahead()).step_seconds <= as_good_as * now;
 }
 
+/// Gradients wait in host memory instead of on the drive, where it is left over.
+void wait_in_host(const Workload& w, Schedule& s, std::uint64_t bytes_left) {
+  for (UnitId u = 0; u < static_cast<UnitId>(s.units.size()); ++u) {
+    const std::uint64_t bytes = padded_bytes(w.shard_numel(u) * dtype_bytes(w.gradient_dtype));
+    Place& place = s.units[static_cast<std::size_t>(u)].gradient;
+    if (place == Place::host || bytes > bytes_left) continue;
+    place = Place::host;
+    bytes_left -= bytes;
+  }
+}
+
+/// Steps that clip are repaired from their gradients, where these have room to be kept and that takes no time of those
+/// that do not.
+void keep_gradients(Prepared& run) {
+  constexpr double no_slower = 1.005;
+  SearchResult& found = run.search;
+  const Workload& w = run.workload;
+  if (!found.fits || !found.schedule.both_orders || found.schedule.update_ahead) return;
+  const Estimator estimator(w, run.profile, run.wish.pipeline);
+  const double seconds_now = estimator.exact(found.schedule).step_seconds;
+  Schedule on_host = found.schedule;
+  on_host.keeps_gradients = true;
+  Schedule as_is = on_host;
+  wait_in_host(w, on_host, w.budget_bytes[static_cast<std::size_t>(Tier::host)] - found.needs.host);
+  for (Schedule* const keeps : {&on_host, &as_is}) {
+    const TierBytes needs = run_needs(w, *keeps);
+    if (!within(needs, w.budget_bytes)) continue;
+    const double seconds = estimator.exact(*keeps).step_seconds;
+    if (seconds > no_slower * seconds_now) continue;
+    found.schedule = std::move(*keeps);
+    found.needs = needs;
+    found.predicted_seconds = seconds;
+    return;
+  }
+}
+
 }  // namespace
 
 ScheduleWish wish_of(const Prepared& run) {
@@ -113,6 +149,7 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
       run.wish = both;
     }
   }
+  keep_gradients(run);
   if (run.search.fits || !w.durable || c.durable == Durable::on || speculates(c)) return;
   const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;

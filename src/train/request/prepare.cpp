@@ -417,7 +417,7 @@ void predict_stages(Prepared& run, StepPlan StagePlans::*plan, Simulation StageP
 void build_plans_alone(Prepared& run) {
   const Workload& w = run.workload;
   const Schedule &schedule = run.search.schedule, ahead = schedule.ahead();
-  const bool both = !w.inference && schedule.both_orders && !schedule.update_ahead;
+  const bool both = !w.inference && schedule.both_orders && !schedule.update_ahead, keeps = schedule.keeps_gradients;
   run.stages.resize(w.stages());
   parallel_for(run.stages.size(), [&](std::size_t s) {
     StagePlans& stage = run.stages[s];
@@ -430,6 +430,7 @@ void build_plans_alone(Prepared& run) {
         [&] {
           if (!w.inference) stage.evaluate = build_plan(PlanKind::evaluate, own, schedule);
           if (run.needs_flush()) stage.flush = build_plan(PlanKind::flush, own, ahead);
+          if (keeps && run.stages.size() == 1) stage.predicted_flush = simulate(stage.flush, run.profile);
           if (both) stage.ahead = build_plan(PlanKind::train, own, ahead);
           if (both && run.stages.size() == 1) stage.predicted_ahead = simulate(stage.ahead, run.profile);
         });
@@ -440,6 +441,7 @@ void build_plans_alone(Prepared& run) {
   });
   if (run.stages.size() > 1) predict_stages(run, &StagePlans::main, &StagePlans::predicted);
   if (run.stages.size() > 1 && both) predict_stages(run, &StagePlans::ahead, &StagePlans::predicted_ahead);
+  if (run.stages.size() > 1 && keeps) predict_stages(run, &StagePlans::flush, &StagePlans::predicted_flush);
   run.kernels.clear();
   for (const StagePlans& stage : run.stages) {
     run.kernels.merge(chosen_kernels(run.profile, stage.main.cost_keys));

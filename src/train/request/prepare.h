@@ -25,6 +25,7 @@ struct StagePlans {
   TierBytes needs;             ///< arenas of a rank
   Simulation predicted;        ///< of main; its steps take as long as those of all stages
   Simulation predicted_ahead;  ///< likewise of `ahead`
+  Simulation predicted_flush;  ///< likewise of `flush`, where steps are repaired by it
 };
 inline constexpr std::array plans_of_stage{&StagePlans::main, &StagePlans::ahead, &StagePlans::flush,
                                            &StagePlans::evaluate};

@@ -21,9 +21,11 @@ Repair predict_repair(const Prepared& run) {
   Repair repair;
   for (std::size_t s = 0; s < run.stages.size(); ++s)
     repair.loaded_bytes += loaded_bytes(run.stages[s], run.search.schedule) * run.ranks_here(static_cast<RankId>(s));
-  // Given up at its end, and made once more with nothing beside it.
+  repair.from_gradients = run.search.schedule.keeps_gradients;
+  // Given up at its end, and then its updates, or all of it, with nothing beside it.
+  const double again = repair.from_gradients ? run.stages.front().predicted_flush.step_seconds : run.step_seconds();
   repair.seconds =
-      2 * run.step_seconds() + static_cast<double>(repair.loaded_bytes) / run.profile.drive.read_bytes_per_second;
+      run.step_seconds() + again + static_cast<double>(repair.loaded_bytes) / run.profile.drive.read_bytes_per_second;
   return repair;
 }
 

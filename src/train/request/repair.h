@@ -9,6 +9,7 @@ namespace sluice {
 
 struct Repair {
   std::uint64_t loaded_bytes = 0;  ///< of the ranks of a machine: copies in memory, which were updated in place
+  bool from_gradients = false;     ///< that were kept: updates alone are made again
   double seconds = 0;              ///< of the step from its first begin to its last end
 };
 /// Of a run that speculates and fits.

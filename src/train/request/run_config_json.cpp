@@ -127,6 +127,7 @@ void each_knob(S& s, F&& f) {
   f("group", s.group);
   f("update_ahead", s.update_ahead);
   f("both_orders", s.both_orders);
+  f("keeps_gradients", s.keeps_gradients);
   f("prefetch", s.prefetch);
   f("activations_ahead", s.activations_ahead);
   f("gradients_ahead", s.gradients_ahead);
@@ -244,7 +245,7 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 41> later_keys{"restore",
+constexpr std::array<std::string_view, 42> later_keys{"restore",
                                                       "reset_optimizer",
                                                       "save_every",
                                                       "keep",
@@ -283,6 +284,7 @@ constexpr std::array<std::string_view, 41> later_keys{"restore",
                                                       "activations_ahead",
                                                       "gradients_ahead",
                                                       "both_orders",
+                                                      "keeps_gradients",
                                                       "seq_schedule",
                                                       "phase"};
 

@@ -7,7 +7,7 @@
 namespace sluice {
 
 /// Counts which of the last steps had a norm above the threshold, and weighs by that share two ways to run the next:
-/// speculative, where a step that clips is made twice, and with updates that wait for the norm, where it makes no
+/// speculative, where a step that clips is repaired, and with updates that wait for the norm, where it makes no
 /// difference. Knows nothing but predictions and norms, which are the same on all ranks.
 class ClipForecast {
  public:

@@ -30,7 +30,7 @@ struct StepRecord {
   MovedBytes moved;
   std::uint64_t rss_bytes = 0;
   std::int64_t saved_step = 0;  ///< whose states the step wrote to a checkpoint beside its work; 0: none
-  bool repaired = false;        ///< it clipped where that was not expected, and was made again
+  bool repaired = false;        ///< it clipped where that was not expected, and was updated, or made, again
   bool skipped = false;         ///< loss or gradient was not finite: the states are those of the step before
   std::optional<std::uint64_t> state_hash;
   std::vector<SetLoss> eval;  ///< of each set, where the step was evaluated

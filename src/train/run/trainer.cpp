@@ -76,8 +76,10 @@ void Trainer::step_not_finite(RankId, const StepParams& params) {
     failed_step_.store(static_cast<std::int64_t>(params.step));
 }
 
-void Trainer::step_mispredicted(RankId, const StepParams& params, double clip_factor) {
-  clip_factor_.store(clip_factor);
+void Trainer::step_mispredicted(RankId rank, const StepParams& params, const ControlBlock& control) {
+  if (rank == world_.here().first) ended_[params.step % ended_.size()] = {control, Clock::now()};
+  clip_factor_.store(control.clip_factor);
+  ++ranks_that_know_;
   mispredicted_step_.store(static_cast<std::int64_t>(params.step));
 }
 
@@ -129,6 +131,7 @@ Status Trainer::begin_training(std::int64_t first) {
   if (waits_ != waited && forecast_.steps() > 0) tell_order();
   SLUICE_TRY(agree(world_, engine().begin(is_other_order() ? &StagePlans::ahead : &StagePlans::main)));
   training_ = true;
+  moved_before_ = engine().team().moved();
   // Of a step that is made again the time is that of both.
   if (!clip_factors_.contains(first)) previous_end_ = previous_report_ = Clock::now();
   return success();
@@ -146,16 +149,23 @@ Status Trainer::drain() {
   training_ = false;
   SLUICE_TRY(agree(world_, team.end()));
   if (!pending_) return success();
-  StepParams p = step_params(released_ + 1, batch_tokens(run_.workload));
-  p.step = p.update_step;
-  const auto flush = [&]() -> Status {
+  SLUICE_TRY(flush(released_));
+  pending_ = false;
+  return success();
+}
+
+/// The step's updates and nothing else, from gradients that wait.
+Status Trainer::flush(std::int64_t step) {
+  StepParams p = step_params(step, batch_tokens(run_.workload));
+  p.update_step = p.step;
+  p.lr = static_cast<float>(learning_rate(run_.config.optimizer, step, run_.config.steps));
+  RankTeam& team = engine().team();
+  const auto run = [&]() -> Status {
     SLUICE_TRY(team.release(p));
     return team.end();
   };
   SLUICE_TRY(agree(world_, engine().begin(&StagePlans::flush)));
-  SLUICE_TRY(agree(world_, flush()));
-  pending_ = false;
-  return success();
+  return agree(world_, run());
 }
 
 Result<std::vector<SetLoss>> Trainer::evaluate() {
@@ -179,24 +189,52 @@ Result<StepRecord> Trainer::collect(std::int64_t step) {
   const auto iteration = static_cast<std::uint64_t>(step - first_);
   SLUICE_TRY(team.wait(iteration));
   const Ended& e = ended_[static_cast<std::uint64_t>(step) % ended_.size()];
+  MovedBytes moved = team.moved(iteration);
+  moved_before_ += moved;
+  const bool repaired = clip_factors_.erase(step) > 0;
+  if (repaired) moved += std::exchange(wasted_, {});
+  return record_of(step, e.at, moved, repaired);
+}
+
+/// Of a step whose results are in the rings.
+StepRecord Trainer::record_of(std::int64_t step, Clock::time_point end, const MovedBytes& moved, bool repaired) {
+  const RankTeam& team = engine().team();
   StepRecord r;
   r.step = step;
   r.loss = mean_loss(static_cast<std::uint64_t>(step));
-  r.grad_norm = std::sqrt(e.control.grad_norm_sq);
-  r.step_seconds = std::chrono::duration<double>(e.at - previous_end_).count();
-  previous_end_ = e.at;
+  r.grad_norm = std::sqrt(ended_[static_cast<std::uint64_t>(step) % ended_.size()].control.grad_norm_sq);
+  r.step_seconds = std::chrono::duration<double>(end - previous_end_).count();
+  previous_end_ = end;
   for (RankId rank = 0; rank < world_.here().count; ++rank) {
     r.device_peak_bytes = std::max(r.device_peak_bytes, team.peak_bytes(Tier::device, rank));
     r.host_peak_bytes += team.peak_bytes(Tier::host, rank);
     r.nvme_peak_bytes += team.peak_bytes(Tier::nvme, rank);
   }
-  r.moved = team.moved(iteration);
-  r.repaired = clip_factors_.erase(step) > 0;
+  r.moved = moved;
+  r.repaired = repaired;
   reports_.fill_rates(r, is_other_order());
   collected_ = step;
   life_.remember({static_cast<std::uint64_t>(step), r.loss, r.grad_norm, r.step_seconds, 0});
   forecast_.add(clips(r.grad_norm));
   return r;
+}
+
+/// A step whose norm and gradients are known, and whose updates are to be made with its true clip factor.
+Result<StepRecord> Trainer::update_again(std::int64_t step) {
+  kept_step_ = 0;
+  StepResult result;
+  result.step = static_cast<std::uint64_t>(step);
+  result.loss = mean_loss(result.step);
+  result.grad_norm = std::sqrt(ended_[result.step % ended_.size()].control.grad_norm_sq);
+  result.seconds = std::chrono::duration<double>(Clock::now() - previous_report_).count();
+  result.marks = StepResult::repaired;
+  life_.journal()->add(result);
+  SLUICE_TRY(flush(step));
+  MovedBytes moved = engine().team().moved();
+  moved -= std::exchange(moved_before_, moved);
+  released_ = step;
+  previous_report_ = Clock::now();
+  return record_of(step, previous_report_, moved, true);
 }
 
 /// Steps after which a checkpoint is saved.
@@ -293,16 +331,17 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
   return success();
 }
 
-/// Run one step, with the next one released so that its first reads and updates overlap this one's tail.
+/// With the next one released so that its first reads and updates overlap this one's tail.
+Result<StepRecord> Trainer::run_step(std::int64_t step, bool stops) {
+  const bool stays = !stops && !ends_alone(step) && wants_to_wait() == waits_;
+  while (released_ < std::min(step + 1, phase_.last) && (stays || released_ < step)) SLUICE_TRY(release(released_ + 1));
+  return collect(step);
+}
+
 Result<StepRecord> Trainer::train_step(std::int64_t step, bool stops, TrainResult& result) {
-  if (!training_) SLUICE_TRY(begin_training(step));
-  const auto collected = [&]() -> Result<StepRecord> {
-    const bool stays = !stops && !ends_alone(step) && wants_to_wait() == waits_;
-    while (released_ < std::min(step + 1, phase_.last) && (stays || released_ < step))
-      SLUICE_TRY(release(released_ + 1));
-    return collect(step);
-  };
-  Result<StepRecord> done = collected();
+  const bool is_kept = step == kept_step_;
+  if (!is_kept && !training_) SLUICE_TRY(begin_training(step));
+  Result<StepRecord> done = is_kept ? update_again(step) : run_step(step, stops);
   const Status agreed = agree(world_, done.ok() ? success() : Status(done.error()));
   // Where ranks are apart none knows what the others have released.
   if (!agreed.ok() && !world_.is_alone() && !is_of_step(agreed.error()) && life_.journal() == nullptr) broken_ = true;
@@ -347,21 +386,19 @@ void Trainer::tell_order() {
                          : "from step " + std::to_string(first_) + " on updates are made before the norm is known"));
 }
 
-/// To the states that are committed; their step.
-Result<std::int64_t> Trainer::go_back() {
-  SLUICE_ASSIGN(const std::int64_t committed,
-                together_.smallest(static_cast<std::int64_t>(life_.journal()->committed())));
+/// To the states that are committed. Gradients that wait are forgotten, or are those of the step behind them.
+Status Trainer::go_back(std::int64_t committed, bool keeps_gradients) {
   for (RankId r = world_.here().first; r < world_.here().end(); ++r)
     if (life_.journal()->step_back(r, static_cast<std::uint64_t>(committed)))
       engine().store(r)->set_parity(static_cast<std::uint8_t>(1 - engine().store(r)->parity()));
-  SLUICE_TRY(engine().states().roll_back());
+  SLUICE_TRY(engine().states().roll_back(keeps_gradients));
   training_ = pending_ = false;
   done_ = committed;
   // What was being saved is written anew: by the same updates, or, where those are committed, as it lies.
   const std::int64_t saving = life_.saving();
   life_.drop_save();
-  if (saving > 0 && saving == committed) SLUICE_TRY(save(saving));
-  return committed;
+  if (saving > 0 && saving == committed) return save(saving);
+  return success();
 }
 
 /// A step was not finite: go back to what is committed, and remember to leave it out.
@@ -377,28 +414,44 @@ Status Trainer::skip_failed(const Error& reason) {
                  " were not finite one after another, and nothing of them is kept: the run stands at step " +
                  std::to_string(committed));
   observer_.note(reason.message + ": nothing of this step is kept, the run goes on with the next one");
-  const auto back = go_back();
-  return back.ok() ? success() : Status(back.error());
+  return go_back(committed);
 }
 
-/// A step has clipped where none was expected to: go back to what is committed, and make it again with its true factor.
-/// What it computes until then is the same to the bit, its norm too.
+/// A step has clipped where none was expected to: go back to what is committed, and make its updates again with its
+/// true factor, from its gradients, where they are kept and the step before is committed. Else make all of it again:
+/// what it computes is the same to the bit, its norm too.
 Status Trainer::repair() {
   SLUICE_ASSIGN(const std::int64_t step, together_.largest(mispredicted_step_.load()));
   if (clip_factors_.contains(step))
     return fault("step " + std::to_string(step) +
                  " was made again, and its norm is another one: what computes it does not give the same bits twice; "
                  "go on with --update ahead");
+  const RankId know = ranks_that_know_.exchange(0);
+  const bool is_known = mispredicted_step_.exchange(0) == step;
   // Of positive doubles the larger one has the larger bits. Who was stopped ahead of the norm has none.
-  const double own = mispredicted_step_.load() == step ? clip_factor_.load() : 0;
+  const double own = is_known ? clip_factor_.load() : 0;
   SLUICE_ASSIGN(const std::int64_t bits, together_.largest(std::bit_cast<std::int64_t>(own)));
-  clip_factors_[step] = std::bit_cast<double>(bits);
-  mispredicted_step_.store(0);  // who does not come to the next one's norm knows nothing of it
+  SLUICE_ASSIGN(const std::int64_t committed,
+                together_.smallest(static_cast<std::int64_t>(life_.journal()->committed())));
+  // Whose norm is not there may lack gradients too.
+  const bool has_kept = run_.search.schedule.keeps_gradients && is_known && know == world_.here().count;
+  SLUICE_ASSIGN(const bool lacks_any, together_.any_says(!has_kept));
+  std::int64_t before = step - 1;
+  while (skip_.contains(before)) --before;
+  const bool from_gradients = !lacks_any && committed == before;
+  if (from_gradients) {
+    kept_step_ = step;
+  } else {
+    clip_factors_[step] = std::bit_cast<double>(bits);
+    wasted_ = engine().team().moved();
+    wasted_ -= moved_before_;
+  }
   if (!std::exchange(told_of_repairs_, true))
-    observer_.note("step " + std::to_string(step) +
-                   " clips: it is made again with what its norm says, and so is every other that does");
-  const auto back = go_back();
-  return back.ok() ? success() : Status(back.error());
+    observer_.note(
+        "step " + std::to_string(step) + " clips: " +
+        (from_gradients ? "its updates are made again, from gradients that were kept," : "it is made again") +
+        " with what its norm says, and so is every other that does");
+  return go_back(committed, from_gradients);
 }
 
 /// Back to a state from which the run can go on, where one is kept.

@@ -43,7 +43,7 @@ struct TrainResult {
   std::int64_t timed_steps = 0;             ///< of this process
   double seconds = 0;                       ///< of those, without evaluations
   std::uint64_t nvme_write_bytes = 0;       ///< of those
-  std::int64_t repaired = 0;                ///< of those, that were made twice
+  std::int64_t repaired = 0;                ///< of those, that clipped where that was not expected
   std::uint64_t saves = 0;                  ///< checkpoints that --save-every has written meanwhile
   std::optional<std::uint64_t> state_hash;  ///< of complete runs with a directory
   /// Of this process's earlier phases.
@@ -79,7 +79,7 @@ class Trainer final : public StepSource {
   Status step_end(RankId rank, const StepParams& params, const ControlBlock& control,
                   std::span<const double> losses) override;
   void step_not_finite(RankId rank, const StepParams& params) override;
-  void step_mispredicted(RankId rank, const StepParams& params, double clip_factor) override;
+  void step_mispredicted(RankId rank, const StepParams& params, const ControlBlock& control) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -104,7 +104,10 @@ class Trainer final : public StepSource {
   double mean_loss(std::uint64_t step) const;
   StepParams step_params(std::int64_t step, double targets) const;
   Status release(std::int64_t step);
+  StepRecord record_of(std::int64_t step, Clock::time_point end, const MovedBytes& moved, bool repaired);
   Result<StepRecord> collect(std::int64_t step);
+  Status flush(std::int64_t step);
+  Result<StepRecord> update_again(std::int64_t step);
   Status begin_training(std::int64_t first);
   Status end_training();  ///< drains and applies what is pending
   Status drain();
@@ -117,6 +120,7 @@ class Trainer final : public StepSource {
   bool drains_after(std::int64_t step) const;
   bool ends_alone(std::int64_t step) const;
   Status interlude(std::int64_t step, StepRecord& record);
+  Result<StepRecord> run_step(std::int64_t step, bool stops);
   Result<StepRecord> train_step(std::int64_t step, bool stops, TrainResult& result);
   Result<StepRecord> pass_over(std::int64_t step);
   /// Of what a step computes: with committed states a run goes on.
@@ -127,7 +131,7 @@ class Trainer final : public StepSource {
   bool wants_to_wait() const;
   bool is_other_order() const { return waits_ != run_.search.schedule.update_ahead; }  ///< than the main plan's
   void tell_order();
-  Result<std::int64_t> go_back();
+  Status go_back(std::int64_t committed, bool keeps_gradients = false);
   Status skip_failed(const Error& reason);
   Status repair();
   Status recover(const Error& reason);
@@ -170,7 +174,11 @@ class Trainer final : public StepSource {
   std::atomic<std::int64_t> failed_step_{0};
   std::atomic<std::int64_t> mispredicted_step_{0};
   std::atomic<double> clip_factor_{1};           ///< of that
+  std::atomic<RankId> ranks_that_know_{0};       ///< likewise, of the ranks of here
   std::map<std::int64_t, double> clip_factors_;  ///< of steps that are made again
+  std::int64_t kept_step_ = 0;  ///< whose gradients are kept, to update again from the states before it; 0: none
+  MovedBytes moved_before_;     ///< by all that is behind us, as the team counts
+  MovedBytes wasted_;           ///< by what was given up of the step that is made again
   ClipForecast forecast_;
   bool told_of_repairs_ = false;
   std::set<std::int64_t> skip_;               ///< steps that were not finite

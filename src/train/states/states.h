@@ -57,7 +57,7 @@ class States {
   Status share_residents();
   /// All processes. Back to the last commit, after an iteration was given up: fills what lives in memory from the
   /// slots.
-  Status roll_back();
+  Status roll_back(bool keeps_gradients);
 
   /// As checkpoints have them: what the states are, the whole model's tensors, and of all ranks what each of them
   /// writes, with pieces and sizes and no places yet. Files of ranks that write nothing have no units.

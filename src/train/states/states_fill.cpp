@@ -239,10 +239,10 @@ Result<States::Changed> States::count_changed(RankId rank, const CommitRecord& r
   return changed;
 }
 
-Status States::roll_back() {
+Status States::roll_back(bool keeps_gradients) {
   const auto load = [&]() -> Status {
     for (RankId r = here_.first; r < here_.end(); ++r) SLUICE_TRY(load_slots(r, false, {}));
-    return clear_states(true);
+    return keeps_gradients ? success() : clear_states(true);
   };
   SLUICE_TRY(agree(*world_, load()));
   return agree(*world_, share_residents());
