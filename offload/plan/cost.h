@@ -9,8 +9,9 @@
 
 namespace sluice::planning {
 
-/// `other`: written to a drive that is not the plan's (Saving).
-enum class DriveUse : std::uint8_t { none, read, write, other };
+/// `other`: written to a drive that is not the plan's (Saving). `flush`: what fdatasync waits for, which has the drive to
+/// itself.
+enum class DriveUse : std::uint8_t { none, read, write, other, flush };
 
 struct OpCost {
   double seconds = 0;         ///< alone

@@ -118,6 +118,19 @@ TEST(Simulate, ASyncTakesAsLongAsWhatWasWrittenAndNoCore) {
                    simulate(plan, simple_machine()).resource_seconds[static_cast<std::size_t>(Resource::cores)]);
 }
 
+TEST(Simulate, ReadsHardlyMoveBesideASync) {
+  StepPlan plan = lanes_only();
+  plan.lanes.push_back({LaneKind::commit, false});
+  moved(plan, OpKind::write, 3, 10);  // 2 s
+  moved(plan, OpKind::sync, 5, 0, {{0, false}});
+  moved(plan, OpKind::read, 2, 20, {{0, false}});  // 2 s alone
+  HardwareProfile hw = simple_machine();
+  hw.drive.sync_seconds_per_byte = 0.4;  // 4 s
+  const Simulation s = simulate(plan, hw);
+  EXPECT_DOUBLE_EQ(s.timeline[1].end, 6);
+  EXPECT_NEAR(s.timeline[2].end, 8 - 4.0 / 20, 1e-9);
+}
+
 TEST(Simulate, AWindowedLaneIsOneServer) {
   StepPlan plan = lanes_only();
   moved(plan, OpKind::read, 2, 10);
