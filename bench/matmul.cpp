@@ -39,7 +39,8 @@ struct Shape {
 };
 constexpr Shape smoke_shapes[] = {{"smoke", 100, 72, 40}};
 constexpr Shape full_shapes[] = {
-    {"25m qkv", 2048, 256, 256},         {"125m attention", 512, 768, 768},  {"125m attention", 2048, 768, 768},
+    {"25m qkv", 2048, 256, 256},         {"125m attention", 256, 768, 768},  {"125m mlp", 256, 2048, 768},
+    {"125m mlp down", 256, 768, 2048},   {"125m attention", 512, 768, 768},  {"125m attention", 2048, 768, 768},
     {"125m mlp", 2048, 2048, 768},       {"125m mlp down", 2048, 768, 2048}, {"125m mlp", 8192, 2048, 768},
     {"1b attention", 2048, 2048, 2048},  {"1b mlp", 2048, 5632, 2048},       {"1b mlp down", 2048, 2048, 5632},
     {"1b head chunk", 512, 32000, 2048}, {"7b attention", 2048, 4096, 4096}, {"7b mlp", 1024, 11008, 4096},

@@ -389,7 +389,7 @@ void print_placement(const Prepared& run) {
     return share(s, [=](const UnitChoice& c) { return c.update_on_device == device; });
   };
   table.add({"AdamW (units)", updated(true), updated(false), "-"});
-  if (s.update_ahead)
+  if (s.stores_gradients())
     table.add(
         {run.workload.gradient_dtype == Dtype::f32 ? "gradients until the update" : "bf16 gradients until the update",
          "-", home(&UnitChoice::gradient, Place::host), home(&UnitChoice::gradient, Place::nvme)});

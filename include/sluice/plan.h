@@ -413,9 +413,10 @@ struct StepParams {
   std::uint64_t seed = 0;  ///< of stochastic rounding
   float lr = 0;            ///< of update_step
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
-  float clip_norm = 0;        ///< 0: no clipping
+  float clip_norm = 0;  ///< 0: no clipping
   /// Updates in the backward pass work with it before the norm is known; control looks whether it was right.
   double clip_factor = 1;
+  bool knows_factor = false;  ///< updates that wait for the norm take clip_factor too, and not what control has found
   bool again = false;         ///< the step was made before, and what it clips by was mispredicted
   double loss_scale = 1;      ///< 1 / (target tokens of the global batch)
   std::int64_t position = 0;  ///< decode: tokens already in the cache

@@ -20,7 +20,8 @@ enum class ErrorCode {
   cancelled,     ///< asked to stop (Ctrl-C, SIGTERM): exit status 1
   damaged,       ///< data is not what was written: exit status 1, unless other data serves
   not_finite,    ///< a step's loss or gradient is NaN or infinite: exit status 1, unless the step can be skipped
-  mispredicted,  ///< a step's updates have worked with a clip factor that was not its own: it is made again
+  mispredicted,  ///< a step's updates have worked with a clip factor that was not its own: they, or all of it, are made
+                 ///< again
 };
 
 struct Error {

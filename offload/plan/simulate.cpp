@@ -451,8 +451,7 @@ class Simulator {
   void share_machine(std::size_t machine) {
     // Of a virtual drive 7 to 60 MB/s arrived beside a sync, 800 at other times.
     constexpr double behind_flush = 20;
-    int reads = 0, writes = 0, others = 0;
-    bool flushes = false;
+    int reads = 0, writes = 0, others = 0, flushes = 0;
     cores_.clear();
     memory_.clear();
     const auto works_here = [&](const Server& s) { return members_[s.member].machine == machine; };
@@ -473,11 +472,11 @@ class Simulator {
       reads += c.drive == DriveUse::read ? ranks : 0;
       writes += c.drive == DriveUse::write ? ranks : 0;
       others += c.drive == DriveUse::other ? ranks : 0;
-      flushes = flushes || c.drive == DriveUse::flush;
+      flushes += c.drive == DriveUse::flush ? ranks : 0;
       if (c.seconds > 0) memory_.demand(ranks, c.memory_seconds / c.seconds);
     }
     const double memory_level = memory_.level(1);
-    const double held = flushes ? behind_flush : 1;
+    const double held = flushes > 0 ? behind_flush : 1;
     const double read_slow = held * reads * (writes > 0 ? hw_.drive.read_bytes_per_second / mixed_.read : 1);
     const double write_slow = held * writes * (reads > 0 ? hw_.drive.write_bytes_per_second / mixed_.write : 1);
     for (const std::size_t i : at_work_) {
@@ -487,6 +486,7 @@ class Simulator {
       double slow = c.drive == DriveUse::read    ? read_slow
                     : c.drive == DriveUse::write ? write_slow
                     : c.drive == DriveUse::other ? others
+                    : c.drive == DriveUse::flush ? flushes
                                                  : 1;
       if (c.core_seconds > 0) slow = std::max(slow, core_use(c) / core_level(s));
       if (c.seconds > 0) slow = std::max(slow, c.memory_seconds / c.seconds / memory_level);

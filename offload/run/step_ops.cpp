@@ -201,7 +201,8 @@ Status StepOps::grad_norm(const BoundOp& op, const StepParams& params) {
 /// Also for a device's queue: the control block has been written when an op is put in.
 DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) const {
   const Operand* const control = op.find(Role::control);
-  const bool clips = params.clip_norm > 0 && control != nullptr;  // else the norm is not known yet
+  // Else the norm is not known yet, or was known before this iteration.
+  const bool clips = params.clip_norm > 0 && control != nullptr && !params.knows_factor;
   DeviceUpdate update;
   UpdateTile& tile = update.tile;
   tile.dtype = options_.dtype;

@@ -11,6 +11,7 @@
 //               where a copy is resident
 //   gradient    S*4 up; and S*g each way on the drive where it waits there for the global norm. Of g bytes an element,
 //               4, or 2 where gradients are rounded: then none that an update reads is on the device already
+//               of steps that keep them for repairs the way to the drive alone
 //   accumulator the whole unit's fp32 gradient each way between two groups, where it does not stay on the device; as
 //               many as there are partial sums of lots. Where ranks add up after every lot S*4 instead, between two
 //               lots

@@ -102,7 +102,7 @@ void RankBuilder::control() {
                              : emit_.op(OpKind::control, LaneKind::optimizer);
   op.is_replica = work_.topology.position(replica_axes) > 0;
   Emitter::touch(op, parts_.control, Role::control, Mode::read_write);
-  if (kind_ != PlanKind::train || !schedule_.keeps_gradients) return;
+  if (kind_ != PlanKind::train || schedule_.update_ahead || !schedule_.keeps_gradients) return;
   // They are all there when the norm is known, and the next step's come behind it.
   for (UnitId u = 0; u <= head_unit(); ++u)
     if (has(u)) Emitter::touch(op, unit(u).gradient_wait, Role::gradient, Mode::read);

@@ -18,7 +18,7 @@ constexpr std::array<const char*, 5> recompute_names{"none", "full", "sqrt", "re
 
 /// When the optimizer works. ahead: ahead of a unit's next forward pass, with the global norm known. backward: in the
 /// backward pass, behind the unit's gradient. speculative: the same where steps clip, as if this one would not; where
-/// its norm says otherwise, the step is made again from the states that were committed, with the true factor.
+/// its norm says otherwise, its updates, or all of it, are made again from the states that were committed.
 enum class UpdateOrder : std::uint8_t { ahead, backward, speculative };
 constexpr std::array<const char*, 3> update_order_names{"ahead", "backward", "speculative"};
 

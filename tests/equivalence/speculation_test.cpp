@@ -73,6 +73,7 @@ TEST_F(Speculation, ChangesNoBit) {
           c.optimizer.clip_norm = limit;
           c.poison_steps = poisoned ? std::vector<std::int64_t>{2, 5} : std::vector<std::int64_t>{};
           c.hash_every = 1;
+          c.eval_every = poisoned ? 1 : 0;
           const Made expected = made(c, waiting);
           const std::vector<std::int64_t> clips = clipped(expected.run, limit);
           EXPECT_EQ(clips.empty(), limit == never);
@@ -93,7 +94,7 @@ TEST_F(Speculation, ChangesNoBit) {
                 << alone.attempt.notes;
           }
           // Steps overlap where nothing stops them.
-          c.hash_every = 0;
+          c.hash_every = c.eval_every = 0;
           c.delay_seed = 3;
           for (const auto& [both, keeps] : {std::pair(false, false), std::pair(false, true), std::pair(true, true)}) {
             s.both_orders = both;

@@ -7,6 +7,7 @@
 #include "offload/parallel.h"
 #include "sluice/clock.h"
 #include "sluice/size.h"
+#include "src/schedule/byte_law.h"
 #include "src/schedule/quick.h"
 #include "src/schedule/smallest.h"
 #include "src/train/request/arrangement.h"
@@ -68,29 +69,31 @@ void wait_in_host(const Workload& w, Schedule& s, std::uint64_t bytes_left) {
   }
 }
 
-/// Steps that clip are repaired from their gradients, where these have room to be kept and that takes no time of those
-/// that do not.
+/// Steps that clip are repaired from their gradients, where these have room to be kept, and that makes no step slower
+/// and writes little.
 void keep_gradients(Prepared& run) {
-  constexpr double no_slower = 1.005;
+  constexpr double no_slower = 1.002, little_more = 1.1;
   SearchResult& found = run.search;
   const Workload& w = run.workload;
   if (!found.fits || !found.schedule.both_orders || found.schedule.update_ahead) return;
+  Schedule keeps = found.schedule;
+  keeps.keeps_gradients = true;
+  const std::uint64_t host_bytes = w.budget_bytes[static_cast<std::size_t>(Tier::host)];
+  // Where somebody has said where states lie, gradients wait there too.
+  if (!run.wish.states && host_bytes > found.needs.host) wait_in_host(w, keeps, host_bytes - found.needs.host);
+  const std::uint64_t written = byte_law_of_all(w, keeps).nvme_write;
+  if (static_cast<double>(written) > little_more * static_cast<double>(found.drive_write_bytes)) return;
+  const TierBytes needs = run_needs(w, keeps);
+  if (!within(needs, w.budget_bytes)) return;
   const Estimator estimator(w, run.profile, run.wish.pipeline);
-  const double seconds_now = estimator.exact(found.schedule).step_seconds;
-  Schedule on_host = found.schedule;
-  on_host.keeps_gradients = true;
-  Schedule as_is = on_host;
-  wait_in_host(w, on_host, w.budget_bytes[static_cast<std::size_t>(Tier::host)] - found.needs.host);
-  for (Schedule* const keeps : {&on_host, &as_is}) {
-    const TierBytes needs = run_needs(w, *keeps);
-    if (!within(needs, w.budget_bytes)) continue;
-    const double seconds = estimator.exact(*keeps).step_seconds;
-    if (seconds > no_slower * seconds_now) continue;
-    found.schedule = std::move(*keeps);
-    found.needs = needs;
-    found.predicted_seconds = seconds;
-    return;
-  }
+  StepEstimate now, then;
+  parallel_invoke([&] { now = estimator.exact(found.schedule); }, [&] { then = estimator.exact(keeps); });
+  if (then.step_seconds > no_slower * now.step_seconds) return;
+  found.schedule = std::move(keeps);
+  found.needs = needs;
+  found.predicted_seconds = then.step_seconds;
+  found.bound_seconds = then.bound_seconds;
+  found.drive_write_bytes = written;
 }
 
 }  // namespace

@@ -417,7 +417,8 @@ void predict_stages(Prepared& run, StepPlan StagePlans::*plan, Simulation StageP
 void build_plans_alone(Prepared& run) {
   const Workload& w = run.workload;
   const Schedule &schedule = run.search.schedule, ahead = schedule.ahead();
-  const bool both = !w.inference && schedule.both_orders && !schedule.update_ahead, keeps = schedule.keeps_gradients;
+  const bool both = !w.inference && schedule.both_orders && !schedule.update_ahead,
+             keeps = !w.inference && schedule.keeps_gradients;
   run.stages.resize(w.stages());
   parallel_for(run.stages.size(), [&](std::size_t s) {
     StagePlans& stage = run.stages[s];

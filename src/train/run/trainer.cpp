@@ -154,10 +154,13 @@ Status Trainer::drain() {
   return success();
 }
 
-/// The step's updates and nothing else, from gradients that wait.
-Status Trainer::flush(std::int64_t step) {
+/// The step's updates and nothing else, from gradients that wait. The clip factor is what the last control op has
+/// found, or this one.
+Status Trainer::flush(std::int64_t step, std::optional<double> clip_factor) {
   StepParams p = step_params(step, batch_tokens(run_.workload));
   p.update_step = p.step;
+  p.knows_factor = clip_factor.has_value();
+  p.clip_factor = clip_factor.value_or(1);
   p.lr = static_cast<float>(learning_rate(run_.config.optimizer, step, run_.config.steps));
   RankTeam& team = engine().team();
   const auto run = [&]() -> Status {
@@ -226,10 +229,12 @@ Result<StepRecord> Trainer::update_again(std::int64_t step) {
   result.step = static_cast<std::uint64_t>(step);
   result.loss = mean_loss(result.step);
   result.grad_norm = std::sqrt(ended_[result.step % ended_.size()].control.grad_norm_sq);
-  result.seconds = std::chrono::duration<double>(Clock::now() - previous_report_).count();
+  // The updates that are still to come, as predicted: their commit tells it.
+  result.seconds = std::chrono::duration<double>(Clock::now() - previous_report_).count() +
+                   run_.stages.front().predicted_flush.step_seconds;
   result.marks = StepResult::repaired;
   life_.journal()->add(result);
-  SLUICE_TRY(flush(step));
+  SLUICE_TRY(flush(step, kept_factor_));  // an evaluation may have come since the norm was found
   MovedBytes moved = engine().team().moved();
   moved -= std::exchange(moved_before_, moved);
   released_ = step;
@@ -386,7 +391,7 @@ void Trainer::tell_order() {
                          : "from step " + std::to_string(first_) + " on updates are made before the norm is known"));
 }
 
-/// To the states that are committed. Gradients that wait are forgotten, or are those of the step behind them.
+/// To the states that are committed. Gradients that wait are forgotten, or stay: of the step that is updated again.
 Status Trainer::go_back(std::int64_t committed, bool keeps_gradients) {
   for (RankId r = world_.here().first; r < world_.here().end(); ++r)
     if (life_.journal()->step_back(r, static_cast<std::uint64_t>(committed)))
@@ -437,10 +442,11 @@ Status Trainer::repair() {
   const bool has_kept = run_.search.schedule.keeps_gradients && is_known && know == world_.here().count;
   SLUICE_ASSIGN(const bool lacks_any, together_.any_says(!has_kept));
   std::int64_t before = step - 1;
-  while (skip_.contains(before)) --before;
+  while (before > committed && skip_.contains(before)) --before;
   const bool from_gradients = !lacks_any && committed == before;
   if (from_gradients) {
     kept_step_ = step;
+    kept_factor_ = std::bit_cast<double>(bits);
   } else {
     clip_factors_[step] = std::bit_cast<double>(bits);
     wasted_ = engine().team().moved();
@@ -451,7 +457,9 @@ Status Trainer::repair() {
         "step " + std::to_string(step) + " clips: " +
         (from_gradients ? "its updates are made again, from gradients that were kept," : "it is made again") +
         " with what its norm says, and so is every other that does");
-  return go_back(committed, from_gradients);
+  SLUICE_TRY(go_back(committed, from_gradients));
+  if (from_gradients) done_ = step - 1;  // between the two are steps that were left out, and their lines are there
+  return success();
 }
 
 /// Back to a state from which the run can go on, where one is kept.

@@ -106,7 +106,7 @@ class Trainer final : public StepSource {
   Status release(std::int64_t step);
   StepRecord record_of(std::int64_t step, Clock::time_point end, const MovedBytes& moved, bool repaired);
   Result<StepRecord> collect(std::int64_t step);
-  Status flush(std::int64_t step);
+  Status flush(std::int64_t step, std::optional<double> clip_factor = {});
   Result<StepRecord> update_again(std::int64_t step);
   Status begin_training(std::int64_t first);
   Status end_training();  ///< drains and applies what is pending
@@ -176,6 +176,7 @@ class Trainer final : public StepSource {
   std::atomic<double> clip_factor_{1};           ///< of that
   std::atomic<RankId> ranks_that_know_{0};       ///< likewise, of the ranks of here
   std::map<std::int64_t, double> clip_factors_;  ///< of steps that are made again
+  double kept_factor_ = 1;
   std::int64_t kept_step_ = 0;  ///< whose gradients are kept, to update again from the states before it; 0: none
   MovedBytes moved_before_;     ///< by all that is behind us, as the team counts
   MovedBytes wasted_;           ///< by what was given up of the step that is made again
