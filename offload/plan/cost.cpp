@@ -231,7 +231,7 @@ OpCost CostModel::cost(const Op& op) const {
     case OpKind::sync:
       c.seconds = overhead + hw_.drive.sync_seconds_per_byte * static_cast<double>(written_bytes_);
       busy = c.seconds > 0 ? overhead / c.seconds : 0;  // it waits for the drive
-      if (busy < 0.5) c.drive = DriveUse::flush;
+      if (hw_.drive.sync_seconds_per_byte > 0) c.drive = DriveUse::flush;
       break;
     case OpKind::commit:
     case OpKind::verify:

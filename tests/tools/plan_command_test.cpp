@@ -154,8 +154,13 @@ TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
   EXPECT_FALSE(tight["predicted"].contains("ahead_step_seconds"));
   EXPECT_EQ(tight["predicted"]["repaired_step"]["from_gradients"], false);
   EXPECT_GE(tight["predicted"]["repaired_step"]["step_seconds"], 2 * tight["predicted"]["step_seconds"].get<double>());
-  const std::string text = sluice(tiny() + drive() + "--update speculative").out;
-  EXPECT_NE(text.find("speculative updates: a step that clips is "), std::string::npos) << text;
+  const auto says = [&](const std::string& states, const std::string& how) {
+    const std::string text = sluice(tiny() + "--nvme " + path("nvme") + " --update speculative --states " + states).out;
+    EXPECT_NE(text.find("speculative updates: a step that clips is " + how + ", and takes "), std::string::npos)
+        << text;
+  };
+  says("host", "updated again from its gradients");
+  says("nvme", "made again");  // where gradients would wait there too, a third more would be written
   // Nothing clips, and nothing is committed.
   EXPECT_EQ(planned("--update speculative --clip 0 --durable off")["schedule"]["update"], "backward");
 }
