@@ -96,6 +96,10 @@ Findings find_out(const Prepared& run) {
   return f;
 }
 
+std::ptrdiff_t units_updated_ahead(const Schedule& s) {
+  return s.update_ahead ? std::ssize(s.units) : std::ranges::count(s.units, true, &UnitChoice::late);
+}
+
 Json to_json(const Prepared& run, const Findings& findings) {
   Json j{{"format", plan_format}, {"version", plan_version}};
   j["model"] = run.config.model;
@@ -167,6 +171,7 @@ Json to_json(const Prepared& run, const Findings& findings) {
                               : s.update_ahead ? "ahead"
                                                : "backward"},
                    {"gradient_dtype", dtype_name(run.workload.gradient_dtype)},
+                   {"units_updated_ahead", units_updated_ahead(s)},
                    {"units_updated_on_device", std::ranges::count(s.units, true, &UnitChoice::update_on_device)},
                    {"prefetch", s.prefetch},
                    {"gradients_ahead", s.gradients_ahead && parks_sums(run.workload, s)},
@@ -373,6 +378,13 @@ void print_memory(const Prepared& run, const SmallestBudgets& smallest) {
   std::printf("\n");
 }
 
+std::string updates_text(const Schedule& s) {
+  if (s.update_ahead) return "ahead of the next forward";
+  if (!s.mixes()) return "in the backward pass";
+  return "in the backward pass, those of " + std::to_string(units_updated_ahead(s)) + " of " +
+         std::to_string(s.units.size()) + " units ahead of the next forward";
+}
+
 void print_placement(const Prepared& run) {
   const Schedule& s = run.search.schedule;
   Table table({"what", "device", "host", "nvme"});
@@ -415,8 +427,7 @@ void print_placement(const Prepared& run) {
       "recomputed: %s%s; %d micro-batches in groups of %d%s; updates %s; %d units fetched ahead%s; tiles of %s "
       "parameters\n\n",
       share(s, [](const UnitChoice& c) { return c.saved == Saved::recompute; }).c_str(), inputs.c_str(),
-      run.workload.sequence_batches(), s.group / slices, in_slices.c_str(),
-      s.update_ahead ? "ahead of the next forward" : "in the backward pass", s.prefetch,
+      run.workload.sequence_batches(), s.group / slices, in_slices.c_str(), updates_text(s).c_str(), s.prefetch,
       parks && s.gradients_ahead ? ", sums of gradients beside the passes" : "",
       format_count(static_cast<double>(s.tile_numel)).c_str());
   if (run.speculates()) std::printf("%s\n\n", speculation_text(run).c_str());

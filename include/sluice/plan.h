@@ -292,6 +292,9 @@ struct Buffer {
   std::uint64_t bytes = 0;  ///< of one slot; its place is padded to buffer_alignment_bytes
   Life life = Life::brief;
   std::uint8_t slots = 1;    ///< 2 for durable state on nvme
+  /// Of two slots, in a plan that writes others in the backward pass: an iteration makes the states of the step before,
+  /// which are committed ahead of the others' writes. So its slots are one step behind theirs.
+  bool behind = false;
   std::uint64_t offset = 0;  ///< in its arena; set by pack
   Holds holds = Holds::work;
   StateKind state = StateKind::parameter;  ///< of home and mirror
@@ -412,6 +415,9 @@ struct StepParams {
   std::uint64_t update_step = 0;
   std::uint64_t seed = 0;  ///< of stochastic rounding
   float lr = 0;            ///< of update_step
+  /// In a plan with updates in both passes, those in the backward pass: of `step`. Else 0.
+  std::uint64_t backward_step = 0;
+  float backward_lr = 0;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float clip_norm = 0;  ///< 0: no clipping
   /// Updates in the backward pass work with it before the norm is known; control looks whether it was right.

@@ -16,7 +16,11 @@ struct Latest {
 class DurabilityCheck {
  public:
   DurabilityCheck(Findings& findings, const Program& program, const HappensBefore& order)
-      : findings_(findings), plan_(program.plan()), program_(program), order_(order) {}
+      : findings_(findings),
+        plan_(program.plan()),
+        program_(program),
+        order_(order),
+        has_behind_(std::ranges::any_of(plan_.buffers, &Buffer::behind)) {}
 
   void run() {
     const std::uint32_t last = program_.iterations() - 1;
@@ -49,10 +53,18 @@ class DurabilityCheck {
       require(own.commit, n, "");
     } else if (const Access* a = durable_write(op)) {
       require(own.commit, n, findings_.use(*a, program_.op(n)), a->buffer);
+      if (judge_ && is_committed_later(*a) &&
+          (own.commit == no_node || program_.iteration(own.commit) + 1 < program_.iterations()))
+        findings_.add(Kind::durable_overwrite, program_.op(n), no_op, a->buffer,
+                      findings_.use(*a, program_.op(n)) + " is committed with what is behind, a step too early");
     }
   }
 
-  /// Every durable write comes before the sync that its iteration's last commit rests on.
+  /// Of a plan with buffers that are behind, the others' writes belong to the next iteration's commit.
+  bool is_committed_later(const Access& a) const { return has_behind_ && !plan_.buffers[a.buffer].behind; }
+
+  /// Every durable write comes before the sync that the commit rests on that is to tell of it: its iteration's last, or
+  /// the next iteration's.
   void check_committed(std::uint32_t k) {
     NodeId sync = no_node, now = no_node;
     for (OpId i = 0; i < plan_.ops.size(); ++i) {
@@ -62,10 +74,11 @@ class DurabilityCheck {
     for (OpId i = 0; i < plan_.ops.size() && !findings_.full(); ++i) {
       const Access* a = durable_write(plan_.ops[i]);
       if (!a) continue;
+      const std::uint32_t written = is_committed_later(*a) && k > 0 ? k - 1 : k;
       if (sync == no_node)
         findings_.add(Kind::durable_overwrite, i, no_op, a->buffer,
                       findings_.use(*a, i) + " is never synced and committed");
-      else if (!order_.before(program_.node(k, i), sync))
+      else if (!order_.before(program_.node(written, i), sync))
         findings_.add(Kind::durable_overwrite, i, program_.op(sync), a->buffer,
                       describe(plan_, program_.op(sync)) + " is not ordered after the " + findings_.use(*a, i));
     }
@@ -90,6 +103,7 @@ class DurabilityCheck {
   const StepPlan& plan_;
   const Program& program_;
   const HappensBefore& order_;
+  bool has_behind_;
   Latest latest_;
   bool judge_ = false;
 };

@@ -78,7 +78,7 @@ std::uint64_t plan_hash(const StepPlan& plan) {
   for (const Lane& l : plan.lanes) add_all(h, l.kind, l.windowed, l.group);
   add_size(h, plan.buffers);
   for (const Buffer& b : plan.buffers)
-    add_all(h, b.name, b.tier, b.bytes, b.life, b.slots, b.offset, b.holds, b.state, b.unit, b.block_bytes);
+    add_all(h, b.name, b.tier, b.bytes, b.life, b.slots, b.behind, b.offset, b.holds, b.state, b.unit, b.block_bytes);
   add_size(h, plan.ops);
   for (const Op& op : plan.ops) add_op(h, op);
   add_size(h, plan.arenas);
@@ -94,7 +94,7 @@ std::uint64_t plan_signature(const StepPlan& plan) {
   add_size(h, plan.groups);
   for (const AxisSet group : plan.groups) h.add(group);
   for (const Lane& l : plan.lanes) add_all(h, l.kind, l.windowed, l.group);
-  for (const Buffer& b : plan.buffers) add_all(h, b.tier, b.bytes, b.slots, b.offset);
+  for (const Buffer& b : plan.buffers) add_all(h, b.tier, b.bytes, b.slots, b.behind, b.offset);
   for (const Op& op : plan.ops) {
     add_all(h, op.kind, op.lane, op.unit, op.micro_batch, op.chunk, op.step, op.tile, op.collective, op.group, op.peer,
             op.pieces, op.accumulate, op.sums, op.element, op.numel, op.bytes);

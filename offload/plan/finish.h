@@ -8,11 +8,14 @@
 // - Durable buffers (slots == 2) are read from Slot::current and written to Slot::next. In iteration k slot s lies at
 //   offset + ((k + s) & 1) * padded_bytes(bytes): what is `next` in one iteration is `current` in the following one.
 //   (Plans without a commit op do not write them.)
+// - Where updates come in both passes, those of step t are written in iteration t in the backward pass and in iteration
+//   t + 1 ahead of the forward pass; the buffers of the latter are `behind`. They are written ahead of the iteration's
+//   commit, the others behind it: it commits step t - 1, and the others' writes with the next iteration's.
 // - Durability is ordered by kind, as no bytes of an arena show it. As listed, also across iterations: a
 //   `sync` comes after the durable writes before it, a `commit` after the sync, the `verify` op (of the updates that
 //   the device did), the `control` op (the vote) and the `step_end` op (what the record tells of the step) before it,
 //   and durable writes, verify, control, step_end and sync after the commit before them. Every iteration with durable
-//   writes ends them with sync, then commit.
+//   writes ends them with sync, then commit; what comes behind it is of a plan with buffers that are behind.
 // - With several ranks a durable write also comes after every other rank's previous commit, because a rank that fell
 //   behind may still have to resume one step earlier. Waits do not cross ranks, so a meeting has to lie between:
 //   collective reduce_scatter and control ops come after their rank's commit before them, and what needs their result
@@ -86,7 +89,7 @@ struct Violation {
 /// where durable slots alternate), without trusting pack or derive_waits, that: every read follows its write
 /// (persistent buffers are written on entry); conflicting accesses are ordered; buffers share bytes only if all uses of
 /// one happen before all uses of the other; budgets hold; a durable buffer's current slot is never written, and its
-/// next slot is written only after the previous iteration's commit and before a sync and commit of its own; the
+/// next slot is written only after the commit before it and before a sync and commit of its own; the
 /// collectives of each group are numbered in turn on one lane; the rank itself can not deadlock (whether ranks can is
 /// the question of check_world). Stops after `limit` findings.
 std::vector<Violation> check(const StepPlan& plan, std::size_t limit = 8);

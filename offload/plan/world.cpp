@@ -360,12 +360,15 @@ class World {
     for (std::size_t other = 0; other < members_.size(); ++other)
       for (std::size_t twin = 0; members_[other]->last_commit != no_op && twin < twins_.count(); ++twin)
         set(needed, other, twin);
+    const bool has_behind = std::ranges::any_of(self.plan.buffers, &Buffer::behind);
     for (OpId i = 0; i < self.plan.ops.size() && !full(); ++i) {
       const Op& op = self.plan.ops[i];
       const auto write =
           std::ranges::find_if(op.accesses, [&](const Access& a) { return is_durable_write(self.plan, a); });
       if (write == op.accesses.end()) continue;
-      const Heard known = start(m, self.program.node(iterations_ - 1, i));
+      // What is written behind an iteration's commit rests on that of the same iteration.
+      const bool comes_behind = has_behind && !self.plan.buffers[write->buffer].behind;
+      const Heard known = start(m, self.program.node(iterations_ - (comes_behind ? 2 : 1), i));
       for (std::size_t w = 0; w < words_; ++w) {
         const std::uint64_t missing = needed[w] & ~known[w];
         if (missing == 0) continue;
@@ -373,8 +376,8 @@ class World {
         const Topology& other = members_[bit / twins_.count()]->plan.topology;
         return add(Violation::Kind::durable_overwrite, i, no_op,
                    "write of " + self.plan.buffers[write->buffer].name + " by " + describe(self.plan, i) +
-                       " is not ordered after the previous iteration's commit of rank " +
-                       std::to_string(twins_.rank(other, bit % twins_.count())),
+                       " is not ordered after the " + (comes_behind ? "" : "previous iteration's ") +
+                       "commit of rank " + std::to_string(twins_.rank(other, bit % twins_.count())),
                    write->buffer);
       }
     }

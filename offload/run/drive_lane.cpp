@@ -100,7 +100,7 @@ bool DriveLane::submit() {
   Started& newest = window_[(oldest_ + started_ - 1) % window_.size()];
   const BoundOp& op = *newest.op;
   for (; transfer_ < op.transfers.size(); ++transfer_, submitted_bytes_ = 0)
-    if (!submit_transfer()) return false;
+    if (!is_left_out(newest, op.transfers[transfer_]) && !submit_transfer()) return false;
   newest.all_submitted = true;
   submitting_ = false;
   return true;
@@ -196,9 +196,20 @@ bool DriveLane::verify_one() {
 }
 
 std::uint8_t DriveLane::physical_slot(const BoundTransfer& transfer, std::uint64_t iteration) const {
-  if (run_.plan().buffers[transfer.buffer].slots < 2) return 0;
+  const Buffer& buffer = run_.plan().buffers[transfer.buffer];
+  if (buffer.slots < 2) return 0;
   const auto current = static_cast<std::uint8_t>(flips_ ? first_parity_ ^ (iteration & 1) : first_parity_);
-  return transfer.slot == Slot::current ? current : static_cast<std::uint8_t>(1 - current);
+  const auto other = static_cast<std::uint8_t>(1 - current);
+  if (!buffer.behind) return transfer.slot == Slot::current ? current : other;
+  // What is next to it is what the others have made current. With no update due, it is there already.
+  const bool is_due = run_.params(iteration).update_step != 0;
+  return transfer.slot == Slot::current && is_due ? other : current;
+}
+
+/// What is behind and has no update due stays as it was committed.
+bool DriveLane::is_left_out(const Started& entry, const BoundTransfer& transfer) const {
+  return entry.op->op->kind == OpKind::write && run_.plan().buffers[transfer.buffer].behind &&
+         run_.params(entry.iteration).update_step == 0;
 }
 
 // Nothing becomes visible before the oldest op's requests are done, and a window is better refilled in batches: each

@@ -10,6 +10,8 @@
 //
 // Slots of durable buffers are a property of the iteration: in a plan with commit ops, `current` and `next` change
 // places between one iteration and the next, for all ops of it wherever they stand; without a commit op they stay.
+// Those of buffers that are behind (Buffer::behind) do one iteration later: an iteration that has no update for them
+// (StepParams::update_step 0) reads them where they are committed, does not write them, and commits nothing.
 #pragma once
 
 #include <cstddef>

@@ -42,14 +42,21 @@ void StepOps::prepare(const StepPlan& plan, const BoundPlan& bound) {
   if (!team_) team_ = std::make_unique<WorkerTeam>(options_.optimizer_threads);
   partial_.resize((bound.max_tile_numel + norm_block_numel - 1) / norm_block_numel);
   bad_step_ = 0;
-  expects_factor_ = false;
+  bool waits = false;
+  updated_back_.assign(plan.units.size(), false);
   for (const BoundLane& lane : bound.lanes) {
-    for (const BoundOp& op : lane.ops)
-      expects_factor_ |= op.op->kind == OpKind::update && op.find(Role::control) == nullptr;
+    for (const BoundOp& op : lane.ops) {
+      if (op.op->kind != OpKind::update) continue;
+      const bool back = op.find(Role::control) == nullptr;
+      waits |= !back;
+      if (back) updated_back_[static_cast<std::size_t>(op.op->unit)] = true;
+    }
     if (lane.lane.kind != LaneKind::compute || works_in_queue(LaneKind::compute)) continue;
     const bool updates = std::ranges::any_of(lane.ops, [](const BoundOp& o) { return o.op->kind == OpKind::update; });
     if (updates && !device_team_) device_team_ = std::make_unique<WorkerTeam>(options_.optimizer_threads);
   }
+  expects_factor_ = std::ranges::find(updated_back_, true) != updated_back_.end();
+  mixes_ = expects_factor_ && waits;
 }
 
 /// Beside the host, which can not touch its memory.
@@ -143,8 +150,10 @@ Status StepOps::put_in(const BoundOp& op, const StepParams& params, DeviceQueue&
     add(collective_, op.op->bytes);
     return success();
   }
-  if (op.op->kind == OpKind::update)
-    return params.update_step == 0 ? success() : parts_.backend->update(bind_update(op, params), params);
+  if (op.op->kind == OpKind::update) {
+    const StepParams own = of_update(static_cast<std::size_t>(op.op->unit), params);
+    return own.update_step == 0 ? success() : parts_.backend->update(bind_update(op, own), own);
+  }
   if (op.op->kind != OpKind::copy) return parts_.backend->run(*plan_, *op.op, op.operands, params);
   for (const BoundCopy& each : op.copies) {
     SLUICE_TRY(queue.copy(each.dst, each.src, each.bytes));
@@ -153,8 +162,10 @@ Status StepOps::put_in(const BoundOp& op, const StepParams& params, DeviceQueue&
   return success();
 }
 
-/// Every iteration of a plan that commits does it once: slots change places.
+/// Every iteration of a plan that commits does it once: slots change places. With updates in both passes, those of a
+/// step are whole behind the next one's: there is nothing new in the first iteration.
 Status StepOps::commit(const StepParams& params) {
+  if (mixes_ && params.update_step == 0) return success();
   const auto parity = static_cast<std::uint8_t>(1 - parts_.store->parity());
   if (parts_.commit_sink != nullptr) SLUICE_TRY(parts_.commit_sink->commit(rank_, params, parity));
   parts_.store->set_parity(parity);
@@ -221,7 +232,16 @@ DeviceUpdate StepOps::bind_update(const BoundOp& op, const StepParams& params) c
   return update;
 }
 
-Status StepOps::update(const BoundOp& op, const StepParams& params) {
+/// What the update of a unit is to be.
+StepParams StepOps::of_update(std::size_t unit, StepParams params) const {
+  if (!mixes_ || !updated_back_[unit]) return params;
+  params.update_step = params.backward_step;
+  params.lr = params.backward_lr;
+  return params;
+}
+
+Status StepOps::update(const BoundOp& op, const StepParams& of_iteration) {
+  const StepParams params = of_update(static_cast<std::size_t>(op.op->unit), of_iteration);
   if (params.update_step == 0 || params.update_step == bad_step_) return success();
   const DeviceUpdate u = bind_update(op, params);
   const bool on_device = u.diverged != nullptr;  // that is the host
@@ -233,11 +253,13 @@ Status StepOps::update(const BoundOp& op, const StepParams& params) {
 }
 
 /// The counts of units lie one after the other.
-Status StepOps::verify(const BoundOp& op, const StepParams& params) const {
+Status StepOps::verify(const BoundOp& op, const StepParams& of_iteration) const {
+  const auto unit = [&](std::size_t i) { return op.op->accesses[i].offset / sizeof(std::uint64_t); };
+  const StepParams params = of_update(unit(0), of_iteration);  // the units of an op are updated in the same pass
   if (params.update_step == 0 || params.update_step == bad_step_) return success();
   for (std::size_t i = 0; i < op.operands.size(); ++i)
     if (const std::uint64_t count = *as<const std::uint64_t>(&op.operands[i]); count > 0)
-      return diverged(count, op.op->accesses[i].offset / sizeof count, params);
+      return diverged(count, unit(i), params);
   return success();
 }
 

@@ -27,6 +27,7 @@ class StepOps {
   DeviceUpdate bind_update(const BoundOp& op, const StepParams& params) const;
   Status update(const BoundOp& op, const StepParams& params);
   Status verify(const BoundOp& op, const StepParams& params) const;
+  StepParams of_update(std::size_t unit, StepParams params) const;
   Error diverged(std::uint64_t count, std::size_t unit, const StepParams& params) const;
   Status control(const BoundOp& op, const StepParams& params);
   Status step_end(const BoundOp& op, const StepParams& params);
@@ -45,6 +46,8 @@ class StepOps {
   const StepPlan* plan_ = nullptr;
   bool has_norms_ = false;
   bool expects_factor_ = false;  ///< updates do not wait for the norm, see StepParams::clip_factor
+  std::vector<bool> updated_back_;  ///< by unit: in the backward pass
+  bool mixes_ = false;              ///< others are updated ahead of the forward pass
   RankId rank_ = 0;
   std::unique_ptr<WorkerTeam> team_;
   std::unique_ptr<WorkerTeam> device_team_;  ///< for updates of a device that is the host

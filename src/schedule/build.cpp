@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -20,8 +21,8 @@ namespace {
 /// far, so that copies behind them do not wait for the drive.
 class TileStream {
  public:
-  TileStream(OptimizerMoves& optimizer, int depth)
-      : optimizer_(optimizer), depth_(static_cast<std::size_t>(std::max(1, depth))) {}
+  TileStream(OptimizerMoves& optimizer, int depth, bool ahead)
+      : optimizer_(optimizer), depth_(static_cast<std::size_t>(std::max(1, depth))), ahead_(ahead) {}
   void add(const std::vector<TileRef>& tiles) { tiles_.insert(tiles_.end(), tiles.begin(), tiles.end()); }
   void read_ahead() {
     while (read_ < std::min(done_ + depth_, tiles_.size())) {
@@ -38,13 +39,14 @@ class TileStream {
     optimizer_.write_tile(tiles_[done_]);
     optimizer_.save_tile(tiles_[done_]);
     if (publish) optimizer_.publish_tile(tiles_[done_]);
-    if (++done_ == tiles_.size()) optimizer_.verify();
+    if (++done_ == tiles_.size()) optimizer_.verify(ahead_);
   }
   bool done() const { return done_ == tiles_.size(); }
 
  private:
   OptimizerMoves& optimizer_;
   std::size_t depth_;
+  bool ahead_;  ///< of the forward pass
   std::vector<TileRef> tiles_;
   std::size_t read_ = 0, loaded_ = 0, done_ = 0;
 };
@@ -59,7 +61,8 @@ class Driver {
         schedule_(s),
         context_{emitter_, w, s, kind, Stages(w, s), {}},
         rank_(context_),
-        stream_(rank_.optimizer, s.tiles_in_flight) {
+        ahead_(rank_.optimizer, s.tiles_in_flight, true),
+        back_(rank_.optimizer, s.tiles_in_flight, false) {
     head_ = static_cast<UnitId>(w.model->units.size()) - 1;
     for (UnitId u = 0; u <= head_; ++u)
       if (has(u)) units_.push_back(u);
@@ -78,7 +81,6 @@ class Driver {
 
  private:
   bool train() const { return kind_ == PlanKind::train; }
-  bool ahead() const { return train() && schedule_.update_ahead; }
   /// In the order in which the pass takes them: back over the slices of a sequence, the last one first.
   int micro_batch(const Pass& p, std::size_t slot) const {
     const int at = p.group.first + static_cast<int>(slot);
@@ -100,6 +102,7 @@ class Driver {
   void listen(std::size_t turn);
   void emit_pass(std::size_t p);
   void finish_step();
+  void commit_ahead();
   void commit();
   void flush();
   const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
@@ -124,7 +127,7 @@ class Driver {
   const Schedule& schedule_;
   RankContext context_;
   RankBuilder rank_;
-  TileStream stream_;
+  TileStream ahead_, back_;  ///< of units that are updated ahead of their forward pass, and in the backward pass
   PassOrder order_;
   std::vector<bool> prepared_;
   std::vector<int> open_uses_;         ///< passes, by unit, that its open parameters still serve
@@ -144,7 +147,8 @@ void Driver::begin() {
   has_second_copy_.resize(work_.model->units.size());
   for (const UnitId u : units_)
     if (!fetches_at_last(u)) rank_.parameters.expect_no_retained_tiles(u);
-  for (const UnitId u : order_.updates) stream_.add(unit_tiles(work_, schedule_, u));
+  for (const UnitId u : order_.updates_ahead) ahead_.add(unit_tiles(work_, schedule_, u));
+  for (const UnitId u : order_.updates_back) back_.add(unit_tiles(work_, schedule_, u));
   rank_.wait_for_commits();
   if (is_tied() && has(head_) && !has(0)) rank_.parameters.receive_tied();
 }
@@ -168,7 +172,9 @@ void Driver::listen(std::size_t turn) {
 }
 
 /// Updates ahead of the forward happen in the unit's first pass of the step.
-bool Driver::updated_in(const Pass& p) const { return ahead() && p.is_first && p.goes_forward(); }
+bool Driver::updated_in(const Pass& p) const {
+  return train() && schedule_.updates_ahead(p.unit) && p.is_first && p.goes_forward();
+}
 
 void Driver::fetch_tasks(UnitId u, bool retain, std::vector<Task>& out) {
   const bool resident = choice(u).resident;
@@ -222,7 +228,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
     ++open_uses_[static_cast<std::size_t>(u)];
     tasks.push_back([this, u] { rank_.parameters.open_parameters(u); });
     for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i)
-      tasks.push_back([this] { stream_.advance(true); });
+      tasks.push_back([this] { ahead_.advance(true); });
     tasks.push_back([this, u] {
       rank_.optimizer.mark_updated(u);
       rank_.parameters.gather(u);
@@ -230,7 +236,7 @@ std::vector<Task> Driver::prepare(std::size_t p) {
     second_copy_task(u, tasks);
   } else {
     const bool ends = goes_back(pass.phase) || pass.phase == Phase::head;
-    const bool retain = train() && !schedule_.update_ahead && pass.is_last && ends;
+    const bool retain = train() && !schedule_.updates_ahead(u) && pass.is_last && ends;
     fetch_tasks(u, retain, tasks);
   }
   if (tied_head(pass)) fetch_tasks(0, false, tasks);
@@ -240,18 +246,18 @@ std::vector<Task> Driver::prepare(std::size_t p) {
 /// What remains to be done with a unit's gradient after its last backward pass.
 std::vector<Task> Driver::drain(std::size_t p) {
   const UnitId u = order_.passes[p].unit;
-  const bool resident = choice(u).resident;
+  const bool resident = choice(u).resident, updates = !schedule_.updates_ahead(u);
   std::vector<Task> tasks;
   for (const TileRef& t : unit_tiles(work_, schedule_, u)) {
-    tasks.push_back([this, t, resident] {
-      if (!schedule_.update_ahead) stream_.read_ahead();
+    tasks.push_back([this, t, resident, updates] {
+      if (updates) back_.read_ahead();
       rank_.gradients.drain_tile(t);
-      if (!schedule_.update_ahead) stream_.advance(resident);
+      if (updates) back_.advance(resident);
     });
   }
-  tasks.push_back([this, u, resident] {
+  tasks.push_back([this, u, resident, updates] {
     rank_.gradients.close_gradient(u);
-    if (!schedule_.update_ahead && resident) rank_.parameters.gather(u);
+    if (updates && resident) rank_.parameters.gather(u);
   });
   return tasks;
 }
@@ -358,6 +364,7 @@ void Driver::emit_pass(std::size_t p) {
         [this, pass, mb] { rank_.activations.park_outputs(pass.unit, mb, pass.makes_input_gradients()); });
     if (schedule_.lag == 0) park_deferred();
   }
+  if (schedule_.mixes()) commit_ahead();
   close_pass(p);
   if (train() && makes_gradients(pass.phase) && pass.is_last) {
     if (schedule_.lag > 0) {
@@ -366,12 +373,17 @@ void Driver::emit_pass(std::size_t p) {
       for (Task& t : drain(p)) t();
     }
   }
-  if (ahead() && stream_.done()) commit();
+  commit_ahead();
 }
 
 /// Updates ahead of the forward were voted on in the step before. Their commit follows the last of them, so that its
 /// syncs pass beside the backward pass, and comes before the ranks meet for control, so that no rank overwrites a slot
-/// that another one may still have to resume from.
+/// that another one may still have to resume from. Where others are updated in the backward pass, it comes before the
+/// ranks add up the first of their gradients, and with the next one theirs are committed.
+void Driver::commit_ahead() {
+  if (train() && !order_.updates_ahead.empty() && ahead_.done()) commit();
+}
+
 void Driver::commit() {
   if (!work_.durable || std::exchange(committed_, true)) return;
   rank_.commit();
@@ -389,11 +401,12 @@ void Driver::finish_step() {
 }
 
 void Driver::flush() {
-  for (const UnitId u : units_) stream_.add(unit_tiles(work_, schedule_, u));
-  for (const UnitId u : units_) {
+  const auto waits = [&](UnitId u) { return schedule_.updates_ahead(u); };
+  for (const UnitId u : units_ | std::views::filter(waits)) ahead_.add(unit_tiles(work_, schedule_, u));
+  for (const UnitId u : units_ | std::views::filter(waits)) {
     const bool resident = choice(u).resident;
     if (resident) rank_.parameters.open_parameters(u);
-    for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i) stream_.advance(resident);
+    for (std::size_t i = unit_tiles(work_, schedule_, u).size(); i > 0; --i) ahead_.advance(resident);
     if (resident) rank_.parameters.gather(u);
   }
   commit();

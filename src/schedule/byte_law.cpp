@@ -1,6 +1,7 @@
 #include "src/schedule/byte_law.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "src/model/sublayer.h"
@@ -26,7 +27,8 @@ class Law {
 
   LinkBytes total() {
     const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
-    bool reads_tokens = has(0) || has(head_), updates_on_device = false;
+    bool reads_tokens = has(0) || has(head_);
+    std::array<bool, 2> updates_on_device{};  // in the backward pass, and ahead of the forward pass
     for (UnitId u = 0; u <= head_; ++u) {
       if (!has(u)) continue;
       parameters(u);
@@ -39,12 +41,13 @@ class Law {
       if (work_.shape.slices > 1) sliced_sequences(u);
       reads_tokens |=
           work_.has_positions() && work_.model->units[static_cast<std::size_t>(u)].kind == Sublayer::attention;
-      updates_on_device |= choice(u).update_on_device;
+      if (choice(u).update_on_device) updates_on_device[schedule_.updates_ahead(u) ? 1 : 0] = true;
     }
     if (reads_tokens) b_.h2d += micro_batches * TokenPlanes::bytes(work_.shape, work_.documents);
     if (has(head_)) b_.d2h += 8u * micro_batches;  // losses
     if (work_.model->config.tied && has(head_)) tied_accumulator();
-    if (updates_on_device) b_.d2h += 8u * schedule_.units.size();  // how many parameters of each unit diverged
+    // How many parameters of each unit diverged.
+    b_.d2h += 8u * schedule_.units.size() * static_cast<std::uint64_t>(std::ranges::count(updates_on_device, true));
     return b_;
   }
 
@@ -98,10 +101,10 @@ class Law {
       through_host(again, part_bytes, work_.close_ranks());
       again = 0;
     }
-    std::uint64_t fetches = again + (schedule_.update_ahead ? 0 : 1);
+    std::uint64_t fetches = again + (schedule_.updates_ahead(u) ? 0 : 1);
     if (c.resident) fetches = 0;
     // Ahead of the forward pass the updated parameters go straight into the open unit; else only to a resident copy.
-    const std::uint64_t published = schedule_.update_ahead || c.resident ? 1 : 0;
+    const std::uint64_t published = schedule_.updates_ahead(u) || c.resident ? 1 : 0;
     // The device updates them in place, or in staging, and they come up; only a resident copy need not go down.
     const std::uint64_t down = c.update_on_device ? (c.resident ? 0 : 1) : published;
     b_.h2d += (fetches + down) * bytes;
@@ -113,7 +116,8 @@ class Law {
     through_host(fetches + published, given, work_.shards());
     if (c.parameter_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (c.parameter_home != Place::nvme) return;
-    const bool retained = !schedule_.update_ahead && u != 0 && !c.resident && !p.last_still_open && !has_second_copy;
+    const bool retained =
+        !schedule_.updates_ahead(u) && u != 0 && !c.resident && !p.last_still_open && !has_second_copy;
     const bool on_device = c.resident && c.update_on_device;
     b_.nvme_read += (fetches + (retained || on_device ? 0 : 1)) * bytes;
   }
@@ -126,7 +130,7 @@ class Law {
     if (choice(u).state_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (!choice(u).update_on_device) return;
     // In the backward pass the gradient is on the device already, but for one that was rounded in host memory.
-    const bool is_down = !schedule_.update_ahead && work_.gradient_dtype == Dtype::f32;
+    const bool is_down = !schedule_.updates_ahead(u) && work_.gradient_dtype == Dtype::f32;
     b_.h2d += bytes + (is_down ? 0 : waiting_bytes(u));
     b_.d2h += bytes;
   }
@@ -155,8 +159,8 @@ class Law {
     }
     park(choice(u).accumulator, sums - 1, shard_bytes, 1);
     if (choice(u).gradient == Place::nvme) {
-      if (schedule_.update_ahead) b_.nvme_read += waiting_bytes(u);
-      if (schedule_.stores_gradients()) b_.nvme_write += waiting_bytes(u);
+      if (schedule_.updates_ahead(u)) b_.nvme_read += waiting_bytes(u);
+      if (schedule_.stores_gradient(u)) b_.nvme_write += waiting_bytes(u);
     }
     std::uint64_t between = 0;
     for (const MicroBatchGroup& g : groups_)

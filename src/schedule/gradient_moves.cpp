@@ -186,7 +186,7 @@ Part GradientMoves::reduced_in_bits(UnitId u, const Part& gradient) {
 /// is taken, so that it makes no difference when and by whom it is read.
 void GradientMoves::drain_tile(const TileRef& t) {
   const Part from = tile_of(unit(t.unit).shard_gradient, t, 4);
-  const bool waits_in_host = schedule_.stores_gradients() && choice(t.unit).gradient == Place::host;
+  const bool waits_in_host = schedule_.stores_gradient(t.unit) && choice(t.unit).gradient == Place::host;
   const auto waiting = [&] { return tile_of(unit(t.unit).gradient_wait, t, gradient_bytes()); };
   const std::string name = tile_label(t, StateKind::gradient);
   const Part host = waits_in_host && !work_.rounds_gradients() ? waiting() : stage(name, from.bytes);
@@ -207,9 +207,9 @@ void GradientMoves::drain_tile(const TileRef& t) {
   norm.accumulate = std::exchange(parts_.has_norm, true);
   Emitter::touch(norm, parts_.control.slice(control_result_bytes, sizeof(ExactSum)), Role::control,
                  norm.accumulate ? Mode::read_write : Mode::write);
-  if (schedule_.stores_gradients() && !waits_in_host)
+  if (schedule_.stores_gradient(t.unit) && !waits_in_host)
     emit_.move(OpKind::write, LaneKind::nvme_write, t.unit, kept, waiting(), t.index);
-  if (schedule_.update_ahead) return;
+  if (updates_ahead(t.unit)) return;
   if (!choice(t.unit).update_on_device) {
     tile(t)[StateKind::gradient] = kept;
   } else if (work_.rounds_gradients()) {

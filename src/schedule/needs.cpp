@@ -22,7 +22,8 @@ struct PlansOfRun {
     if (s.both_orders && !s.update_ahead) plans.emplace_back(w.main_kind(), &ahead);
     of_steps = plans.size();
     plans.emplace_back(PlanKind::evaluate, &s);
-    if (s.has_waiting_gradients()) plans.emplace_back(PlanKind::flush, &ahead);
+    if (s.flushes_all()) plans.emplace_back(PlanKind::flush, &ahead);
+    if (s.mixes()) plans.emplace_back(PlanKind::flush, &s);
   }
   Schedule ahead;
   std::vector<std::pair<PlanKind, const Schedule*>> plans;

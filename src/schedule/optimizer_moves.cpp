@@ -6,15 +6,15 @@ void OptimizerMoves::read_tile(const TileRef& t) {
   Tile& w = tile(t);
   // With updates in the backward pass the tile that was fetched for it is still in host memory; only the embedding,
   // whose backward needs no parameters, and resident units have none.
-  const bool retained = kind_ == PlanKind::train && !schedule_.update_ahead && t.unit != 0 &&
-                        !choice(t.unit).resident && !unit(t.unit).fetched_before;
+  const bool retained = kind_ == PlanKind::train && !updates_ahead(t.unit) && t.unit != 0 && !choice(t.unit).resident &&
+                        !unit(t.unit).fetched_before;
   for (const StateKind k : home_states) {
     if (!has_state(k) || (k == StateKind::parameter && retained)) continue;
     // What is updated in the resident parameters only comes up.
     const bool comes_up = k == StateKind::parameter && choice(t.unit).resident && choice(t.unit).update_on_device;
     w[k] = comes_up ? host_tile(t, k) : bring_home_tile(t, k);
   }
-  if (!schedule_.update_ahead) return;
+  if (!updates_ahead(t.unit)) return;
   const Part wait = tile_of(unit(t.unit).gradient_wait, t, gradient_bytes());
   Part& gradient = w[StateKind::gradient];
   if (emit_.at(wait).tier == Tier::host) {
@@ -28,7 +28,7 @@ void OptimizerMoves::read_tile(const TileRef& t) {
 bool OptimizerMoves::can_load(const TileRef& t) {
   const UnitChoice& c = choice(t.unit);
   if (!c.update_on_device || c.resident) return true;
-  const bool into_open = kind_ == PlanKind::train && schedule_.update_ahead;  // what the next pass computes with
+  const bool into_open = kind_ == PlanKind::train && updates_ahead(t.unit);  // what the next pass computes with
   return (into_open ? unit(t.unit).open : tile(t)[StateKind::parameter]).valid();
 }
 
@@ -36,7 +36,7 @@ void OptimizerMoves::load_tile(const TileRef& t) {
   if (!choice(t.unit).update_on_device) return;
   const PerUnit& s = unit(t.unit);
   // In the backward pass open parameters are those of before the update.
-  const Part& whole = s.resident.valid() || !schedule_.update_ahead ? s.resident : s.open;
+  const Part& whole = s.resident.valid() || !updates_ahead(t.unit) ? s.resident : s.open;
   Tile &host = tile(t), &to = device_tile(t);
   Op& op = emit_.op(OpKind::copy, LaneKind::h2d, t.unit);
   op.tile = t.index;
@@ -62,7 +62,7 @@ void OptimizerMoves::update_tile(const TileRef& t) {
   Emitter::touch(op, w[StateKind::exp_avg], Role::exp_avg, Mode::read_write);
   Emitter::touch(op, w[StateKind::exp_avg_sq], Role::exp_avg_sq, Mode::read_write);
   Emitter::touch(op, w[StateKind::gradient], Role::gradient, Mode::read);
-  if (schedule_.update_ahead)
+  if (updates_ahead(t.unit))
     Emitter::touch(op, parts_.control.slice(0, control_result_bytes), Role::control, Mode::read);
   if (!on_device) return;
   Emitter::touch(op, parts_.diverged.slice(8 * static_cast<std::uint64_t>(t.unit), 8), Role::diverged,
@@ -100,14 +100,16 @@ void OptimizerMoves::publish_tile(const TileRef& t) {
              own_tile(s.open.valid() ? s.open : s.resident, t), t.index);
 }
 
-void OptimizerMoves::verify() {
-  if (!parts_.diverged.valid()) return;  // the CPU updates all units
+void OptimizerMoves::verify(bool ahead) {
+  const auto counts = [&](UnitId u) { return has(u) && choice(u).update_on_device && updates_ahead(u) == ahead; };
+  bool any = false;
+  for (UnitId u = 0; u <= head_unit(); ++u) any |= counts(u);
+  if (!any) return;
   const Part found = stage("diverged", parts_.diverged.bytes);
   emit_.move(OpKind::copy, LaneKind::d2h, -1, parts_.diverged, found);
   Op& op = emit_.op(OpKind::verify, LaneKind::optimizer);
   for (UnitId u = 0; u <= head_unit(); ++u)
-    if (has(u) && choice(u).update_on_device)
-      Emitter::touch(op, found.slice(8 * static_cast<std::uint64_t>(u), 8), Role::diverged, Mode::read);
+    if (counts(u)) Emitter::touch(op, found.slice(8 * static_cast<std::uint64_t>(u), 8), Role::diverged, Mode::read);
 }
 
 }  // namespace sluice

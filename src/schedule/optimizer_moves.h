@@ -20,8 +20,9 @@ class OptimizerMoves : RankMoves {
   void save_tile(const TileRef& t);
   /// updated parameters -> the rank's part of the open (or resident) parameters
   void publish_tile(const TileRef& t);
-  /// Behind the last update: what the device has counted of parameters that diverged.
-  void verify();
+  /// Behind the last update ahead of the forward pass, or in the backward pass: what the device has counted of
+  /// parameters that diverged.
+  void verify(bool ahead);
   void mark_updated(UnitId u) { unit(u).updated = true; }
 };
 

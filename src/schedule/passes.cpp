@@ -142,7 +142,7 @@ class Turn {
 };
 
 /// Which of each unit's passes is first and last, which read parameters, and in which order units are updated.
-void mark(PassOrder& order, const Cut& cut, bool trains, bool update_ahead) {
+void mark(PassOrder& order, const Cut& cut, bool trains, const Schedule& schedule) {
   const std::size_t units = static_cast<std::size_t>(cut.head) + 1;
   // By phase and unit: its latest pass so far.
   std::array<std::vector<Pass*>, phase_count> latest;
@@ -159,10 +159,12 @@ void mark(PassOrder& order, const Cut& cut, bool trains, bool update_ahead) {
     before = &pass;
     if (pass.reads_parameters()) order.readers[unit].push_back(p);
     if (pass.phase == Phase::head && is_tied_here) order.readers.front().push_back(p);
-    if (trains && pass.is_first && update_ahead && pass.goes_forward()) order.updates.push_back(pass.unit);
+    if (trains && pass.is_first && schedule.updates_ahead(pass.unit) && pass.goes_forward())
+      order.updates_ahead.push_back(pass.unit);
   }
   for (const Pass& pass : order.passes)
-    if (trains && !update_ahead && pass.is_last && makes_gradients(pass.phase)) order.updates.push_back(pass.unit);
+    if (trains && !schedule.updates_ahead(pass.unit) && pass.is_last && makes_gradients(pass.phase))
+      order.updates_back.push_back(pass.unit);
 }
 
 }  // namespace
@@ -202,7 +204,7 @@ PassOrder order_passes(PlanKind kind, const Workload& workload, const Schedule& 
         order.listens_to_head[at_kept[listening.turn_for_head(kept[k])]].push_back(k);
     }
   }
-  mark(order, cut, kind == PlanKind::train, schedule.update_ahead);
+  mark(order, cut, kind == PlanKind::train, schedule);
   return order;
 }
 

@@ -49,7 +49,8 @@ struct PassOrder {
   /// other.
   std::vector<std::vector<std::size_t>> listens, listens_to_head;
   std::vector<std::vector<std::size_t>> readers;  ///< by unit: the passes that read its parameters
-  std::vector<UnitId> updates;                    ///< the order in which units are updated
+  /// The order in which units are updated: those whose update waits for the forward pass, and the others.
+  std::vector<UnitId> updates_ahead, updates_back;
 };
 
 /// Of a plan of this kind (train, evaluate and decode), of the workload's rank. One stage has each group of

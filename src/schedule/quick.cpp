@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "offload/parallel.h"
+#include "src/schedule/both_passes.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/smallest.h"
 
@@ -115,6 +116,39 @@ void balance_whole(const Workload& w, const ScheduleWish& wish, const HardwarePr
   }
 }
 
+/// Of updates in the backward pass: which of them come ahead of the forward pass, where that is quicker. What those
+/// bring comes in time only where it is fetched early. Told by the whole, or where that takes long by its sample, in
+/// which as many are late.
+void mix_whole(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, QuickSchedule& quick,
+               TierBytes& needs) {
+  if (!wish.mixes || quick.schedule.update_ahead) return;
+  const Estimator estimator(w, hw, wish.pipeline);
+  const bool is_short = expected_ops(w) <= ops_to_balance;
+  const Workload few = is_short ? w : estimator.sample().workload(estimator.sample().lengths(quick.schedule).few);
+  const auto estimated = [&](const Schedule& whole, double share) {
+    Schedule s = is_short ? whole : estimator.sample().of(whole);
+    spread_late(few, s, share);
+    return is_short ? estimator.exact(s) : estimator.of_sample(s);
+  };
+  const Schedule found = quick.schedule;
+  double least = estimated(found, 0).step_seconds;
+  for (const int prefetch : {found.prefetch, found.prefetch + 1}) {
+    if (wish.prefetch && prefetch != *wish.prefetch) continue;
+    Schedule s = found;
+    s.prefetch = prefetch;
+    const double share = quickest_share(least, [&](double late) {
+      spread_late(w, s, late);
+      return within(run_needs(w, s), w.budget_bytes) ? estimated(s, late).step_seconds : 0;
+    });
+    if (share == 0) continue;
+    spread_late(w, s, share);
+    quick.estimate = estimated(s, share);
+    quick.schedule = s;
+    needs = run_needs(w, s);
+    least = quick.estimate.step_seconds;
+  }
+}
+
 /// A few layers have room for one more or one less: how many of all have is found on the whole, for parameters that are
 /// fetched one or two units ahead. False where it still does not fit.
 bool refilled(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, double margin,
@@ -215,6 +249,7 @@ SearchResult search_quickly(const Workload& w, const ScheduleWish& wish, const H
       continue;
     }
     balance_whole(w, wish, hw, *quick, needs);
+    mix_whole(w, wish, hw, *quick, needs);
     return result_of(w, *quick, needs);
   }
   // Where budgets are nearly the smallest a sample does not tell. Of a pipeline that would take minutes.

@@ -64,6 +64,7 @@ Part RankBuilder::declare_state(UnitId u, StateKind k, Place place) {
   b.block_bytes = moment ? moments_.block_bytes(work_.block_bytes, tile)
                          : static_cast<std::uint32_t>(std::min<std::uint64_t>(work_.block_bytes, state_bytes(k, tile)));
   if (tier == Tier::nvme && work_.durable && k != StateKind::gradient) b.slots = 2;
+  b.behind = b.slots == 2 && kind_ == PlanKind::train && schedule_.mixes() && updates_ahead(u);
   return p;
 }
 
@@ -79,7 +80,7 @@ void RankBuilder::declare_home(UnitId u) {
     emit_.at(mirror).holds = Holds::mirror;
     unit(u).mirror[static_cast<std::size_t>(k)] = mirror;
   }
-  if (schedule_.has_waiting_gradients() && !work_.inference)
+  if (schedule_.has_waiting_gradient(u) && !work_.inference)
     unit(u).gradient_wait = declare_state(u, StateKind::gradient, c.gradient);
 }
 

@@ -124,6 +124,7 @@ class RankMoves {
   const PerUnit& unit(UnitId u) const { return parts_.units[static_cast<std::size_t>(u)]; }
   const UnitSpec& spec(UnitId u) const { return work_.model->units[static_cast<std::size_t>(u)]; }
   const UnitChoice& choice(UnitId u) const { return schedule_.units[static_cast<std::size_t>(u)]; }
+  bool updates_ahead(UnitId u) const { return schedule_.updates_ahead(u); }
   PerMicroBatch& micro(UnitId u, int mb) { return unit(u).mb[static_cast<std::size_t>(mb)]; }
   Tile& tile(const TileRef& t) { return unit(t.unit).tile[static_cast<std::size_t>(t.index)]; }
   Tile& device_tile(const TileRef& t) { return unit(t.unit).device_tile[static_cast<std::size_t>(t.index)]; }

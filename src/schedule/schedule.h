@@ -1,6 +1,7 @@
 // What a plan is built from: the workload (what must be computed) and the schedule (every choice about how).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -228,6 +229,8 @@ struct UnitChoice {
   /// a place's first unit and of the head always 0.
   std::uint8_t sweep = 0;
   bool update_on_device = false;  ///< AdamW there, its states streamed through; else on the CPU
+  /// Where updates come in the backward pass: this unit's waits for the unit's next forward.
+  bool late = false;
   bool operator==(const UnitChoice&) const = default;
 };
 
@@ -243,7 +246,8 @@ struct Schedule {
   std::vector<UnitId> cut;  ///< the first unit of each place along a pipeline but the first; none: one stage
   /// Micro-batches that pass a unit together: 1 is horizontal, all is vertical. All slices of a sequence are in one.
   int group = 1;
-  bool update_ahead = true;  ///< update ahead of the unit's next forward (else in the backward pass)
+  /// Update ahead of the unit's next forward (else in the backward pass, but for units that are late).
+  bool update_ahead = true;
   /// Of updates in the backward pass: steps may also be run as `ahead` has them, and there is room for both.
   bool both_orders = false;
   /// Of updates in the backward pass: gradients are also left where they would wait for the norm, so that a step whose
@@ -265,12 +269,21 @@ struct Schedule {
   Schedule ahead() const {
     Schedule s = *this;
     s.update_ahead = true;
+    for (UnitChoice& c : s.units) c.late = false;
     return s;
   }
-  /// Whether a step leaves gradients behind, in host memory or on the drive.
-  bool stores_gradients() const { return update_ahead || keeps_gradients; }
+  bool updates_ahead(UnitId u) const { return update_ahead || units[static_cast<std::size_t>(u)].late; }
+  /// Whether updates come in both passes.
+  bool mixes() const {
+    return !update_ahead && std::ranges::any_of(units, [](const UnitChoice& c) { return c.late; });
+  }
+  /// Whether a step leaves the unit's gradient behind, in host memory or on the drive.
+  bool stores_gradient(UnitId u) const { return updates_ahead(u) || keeps_gradients; }
   /// Whether some plan does.
-  bool has_waiting_gradients() const { return stores_gradients() || both_orders; }
+  bool has_waiting_gradient(UnitId u) const { return stores_gradient(u) || both_orders; }
+  bool stores_gradients() const { return update_ahead || keeps_gradients || mixes(); }
+  /// Whether steps may be followed by the updates of all units, from gradients that have waited (Schedule::ahead).
+  bool flushes_all() const { return update_ahead || keeps_gradients || both_orders; }
 };
 
 /// Micro-batches that pass a unit together, one group after the other.

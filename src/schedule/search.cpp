@@ -1,6 +1,7 @@
 #include "src/schedule/search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "offload/parallel.h"
 #include "sluice/status.h"
+#include "src/schedule/both_passes.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
 #include "src/schedule/stages.h"
@@ -31,6 +33,9 @@ constexpr double worth_polishing = 1.05;
 /// Ops that are simulated to turn single knobs of a schedule, and for how few tries it is not begun.
 constexpr std::size_t ops_to_polish = 500'000;
 constexpr int tries_min = 6;
+/// Who updates in the backward pass and is slower than the best by no more may be quicker with updates in both passes:
+/// at best both take as long, where one takes half as long as the other.
+constexpr double worth_mixing = 1.5;
 constexpr std::size_t finalists_max = 5;  ///< that are predicted exactly where the others are estimated
 
 /// False if there is nothing to change.
@@ -131,9 +136,27 @@ class Search {
       price(fresh, false);
       list.insert(list.end(), std::make_move_iterator(fresh.begin()), std::make_move_iterator(fresh.end()));
     }
-    std::stable_sort(list.begin(), list.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+    std::ranges::stable_sort(list, {}, &Candidate::seconds);
+    std::vector<Candidate> mixed = mixed_of(list);
+    price(mixed, false);
+    list.insert(list.end(), std::make_move_iterator(mixed.begin()), std::make_move_iterator(mixed.end()));
+    std::ranges::stable_sort(list, {}, &Candidate::seconds);
     return list;
+  }
+
+  /// Of the best with updates in the backward pass: with some of them ahead of the forward pass.
+  std::vector<Candidate> mixed_of(const std::vector<Candidate>& list) const {
+    std::vector<Candidate> mixed;
+    const auto best = std::ranges::find_if(list, [](const Candidate& c) { return !c.schedule.update_ahead; });
+    if (!wish_.mixes || best == list.end() || best->seconds > worth_mixing * list.front().seconds) return mixed;
+    const Cook cook(work_, wish_, &hw_);
+    for (std::size_t i = 0; i < late_shares.size(); ++i) {
+      Candidate c = *best;
+      if (!changes_[i](c.schedule) || !cook.fits(c.schedule)) continue;
+      c.changes.push_back(i);
+      mixed.push_back(std::move(c));
+    }
+    return mixed;
   }
 
   /// The best, and who of those that are about as fast writes least, both polished; and who follows them, since
@@ -157,6 +180,11 @@ class Search {
       return c.schedule.group != all.front().schedule.group && c.seconds <= worth_polishing * all.front().seconds;
     });
     if (rival != all.end() && &*rival != thrifty) last.push_back(polished(*rival, is_exact));
+    // And where updates come in both passes.
+    const auto mixed = std::ranges::find_if(all, [&](const Candidate& c) {
+      return c.schedule.mixes() && c.seconds <= worth_polishing * all.front().seconds;
+    });
+    if (mixed != all.end() && mixed != all.begin()) last.push_back(polished(*mixed, is_exact));
     const std::size_t most = is_exact ? all.size() : finalists_max;
     for (const Candidate& c : all) {
       const bool is_new = std::ranges::find(last, c.schedule, &Candidate::schedule) == last.end();
@@ -244,6 +272,8 @@ class Search {
 
   std::vector<Change> changes() const {
     std::vector<Change> list;
+    for (const double share : late_shares)  // the first ones
+      list.push_back([this, share](Schedule& s) { return wish_.mixes && spread_late(work_, s, share); });
     const auto scale_tiles = [&](int by) {
       list.push_back([this, by](Schedule& s) {
         const std::uint64_t least = tile_for(work_, 1u << 12, 16384);
@@ -268,6 +298,9 @@ class Search {
     if (!work_.inference && !wish_.update_on_device && device_is_apart(hw_))
       for (const double share : {1.0, 0.5, 0.25, 0.0})
         list.push_back([share](Schedule& s) { return spread_updates(s, share); });
+    if (wish_.mixes)
+      for (const double by : late_steps)
+        list.push_back([this, by](Schedule& s) { return spread_late(work_, s, late_share(work_, s) + by); });
     scale_tiles(1);
     shift(&Schedule::tiles_in_flight, 1, 1, 8);
     shift(&Schedule::prefetch, 1, 0, 4);

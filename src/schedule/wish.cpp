@@ -32,6 +32,7 @@ Schedule fixed(Schedule s, const ScheduleWish& wish) {
     s.lag = std::min(s.prefetch, s.lag);
   }
   for (UnitChoice& c : s.units) {
+    if (s.update_ahead || !wish.mixes) c.late = false;
     if (wish.recompute && *wish.recompute != Recompute::optimal) c.core.reset();
     if (wish.recompute == Recompute::none) c.saved = Saved::keep;
     if (wish.recompute && *wish.recompute != Recompute::none && *wish.recompute != Recompute::optimal)
@@ -52,6 +53,8 @@ std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wis
   if (wish.update) return {*wish.update == UpdateOrder::ahead};
   return workload.inference ? std::vector<bool>{true} : std::vector<bool>{true, false};
 }
+
+bool can_mix(const Workload& workload) { return !workload.inference && workload.stages() == 1 && !workload.saves; }
 
 std::vector<int> open_groups(const Workload& workload, const ScheduleWish& wish) {
   if (wish.group) return {*wish.group};

@@ -28,6 +28,7 @@ struct ScheduleWish {
   std::optional<int> group;  ///< 1 = horizontal, all micro-batches = vertical
   std::optional<UpdateOrder> update;
   bool both_orders = false;  ///< of updates in the backward pass, see Schedule
+  bool mixes = false;        ///< of those, some may wait for the forward pass (UnitChoice::late)
   std::optional<Recompute> recompute;
   std::optional<Place> activations;  ///< where boundary activations wait
   std::optional<int> prefetch;
@@ -44,6 +45,10 @@ Schedule fixed(Schedule schedule, const ScheduleWish& wish);
 /// The orders of optimizer and backward pass (Schedule::update_ahead) that are open: both where nothing needs the
 /// global norm first.
 std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wish);
+
+/// Whether updates may come in both passes. Stages of a pipeline meet between a commit and what is written behind it at
+/// a step's beginning, and there it comes in the middle; a save is of one iteration's updates.
+bool can_mix(const Workload& workload);
 
 /// The sizes of groups of micro-batches that are open, ascending: those that the pipeline's order can take. Never
 /// empty.

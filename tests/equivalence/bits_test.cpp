@@ -31,7 +31,7 @@ enum Dimension {
   sums,
   dimensions
 };
-constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 2, 4, 2, 2, 3, 4, 5, 2};
+constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 3, 4, 2, 2, 3, 4, 5, 2};
 /// Which sweep keeps each unit's input: the step's own, every other one again, all in one more, and all one by one.
 constexpr std::array<std::array<std::uint8_t, 6>, 4> kept_by{
     {{0, 0, 0, 0, 0, 0}, {0, 1, 0, 1, 0, 0}, {0, 1, 1, 1, 1, 0}, {0, 4, 3, 2, 1, 0}}};
@@ -101,6 +101,7 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
     c.accumulator = static_cast<Place>(p[accumulator]);
     if (p[core] > 0) c.core = static_cast<Saved>(p[core] - 1);
     c.sweep = kept_by[static_cast<std::size_t>(p[sweeps])][u];
+    c.late = p[ahead] == 2 && u % 3 != 1;                                     // updates in both passes
     c.update_on_device = p[updates] == 1 || (p[updates] == 2 && u % 2 == 1);  // none, all, half
     s.units.push_back(c);
   }

@@ -20,6 +20,7 @@ struct Kind {
   bool update_on_device = false;
   Dtype gradient_dtype = Dtype::f32;
   bool speculates = false;
+  bool mixes = false;
 };
 
 class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind> {
@@ -40,6 +41,7 @@ class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind>
       unit.resident = GetParam().resident;
       unit.update_on_device = GetParam().update_on_device;
     }
+    if (GetParam().mixes) s.units[1].late = s.units[2].late = true;
     return s;
   }
 };
@@ -86,6 +88,13 @@ INSTANTIATE_TEST_SUITE_P(
              Dtype::bf16},
         Kind{"speculative", false, Place::nvme, false, 1, true, MomentFormat::f32, false, Dtype::f32, true},
         Kind{"speculative_host_ranks", false, Place::host, true, 2, true, MomentFormat::int8, true, Dtype::f32, true},
+        Kind{"both_passes", false, Place::nvme, false, 1, true, MomentFormat::f32, false, Dtype::f32, false, true},
+        Kind{"both_passes_not_durable", false, Place::host, true, 2, false, MomentFormat::int8, true, Dtype::f32, false,
+             true},
+        Kind{"both_passes_speculative", false, Place::nvme, false, 1, true, MomentFormat::f32, false, Dtype::f32, true,
+             true},
+        Kind{"both_passes_speculative_host_ranks", false, Place::host, true, 2, true, MomentFormat::int8, true,
+             Dtype::bf16, true, true},
         Kind{"bf16_gradients_not_durable", true, Place::host, false, 1, false, MomentFormat::bf16, true, Dtype::bf16}),
     [](const auto& kind) { return kind.param.name; });
 
@@ -410,6 +419,8 @@ TEST_F(PowerCuts, LoseNothingThatWasCommitted) {
     Schedule s = schedule(ahead, round % 4 < 2 ? Place::nvme : Place::host);
     s.both_orders = round % 8 == 5;
     s.keeps_gradients = speculates && round % 8 != 1;
+    const bool mixes = !ahead && round % 6 != 1;
+    s.units[0].late = s.units[2].late = mixes;
     s.units[1].update_on_device = s.units[2].update_on_device = round % 3 == 1;
     const std::string whole = fresh_directory(), path = fresh_directory();
     const Finished expected = finished(whole, attempt(c, whole, s));

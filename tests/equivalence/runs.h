@@ -162,8 +162,10 @@ inline std::unique_ptr<Prepared> prepared_with(const RunConfig& config, const Sc
 
 /// Of a run of one rank.
 inline LinkBytes moved_by(const Prepared& p) {
-  const LinkBytes train = plan_link_bytes(p.main()), flush = plan_link_bytes(p.stages.front().flush),
-                  eval = plan_link_bytes(p.stages.front().evaluate);
+  const StagePlans& stage = p.stages.front();
+  const StepPlan& last = p.search.schedule.mixes() ? stage.flush_late : stage.flush;
+  const LinkBytes train = plan_link_bytes(p.main()), flush = plan_link_bytes(last),
+                  eval = plan_link_bytes(stage.evaluate);
   const auto steps = static_cast<std::uint64_t>(p.config.steps);
   const auto sum = [&](auto field) { return train.*field * steps + flush.*field + eval.*field; };
   return {sum(&LinkBytes::nvme_read), sum(&LinkBytes::nvme_write), sum(&LinkBytes::h2d),

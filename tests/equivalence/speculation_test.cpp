@@ -30,6 +30,11 @@ class Speculation : public CutRuns {
     return m;
   }
 
+  /// Updates in both passes, or in the backward pass alone.
+  static void mix(Schedule& s, bool late) {
+    for (std::size_t u = 0; u < s.units.size(); ++u) s.units[u].late = late && u % 3 != 1;
+  }
+
   using CutRuns::schedule;
   using Resume::schedule;
   static constexpr float never = 100, always = 1e-3f;
@@ -84,8 +89,10 @@ TEST_F(Speculation, ChangesNoBit) {
             EXPECT_LT(clips.size(), 6u);
           }
           s.both_orders = false;
-          for (const bool keeps : {false, true}) {
+          for (const auto& [keeps, late] :
+               {std::pair(false, false), std::pair(true, false), std::pair(poisoned, true)}) {
             s.keeps_gradients = keeps;
+            mix(s, late);
             const Made alone = made(c, s);
             expect_same(alone.run, expected.run);
             EXPECT_EQ(alone.repaired, clips);
@@ -96,9 +103,12 @@ TEST_F(Speculation, ChangesNoBit) {
           // Steps overlap where nothing stops them.
           c.hash_every = c.eval_every = 0;
           c.delay_seed = 3;
-          for (const auto& [both, keeps] : {std::pair(false, false), std::pair(false, true), std::pair(true, true)}) {
+          for (const auto& [both, keeps, late] :
+               {std::tuple(false, false, false), std::tuple(false, true, false), std::tuple(true, true, false),
+                std::tuple(false, false, true), std::tuple(false, true, true), std::tuple(true, false, true)}) {
             s.both_orders = both;
             s.keeps_gradients = keeps;
+            mix(s, late);
             const Made overlapped = made(c, s);
             EXPECT_EQ(overlapped.run.state_hash, expected.run.state_hash);
             EXPECT_EQ(overlapped.run.eval_loss, expected.run.eval_loss);

@@ -52,6 +52,7 @@ class GpuRuns : public testing::TestWithParam<Dtype> {
       c.boundary = static_cast<Place>(any(3));
       c.accumulator = static_cast<Place>(any(3));
       c.update_on_device = any(2) == 0;
+      c.late = !s.update_ahead && any(2) == 0;
       s.units.push_back(c);
     }
     return s;

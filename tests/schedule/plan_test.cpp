@@ -126,7 +126,7 @@ void expect_table(const StepPlan& plan, const Workload& w, const Schedule& s) {
       EXPECT_EQ(table.kept(u, kind), on_drive ? home : mirror);
     }
     EXPECT_EQ(table.home(u, StateKind::remainder) != no_buffer, w.dtype == Dtype::bf16);
-    EXPECT_EQ(table.home(u, StateKind::gradient) != no_buffer, s.has_waiting_gradients());
+    EXPECT_EQ(table.home(u, StateKind::gradient) != no_buffer, s.has_waiting_gradient(u));
   }
 }
 
@@ -178,7 +178,7 @@ TEST_P(RandomSchedules, AreLegalPlans) {
     const StepPlan evaluate = build_plan(PlanKind::evaluate, c.work, c.schedule);
     expect_legal(evaluate, c.work, c.schedule);
     EXPECT_EQ(persistent_offsets(evaluate), places);
-    if (c.schedule.update_ahead) {
+    if (c.schedule.update_ahead || c.schedule.mixes()) {
       const StepPlan flush = build_plan(PlanKind::flush, c.work, c.schedule);
       expect_legal(flush, c.work, c.schedule);
       EXPECT_EQ(persistent_offsets(flush), places);

@@ -63,6 +63,7 @@ inline Schedule random_schedule(Draw& draw, const Workload& w, int tile_log2_max
   s.group = draw.between(1, w.micro_batches);
   s.update_ahead = draw.coin();
   s.keeps_gradients = !s.update_ahead && draw.coin();
+  const bool mixes = !s.update_ahead && w.stages() == 1 && draw.coin();
   s.prefetch = draw.between(0, 3);
   s.activations_ahead = draw.between(1, 4);
   s.gradients_ahead = draw.coin();
@@ -73,6 +74,7 @@ inline Schedule random_schedule(Draw& draw, const Workload& w, int tile_log2_max
   const UnitChoice same = random_choice(draw);
   const bool differ = draw.coin();
   for (std::size_t u = 0; u < w.model->units.size(); ++u) s.units.push_back(differ ? random_choice(draw) : same);
+  for (UnitChoice& c : s.units) c.late = mixes && draw.coin();
   return s;
 }
 
@@ -89,7 +91,7 @@ inline std::string describe(const Schedule& s) {
             place(c.gradient) + " a " + place(c.accumulator) + " " + saved_names[static_cast<std::size_t>(c.saved)] +
             (c.core ? std::string("/") + saved_names[static_cast<std::size_t>(*c.core)] : "") + " x " +
             place(c.boundary) + " b " + place(c.blocks) + (c.sweep > 0 ? " sweep " + std::to_string(c.sweep) : "") +
-            (c.update_on_device ? " u device" : "") + "]";
+            (c.update_on_device ? " u device" : "") + (c.late ? " late" : "") + "]";
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include "offload/parallel.h"
 #include "sluice/clock.h"
 #include "sluice/size.h"
+#include "src/schedule/both_passes.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/quick.h"
 #include "src/schedule/smallest.h"
@@ -48,14 +49,41 @@ bool would_gain(const SearchResult& found) {
          std::ranges::any_of(found.schedule.units, waits_on_drive);
 }
 
-/// A schedule for speculative steps, if it is notably quicker, and as good as slower in no step that waits for its
-/// norm.
+/// A schedule for speculative steps is taken if it is notably quicker, and as good as slower in no step that waits for
+/// its norm.
+constexpr double notably_quicker = 0.97, as_good_as = 1.02;
+
+bool is_quicker(const Prepared& run, double seconds) {
+  return seconds <= notably_quicker * run.search.predicted_seconds;
+}
+
 bool is_better(const Prepared& run, const SearchResult& found) {
-  constexpr double notably = 0.97, as_good_as = 1.02;
-  const double now = run.search.predicted_seconds;
-  if (found.predicted_seconds > notably * now) return false;
+  if (!found.fits || !is_quicker(run, found.predicted_seconds)) return false;
   const Estimator estimator(run.workload, run.profile, run.wish.pipeline);
-  return estimator.exact(found.schedule.ahead()).step_seconds <= as_good_as * now;
+  return estimator.exact(found.schedule.ahead()).step_seconds <= as_good_as * run.search.predicted_seconds;
+}
+
+/// The run's schedule with updates in the backward pass, or in both: steps that wait for their norm are as they were.
+SearchResult turned_round(const Prepared& run, const ScheduleWish& wish) {
+  const Workload& w = run.workload;
+  const Estimator estimator(w, run.profile, wish.pipeline);
+  SearchResult turned = run.search;
+  Schedule& s = turned.schedule = fixed(run.search.schedule, wish);
+  const auto fits = [&] { return within(run_needs(w, s), w.budget_bytes); };
+  turned.fits = fits();
+  if (!turned.fits) return turned;
+  const double share = quickest_share(estimator.exact(s).step_seconds, [&](double late) {
+    spread_late(w, s, late);
+    return wish.mixes && fits() ? estimator.exact(s).step_seconds : 0;
+  });
+  spread_late(w, s, share);
+  const StepEstimate e = estimator.exact(s);
+  turned.needs = run_needs(w, s);
+  turned.predicted_seconds = e.step_seconds;
+  turned.bound_seconds = e.bound_seconds;
+  turned.drive_write_bytes = byte_law_of_all(w, s).nvme_write;
+  turned.recipe.update_ahead = false;
+  return turned;
 }
 
 /// Gradients wait in host memory instead of on the drive, where it is left over.
@@ -105,6 +133,8 @@ ScheduleWish wish_of(const Prepared& run) {
   // What stays would be what is exact, and what is computed with is not.
   if (c.gathers == RankGathers::int8) wish.resident = false;
   wish.pipeline = c.pipeline;
+  wish.mixes = !c.wish.update || speculates(c);
+  wish.mixes = wish.mixes && can_mix(run.workload);
   // All slices of a sequence are in one group.
   if (wish.group) wish.group = std::min(*wish.group * run.workload.slices(), run.workload.micro_batches_of_sum());
   // Without clipping the update can follow the backward pass at once; with it the global norm must be known.
@@ -147,7 +177,9 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
                                     : "on";
   if (run.search.fits && may_speculate(run) && would_gain(run.search)) {
     if (!speculating) speculating = find_with(both);
-    if (speculating->fits && is_better(run, *speculating)) {
+    const bool gains = speculating->fits && is_quicker(run, speculating->predicted_seconds);
+    if (gains && !is_better(run, *speculating)) speculating = turned_round(run, both);
+    if (is_better(run, *speculating)) {
       run.search = *std::move(speculating);
       run.wish = both;
     }

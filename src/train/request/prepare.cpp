@@ -430,7 +430,8 @@ void build_plans_alone(Prepared& run) {
         },
         [&] {
           if (!w.inference) stage.evaluate = build_plan(PlanKind::evaluate, own, schedule);
-          if (run.needs_flush()) stage.flush = build_plan(PlanKind::flush, own, ahead);
+          if (!w.inference && schedule.flushes_all()) stage.flush = build_plan(PlanKind::flush, own, ahead);
+          if (!w.inference && schedule.mixes()) stage.flush_late = build_plan(PlanKind::flush, own, schedule);
           if (keeps && run.stages.size() == 1) stage.predicted_flush = simulate(stage.flush, run.profile);
           if (both) stage.ahead = build_plan(PlanKind::train, own, ahead);
           if (both && run.stages.size() == 1) stage.predicted_ahead = simulate(stage.ahead, run.profile);
@@ -625,6 +626,9 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   run->wish.pipeline = schedule.pipeline;
   SearchResult& found = run->search;
   found.schedule = schedule;
+  // A save is of one iteration's updates.
+  const bool stops_for_saves = run->workload.saves && schedule.mixes();
+  if (stops_for_saves) run->workload.saves = false;
   found.needs = run_needs(run->workload, schedule);
   found.fits = within(found.needs, run->workload.budget_bytes);
   if (!found.fits && may_stage(*run)) {

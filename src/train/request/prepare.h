@@ -20,7 +20,8 @@ namespace sluice {
 struct StagePlans {
   StepPlan main;               ///< train, evaluate or decode
   StepPlan ahead;              ///< of schedules with both orders: the steps of Schedule::ahead
-  StepPlan flush;              ///< where updates wait for the norm
+  StepPlan flush;              ///< where all updates may wait for the norm
+  StepPlan flush_late;         ///< of schedules with updates in both passes: of those that wait
   StepPlan evaluate;           ///< training only
   TierBytes needs;             ///< arenas of a rank
   Simulation predicted;        ///< of main; its steps take as long as those of all stages
@@ -28,7 +29,7 @@ struct StagePlans {
   Simulation predicted_flush;  ///< likewise of `flush`, where steps are repaired by it
 };
 inline constexpr std::array plans_of_stage{&StagePlans::main, &StagePlans::ahead, &StagePlans::flush,
-                                           &StagePlans::evaluate};
+                                           &StagePlans::flush_late, &StagePlans::evaluate};
 
 /// Of the schedule with updates ahead, whatever the run's main one has.
 inline bool goes_ahead(StepPlan StagePlans::*plan) { return plan == &StagePlans::ahead || plan == &StagePlans::flush; }
@@ -53,7 +54,6 @@ struct Prepared {
   /// Another phase came before in this process, which has checked the data of all.
   bool follows_phase = false;
 
-  bool needs_flush() const { return !workload.inference && search.schedule.has_waiting_gradients(); }
   /// Updates work in the backward pass with the clip factor that is expected, see UpdateOrder::speculative.
   bool speculates() const {
     return !workload.inference && !search.schedule.update_ahead && config.optimizer.clip_norm > 0;

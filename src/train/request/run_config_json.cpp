@@ -117,6 +117,7 @@ void each_choice(S& c, F&& f) {
   f("blocks", c.blocks);
   f("sweep", c.sweep);
   f("update_on_device", c.update_on_device);
+  f("late", c.late);
 }
 
 template <class S, class F>
@@ -245,7 +246,7 @@ struct Read<std::vector<T>> {
 };
 
 /// Keys that version 0.1's first runs do not have: their fields stay as they are.
-constexpr std::array<std::string_view, 42> later_keys{"restore",
+constexpr std::array<std::string_view, 43> later_keys{"restore",
                                                       "reset_optimizer",
                                                       "save_every",
                                                       "keep",
@@ -285,6 +286,7 @@ constexpr std::array<std::string_view, 42> later_keys{"restore",
                                                       "gradients_ahead",
                                                       "both_orders",
                                                       "keeps_gradients",
+                                                      "late",
                                                       "seq_schedule",
                                                       "phase"};
 

@@ -97,13 +97,16 @@ StepParams Trainer::step_params(std::int64_t step, double targets) const {
   const std::vector<std::int64_t>& poison = run_.config.poison_steps;
   if (std::find(poison.begin(), poison.end(), step) != poison.end())
     p.loss_scale = std::numeric_limits<double>::quiet_NaN();
-  const std::int64_t updated = waits_ ? step - 1 : step;
-  const bool due = !waits_ || pending_;
+  const std::int64_t updated = leaves_updates() ? step - 1 : step;
+  const bool due = !leaves_updates() || pending_;
   p.update_step = due ? static_cast<std::uint64_t>(updated) : 0;
   const auto known = clip_factors_.find(step);
   p.again = known != clip_factors_.end();
   if (p.again && !waits_) p.clip_factor = known->second;
   p.lr = static_cast<float>(learning_rate(o, updated, run_.config.steps));
+  if (waits_ || !leaves_updates()) return p;
+  p.backward_step = p.step;
+  p.backward_lr = static_cast<float>(learning_rate(o, step, run_.config.steps));
   return p;
 }
 
@@ -114,7 +117,7 @@ Status Trainer::release(std::int64_t step) {
   StepParams params = step_params(step, targets);
   begin_save(params);
   SLUICE_TRY(engine().team().release(params));
-  pending_ = waits_;
+  pending_ = leaves_updates();
   released_ = step;
   return success();
 }
@@ -149,14 +152,14 @@ Status Trainer::drain() {
   training_ = false;
   SLUICE_TRY(agree(world_, team.end()));
   if (!pending_) return success();
-  SLUICE_TRY(flush(released_));
+  SLUICE_TRY(flush(released_, waits_ ? &StagePlans::flush : &StagePlans::flush_late));
   pending_ = false;
   return success();
 }
 
-/// The step's updates and nothing else, from gradients that wait. The clip factor is what the last control op has
-/// found, or this one.
-Status Trainer::flush(std::int64_t step, std::optional<double> clip_factor) {
+/// The step's updates, or those of it that are late, and nothing else, from gradients that wait. The clip factor is
+/// what the last control op has found, or this one.
+Status Trainer::flush(std::int64_t step, StepPlan StagePlans::*plan, std::optional<double> clip_factor) {
   StepParams p = step_params(step, batch_tokens(run_.workload));
   p.update_step = p.step;
   p.knows_factor = clip_factor.has_value();
@@ -167,7 +170,7 @@ Status Trainer::flush(std::int64_t step, std::optional<double> clip_factor) {
     SLUICE_TRY(team.release(p));
     return team.end();
   };
-  SLUICE_TRY(agree(world_, engine().begin(&StagePlans::flush)));
+  SLUICE_TRY(agree(world_, engine().begin(plan)));
   return agree(world_, run());
 }
 
@@ -234,7 +237,7 @@ Result<StepRecord> Trainer::update_again(std::int64_t step) {
                    run_.stages.front().predicted_flush.step_seconds;
   result.marks = StepResult::repaired;
   life_.journal()->add(result);
-  SLUICE_TRY(flush(step, kept_factor_));  // an evaluation may have come since the norm was found
+  SLUICE_TRY(flush(step, &StagePlans::flush, kept_factor_));  // an evaluation may have come since the norm was found
   MovedBytes moved = engine().team().moved();
   moved -= std::exchange(moved_before_, moved);
   released_ = step;
@@ -379,6 +382,9 @@ bool Trainer::clips(double grad_norm) const {
   const float limit = run_.config.optimizer.clip_norm;
   return limit > 0 && clip_factor(grad_norm, limit) < 1;
 }
+
+/// Whether a step's updates, or some of them, are left to the next one's forward pass.
+bool Trainer::leaves_updates() const { return waits_ || run_.search.schedule.mixes(); }
 
 /// Whether updates of the next steps are to wait for the norm.
 bool Trainer::wants_to_wait() const { return run_.search.schedule.update_ahead || forecast_.waits(waits_); }

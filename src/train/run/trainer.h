@@ -106,7 +106,7 @@ class Trainer final : public StepSource {
   Status release(std::int64_t step);
   StepRecord record_of(std::int64_t step, Clock::time_point end, const MovedBytes& moved, bool repaired);
   Result<StepRecord> collect(std::int64_t step);
-  Status flush(std::int64_t step, std::optional<double> clip_factor = {});
+  Status flush(std::int64_t step, StepPlan StagePlans::*plan, std::optional<double> clip_factor = {});
   Result<StepRecord> update_again(std::int64_t step);
   Status begin_training(std::int64_t first);
   Status end_training();  ///< drains and applies what is pending
@@ -128,6 +128,7 @@ class Trainer final : public StepSource {
     return e.code == ErrorCode::not_finite || e.code == ErrorCode::mispredicted;
   }
   bool clips(double grad_norm) const;
+  bool leaves_updates() const;
   bool wants_to_wait() const;
   bool is_other_order() const { return waits_ != run_.search.schedule.update_ahead; }  ///< than the main plan's
   void tell_order();
