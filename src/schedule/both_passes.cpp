@@ -1,12 +1,14 @@
 #include "src/schedule/both_passes.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace sluice {
 
 double late_share(const Workload& workload, const Schedule& schedule) {
   double late = 0, all = 0;
-  for (std::size_t u = 0; u < schedule.units.size(); ++u) {
+  for (std::size_t u = 1; u + 1 < schedule.units.size(); ++u) {
     const auto numel = static_cast<double>(workload.shard_numel(static_cast<UnitId>(u)));
     all += numel;
     if (schedule.units[u].late) late += numel;
@@ -17,15 +19,44 @@ double late_share(const Workload& workload, const Schedule& schedule) {
 bool spread_late(const Workload& workload, Schedule& schedule, double share) {
   if (schedule.update_ahead || share < 0 || share > 1) return false;
   bool changed = false;
+  const auto set = [&](std::size_t u, bool late) { changed |= std::exchange(schedule.units[u].late, late) != late; };
   double owed = 0;  // parameters that were to be late up to here, and are not
-  for (std::size_t u = 0; u < schedule.units.size(); ++u) {
+  for (std::size_t u = 1; u + 1 < schedule.units.size(); ++u) {
     const auto numel = static_cast<double>(workload.shard_numel(static_cast<UnitId>(u)));
     owed += share * numel;
     const bool late = owed > numel / 2;
     if (late) owed -= numel;
-    changed |= std::exchange(schedule.units[u].late, late) != late;
+    set(u, late);
   }
+  set(0, share > 0.5);
+  set(schedule.units.size() - 1, share > 0.5);
   return changed;
+}
+
+void keep_in_host(Schedule& s) {
+  const auto waits_in_host = [](const UnitChoice& c) { return c.gradient == Place::host; };
+  if (s.both_orders && std::ranges::all_of(s.units, waits_in_host)) s.keeps_gradients = true;
+}
+
+bool make_room_for_late(Schedule& schedule, const std::function<bool(const Schedule&)>& fits) {
+  if (fits(schedule)) return true;
+  std::vector<std::size_t> leaving;
+  for (const bool late : {true, false})
+    for (std::size_t u = 0; u < schedule.units.size(); ++u)
+      if (schedule.units[u].late == late && schedule.units[u].state_home == Place::host) leaving.push_back(u);
+  const auto without = [&](std::size_t count) {
+    Schedule s = schedule;
+    for (std::size_t i = 0; i < count; ++i) s.units[leaving[i]].state_home = Place::nvme;
+    return s;
+  };
+  if (leaving.empty() || !fits(without(leaving.size()))) return false;
+  std::size_t few = 0, enough = leaving.size();
+  while (enough - few > 1) {
+    const std::size_t some = (few + enough) / 2;
+    (fits(without(some)) ? enough : few) = some;
+  }
+  schedule = without(enough);
+  return true;
 }
 
 double quickest_share(double seconds_without, const std::function<double(double share)>& seconds) {

@@ -136,6 +136,7 @@ void mix_whole(const Workload& w, const ScheduleWish& wish, const HardwareProfil
     if (wish.prefetch && prefetch != *wish.prefetch) continue;
     Schedule s = found;
     s.prefetch = prefetch;
+    keep_in_host(s);
     const double share = quickest_share(least, [&](double late) {
       spread_late(w, s, late);
       return within(run_needs(w, s), w.budget_bytes) ? estimated(s, late).step_seconds : 0;

@@ -36,6 +36,8 @@ constexpr int tries_min = 6;
 /// Who updates in the backward pass and is slower than the best by no more may be quicker with updates in both passes:
 /// at best both take as long, where one takes half as long as the other.
 constexpr double worth_mixing = 1.5;
+/// Changes ahead of the others: of which updates come in which pass.
+constexpr std::size_t mixing = late_shares.size() + late_steps.size() + 2;
 constexpr std::size_t finalists_max = 5;  ///< that are predicted exactly where the others are estimated
 
 /// False if there is nothing to change.
@@ -137,26 +139,24 @@ class Search {
       list.insert(list.end(), std::make_move_iterator(fresh.begin()), std::make_move_iterator(fresh.end()));
     }
     std::ranges::stable_sort(list, {}, &Candidate::seconds);
-    std::vector<Candidate> mixed = mixed_of(list);
-    price(mixed, false);
-    list.insert(list.end(), std::make_move_iterator(mixed.begin()), std::make_move_iterator(mixed.end()));
-    std::ranges::stable_sort(list, {}, &Candidate::seconds);
     return list;
   }
 
-  /// Of the best with updates in the backward pass: with some of them ahead of the forward pass.
-  std::vector<Candidate> mixed_of(const std::vector<Candidate>& list) const {
-    std::vector<Candidate> mixed;
-    const auto best = std::ranges::find_if(list, [](const Candidate& c) { return !c.schedule.update_ahead; });
-    if (!wish_.mixes || best == list.end() || best->seconds > worth_mixing * list.front().seconds) return mixed;
+  /// The best with updates in the backward pass, with some of them ahead of the forward pass.
+  std::optional<Candidate> mixed_of(const std::vector<Candidate>& all) {
+    const auto best = std::ranges::find_if(all, [](const Candidate& c) { return !c.schedule.update_ahead; });
+    if (!wish_.mixes || best == all.end() || best->seconds > worth_mixing * all.front().seconds) return std::nullopt;
     const Cook cook(work_, wish_, &hw_);
+    std::vector<Candidate> mixed;
     for (std::size_t i = 0; i < late_shares.size(); ++i) {
       Candidate c = *best;
       if (!changes_[i](c.schedule) || !cook.fits(c.schedule)) continue;
       c.changes.push_back(i);
       mixed.push_back(std::move(c));
     }
-    return mixed;
+    price(mixed, false);
+    if (mixed.empty()) return std::nullopt;
+    return *std::ranges::min_element(mixed, {}, &Candidate::seconds);
   }
 
   /// The best, and who of those that are about as fast writes least, both polished; and who follows them, since
@@ -181,10 +181,9 @@ class Search {
     });
     if (rival != all.end() && &*rival != thrifty) last.push_back(polished(*rival, is_exact));
     // And where updates come in both passes.
-    const auto mixed = std::ranges::find_if(all, [&](const Candidate& c) {
-      return c.schedule.mixes() && c.seconds <= worth_polishing * all.front().seconds;
-    });
-    if (mixed != all.end() && mixed != all.begin()) last.push_back(polished(*mixed, is_exact));
+    if (std::optional<Candidate> mixed = mixed_of(all);
+        mixed && mixed->seconds <= worth_polishing * all.front().seconds)
+      last.push_back(polished(*std::move(mixed), is_exact));
     const std::size_t most = is_exact ? all.size() : finalists_max;
     for (const Candidate& c : all) {
       const bool is_new = std::ranges::find(last, c.schedule, &Candidate::schedule) == last.end();
@@ -221,18 +220,25 @@ class Search {
     last.insert(last.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
 
-  /// Single changes, each kept where it is predicted to help, until none does, the prediction comes to the bound, or as
-  /// many have been tried as a person likes to wait for. Two at a time, the first that helps is taken.
+  /// Which updates come in which pass is asked last: what is best for one pass is known then.
   Candidate polished(Candidate best, bool exact) {
+    best = climbed(std::move(best), exact, mixing);
+    return wish_.mixes && !best.schedule.update_ahead ? climbed(std::move(best), exact, 0) : best;
+  }
+
+  /// Single changes from this one on, each kept where it is predicted to help, until none does, the prediction comes to
+  /// the bound, or as many have been tried as a person likes to wait for. Two at a time, the first that helps is taken.
+  Candidate climbed(Candidate best, bool exact, std::size_t begin) {
     const Cook cook(work_, wish_, &hw_);
     int left = static_cast<int>(std::min<std::size_t>(ops_to_polish / std::max<std::size_t>(best.ops, 1), 120));
     if (left < tries_min) return best;
     std::vector<Schedule> seen{best.schedule};  // and found no better than what was the best then
-    std::size_t next = 0, in_vain = 0;          // changes since the last that helped
-    while (in_vain < knobs() && left > 0) {
+    const std::size_t end = knobs();
+    std::size_t next = begin, in_vain = 0;  // changes since the last that helped
+    while (in_vain < end - begin && left > 0) {
       if (best.seconds < equal_time * best.bound_seconds) return best;
       std::vector<Candidate> tries;
-      for (; in_vain < knobs() && tries.size() < 2; next = (next + 1) % knobs(), ++in_vain) {
+      for (; in_vain < end - begin && tries.size() < 2; next = next + 1 < end ? next + 1 : begin, ++in_vain) {
         Candidate c = best;
         if (!changes_[next](c.schedule)) continue;
         c.schedule = fixed(std::move(c.schedule), wish_);
@@ -272,8 +278,24 @@ class Search {
 
   std::vector<Change> changes() const {
     std::vector<Change> list;
-    for (const double share : late_shares)  // the first ones
-      list.push_back([this, share](Schedule& s) { return wish_.mixes && spread_late(work_, s, share); });
+    // Of which updates come in which pass: the first ones.
+    const auto mix = [&](auto change) {
+      list.push_back([this, change](Schedule& s) {
+        if (!wish_.mixes || s.update_ahead || !change(s)) return false;
+        keep_in_host(s);
+        const Cook cook(work_, wish_, &hw_);
+        return make_room_for_late(s, [&](const Schedule& mixed) { return cook.fits(fixed(mixed, wish_)); });
+      });
+    };
+    for (const double share : late_shares) mix([this, share](Schedule& s) { return spread_late(work_, s, share); });
+    for (const double by : late_steps)
+      mix([this, by](Schedule& s) { return spread_late(work_, s, late_share(work_, s) + by); });
+    for (const bool head : {false, true})
+      mix([head](Schedule& s) {
+        UnitChoice& c = head ? s.units.back() : s.units.front();
+        c.late = !c.late;
+        return true;
+      });
     const auto scale_tiles = [&](int by) {
       list.push_back([this, by](Schedule& s) {
         const std::uint64_t least = tile_for(work_, 1u << 12, 16384);
@@ -298,9 +320,6 @@ class Search {
     if (!work_.inference && !wish_.update_on_device && device_is_apart(hw_))
       for (const double share : {1.0, 0.5, 0.25, 0.0})
         list.push_back([share](Schedule& s) { return spread_updates(s, share); });
-    if (wish_.mixes)
-      for (const double by : late_steps)
-        list.push_back([this, by](Schedule& s) { return spread_late(work_, s, late_share(work_, s) + by); });
     scale_tiles(1);
     shift(&Schedule::tiles_in_flight, 1, 1, 8);
     shift(&Schedule::prefetch, 1, 0, 4);

@@ -230,6 +230,55 @@ TEST(Check, DurableOverwrite) {
   EXPECT_TRUE(has(check(uncommitted), Kind::durable_overwrite));
 }
 
+/// Updates in both passes: what is behind is written ahead of the commit, the other state behind it.
+StepPlan both_passes_plan() {
+  StepPlan plan = empty_plan();
+  plan.cyclic = true;
+  for (const char* name : {"late", "early"}) {
+    const BufferId state = add_buffer(plan, name, Tier::nvme, 8192, Life::persistent, 2);
+    plan.buffers[state].behind = state == 0;
+    const BufferId staging = add_buffer(plan, std::string(name) + ".staging", Tier::host, 8192);
+    add_op(plan, OpKind::read, nvme_read, {whole(plan, state, Mode::read), whole(plan, staging, Mode::write)});
+    add_op(plan, OpKind::update, optimizer, {whole(plan, staging, Mode::read_write)});
+    add_op(plan, OpKind::write, nvme_write,
+           {whole(plan, staging, Mode::read), whole(plan, state, Mode::write, Slot::next)});
+    if (!plan.buffers[state].behind) continue;
+    add_op(plan, OpKind::sync, commit, {});
+    add_op(plan, OpKind::commit, commit, {});
+  }
+  add_op(plan, OpKind::control, optimizer, {});
+  finish(plan);
+  return plan;
+}
+
+TEST(Check, WhatIsWrittenBehindACommitIsOfTheNextOne) {
+  constexpr OpId sync = 3, committed = 4, early_write = 7;
+  const StepPlan plan = both_passes_plan();
+  EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  const auto waits = [&](OpId op, const Wait& wait) { return std::ranges::count(plan.ops[op].waits, wait) > 0; };
+  EXPECT_TRUE(waits(early_write, {committed, false})) << "until then the slot is what the run would go back to";
+  StepPlan overwrites = plan, hurries = plan;
+  std::erase(overwrites.ops[early_write].waits, Wait{committed, false});
+  EXPECT_TRUE(has(check(overwrites), Kind::durable_overwrite));
+  hurries.ops[sync].waits.clear();
+  const std::string found = text(check(hurries));
+  EXPECT_NE(found.find("is not ordered after the write of early"), std::string::npos) << found;
+  // Ahead of the commit it would be told of a step too early, ...
+  StepPlan hasty = plan;
+  std::rotate(hasty.ops.begin() + sync, hasty.ops.begin() + committed + 1, hasty.ops.begin() + early_write + 1);
+  finish(hasty);
+  EXPECT_TRUE(has(check(hasty), Kind::durable_overwrite));
+  // ... and if nothing were behind, a step too late.
+  StepPlan alike = plan;
+  alike.buffers[0].behind = false;
+  finish(alike);
+  EXPECT_TRUE(has(check(alike), Kind::durable_overwrite));
+  StepPlan all_behind = plan;
+  all_behind.buffers[2].behind = true;
+  finish(all_behind);
+  EXPECT_TRUE(has(check(all_behind), Kind::durable_overwrite));
+}
+
 // What a device has counted of its updates is known before they are committed.
 TEST(Check, ACommitWaitsForTheVerdictOnUpdates) {
   StepPlan plan = durable_plan();

@@ -703,6 +703,36 @@ TEST(World, ADurableWriteWaitsForEveryRanksCommit) {
   EXPECT_TRUE(check_world(world).empty());
 }
 
+/// With updates in both passes a step's commit comes in its middle, and what is written behind it rests on it.
+TEST(World, AWriteBehindACommitWaitsForThatOfEveryRank) {
+  World world = durable_world(grid({2}), {1});
+  for (StepPlan& plan : world) {
+    plan.buffers[1].behind = true;
+    plan.buffers.push_back({"early", Tier::nvme, 8192, Life::persistent, 2});
+    plan.buffers.push_back({"sum", Tier::host, 64});
+    plan.lanes.push_back({LaneKind::comm, false, 1});
+    plan.groups.push_back(1);
+    Op sum = meeting(OpKind::reduce_scatter, 3, 1, 0);
+    sum.accesses = {{3, 0, 64, Role::dst, Mode::write}};
+    Op write = op_on(OpKind::write, 0);
+    write.accesses = {{3, 0, 64}, {2, 0, 8192, Role::dst, Mode::write, Slot::next}};
+    plan.ops.insert(plan.ops.end() - 1, {sum, write});
+    finish(plan);
+    EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  }
+  EXPECT_TRUE(check_world(world).empty()) << text(check_world(world));
+  for (StepPlan& plan : world) {
+    std::swap(plan.ops[1], plan.ops[3]);  // they meet ahead of the commit
+    std::swap(plan.ops[2], plan.ops[3]);
+    derive_waits(plan);
+    EXPECT_TRUE(check(plan).empty()) << text(check(plan));
+  }
+  const auto violations = check_world(world);
+  ASSERT_EQ(violations.size(), 2u) << text(violations);
+  EXPECT_EQ(violations[0].message,
+            "write of early by #4 rank 0 nvme_write write L0.mlp is not ordered after the commit of rank 1");
+}
+
 TEST(World, MeetingsAlongAllAxesTogetherKnowEveryCommit) {
   for (const std::vector<RankId>& sizes : std::vector<std::vector<RankId>>{{2, 2}, {2, 4}, {3, 3}}) {
     const auto holds = [&](const std::vector<AxisSet>& votes) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "src/schedule/both_passes.h"
+#include "src/schedule/build.h"
 #include "src/schedule/estimate.h"
 #include "src/schedule/recipe.h"
 #include "src/schedule/smallest.h"
@@ -184,6 +186,71 @@ TEST(Search, EstimatesComeCloseToWhatAllLayersTake) {
     const double all = estimator.exact(s).step_seconds, few = estimator.estimate(s).step_seconds;
     EXPECT_NEAR(few / all, 1, 0.05) << (gpu ? "gpu" : "cpu");
   }
+}
+
+// Where the drive has about as much to do as the device, updates in one pass leave it idle in the other.
+TEST(Search, UpdatesComeInBothPassesWhereThatIsQuicker) {
+  const ModelSpec model = preset_model("llama-25m");
+  Workload w = workload(model, 512, 4);
+  w.budget_bytes = {std::uint64_t{256} << 20, std::uint64_t{160} << 20, std::uint64_t{500} << 30};
+  w.durable = true;
+  HardwareProfile hw = with_gpu();
+  hw.drive.read_bytes_per_second = hw.drive.write_bytes_per_second = hw.drive.mixed_bytes_per_second = 2e9;
+  hw.device->gemm_flops_bf16 = 1.5e12;
+  ScheduleWish ahead, back, both;
+  ahead.update = UpdateOrder::ahead;
+  back.update = both.update = UpdateOrder::speculative;
+  back.both_orders = both.both_orders = true;
+  both.mixes = true;
+  const SearchResult one = search_schedule(w, ahead, hw), other = search_schedule(w, back, hw),
+                     found = search_schedule(w, both, hw);
+  ASSERT_TRUE(one.fits && other.fits && found.fits);
+  EXPECT_TRUE(found.schedule.mixes());
+  EXPECT_FALSE(other.schedule.mixes());
+  EXPECT_LT(found.predicted_seconds, 0.95 * std::min(one.predicted_seconds, other.predicted_seconds));
+  EXPECT_LE(found.predicted_seconds, 1.1 * found.bound_seconds);
+  const StepPlan plan = build_plan(PlanKind::train, w, found.schedule);
+  EXPECT_TRUE(prove(plan, w, found.schedule).empty());
+}
+
+TEST(BothPasses, LateUnitsAreSpreadEvenly) {
+  const ModelSpec model = preset_model("gpt2-124m");
+  const Workload w = workload(model, 1024, 4);
+  Schedule s = frugal_schedule(w);
+  EXPECT_FALSE(spread_late(w, s, 0.5)) << "all wait for the forward pass";
+  s.update_ahead = false;
+  for (const double share : {0.25, 0.5, 0.75}) {
+    EXPECT_TRUE(spread_late(w, s, share));
+    EXPECT_NEAR(late_share(w, s), share, 0.1);
+    const auto half = [&](std::size_t from, std::size_t to) {
+      double late = 0, all = 0;
+      for (std::size_t u = from; u < to; ++u) {
+        const auto numel = static_cast<double>(w.shard_numel(static_cast<UnitId>(u)));
+        all += numel;
+        if (s.units[u].late) late += numel;
+      }
+      return late / all;
+    };
+    EXPECT_NEAR(half(1, 13), share, 0.2);
+    EXPECT_NEAR(half(13, 25), share, 0.2);
+    EXPECT_FALSE(spread_late(w, s, share));
+  }
+  // Embedding and head are large.
+  EXPECT_TRUE(s.units.front().late && s.units.back().late);
+  EXPECT_TRUE(spread_late(w, s, 0));
+  EXPECT_FALSE(s.mixes());
+}
+
+TEST(BothPasses, AFewSharesAreAskedForTheQuickest) {
+  std::vector<double> asked;
+  const auto seconds = [&](double share) {
+    asked.push_back(share);
+    return 10 + 8 * (share - 0.4) * (share - 0.4);
+  };
+  EXPECT_NEAR(quickest_share(seconds(0), seconds), 0.4, 0.1);
+  EXPECT_LT(asked.size(), 12u);
+  EXPECT_EQ(quickest_share(10, [](double) { return 9.99; }), 0) << "not notably";
+  EXPECT_EQ(quickest_share(10, [](double) { return 0.0; }), 0) << "there is no room";
 }
 
 TEST(Search, IsDeterministic) {
