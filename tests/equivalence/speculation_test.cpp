@@ -57,70 +57,77 @@ class Speculation : public CutRuns {
   }
 };
 
-TEST_F(Speculation, ChangesNoBit) {
-  for (const Place home : {Place::nvme, Place::host})
-    for (const int ranks : {1, 2}) {
-      const bool on_device = (home == Place::nvme) == (ranks == 2);
-      RunConfig c = config(true);
-      c.ranks = ranks;
-      if (on_device) c.gradient_dtype = Dtype::bf16;
-      Schedule waiting = schedule(true, home);
-      waiting.units[1].resident = true;
-      waiting.units[1].update_on_device = waiting.units[2].update_on_device = on_device;
-      Schedule s = waiting;
-      s.update_ahead = false;
-      const float some = between(c, waiting);
-      for (const float limit : {never, some, always})
-        for (const bool poisoned : {false, true}) {
-          SCOPED_TRACE(std::string(place_names[static_cast<std::size_t>(home)]) + " " + std::to_string(ranks) +
-                       (on_device ? " updated on the device" : "") + " clip " + std::to_string(limit) +
-                       (poisoned ? " poisoned" : ""));
-          c.optimizer.clip_norm = limit;
-          c.poison_steps = poisoned ? std::vector<std::int64_t>{2, 5} : std::vector<std::int64_t>{};
-          c.hash_every = 1;
-          c.eval_every = poisoned ? 1 : 0;
-          const Made expected = made(c, waiting);
-          const std::vector<std::int64_t> clips = clipped(expected.run, limit);
-          EXPECT_EQ(clips.empty(), limit == never);
-          if (limit == always) {
-            EXPECT_EQ(clips.size(), poisoned ? 4u : 6u);
-          }
-          if (limit == some && !poisoned) {
-            EXPECT_LT(clips.size(), 6u);
-          }
-          s.both_orders = false;
-          for (const auto& [keeps, late] :
-               {std::pair(false, false), std::pair(true, false), std::pair(poisoned, true)}) {
-            s.keeps_gradients = keeps;
-            mix(s, late);
-            const Made alone = made(c, s);
-            expect_same(alone.run, expected.run);
-            EXPECT_EQ(alone.repaired, clips);
-            EXPECT_EQ(alone.attempt.notes.find("from gradients that were kept") != std::string::npos,
-                      keeps && !clips.empty())
-                << alone.attempt.notes;
-          }
-          // Steps overlap where nothing stops them.
-          c.hash_every = c.eval_every = 0;
-          c.delay_seed = 3;
-          for (const auto& [both, keeps, late] :
-               {std::tuple(false, false, false), std::tuple(false, true, false), std::tuple(true, true, false),
-                std::tuple(false, false, true), std::tuple(false, true, true), std::tuple(true, false, true)}) {
-            s.both_orders = both;
-            s.keeps_gradients = keeps;
-            mix(s, late);
-            const Made overlapped = made(c, s);
-            EXPECT_EQ(overlapped.run.state_hash, expected.run.state_hash);
-            EXPECT_EQ(overlapped.run.eval_loss, expected.run.eval_loss);
-            if (!both) {
-              EXPECT_EQ(overlapped.repaired, clips);
-            }
-            EXPECT_LE(overlapped.repaired.size(), clips.size());
-          }
-          c.delay_seed = 0;
+/// Where the states lie, and on how many ranks.
+class SpeculationOnTiers : public Speculation, public testing::WithParamInterface<std::tuple<Place, int>> {};
+
+TEST_P(SpeculationOnTiers, ChangesNoBit) {
+  const auto [home, ranks] = GetParam();
+  const bool on_device = (home == Place::nvme) == (ranks == 2);
+  RunConfig c = config(true);
+  c.ranks = ranks;
+  if (on_device) c.gradient_dtype = Dtype::bf16;
+  Schedule waiting = schedule(true, home);
+  waiting.units[1].resident = true;
+  waiting.units[1].update_on_device = waiting.units[2].update_on_device = on_device;
+  Schedule s = waiting;
+  s.update_ahead = false;
+  const float some = between(c, waiting);
+  for (const float limit : {never, some, always})
+    for (const bool poisoned : {false, true}) {
+      SCOPED_TRACE(std::string(place_names[static_cast<std::size_t>(home)]) + " " + std::to_string(ranks) +
+                   (on_device ? " updated on the device" : "") + " clip " + std::to_string(limit) +
+                   (poisoned ? " poisoned" : ""));
+      c.optimizer.clip_norm = limit;
+      c.poison_steps = poisoned ? std::vector<std::int64_t>{2, 5} : std::vector<std::int64_t>{};
+      c.hash_every = 1;
+      c.eval_every = poisoned ? 1 : 0;
+      const Made expected = made(c, waiting);
+      const std::vector<std::int64_t> clips = clipped(expected.run, limit);
+      EXPECT_EQ(clips.empty(), limit == never);
+      if (limit == always) {
+        EXPECT_EQ(clips.size(), poisoned ? 4u : 6u);
+      }
+      if (limit == some && !poisoned) {
+        EXPECT_LT(clips.size(), 6u);
+      }
+      s.both_orders = false;
+      for (const auto& [keeps, late] : {std::pair(false, false), std::pair(true, false), std::pair(poisoned, true)}) {
+        s.keeps_gradients = keeps;
+        mix(s, late);
+        const Made alone = made(c, s);
+        expect_same(alone.run, expected.run);
+        EXPECT_EQ(alone.repaired, clips);
+        EXPECT_EQ(alone.attempt.notes.find("from gradients that were kept") != std::string::npos,
+                  keeps && !clips.empty())
+            << alone.attempt.notes;
+      }
+      // Steps overlap where nothing stops them.
+      c.hash_every = c.eval_every = 0;
+      c.delay_seed = 3;
+      for (const auto& [both, keeps, late] :
+           {std::tuple(false, false, false), std::tuple(false, true, false), std::tuple(true, true, false),
+            std::tuple(false, false, true), std::tuple(false, true, true), std::tuple(true, false, true)}) {
+        s.both_orders = both;
+        s.keeps_gradients = keeps;
+        mix(s, late);
+        const Made overlapped = made(c, s);
+        EXPECT_EQ(overlapped.run.state_hash, expected.run.state_hash);
+        EXPECT_EQ(overlapped.run.eval_loss, expected.run.eval_loss);
+        if (!both) {
+          EXPECT_EQ(overlapped.repaired, clips);
         }
+        EXPECT_LE(overlapped.repaired.size(), clips.size());
+      }
+      c.delay_seed = 0;
     }
 }
+
+INSTANTIATE_TEST_SUITE_P(Runs, SpeculationOnTiers,
+                         testing::Combine(testing::Values(Place::nvme, Place::host), testing::Values(1, 2)),
+                         [](const auto& p) {
+                           return std::string(place_names[static_cast<std::size_t>(std::get<0>(p.param))]) +
+                                  (std::get<1>(p.param) > 1 ? "_ranks" : "");
+                         });
 
 TEST_F(Speculation, ChangesNoBitAmongStagesAndPartsOfARun) {
   RunConfig c = config(true);
