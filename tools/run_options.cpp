@@ -366,7 +366,8 @@ void add_training_options(Command* app, RunOptions* o) {
          "--update", o->update,
          "when the optimizer works: ahead of a unit's next forward pass, with the norm known; in the backward\n"
          "pass, with --clip 0; speculative: in the backward pass as if the step did not clip, and once more\n"
-         "where it does (to the same bits; durable steps). Steps that clip often are run as with ahead")
+         "where it does (to the same bits; durable steps). Steps that clip often are run as with ahead.\n"
+         "auto and speculative may update some units in each pass")
       ->check(one_of({"auto", "ahead", "backward", "speculative"}))
       ->capture_default_str()
       ->group("Schedule");
