@@ -101,6 +101,9 @@ struct HardwareProfile {
   std::map<std::string, DeviceProfile> devices;  ///< by Device::kind (src/device/device.h)
   /// Seconds that one compute op takes alone, by cost key ("attention.backward b1 s512 h768 ... bf16 t2").
   std::map<std::string, double> op_seconds;
+  /// Runs on the CPU measure those of their ops that it lacks; else these are predicted from rates, as by `plan` for a
+  /// machine that is not here. Of a GPU they do always: that is how kernels are chosen.
+  bool measures_ops = true;
 };
 
 }  // namespace sluice

@@ -194,6 +194,10 @@ Status read_profile(const json& object, HardwareProfile& p) {
   const auto ops = object.find("op_seconds");
   if (ops == object.end() || !ops->is_object()) return bad_request("has no object 'op_seconds'");
   for (const auto& [key, unused] : ops->items()) SLUICE_TRY(read_number(*ops, key, false, p.op_seconds[key]));
+  if (const auto measures = object.find("measures_ops"); measures != object.end()) {
+    if (!measures->is_boolean()) return bad_request("has 'measures_ops', which is neither true nor false");
+    p.measures_ops = measures->get<bool>();
+  }
   return success();
 }
 
@@ -276,6 +280,7 @@ json profile_json(const HardwareProfile& profile) {
   }
   object["op_seconds"] = profile.op_seconds;
   if (profile.op_seconds.empty()) object["op_seconds"] = json::object();
+  if (!profile.measures_ops) object["measures_ops"] = false;
   return object;
 }
 

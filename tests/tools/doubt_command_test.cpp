@@ -9,13 +9,33 @@ namespace {
 class DoubtCommand : public RunCommandTest {
  protected:
   std::string profile() const { return path("cache/sluice/profile.json"); }
+  json known() const { return json::parse(read(profile())); }
 };
+
+TEST_F(DoubtCommand, OpsAreMeasuredOnceUnlessTheProfileSaysNot) {
+  const std::string command = options() + "--device-memory 64MiB --host-memory 64MiB --steps 1 --run ";
+  ASSERT_EQ(known()["measures_ops"], false);
+  ASSERT_EQ(sluice(command + path("predicted")).status, 0);
+  EXPECT_EQ(known()["op_seconds"], json::object());
+  json measures = known();
+  measures.erase("measures_ops");
+  write("cache/sluice/profile.json", measures.dump());
+  ASSERT_EQ(sluice(command + path("measured")).status, 0);
+  const json measured = known()["op_seconds"];
+  EXPECT_GT(measured.size(), 8u) << measured;
+  ASSERT_EQ(sluice(command + path("again")).status, 0);
+  EXPECT_EQ(known()["op_seconds"], measured);
+}
 
 // Met as 2.7 of the bound, after a profile was measured beside other programs.
 TEST_F(DoubtCommand, AStepThatBeatsItsBoundSaysThatTheProfileIsWrong) {
   const std::string command = options() + "--device-memory 64MiB --host-memory 64MiB --steps 5 --run ";
-  ASSERT_EQ(sluice(command + path("first")).status, 0) << "measures the ops";
-  json wrong = json::parse(read(profile()));
+  json measures = known();
+  measures["measures_ops"] = true;
+  write("cache/sluice/profile.json", measures.dump());
+  ASSERT_EQ(sluice(command + path("first")).status, 0);
+  json wrong = known();
+  ASSERT_FALSE(wrong["op_seconds"].empty());
   for (const char* rate : {"gemm_flops_bf16", "gemm_flops_f32"}) wrong[rate] = 1e3;
   for (auto& [key, seconds] : wrong["op_seconds"].items()) seconds = 100;
   wrong.erase("doubts");
@@ -30,19 +50,19 @@ TEST_F(DoubtCommand, AStepThatBeatsItsBoundSaysThatTheProfileIsWrong) {
     EXPECT_GT(step["efficiency"], 1);
     EXPECT_EQ(step["bound_beaten"], true);
   }
-  const json doubts = json::parse(read(profile()))["doubts"];
+  const json doubts = known()["doubts"];
   EXPECT_TRUE(doubts.contains("gemm_flops_bf16")) << doubts;
   EXPECT_EQ(doubts["gemm_flops_bf16"]["disturbed"], false);
 
   // As if it had been measured again twice, which the test has no time for.
-  json tried = json::parse(read(profile()));
+  json tried = known();
   for (auto& [name, doubt] : tried["doubts"].items()) doubt["measured_again"] = 2;
   write("cache/sluice/profile.json", tried.dump());
   const Finished next = sluice("plan --model llama-tiny --seq 32 --batch 4 --device-memory 64MiB --host-memory 64MiB");
   ASSERT_EQ(next.status, 0) << next.err;
   EXPECT_NE(next.err.find("the profile is doubtful: gemm_flops_"), std::string::npos) << next.err;
   EXPECT_NE(next.err.find("runs still differ"), std::string::npos) << next.err;
-  EXPECT_EQ(json::parse(read(profile()))["gemm_flops_bf16"], 1e3);
+  EXPECT_EQ(known()["gemm_flops_bf16"], 1e3);
 }
 
 }  // namespace

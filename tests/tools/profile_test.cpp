@@ -85,6 +85,13 @@ TEST_F(Profile, ReadsBackExactly) {
   EXPECT_FALSE(chosen.device.has_value());
   EXPECT_EQ(q->op_overhead_seconds, p.op_overhead_seconds);
   EXPECT_EQ(q->op_seconds, p.op_seconds);
+  EXPECT_TRUE(q->measures_ops);
+  HardwareProfile predicts = p;
+  predicts.measures_ops = false;
+  ASSERT_TRUE(save_profile(path_, predicts).ok());
+  const auto r = load_profile(path_);
+  ASSERT_TRUE(r.ok()) << r.error().message;
+  EXPECT_FALSE(r->measures_ops);
 }
 
 TEST_F(Profile, SavingTwiceLeavesOneFile) {
@@ -131,6 +138,8 @@ TEST_F(Profile, RefusesDamagedFields) {
   }
   with("op_seconds", {{"mlp.forward", 0}});
   expect_refused("mlp.forward");
+  with("measures_ops", 0);
+  expect_refused("measures_ops");
   with("cores", 1.5);
   expect_refused("cores");
   const auto of_drive = [&](const char* name, const nlohmann::json& value) {

@@ -240,7 +240,8 @@ Status get_profile(Prepared& run, Device& device, bool measures, const Tell& pro
   bool added = false;
   // A GPU's kernels are chosen as they are measured: all of them are.
   const double budget_seconds = device.kind().empty() ? 30 : 300;
-  if (measures) SLUICE_TRY(calibrate(run.workload, device, run.profile, budget_seconds, &added, &doubts));
+  const bool measures_ops = measures && (run.profile.measures_ops || !device.kind().empty());
+  if (measures_ops) SLUICE_TRY(calibrate(run.workload, device, run.profile, budget_seconds, &added, &doubts));
   if (changed || added) {
     SLUICE_TRY(save_profile(path, run.profile));
     SLUICE_TRY(save_doubts(path, doubts));
