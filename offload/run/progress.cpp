@@ -1,5 +1,9 @@
 #include "offload/run/progress.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -16,6 +20,16 @@ void relax() {
   _mm_pause();
 #endif
 }
+
+using Signal = std::atomic<std::uint32_t>;
+static_assert(sizeof(Signal) == sizeof(std::uint32_t) && Signal::is_always_lock_free);
+
+/// std::atomic::wait of libstdc++ gives its core away four times before it sleeps: where lanes are more than cores each
+/// time is a switch to another lane that does the same. Comes back also for no reason.
+void sleep_while(Signal& signal, std::uint32_t seen) {
+  syscall(SYS_futex, &signal, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+}
+void wake_one(Signal& signal) { syscall(SYS_futex, &signal, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
 
 }  // namespace
 
@@ -35,7 +49,7 @@ void Progress::wake(Waiter& waiter) {
   if (const Waker how = waiter.wake.load(std::memory_order_seq_cst); how != nullptr)
     how(waiter.context);
   else
-    waiter.signal.notify_one();
+    wake_one(waiter.signal);
 }
 
 void Progress::publish(std::size_t source, std::uint64_t count) {
@@ -69,7 +83,7 @@ bool Progress::await(std::size_t waiter, std::size_t source, std::uint64_t thres
     const std::uint32_t seen = self.signal.load(std::memory_order_acquire);
     if (arm(waiter, source, threshold)) return true;
     if (halted()) return false;
-    self.signal.wait(seen, std::memory_order_acquire);
+    sleep_while(self.signal, seen);
   }
 }
 
