@@ -20,8 +20,8 @@ struct Cell {
 class Composition : public RunCommandTest {
  protected:
   std::string options() const {
-    return "train --model llama-tiny --seq 32 --warmup 3 --eval-batches 1 --lots 8 --batch 16 --steps 3 --hash 3 "
-           "--data " +
+    return "train --model llama-tiny --seq 32 --prefetch 1 --warmup 3 --eval-batches 1 --lots 8 --batch 16 --steps 2 "
+           "--hash 2 --data " +
            path("text") + " ";
   }
   std::string command(const Cell& cell) const {
