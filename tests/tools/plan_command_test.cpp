@@ -132,6 +132,10 @@ TEST_F(PlanCommand, ActivationsInBlocksOf8BitsWaitInAboutHalfTheBytes) {
 }
 
 TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
+  // Predicted from the rates of that profile alone a step would take less than half of what its repair adds.
+  json profile = json::parse(read(path("cache/sluice/profile.json")));
+  profile.erase("measures_ops");
+  write("cache/sluice/profile.json", profile.dump());
   const auto planned = [&](const std::string& options) {
     const Finished f = sluice(tiny() + "--nvme " + path("nvme") + " --json " + options);
     EXPECT_EQ(f.status, 0) << f.err;
