@@ -401,10 +401,14 @@ void print_placement(const Prepared& run) {
     return share(s, [=](const UnitChoice& c) { return c.update_on_device == device; });
   };
   table.add({"AdamW (units)", updated(true), updated(false), "-"});
+  const auto waits = [&](Place place) {
+    return share(
+        s, [&](const UnitChoice& c) { return (s.update_ahead || c.late || s.keeps_gradients) && c.gradient == place; });
+  };
   if (s.stores_gradients())
     table.add(
         {run.workload.gradient_dtype == Dtype::f32 ? "gradients until the update" : "bf16 gradients until the update",
-         "-", home(&UnitChoice::gradient, Place::host), home(&UnitChoice::gradient, Place::nvme)});
+         "-", waits(Place::host), waits(Place::nvme)});
   const bool parks = parks_sums(run.workload, s);
   if (parks)
     table.add({"sums of gradients", home(&UnitChoice::accumulator, Place::device),

@@ -427,7 +427,8 @@ struct StepParams {
   double loss_scale = 1;      ///< 1 / (target tokens of the global batch)
   std::int64_t position = 0;  ///< decode: tokens already in the cache
   std::int64_t tokens = 0;    ///< decode: new tokens this call
-  bool saves = false;         ///< what the iteration's updates leave goes to a checkpoint too (save ops)
+  bool saves = false;         ///< what updates of update_step leave goes to a checkpoint too (save ops)
+  bool saves_back = false;    ///< likewise of backward_step
 };
 
 /// The step whose update is in what an iteration leaves: with none due, its states are those it began with.

@@ -29,6 +29,10 @@ class DurabilityCheck {
       for (OpId i = 0; i < plan_.ops.size() && !findings_.full(); ++i) visit(program_.node(k, i));
     }
     check_committed(last);
+    const auto leads = [](const Buffer& b) { return b.slots == 2 && !b.behind; };
+    if (has_behind_ && std::ranges::none_of(plan_.buffers, leads))
+      findings_.add(Kind::bad_slot, no_op, no_op, no_buffer,
+                    "all durable buffers are behind, and none is ahead of them");
   }
 
  private:

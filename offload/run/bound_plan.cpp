@@ -145,6 +145,8 @@ Result<BoundPlan> BoundPlan::make(const StepPlan& plan, const BindParts& parts) 
 
   // Only now, when the tables no longer move, can the ops point into them.
   for (const Lane& lane : plan.lanes) bound.lanes.push_back({lane, {}});
+  bound.updated_back.resize(plan.units.size());
+  bool waits = false;
   for (OpId id = 0; id < plan.ops.size(); ++id) {
     const Extent &first = bound.extents_[id], &last = bound.extents_[id + 1];
     BoundOp op;
@@ -161,7 +163,12 @@ Result<BoundPlan> BoundPlan::make(const StepPlan& plan, const BindParts& parts) 
       end = std::max(end, buffer.offset + footprint_bytes(buffer));
     }
     bound.lanes[plan.ops[id].lane].ops.push_back(op);
+    if (op.op->kind != OpKind::update) continue;
+    const bool back = op.find(Role::control) == nullptr;
+    waits |= !back;
+    if (back) bound.updated_back[static_cast<std::size_t>(op.op->unit)] = true;
   }
+  bound.mixes = waits && std::ranges::find(bound.updated_back, true) != bound.updated_back.end();
   return bound;
 }
 

@@ -98,6 +98,8 @@ class BoundPlan {
   std::vector<BoundLane> lanes;
   std::uint64_t micro_batches = 0;   ///< losses in the control block (0 if the plan has none)
   std::uint64_t max_tile_numel = 0;  ///< of grad_norm ops
+  std::vector<bool> updated_back;    ///< by unit: its update does not wait for the norm, in the backward pass
+  bool mixes = false;                ///< and others do, ahead of the forward pass
 
  private:
   Status check_arenas(const StepPlan& plan, const BindParts& parts) const;

@@ -100,7 +100,7 @@ bool DriveLane::submit() {
   Started& newest = window_[(oldest_ + started_ - 1) % window_.size()];
   const BoundOp& op = *newest.op;
   for (; transfer_ < op.transfers.size(); ++transfer_, submitted_bytes_ = 0)
-    if (!is_left_out(newest, op.transfers[transfer_]) && !submit_transfer()) return false;
+    if (!run_.leaves_out(op, op.transfers[transfer_], newest.iteration) && !submit_transfer()) return false;
   newest.all_submitted = true;
   submitting_ = false;
   return true;
@@ -204,12 +204,6 @@ std::uint8_t DriveLane::physical_slot(const BoundTransfer& transfer, std::uint64
   // What is next to it is what the others have made current. With no update due, it is there already.
   const bool is_due = run_.params(iteration).update_step != 0;
   return transfer.slot == Slot::current && is_due ? other : current;
-}
-
-/// What is behind and has no update due stays as it was committed.
-bool DriveLane::is_left_out(const Started& entry, const BoundTransfer& transfer) const {
-  return entry.op->op->kind == OpKind::write && run_.plan().buffers[transfer.buffer].behind &&
-         run_.params(entry.iteration).update_step == 0;
 }
 
 // Nothing becomes visible before the oldest op's requests are done, and a window is better refilled in batches: each

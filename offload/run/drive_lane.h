@@ -55,7 +55,6 @@ class DriveLane {
   void complete(std::span<IoRequest*> finished);
   void fail(const BoundOp& op, const Error& error);
   std::uint8_t physical_slot(const BoundTransfer& transfer, std::uint64_t iteration) const;
-  bool is_left_out(const Started& entry, const BoundTransfer& transfer) const;
   bool start_request(Started& owner, Block* block, IoOp op, SwapPiece piece, std::byte* data);
 
   RunState& run_;

@@ -80,9 +80,9 @@ class StepSource {
   virtual void step_mispredicted(RankId, const StepParams&, const ControlBlock& /*control*/) {}
 };
 
-/// Makes a step durable: writes the commit record and syncs it. On the commit lane, after all durable writes of the
-/// iteration have reached the drive, and after its step_end (that of the one before, where updates run ahead of the
-/// forward pass). `parity` is the slot that becomes current; committed_step(params) is what it holds.
+/// Makes a step durable: writes the commit record and syncs it. On the commit lane, after all durable writes that are
+/// listed before it have reached the drive, and after its step_end (that of the one before, where updates run ahead of
+/// the forward pass). `parity` is the slot that becomes current; committed_step(params) is what it holds.
 class CommitSink {
  public:
   virtual ~CommitSink() = default;

@@ -10,14 +10,12 @@
 namespace sluice {
 namespace {
 
-/// What a finished op has moved, from what it was bound to.
-void count_moved(const BoundOp& op, MovedBytes& moved) {
+/// What a finished op has moved, from what it was bound to; of transfers these bytes.
+void count_moved(const BoundOp& op, std::uint64_t transferred, MovedBytes& moved) {
   for (const BoundCopy& copy : op.copies)
     (copy.direction == Direction::h2d   ? moved.h2d
      : copy.direction == Direction::d2h ? moved.d2h
                                         : moved.within) += copy.bytes;
-  std::uint64_t transferred = 0;
-  for (const BoundTransfer& transfer : op.transfers) transferred += transfer.bytes;
   switch (op.op->kind) {
     case OpKind::read: moved.nvme_read += transferred; break;
     case OpKind::write: moved.nvme_write += transferred; break;
@@ -151,7 +149,10 @@ void RunState::finish(LaneId lane, const BoundOp& op, std::uint64_t iteration, c
   if (poisoner_) poisoner_->finished(op.id);
   MovedBytes& moved = records_[lane].moved[iteration % params_.size()];
   if (&op == &bound_.lanes[lane].ops.front()) moved = {};
-  count_moved(op, moved);
+  std::uint64_t transferred = 0;
+  for (const BoundTransfer& transfer : op.transfers)
+    if (!leaves_out(op, transfer, iteration)) transferred += transfer.bytes;
+  count_moved(op, transferred, moved);
   if (options_.record_timeline) times_[iteration % params_.size() * plan_.ops.size() + op.id] = times;
   progress_.publish(lane, ++records_[lane].finished);
 }

@@ -59,6 +59,10 @@ class RunState {
   /// Waiter for the thread that collects what a lane's queue has done.
   std::size_t collector(LaneId lane) const { return plan_.lanes.size() + 1 + lane; }
   const StepParams& params(std::uint64_t iteration) const { return params_[iteration % params_.size()]; }
+  /// What is behind and has no update due stays as it was committed: the write is left out.
+  bool leaves_out(const BoundOp& op, const BoundTransfer& transfer, std::uint64_t iteration) const {
+    return op.op->kind == OpKind::write && plan_.buffers[transfer.buffer].behind && params(iteration).update_step == 0;
+  }
   /// How far the op's lane has to be for the wait to be over; 0 if it already is.
   std::uint64_t threshold(const BoundWait& wait, std::uint64_t iteration) const;
   /// Iterations of a plan that is not cyclic do not overlap: each lane then starts one when these many lanes have

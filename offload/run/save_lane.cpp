@@ -20,7 +20,11 @@ bool SaveLane::run_iteration(std::uint64_t iteration) {
   if (!progress.await(lane_, run_.release_source(), iteration + 1)) return false;
   for (std::uint32_t other = 0; other < run_.barrier_lanes(); ++other)
     if (!progress.await(lane_, other, run_.finished_before(other, iteration))) return false;
-  const bool saves = run_.params(iteration).saves && sink_ != nullptr;
+  const StepParams& params = run_.params(iteration);
+  const auto saves = [&](const BoundOp& op) {
+    const bool back = run_.bound().mixes && run_.bound().updated_back[static_cast<std::size_t>(op.op->unit)];
+    return sink_ != nullptr && (back ? params.saves_back : params.saves);
+  };
   const std::vector<BoundOp>& ops = run_.bound().lanes[lane_].ops;
   iteration_ = iteration;
   begun_ = ended_ = tiles_ = 0;
@@ -28,8 +32,10 @@ bool SaveLane::run_iteration(std::uint64_t iteration) {
     for (const BoundWait& wait : op.waits)
       if (!this->wait(wait.source, run_.threshold(wait, iteration))) return false;
     if (progress.halted()) return false;
-    if (!saves) {
+    if (!saves(op)) {
+      while (ended_ < begun_) finish_oldest();  // ops end in order
       run_.finish_op(lane_, op, iteration, run_.start_op(lane_, op, iteration));
+      ++begun_, ++ended_;
       continue;
     }
     if (begun_ - ended_ == ops_at_once) finish_oldest();

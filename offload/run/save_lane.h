@@ -47,7 +47,7 @@ class SaveLane {
   RunState& run_;
   LaneId lane_;
   SaveSink* sink_;
-  // Ops that were begun and have not ended: all of one iteration.
+  // Ops of the iteration, in their order: that were begun, and that have ended.
   std::uint64_t iteration_ = 0;
   std::size_t begun_ = 0, ended_ = 0;
   std::size_t tiles_ = 0;  ///< states of theirs

@@ -42,21 +42,14 @@ void StepOps::prepare(const StepPlan& plan, const BoundPlan& bound) {
   if (!team_) team_ = std::make_unique<WorkerTeam>(options_.optimizer_threads);
   partial_.resize((bound.max_tile_numel + norm_block_numel - 1) / norm_block_numel);
   bad_step_ = 0;
-  bool waits = false;
-  updated_back_.assign(plan.units.size(), false);
   for (const BoundLane& lane : bound.lanes) {
-    for (const BoundOp& op : lane.ops) {
-      if (op.op->kind != OpKind::update) continue;
-      const bool back = op.find(Role::control) == nullptr;
-      waits |= !back;
-      if (back) updated_back_[static_cast<std::size_t>(op.op->unit)] = true;
-    }
     if (lane.lane.kind != LaneKind::compute || works_in_queue(LaneKind::compute)) continue;
     const bool updates = std::ranges::any_of(lane.ops, [](const BoundOp& o) { return o.op->kind == OpKind::update; });
     if (updates && !device_team_) device_team_ = std::make_unique<WorkerTeam>(options_.optimizer_threads);
   }
+  updated_back_ = bound.updated_back;
+  mixes_ = bound.mixes;
   expects_factor_ = std::ranges::find(updated_back_, true) != updated_back_.end();
-  mixes_ = expects_factor_ && waits;
 }
 
 /// Beside the host, which can not touch its memory.

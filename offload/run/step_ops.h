@@ -45,7 +45,7 @@ class StepOps {
   const ExecutorOptions& options_;
   const StepPlan* plan_ = nullptr;
   bool has_norms_ = false;
-  bool expects_factor_ = false;  ///< updates do not wait for the norm, see StepParams::clip_factor
+  bool expects_factor_ = false;     ///< updates do not wait for the norm, see StepParams::clip_factor
   std::vector<bool> updated_back_;  ///< by unit: in the backward pass
   bool mixes_ = false;              ///< others are updated ahead of the forward pass
   RankId rank_ = 0;

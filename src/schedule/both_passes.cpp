@@ -30,6 +30,8 @@ bool spread_late(const Workload& workload, Schedule& schedule, double share) {
   }
   set(0, share > 0.5);
   set(schedule.units.size() - 1, share > 0.5);
+  // Where all would wait the order is another one. The head's gradient is the first that is there.
+  if (std::ranges::all_of(schedule.units, &UnitChoice::late)) set(schedule.units.size() - 1, false);
   return changed;
 }
 

@@ -139,7 +139,8 @@ void mix_whole(const Workload& w, const ScheduleWish& wish, const HardwareProfil
     keep_in_host(s);
     const double share = quickest_share(least, [&](double late) {
       spread_late(w, s, late);
-      return within(run_needs(w, s), w.budget_bytes) ? estimated(s, late).step_seconds : 0;
+      const double seconds = estimated(s, late).step_seconds;
+      return seconds < least && within(run_needs(w, s), w.budget_bytes) ? seconds : 0;
     });
     if (share == 0) continue;
     spread_late(w, s, share);

@@ -222,16 +222,18 @@ class Search {
 
   /// Which updates come in which pass is asked last: what is best for one pass is known then.
   Candidate polished(Candidate best, bool exact) {
-    best = climbed(std::move(best), exact, mixing);
-    return wish_.mixes && !best.schedule.update_ahead ? climbed(std::move(best), exact, 0) : best;
+    int left = static_cast<int>(std::min<std::size_t>(ops_to_polish / std::max<std::size_t>(best.ops, 1), 120));
+    if (left < tries_min) return best;
+    best = climbed(std::move(best), exact, mixing, left);
+    if (!wish_.mixes || best.schedule.update_ahead) return best;
+    left = std::max(left, static_cast<int>(mixing));
+    return climbed(std::move(best), exact, 0, left);
   }
 
   /// Single changes from this one on, each kept where it is predicted to help, until none does, the prediction comes to
   /// the bound, or as many have been tried as a person likes to wait for. Two at a time, the first that helps is taken.
-  Candidate climbed(Candidate best, bool exact, std::size_t begin) {
+  Candidate climbed(Candidate best, bool exact, std::size_t begin, int& left) {
     const Cook cook(work_, wish_, &hw_);
-    int left = static_cast<int>(std::min<std::size_t>(ops_to_polish / std::max<std::size_t>(best.ops, 1), 120));
-    if (left < tries_min) return best;
     std::vector<Schedule> seen{best.schedule};  // and found no better than what was the best then
     const std::size_t end = knobs();
     std::size_t next = begin, in_vain = 0;  // changes since the last that helped
@@ -294,7 +296,7 @@ class Search {
       mix([head](Schedule& s) {
         UnitChoice& c = head ? s.units.back() : s.units.front();
         c.late = !c.late;
-        return true;
+        return !std::ranges::all_of(s.units, &UnitChoice::late);
       });
     const auto scale_tiles = [&](int by) {
       list.push_back([this, by](Schedule& s) {

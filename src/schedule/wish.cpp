@@ -54,7 +54,7 @@ std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wis
   return workload.inference ? std::vector<bool>{true} : std::vector<bool>{true, false};
 }
 
-bool can_mix(const Workload& workload) { return !workload.inference && workload.stages() == 1 && !workload.saves; }
+bool can_mix(const Workload& workload) { return !workload.inference && workload.stages() == 1; }
 
 std::vector<int> open_groups(const Workload& workload, const ScheduleWish& wish) {
   if (wish.group) return {*wish.group};

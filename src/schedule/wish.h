@@ -47,7 +47,7 @@ Schedule fixed(Schedule schedule, const ScheduleWish& wish);
 std::vector<bool> open_updates(const Workload& workload, const ScheduleWish& wish);
 
 /// Whether updates may come in both passes. Stages of a pipeline meet between a commit and what is written behind it at
-/// a step's beginning, and there it comes in the middle; a save is of one iteration's updates.
+/// a step's beginning, and there it comes in the middle.
 bool can_mix(const Workload& workload);
 
 /// The sizes of groups of micro-batches that are open, ascending: those that the pipeline's order can take. Never

@@ -160,7 +160,7 @@ inline std::unique_ptr<Prepared> prepared_with(const RunConfig& config, const Sc
   return std::move(*prepared);
 }
 
-/// Of a run of one rank.
+/// Of a run of one rank; durable ones with updates in both passes write less in their first step.
 inline LinkBytes moved_by(const Prepared& p) {
   const StagePlans& stage = p.stages.front();
   const StepPlan& last = p.search.schedule.mixes() ? stage.flush_late : stage.flush;

@@ -22,6 +22,7 @@ class Meddler final : public TrainObserver {
 
 class Saves : public Resume {
  protected:
+  enum class Order { ahead, backward, both };
   /// What the files of each checkpoint of a run have: the checksums of their blocks' checksums, by file.
   using Sums = std::map<std::uint64_t, std::vector<std::pair<std::string, std::uint64_t>>>;
   static Sums sums(const std::string& run) {
@@ -63,13 +64,16 @@ class Saves : public Resume {
 };
 
 TEST_F(Saves, WrittenByUpdatesAreThoseOfStepsThatStop) {
-  for (const bool ahead : {true, false})
+  for (const Order order : {Order::ahead, Order::backward, Order::both})
     for (const Place home : {Place::nvme, Place::host})
       for (const auto& [ranks, shards] : {std::pair(1, 0), std::pair(2, 0), std::pair(2, 1)})
         for (const bool on_device : {false, true}) {
-          SCOPED_TRACE(std::string(ahead ? "ahead " : "backward ") + place_names[static_cast<std::size_t>(home)] + " " +
-                       std::to_string(ranks) + " ranks, groups of " + std::to_string(shards) +
-                       (on_device ? ", updated on the device" : ""));
+          const bool ahead = order == Order::ahead;
+          SCOPED_TRACE(std::string(ahead                  ? "ahead "
+                                   : order == Order::both ? "both passes "
+                                                          : "backward ") +
+                       place_names[static_cast<std::size_t>(home)] + " " + std::to_string(ranks) +
+                       " ranks, groups of " + std::to_string(shards) + (on_device ? ", updated on the device" : ""));
           RunConfig c = config(home == Place::nvme);
           if (!ahead) c.optimizer.clip_norm = 0;
           c.ranks = ranks;
@@ -78,6 +82,7 @@ TEST_F(Saves, WrittenByUpdatesAreThoseOfStepsThatStop) {
           Schedule s = schedule(ahead, home);
           s.units[1].resident = true;
           s.units[1].update_on_device = s.units[2].update_on_device = on_device;
+          s.units[0].late = s.units[2].late = order == Order::both;
           expect_same_checkpoints(c, s, 2);  // the last step's states are at rest
         }
 }
@@ -90,20 +95,26 @@ TEST_F(Saves, AreOfTheirStepHoweverSoonTheStatesChange) {
     Schedule s = schedule(true, home);
     s.tiles_in_flight = 2;
     expect_same_checkpoints(c, s, 19);
+    c.optimizer.clip_norm = 0;
+    s.update_ahead = false;
+    s.units[1].late = s.units[2].late = true;
+    expect_same_checkpoints(c, s, 19);
   }
 }
 
 /// Step 3 makes the states of step 2, and is then found not to be finite.
 TEST_F(Saves, OfAStepThatIsLeftOutAreMadeAnew) {
-  for (const bool ahead : {true, false}) {
+  for (const Order order : {Order::ahead, Order::backward, Order::both}) {
     RunConfig c = config(true);
-    if (!ahead) c.optimizer.clip_norm = 0;
+    if (order != Order::ahead) c.optimizer.clip_norm = 0;
     c.poison_steps = {3, 4};
     const std::string stops = fresh_directory(), goes_on = fresh_directory();
+    Schedule s = schedule(order == Order::ahead, Place::nvme);
+    s.units[1].late = s.units[3].late = order == Order::both;
     c.save_every = c.hash_every = 2;
-    const Finished expected = finished(stops, attempt(c, stops, schedule(ahead, Place::nvme)));
+    const Finished expected = finished(stops, attempt(c, stops, s));
     c.hash_every = 0;
-    const Finished f = finished(goes_on, attempt(c, goes_on, schedule(ahead, Place::nvme)));
+    const Finished f = finished(goes_on, attempt(c, goes_on, s));
     EXPECT_EQ(f.state_hash, expected.state_hash);
     EXPECT_EQ(sums(goes_on), sums(stops));
   }
@@ -113,9 +124,11 @@ TEST_F(Saves, OfAStepThatIsLeftOutAreMadeAnew) {
 /// lost where a run changes over.
 TEST_F(Saves, OfStepsThatAreMadeAgainAreOfTheSecondTime) {
   for (const Place home : {Place::nvme, Place::host})
-    for (const auto& [both, keeps] : {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
+    for (const auto& [both, keeps, late] :
+         {std::tuple(false, false, false), std::tuple(true, false, false), std::tuple(false, true, false),
+          std::tuple(false, false, true), std::tuple(true, true, true)}) {
       SCOPED_TRACE(std::string(place_names[static_cast<std::size_t>(home)]) + (both ? " both orders" : "") +
-                   (keeps ? " gradients are kept" : ""));
+                   (keeps ? " gradients are kept" : "") + (late ? " both passes" : ""));
       RunConfig c = config(true);
       c.steps = 12;
       const std::string stops = fresh_directory(), goes_on = fresh_directory();
@@ -125,6 +138,7 @@ TEST_F(Saves, OfStepsThatAreMadeAgainAreOfTheSecondTime) {
       Schedule s = schedule(false, home);
       s.both_orders = both;
       s.keeps_gradients = keeps;
+      s.units[0].late = s.units[2].late = late;
       const Attempt a = attempt(c, goes_on, s);
       EXPECT_EQ(finished(goes_on, a).state_hash, expected.state_hash);
       EXPECT_EQ(sums(goes_on), sums(stops));

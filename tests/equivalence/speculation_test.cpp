@@ -175,6 +175,34 @@ TEST_F(Speculation, IsGivenUpWhereStepsClipOften) {
   expect_same(finished(path, second), expected);
 }
 
+/// With updates in both passes a run's first step leaves the states of late units where they are, and the others write
+/// what the plan says.
+TEST_F(Speculation, InBothPassesTheFirstStepHasNoLateUpdate) {
+  RunConfig c = config(true);
+  c.hash_every = 0;
+  c.optimizer.clip_norm = never;
+  Schedule s = schedule(false, Place::nvme);
+  mix(s, true);
+  const std::string path = fresh_directory();
+  RunConfig planned = c;
+  planned.run = path;
+  const auto prepared = prepare_with(planned, Purpose::train, s);
+  ASSERT_TRUE(prepared.ok()) << prepared.error().message;
+  std::uint64_t of_late = 0;
+  for (const Op& op : (*prepared)->main().ops)
+    if (op.kind == OpKind::write && op.bytes > 0 && (*prepared)->main().buffers[op.accesses.back().buffer].behind)
+      of_late += op.bytes;
+  EXPECT_GT(of_late, 0u);
+  const std::uint64_t all = plan_link_bytes((*prepared)->main()).nvme_write;
+  ASSERT_FALSE(attempt(c, path, s).error);
+  std::ifstream in(path + ".jsonl");
+  std::vector<std::uint64_t> written;
+  for (std::string line; std::getline(in, line);) written.push_back(json::parse(line)["nvme_write_bytes"]);
+  ASSERT_EQ(written.size(), static_cast<std::size_t>(c.steps));
+  EXPECT_EQ(written.front(), all - of_late);
+  for (std::size_t i = 1; i < written.size(); ++i) EXPECT_EQ(written[i], all) << "step " << i + 1;
+}
+
 /// What a step is repaired from is as much as its updates read, and no second pass over the model.
 TEST_F(Speculation, RepairsFromGradientsMoveUpdatesAlone) {
   RunConfig c = config(true);

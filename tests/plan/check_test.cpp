@@ -277,6 +277,10 @@ TEST(Check, WhatIsWrittenBehindACommitIsOfTheNextOne) {
   all_behind.buffers[2].behind = true;
   finish(all_behind);
   EXPECT_TRUE(has(check(all_behind), Kind::durable_overwrite));
+  // A plan in which all wait for the forward pass has nothing that is behind: its first iteration commits too.
+  StepPlan ahead = durable_plan();
+  ahead.buffers[0].behind = true;
+  EXPECT_TRUE(has(check(ahead), Kind::bad_slot));
 }
 
 // What a device has counted of its updates is known before they are committed.

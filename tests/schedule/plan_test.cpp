@@ -184,6 +184,14 @@ TEST_P(RandomSchedules, AreLegalPlans) {
       expect_legal(flush, c.work, c.schedule);
       EXPECT_EQ(persistent_offsets(flush), places);
     }
+    // What a run may change over to, and what it repairs steps with.
+    if (c.schedule.flushes_all() && !c.schedule.update_ahead)
+      for (const PlanKind kind : {PlanKind::train, PlanKind::flush}) {
+        const Schedule ahead = c.schedule.ahead();
+        const StepPlan other = build_plan(kind, c.work, ahead);
+        expect_legal(other, c.work, ahead);
+        EXPECT_EQ(persistent_offsets(other), places);
+      }
     Workload decoding = c.work;
     decoding.inference = true;
     decoding.durable = false;

@@ -75,15 +75,18 @@ inline Schedule random_schedule(Draw& draw, const Workload& w, int tile_log2_max
   const bool differ = draw.coin();
   for (std::size_t u = 0; u < w.model->units.size(); ++u) s.units.push_back(differ ? random_choice(draw) : same);
   for (UnitChoice& c : s.units) c.late = mixes && draw.coin();
+  if (std::ranges::all_of(s.units, &UnitChoice::late)) s.units.back().late = false;
+  s.both_orders = !s.update_ahead && draw.coin();
   return s;
 }
 
 inline std::string describe(const Schedule& s) {
   std::string text = "group " + std::to_string(s.group) + (s.update_ahead ? " ahead" : " backward") +
-                     (s.keeps_gradients ? " kept" : "") + " prefetch " + std::to_string(s.prefetch) + " brings " +
-                     std::to_string(s.activations_ahead) + (s.gradients_ahead ? " sums ahead" : "") + " lag " +
-                     std::to_string(s.lag) + " tiles " + std::to_string(s.tiles_in_flight) + (s.hold ? " hold" : "") +
-                     " tile " + std::to_string(s.tile_numel);
+                     (s.keeps_gradients ? " kept" : "") + (s.both_orders ? " both" : "") + " prefetch " +
+                     std::to_string(s.prefetch) + " brings " + std::to_string(s.activations_ahead) +
+                     (s.gradients_ahead ? " sums ahead" : "") + " lag " + std::to_string(s.lag) + " tiles " +
+                     std::to_string(s.tiles_in_flight) + (s.hold ? " hold" : "") + " tile " +
+                     std::to_string(s.tile_numel);
   const auto place = [](Place p) { return std::string(place_names[static_cast<std::size_t>(p)]); };
   for (const UnitChoice& c : s.units)
     text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") +

@@ -237,6 +237,9 @@ TEST(BothPasses, LateUnitsAreSpreadEvenly) {
   }
   // Embedding and head are large.
   EXPECT_TRUE(s.units.front().late && s.units.back().late);
+  EXPECT_TRUE(spread_late(w, s, 1));
+  EXPECT_EQ(late_share(w, s), 1);
+  EXPECT_FALSE(s.units.back().late) << "one is not: else the order is another one";
   EXPECT_TRUE(spread_late(w, s, 0));
   EXPECT_FALSE(s.mixes());
 }

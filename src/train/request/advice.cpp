@@ -32,6 +32,7 @@ void take_knobs(Schedule& s, const Schedule& from) {
   s.tile_numel = from.tile_numel;
   s.pipeline = from.pipeline;
   s.cut = from.cut;
+  for (std::size_t u = 0; u < s.units.size() && !s.update_ahead; ++u) s.units[u].late = from.units[u].late;
 }
 
 /// Which kinds of schedules are looked at.

@@ -178,8 +178,12 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   if (run.search.fits && may_speculate(run) && would_gain(run.search)) {
     if (!speculating) speculating = find_with(both);
     const bool gains = speculating->fits && is_quicker(run, speculating->predicted_seconds);
-    if (gains && !is_better(run, *speculating)) speculating = turned_round(run, both);
-    if (is_better(run, *speculating)) {
+    bool is_taken = gains && is_better(run, *speculating);
+    if (gains && !is_taken && !is_long(w)) {
+      speculating = turned_round(run, both);
+      is_taken = is_better(run, *speculating);
+    }
+    if (is_taken) {
       run.search = *std::move(speculating);
       run.wish = both;
     }

@@ -586,6 +586,10 @@ Status check_units(const Prepared& run, const Schedule& schedule) {
   if (run.workload.gathers == RankGathers::int8 && std::ranges::any_of(schedule.units, &UnitChoice::resident))
     return bad_request(
         "the schedule keeps parameters on the device, where --gather int8 would round them; leave that out");
+  if (!schedule.update_ahead && std::ranges::all_of(schedule.units, &UnitChoice::late))
+    return bad_request("the schedule updates in the backward pass, and all of its units are late: give update_ahead");
+  if (schedule.mixes() && !can_mix(run.workload))
+    return bad_request("the schedule updates in both passes, which stages of a pipeline can not");
   if (schedule.units.size() == run.model.units.size()) return check_stages(run.workload, schedule);
   return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
                      run.config.model + " has " + std::to_string(run.model.units.size()));
@@ -627,9 +631,6 @@ Result<std::unique_ptr<Prepared>> prepare_with(const RunConfig& config, Purpose 
   run->wish.pipeline = schedule.pipeline;
   SearchResult& found = run->search;
   found.schedule = schedule;
-  // A save is of one iteration's updates.
-  const bool stops_for_saves = run->workload.saves && schedule.mixes();
-  if (stops_for_saves) run->workload.saves = false;
   found.needs = run_needs(run->workload, schedule);
   found.fits = within(found.needs, run->workload.budget_bytes);
   if (!found.fits && may_stage(*run)) {

@@ -257,17 +257,20 @@ bool Trainer::saves_beside(std::int64_t step) const {
          !drains_after(step);
 }
 
-/// Where the iteration's updates make the states that are due.
+/// Where the iteration's updates make the states that are due. With updates in both passes two iterations do.
 void Trainer::begin_save(StepParams& params) {
-  const auto updated = static_cast<std::int64_t>(params.update_step);
+  const bool mixes = params.backward_step != 0;
+  const auto step = static_cast<std::int64_t>(params.step),
+             updated = mixes ? step : static_cast<std::int64_t>(params.update_step);
+  params.saves = mixes && params.update_step != 0 && life_.saving() == step - 1;
   if (updated == 0 || !saves_beside(updated)) return;
   std::vector<std::uint8_t> slots(first_parities_);
-  const auto iteration = static_cast<std::uint64_t>(static_cast<std::int64_t>(params.step) - first_);
+  const auto iteration = static_cast<std::uint64_t>(step - first_);
   for (std::uint8_t& slot : slots) slot = static_cast<std::uint8_t>(1 - (slot ^ (iteration & 1)));
   save_begun_ = life_.begin_save(updated, checkpoints_path(run_.config), slots);
   if (!save_begun_.ok()) return;
-  saves_in_ = static_cast<std::int64_t>(params.step);
-  params.saves = true;
+  saves_in_ = mixes ? step + 1 : step;
+  (mixes ? params.saves_back : params.saves) = true;
 }
 
 /// The step that wrote a checkpoint has ended, and the next one runs.
@@ -321,11 +324,13 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
   const RunConfig& c = run_.config;
   SLUICE_TRY(finish_save(record));
   // Where the run is to stop, the iteration that would have saved them is not there.
-  const bool is_saved = saves_beside(step) && (life_.saving() == step || record.saved_step == step);
+  const bool goes_on = life_.saving() == step && (saves_in_ == step || released_ > step);
+  const bool is_saved = saves_beside(step) && (goes_on || record.saved_step == step);
   const bool is_left = saves_beside(step) && !is_saved;
   const bool changes_order = training_ && released_ == step && wants_to_wait() != waits_;
   if (!ends_alone(step) && !is_left && !changes_order) return success();
   SLUICE_TRY(end_training());
+  if (is_left) life_.drop_save();  // the half of it that this step's iteration has written
   if (c.hash_every > 0 && step % c.hash_every == 0) {
     SLUICE_ASSIGN(const std::uint64_t hash, engine().states().state_hash());
     record.state_hash = hash;
@@ -339,9 +344,11 @@ Status Trainer::interlude(std::int64_t step, StepRecord& record) {
   return success();
 }
 
-/// With the next one released so that its first reads and updates overlap this one's tail.
+/// With the next one released so that its first reads and updates overlap this one's tail. Not behind a save of two
+/// steps: the next one's updates in the backward pass write the slot that is saved.
 Result<StepRecord> Trainer::run_step(std::int64_t step, bool stops) {
-  const bool stays = !stops && !ends_alone(step) && wants_to_wait() == waits_;
+  const bool ends_save = life_.saving() > 0 && life_.saving() < step && saves_in_ == step && !waits_;
+  const bool stays = !stops && !ends_alone(step) && wants_to_wait() == waits_ && !ends_save;
   while (released_ < std::min(step + 1, phase_.last) && (stays || released_ < step)) SLUICE_TRY(release(released_ + 1));
   return collect(step);
 }
