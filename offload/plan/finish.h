@@ -10,13 +10,15 @@
 //   (Plans without a commit op do not write them.)
 // - Where updates come in both passes, those of step t are written in iteration t in the backward pass and in iteration
 //   t + 1 ahead of the forward pass; the buffers of the latter are `behind`. They are written ahead of the iteration's
-//   commit, the others behind it: it commits step t - 1, and the others' writes with the next iteration's.
+//   commit, the others behind it: it commits step t - 1, and the others' writes with the next iteration's. Their slots
+//   are one step behind, so that the states of a step lie in one slot: what the rule above calls slot s is the other one
+//   there, which changes nothing of what it orders.
 // - Durability is ordered by kind, as no bytes of an arena show it. As listed, also across iterations: a
 //   `sync` comes after the durable writes before it, a `commit` after the sync, the `verify` op (of the updates that
 //   the device did), the `control` op (the vote) and the `step_end` op (what the record tells of the step) before it,
 //   and durable writes, verify, control, step_end and sync after the commit before them. Every iteration with durable
 //   writes ends them with sync, then commit; what comes behind it is of a plan with buffers that are behind.
-// - With several ranks a durable write also comes after every other rank's previous commit, because a rank that fell
+// - With several ranks a durable write also comes after every other rank's commit before it, because a rank that fell
 //   behind may still have to resume one step earlier. Waits do not cross ranks, so a meeting has to lie between:
 //   collective reduce_scatter and control ops come after their rank's commit before them, and what needs their result
 //   comes after all commits (check_world, world.h, proves it). With updates in the backward pass the reduce_scatter

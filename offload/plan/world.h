@@ -3,7 +3,8 @@
 // check() proves each rank's plan by itself: there a collective finishes when it has started. Here ranks run side by
 // side, and a collective finishes when all members of its group have started it. Two properties are the world's own:
 // that everything finishes, with the same collectives met in the same turns, and that a durable slot is written only
-// after the commit of every rank in the iteration before.
+// after the commit of every rank that is listed before it: in the iteration before, or, with updates in both passes, in
+// the same one.
 //
 // Why one rank of each stage is enough. Starting or finishing an op only ever enables others, never disables them, so
 // what is reached does not depend on the order in which lanes are looked at: the world finishes or stops at one certain

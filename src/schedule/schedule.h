@@ -281,6 +281,7 @@ struct Schedule {
   bool stores_gradient(UnitId u) const { return updates_ahead(u) || keeps_gradients; }
   /// Whether some plan does.
   bool has_waiting_gradient(UnitId u) const { return stores_gradient(u) || both_orders; }
+  /// Whether it does so with any.
   bool stores_gradients() const { return update_ahead || keeps_gradients || mixes(); }
   /// Whether steps may be followed by the updates of all units, from gradients that have waited (Schedule::ahead).
   bool flushes_all() const { return update_ahead || keeps_gradients || both_orders; }
