@@ -36,6 +36,8 @@ constexpr int tries_min = 6;
 /// Who updates in the backward pass and is slower than the best by no more may be quicker with updates in both passes:
 /// at best both take as long, where one takes half as long as the other.
 constexpr double worth_mixing = 1.5;
+/// In less of a step's time all that moves is done in the backward pass, whatever else is there.
+constexpr double worth_moving = 0.3;
 /// Changes ahead of the others: of which updates come in which pass.
 constexpr std::size_t mixing = late_shares.size() + late_steps.size() + 2;
 constexpr std::size_t finalists_max = 5;  ///< that are predicted exactly where the others are estimated
@@ -49,7 +51,8 @@ struct Candidate {
   std::vector<std::size_t> changes;  ///< that were made to it, one after the other
   double seconds = 0, bound_seconds = 0;
   std::uint64_t written = 0;
-  std::size_t ops = 0;  ///< that were simulated
+  std::size_t ops = 0;        ///< that were simulated
+  double moving_seconds = 0;  ///< of the drive, or of the way to the device or back, where that is more
 };
 
 /// One search: the workload, what is fixed, and the knobs that are turned.
@@ -98,6 +101,9 @@ class Search {
     c.seconds = e.step_seconds;
     c.bound_seconds = e.bound_seconds;
     c.ops = e.ops;
+    c.moving_seconds = 0;
+    for (const Resource r : {Resource::drive, Resource::link_down, Resource::link_up})
+      c.moving_seconds = std::max(c.moving_seconds, e.resource_seconds[static_cast<std::size_t>(r)]);
     c.written = work_.inference ? 0 : byte_law_of_all(work_, c.schedule).nvme_write;
     return c;
   }
@@ -134,7 +140,7 @@ class Search {
                    [&](std::size_t i) { dishes[i] = cook.dishes(kinds[begin + i].first, kinds[begin + i].second); });
       std::vector<Candidate> fresh;
       for (const auto& of_kind : dishes)
-        for (const Cook::Dish& d : of_kind) fresh.push_back({d.recipe, d.schedule, {}, 0, 0, 0, 0});
+        for (const Cook::Dish& d : of_kind) fresh.push_back({d.recipe, d.schedule, {}, 0, 0, 0, 0, 0});
       price(fresh, false);
       list.insert(list.end(), std::make_move_iterator(fresh.begin()), std::make_move_iterator(fresh.end()));
     }
@@ -145,7 +151,7 @@ class Search {
   /// The best with updates in the backward pass, with some of them ahead of the forward pass.
   std::optional<Candidate> mixed_of(const std::vector<Candidate>& all) {
     const auto best = std::ranges::find_if(all, [](const Candidate& c) { return !c.schedule.update_ahead; });
-    if (!wish_.mixes || best == all.end() || best->seconds > worth_mixing * all.front().seconds) return std::nullopt;
+    if (best == all.end() || !may_mix(*best) || best->seconds > worth_mixing * all.front().seconds) return std::nullopt;
     const Cook cook(work_, wish_, &hw_);
     std::vector<Candidate> mixed;
     for (std::size_t i = 0; i < late_shares.size(); ++i) {
@@ -222,35 +228,43 @@ class Search {
 
   /// Which updates come in which pass is asked last: what is best for one pass is known then.
   Candidate polished(Candidate best, bool exact) {
-    int left = static_cast<int>(std::min<std::size_t>(ops_to_polish / std::max<std::size_t>(best.ops, 1), 120));
-    if (left < tries_min) return best;
-    best = climbed(std::move(best), exact, mixing, left);
-    if (!wish_.mixes || best.schedule.update_ahead) return best;
-    left = std::max(left, static_cast<int>(mixing));
-    return climbed(std::move(best), exact, 0, left);
+    Climb climb{{best.schedule},
+                static_cast<int>(std::min<std::size_t>(ops_to_polish / std::max<std::size_t>(best.ops, 1), 120))};
+    if (climb.left < tries_min) return best;
+    best = climbed(std::move(best), exact, mixing, knobs(), climb);
+    if (!may_mix(best)) return best;
+    climb.left = std::max(climb.left, static_cast<int>(mixing));
+    Candidate mixed = climbed(best, exact, 0, mixing, climb);
+    return mixed.schedule == best.schedule ? best : climbed(std::move(mixed), exact, 0, knobs(), climb);
+  }
+  /// Whether updates in both passes may gain anything: what moves them has much to do.
+  bool may_mix(const Candidate& c) const {
+    return wish_.mixes && !c.schedule.update_ahead && c.moving_seconds > worth_moving * c.seconds;
   }
 
-  /// Single changes from this one on, each kept where it is predicted to help, until none does, the prediction comes to
+  struct Climb {
+    std::vector<Schedule> seen;  ///< and found no better than what was the best then
+    int left = 0;                ///< of the tries
+  };
+  /// Single changes of [begin, end), each kept where it is predicted to help, until none does, the prediction comes to
   /// the bound, or as many have been tried as a person likes to wait for. Two at a time, the first that helps is taken.
-  Candidate climbed(Candidate best, bool exact, std::size_t begin, int& left) {
+  Candidate climbed(Candidate best, bool exact, std::size_t begin, std::size_t end, Climb& climb) {
     const Cook cook(work_, wish_, &hw_);
-    std::vector<Schedule> seen{best.schedule};  // and found no better than what was the best then
-    const std::size_t end = knobs();
     std::size_t next = begin, in_vain = 0;  // changes since the last that helped
-    while (in_vain < end - begin && left > 0) {
+    while (in_vain < end - begin && climb.left > 0) {
       if (best.seconds < equal_time * best.bound_seconds) return best;
       std::vector<Candidate> tries;
       for (; in_vain < end - begin && tries.size() < 2; next = next + 1 < end ? next + 1 : begin, ++in_vain) {
         Candidate c = best;
         if (!changes_[next](c.schedule)) continue;
         c.schedule = fixed(std::move(c.schedule), wish_);
-        if (std::ranges::find(seen, c.schedule) != seen.end()) continue;
-        seen.push_back(c.schedule);
+        if (std::ranges::find(climb.seen, c.schedule) != climb.seen.end()) continue;
+        climb.seen.push_back(c.schedule);
         if (!cook.fits(c.schedule)) continue;
         c.changes.push_back(next);
         tries.push_back(std::move(c));
       }
-      left -= static_cast<int>(tries.size());
+      climb.left -= static_cast<int>(tries.size());
       price(tries, exact);
       const auto better =
           std::ranges::find_if(tries, [&](const Candidate& c) { return c.seconds <= 0.998 * best.seconds; });

@@ -52,7 +52,7 @@ class GpuRuns : public testing::TestWithParam<Dtype> {
       c.boundary = static_cast<Place>(any(3));
       c.accumulator = static_cast<Place>(any(3));
       c.update_on_device = any(2) == 0;
-      c.late = !s.update_ahead && any(2) == 0;
+      c.late = !s.update_ahead && u < 5 && any(2) == 0;
       s.units.push_back(c);
     }
     return s;
@@ -203,7 +203,10 @@ TEST_P(GpuRuns, StagesAndPartsShareADevice) {
     Schedule s = schedule(2);
     s.group = 1;
     s.pipeline = pipeline;
-    for (UnitChoice& unit : s.units) unit.resident = unit.resident && few_bits == 1;
+    for (UnitChoice& unit : s.units) {
+      unit.resident = unit.resident && few_bits == 1;
+      unit.late = unit.late && stages == 1;
+    }
     for (int stage = 1; stage < stages; ++stage) s.cut.push_back(static_cast<UnitId>(s.units.size()) * stage / stages);
     const auto prepared = prepared_with(c, s);
     EXPECT_TRUE(prepared);

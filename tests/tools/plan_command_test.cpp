@@ -170,6 +170,38 @@ TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
 }
 
 /// The border is the smallest budgets': what is found fits, and the next length does not.
+/// Where drives have about as much to do as the device, steps come to the time bound, below that of the passes.
+TEST_F(PlanElsewhere, UpdatesComeInBothPassesWhereThatIsQuicker) {
+  const std::string machine = with_devices(1);
+  json with_drives = json::parse(std::ifstream(path("cluster.json")));
+  with_drives["drives"] = {
+      {"count", 6}, {"bytes", 4e12}, {"read_bytes_per_second", 6.8e9}, {"write_bytes_per_second", 4e9}};
+  write("cluster.json", with_drives.dump());
+  const std::string command =
+      "plan --model llama-1b --seq 2048 --batch 8 --micro-batch 1 --device-memory 6GiB "
+      "--host-memory 7GiB --durable on " +
+      run("run") + "--cluster " + machine;
+  const auto planned = [&](const std::string& more) {
+    const Finished f = sluice(command + more + " --json");
+    EXPECT_EQ(f.status, 0) << f.err;
+    return json::parse(f.out);
+  };
+  const json both = planned("--update auto"), ahead = planned("--update ahead"),
+             back = planned("--update backward --clip 0");
+  const int late = both["schedule"]["units_updated_ahead"], units = ahead["schedule"]["units_updated_ahead"];
+  EXPECT_EQ(both["schedule"]["update"], "speculative");
+  EXPECT_GT(late, 0);
+  EXPECT_LT(late, units);
+  EXPECT_EQ(back["schedule"]["units_updated_ahead"], 0);
+  const auto seconds = [](const json& plan) { return plan["predicted"]["step_seconds"].get<double>(); };
+  EXPECT_LT(seconds(both), 0.97 * seconds(ahead));
+  EXPECT_LT(seconds(both), both["predicted"]["pass_bound_seconds"]);
+  const Finished text = sluice(command);
+  const std::string says =
+      "those of " + std::to_string(late) + " of " + std::to_string(units) + " units ahead of the next";
+  EXPECT_NE(text.out.find(says), std::string::npos) << text.out;
+}
+
 TEST_F(PlanElsewhere, FindsTheLongestSequences) {
   write("long.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 1048576})");
