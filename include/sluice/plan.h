@@ -291,7 +291,7 @@ struct Buffer {
   Tier tier = Tier::device;
   std::uint64_t bytes = 0;  ///< of one slot; its place is padded to buffer_alignment_bytes
   Life life = Life::brief;
-  std::uint8_t slots = 1;    ///< 2 for durable state on nvme
+  std::uint8_t slots = 1;  ///< 2 for durable state on nvme
   /// Of two slots, in a plan that writes others in the backward pass: an iteration makes the states of the step before,
   /// which are committed ahead of the others' writes. So its slots are one step behind theirs.
   bool behind = false;

@@ -11,8 +11,8 @@
 // - Where updates come in both passes, those of step t are written in iteration t in the backward pass and in iteration
 //   t + 1 ahead of the forward pass; the buffers of the latter are `behind`. They are written ahead of the iteration's
 //   commit, the others behind it: it commits step t - 1, and the others' writes with the next iteration's. Their slots
-//   are one step behind, so that the states of a step lie in one slot: what the rule above calls slot s is the other one
-//   there, which changes nothing of what it orders.
+//   are one step behind, so that the states of a step lie in one slot: what the rule above calls slot s is the other
+//   one there, which changes nothing of what it orders.
 // - Durability is ordered by kind, as no bytes of an arena show it. As listed, also across iterations: a
 //   `sync` comes after the durable writes before it, a `commit` after the sync, the `verify` op (of the updates that
 //   the device did), the `control` op (the vote) and the `step_end` op (what the record tells of the step) before it,

@@ -20,10 +20,10 @@
 // without room between them holds with any, and a sender is not taken to know how far its receiver is. Stages run each
 // its own program, so that their axis is looked at whole.
 //
-// NCCL promises that collectives end where all ranks issue those of all communicators of their devices in one order, and
-// nothing else. So where a device has collectives they are all on one lane of it, which check() looks at, and here begin
-// one after the other, each behind the end of the one before on all ranks that it met: what is proven needs no two of
-// them to run at once, and an order that differs among ranks is a standstill.
+// NCCL promises that collectives end where all ranks issue those of all communicators of their devices in one order,
+// and nothing else. So where a device has collectives they are all on one lane of it, which check() looks at, and here
+// begin one after the other, each behind the end of the one before on all ranks that it met: what is proven needs no
+// two of them to run at once, and an order that differs among ranks is a standstill.
 //
 // Votes and what happens after an error are not part of it.
 #pragma once
