@@ -586,13 +586,14 @@ Status check_units(const Prepared& run, const Schedule& schedule) {
   if (run.workload.gathers == RankGathers::int8 && std::ranges::any_of(schedule.units, &UnitChoice::resident))
     return bad_request(
         "the schedule keeps parameters on the device, where --gather int8 would round them; leave that out");
+  if (schedule.units.size() != run.model.units.size())
+    return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
+                       run.config.model + " has " + std::to_string(run.model.units.size()));
   if (!schedule.update_ahead && std::ranges::all_of(schedule.units, &UnitChoice::late))
     return bad_request("the schedule updates in the backward pass, and all of its units are late: give update_ahead");
-  if (schedule.mixes() && !can_mix(run.workload))
+  if (schedule.mixes() && run.workload.stages() > 1)
     return bad_request("the schedule updates in both passes, which stages of a pipeline can not");
-  if (schedule.units.size() == run.model.units.size()) return check_stages(run.workload, schedule);
-  return bad_request("the schedule is for " + std::to_string(schedule.units.size()) + " sublayers, " +
-                     run.config.model + " has " + std::to_string(run.model.units.size()));
+  return check_stages(run.workload, schedule);
 }
 
 }  // namespace
