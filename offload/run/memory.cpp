@@ -11,11 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cpu/copy.h"
+
 namespace sluice {
 namespace {
 
 constexpr std::uint64_t huge_page_bytes = 2ull << 20;
 constexpr std::uint64_t populate_threads_max = 16, populate_bytes_min = 1ull << 30;  ///< of a thread
+/// So many bytes leave a core's caches before they are read.
+constexpr std::uint64_t copy_past_caches_min = 256u << 10;
 
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes; }
 
@@ -90,7 +94,10 @@ Pages::~Pages() {
 Result<std::byte*> HostDevice::allocate(std::uint64_t bytes) { return map_pages(bytes); }
 void HostDevice::free(std::byte* address, std::uint64_t bytes) { unmap_pages(address, bytes); }
 Status HostDevice::copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
-  std::memcpy(dst, src, bytes);
+  if (bytes < copy_past_caches_min)
+    std::memcpy(dst, src, bytes);
+  else
+    kernels::copy_past_caches(dst, src, bytes);
   return success();
 }
 Status HostDevice::fill(std::byte* dst, std::byte value, std::uint64_t bytes) {

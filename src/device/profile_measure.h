@@ -44,7 +44,7 @@ double measure_peak_flops_f32(int threads, double seconds);
 /// The same for bf16 units (AMX, AVX512_BF16); 0 where there are none.
 double measure_peak_flops_bf16(int threads, double seconds);
 
-double measure_copy_bytes_per_second(int threads, double seconds);    ///< memcpy beyond caches; n copied bytes are n
+double measure_copy_bytes_per_second(int threads, double seconds);    ///< as copy lanes do; n copied bytes are n
 double measure_stream_bytes_per_second(int threads, double seconds);  ///< in place; n bytes read and written are n
 double measure_adamw_parameters_per_second(Dtype dtype, int threads, double seconds);
 double measure_norm_bytes_per_second(int threads, double seconds);
