@@ -8,13 +8,14 @@
 #include <map>
 #include <queue>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "offload/plan/cost.h"
 #include "offload/plan/finish.h"
+#include "offload/plan/meetings.h"
 #include "offload/plan/program.h"
+#include "offload/plan/sharing.h"
 #include "offload/plan/work.h"
 #include "sluice/status.h"
 
@@ -28,131 +29,6 @@ double drive_window_of(const HardwareProfile& hw) {
   const std::size_t drives = std::max<std::size_t>(1, hw.drive.stripe_weights.size());
   return static_cast<double>(hw.drive.depth) * static_cast<double>(drives);
 }
-
-/// A capacity that is shared max-min fairly: who asks for little gets it, the others get equal parts of the rest.
-class SharedResource {
- public:
-  /// `users` equal users that each ask for `use` (1: all of a unit).
-  void demand(double users, double use) {
-    if (use > 0) demands_.push_back({use, users});
-  }
-  void clear() { demands_.clear(); }
-  /// What each user can have at most.
-  double level(double capacity) {
-    std::sort(demands_.begin(), demands_.end());
-    double users = 0;
-    for (const auto& [use, count] : demands_) users += count;
-    for (const auto& [use, count] : demands_) {
-      if (use * users >= capacity) return std::max(capacity, 1e-300) / users;
-      capacity -= use * count;
-      users -= count;
-    }
-    return 1;
-  }
-
- private:
-  std::vector<std::pair<double, double>> demands_;
-};
-
-/// Who works on which core. A team, as compute ops have, holds a core per thread and is as slow as the most crowded of
-/// them, since its parts are equal and end together; work of one thread goes to the emptiest core.
-class Cores {
- public:
-  explicit Cores(int cores) : load_(static_cast<std::size_t>(std::max(1, cores))), level_(load_.size(), 1) {}
-
-  void clear() {
-    for (const std::size_t i : in_use_) {
-      load_[i].shared.clear();
-      load_[i].asked = 0;
-      level_[i] = 1;
-    }
-    in_use_.clear();
-    next_ = 0;
-  }
-  /// Threads that each ask for `use` of a core. Teams come first. Returns a place to ask `level` for.
-  std::size_t add(std::size_t threads, double use) {
-    if (threads > 1) {
-      const std::size_t first = next_;
-      for (std::size_t i = 0; i < threads; ++i) put((first + i) % load_.size(), use);
-      next_ = (first + threads) % load_.size();
-      return first;
-    }
-    std::size_t best = 0;
-    for (std::size_t i = 1; i < load_.size() && load_[best].asked > 0; ++i)
-      if (load_[i].asked < load_[best].asked) best = i;
-    put(best, use);
-    return best;
-  }
-  void settle() {
-    for (const std::size_t i : in_use_) level_[i] = load_[i].shared.level(1);
-  }
-  /// What each of the threads that were added at this place can have at most.
-  double level(std::size_t place, std::size_t threads) const {
-    double least = 1;
-    for (std::size_t i = 0; i < threads; ++i) least = std::min(least, level_[(place + i) % level_.size()]);
-    return least;
-  }
-
- private:
-  struct Core {
-    SharedResource shared;
-    double asked = 0;
-  };
-  void put(std::size_t core, double use) {
-    if (load_[core].asked == 0) in_use_.push_back(core);
-    load_[core].shared.demand(1, use);
-    load_[core].asked += use;
-  }
-  std::vector<Core> load_;
-  std::vector<double> level_;
-  std::vector<std::size_t> in_use_;
-  std::size_t next_ = 0;
-};
-
-/// Where ranks meet, or one sends what another receives: nobody goes on before all are there.
-class Meetings {
- public:
-  struct Place {
-    std::size_t member = 0;
-    OpId op = no_op;
-  };
-  /// Of ranks that run side by side. What all of a meeting's ranks do alike needs nobody else.
-  explicit Meetings(std::span<const StepPlan* const> members) : by_op_(members.size()) {
-    if (members.size() == 1) return;
-    using Key = std::tuple<AxisSet, std::int32_t, std::vector<RankId>, std::int32_t, std::int32_t, std::int32_t>;
-    std::map<Key, std::size_t> known;
-    for (std::size_t m = 0; m < members.size(); ++m) {
-      const StepPlan& plan = *members[m];
-      by_op_[m].assign(plan.ops.size(), none);
-      for (OpId i = 0; i < plan.ops.size(); ++i) {
-        const Op& op = plan.ops[i];
-        if (op.collective < 0 || op.group < 0) continue;
-        const AxisSet axes = plan.groups[static_cast<std::size_t>(op.group)];
-        std::vector<RankId> elsewhere = plan.topology.coordinates;
-        for (std::size_t axis = 0; axis < elsewhere.size(); ++axis)
-          if (axes >> axis & 1) elsewhere[axis] = 0;
-        const std::int32_t own = plan.topology.position(axes);
-        const auto [from, to] = op.kind == OpKind::send      ? std::pair(own, op.peer)
-                                : op.kind == OpKind::receive ? std::pair(op.peer, own)
-                                                             : std::pair(-1, -1);
-        const auto [found, is_new] =
-            known.try_emplace({axes, op.group, elsewhere, from, to, op.collective}, all_.size());
-        if (is_new) all_.emplace_back();
-        all_[found->second].push_back({m, i});
-        by_op_[m][i] = found->second;
-      }
-    }
-  }
-
-  static constexpr std::size_t none = ~std::size_t{0};
-  std::size_t size() const { return all_.size(); }
-  std::size_t of(std::size_t member, OpId op) const { return by_op_[member].empty() ? none : by_op_[member][op]; }
-  std::span<const Place> places(std::size_t meeting) const { return all_[meeting]; }
-
- private:
-  std::vector<std::vector<Place>> all_;
-  std::vector<std::vector<std::size_t>> by_op_;  ///< [member][op]
-};
 
 /// Lanes as servers of one op at a time; running ops progress as a fluid at rates that follow from who else runs. On a
 /// windowed lane an op that has been transferred lands a latency later, while the next one is transferred. Members are
