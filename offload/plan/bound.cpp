@@ -19,6 +19,7 @@ void Work::add(const OpCost& c) {
     network_seconds.resize(std::max(network_seconds.size(), group + 1));
     network_seconds[group] += c.network_seconds;
   }
+  if (c.drive == DriveUse::flush) flush_seconds += c.seconds;
   (c.drive == DriveUse::write ? write_bytes : c.drive == DriveUse::other ? other_bytes : read_bytes) += c.drive_bytes;
 }
 
@@ -30,11 +31,13 @@ ResourceSeconds Work::seconds(const HardwareProfile& hw) const {
         (down * hw.device->h2d_bytes_per_second + up * hw.device->d2h_bytes_per_second) / both_ways_rate(*hw.device);
     (down > up ? down : up) = std::max({down, up, together});
   }
+  // What the others move beside flushes is not moved again.
+  const double flushes = hw.ranks * flush_seconds * (1 - 1 / behind_flush);
   const double other = hw.saving ? hw.ranks * other_bytes / hw.saving->bytes_per_second : 0;
   return {compute_seconds,
           hw.ranks * core_seconds / hw.cores,
           hw.ranks * memory_seconds,
-          std::max(drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes), other),
+          std::max(drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes) + flushes, other),
           ranks_of_link(hw) * down,
           ranks_of_link(hw) * up,
           network_seconds.empty() ? 0 : *std::ranges::max_element(network_seconds)};

@@ -325,8 +325,6 @@ class Simulator {
 
   /// Cores, memory and drive. Sets what slowdowns are to be.
   void share_machine(std::size_t machine) {
-    // From a virtual drive 7 to 260 MB/s arrived beside a sync, most often below 60, and 800 at other times.
-    constexpr double behind_flush = 20;
     int reads = 0, writes = 0, others = 0, flushes = 0;
     cores_.clear();
     memory_.clear();

@@ -11,6 +11,7 @@ namespace sluice::planning {
 
 struct Work {
   double compute_seconds = 0, core_seconds = 0, memory_seconds = 0, read_bytes = 0, write_bytes = 0, other_bytes = 0;
+  double flush_seconds = 0;  ///< of the drive
   double link_down_seconds = 0, link_up_seconds = 0;
   std::vector<double> network_seconds;  ///< by group: each has a lane of its own
 

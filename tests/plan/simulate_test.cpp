@@ -129,6 +129,9 @@ TEST(Simulate, ReadsHardlyMoveBesideASync) {
   const Simulation s = simulate(plan, hw);
   EXPECT_DOUBLE_EQ(s.timeline[1].end, 6);
   EXPECT_NEAR(s.timeline[2].end, 8 - 4.0 / 20, 1e-9);
+  // Read and written at once as far as that goes, 3.5 s; and what the sync leaves others of the drive is not lost.
+  EXPECT_NEAR(s.bound_seconds, 3.5 + 4 * (1 - 1.0 / 20), 1e-9) << "the drive's, which the sync has nearly to itself";
+  EXPECT_EQ(s.bottleneck, Resource::drive);
 }
 
 TEST(Simulate, AWindowedLaneIsOneServer) {
