@@ -14,6 +14,7 @@
 #include "offload/plan/pack_fit.h"
 #include "sluice/size.h"
 #include "tools/commands.h"
+#include "tools/json_text.h"
 #include "tools/terminal.h"
 #include "tools/values.h"
 
@@ -124,8 +125,7 @@ void print(const std::vector<Packed>& all, bool json) {
                          {"ratio", ratio(p)},
                          {"state", p.state},
                          {"seconds", p.seconds}});
-    fmt::print("{}\n", nlohmann::ordered_json{{"results", results}}.dump(-1, ' ', false,
-                                                                         nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text({{"results", results}}));
     return;
   }
   Table table({"", "buffers", "bound, bytes", "height, bytes", "height / bound", "state", "time"});

@@ -7,6 +7,7 @@
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokens/megatron.h"
 #include "tools/data_commands.h"
+#include "tools/json_text.h"
 #include "tools/values.h"
 
 namespace sluice::tools {
@@ -72,11 +73,10 @@ Status run_convert(const ConvertRequest& request) {
   SLUICE_TRY(sink->finish());
   const std::string files = printed_files(request.output, request.format);
   if (request.json)
-    fmt::print("{}\n", json{{"output", request.output},
-                            {"tokens", copied->tokens},
-                            {"documents", copied->documents},
-                            {"vocabulary", vocabulary}}
-                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text({{"output", request.output},
+                                  {"tokens", copied->tokens},
+                                  {"documents", copied->documents},
+                                  {"vocabulary", vocabulary}}));
   else
     fmt::print("{}: {} tokens in {} documents, vocabulary {}\n", files, copied->tokens, copied->documents, vocabulary);
   return success();

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/data_commands.h"
+#include "tools/json_text.h"
 
 namespace sluice::tools {
 namespace {
@@ -124,7 +125,7 @@ Status run_inspect(const InspectRequest& request) {
     out["tokenizer"] = "bytes";
   else if (file.tokenizer() != 0)
     out["tokenizer"] = fmt::format("{:016x}", file.tokenizer());
-  fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", json_text(out));
   return success();
 }
 

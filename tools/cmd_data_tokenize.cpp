@@ -17,6 +17,7 @@
 #include "sluice/size.h"
 #include "src/train/data/data_tokenizer.h"
 #include "tools/data_commands.h"
+#include "tools/json_text.h"
 #include "tools/run_options.h"
 #include "tools/values.h"
 
@@ -194,7 +195,7 @@ void print_report(const TokenizeRequest& request, const Encoding& encoding, cons
     out["seconds"] = seconds;
     out["text_bytes_per_second"] = rate;
     if (!report.held_out.path.empty()) out["eval"] = as_json(request, report.held_out);
-    fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(out));
     return;
   }
   const bool chat = !request.chat.empty();

@@ -16,6 +16,7 @@
 #include "src/train/request/check_request.h"
 #include "src/train/request/choose_weights.h"
 #include "tools/commands.h"
+#include "tools/json_text.h"
 #include "tools/run_options.h"
 #include "tools/terminal.h"
 #include "tools/values.h"
@@ -207,7 +208,7 @@ void report_json(Generator& generator, const std::vector<std::int32_t>& prompt, 
   j["nvme_read_bytes"] = moved.nvme_read;
   j["h2d_bytes"] = moved.h2d;
   // Bytes need not be UTF-8; "tokens" has them exactly.
-  std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  std::printf("%s\n", json_text(j).c_str());
 }
 
 Status generate(const RunOptions& options, const GenerateRequest& request) {

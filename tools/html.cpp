@@ -4,14 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tools/json_text.h"
+
 namespace sluice::tools {
 namespace {
 
 /// In place of bytes that are no UTF-8 the sign for that.
 std::string valid_utf8(std::string_view text) {
-  const std::string quoted =
-      nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return nlohmann::json::parse(quoted).get<std::string>();
+  return nlohmann::json::parse(json_text(std::string(text))).get<std::string>();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "sluice/size.h"
 #include "tools/html.h"
+#include "tools/json_text.h"
 #include "tools/report_assets.h"
 
 namespace sluice::tools {

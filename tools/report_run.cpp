@@ -9,6 +9,7 @@
 #include "src/train/request/wear.h"
 #include "src/train/run/kept_timeline.h"
 #include "src/train/run/metrics_file.h"
+#include "tools/json_text.h"
 #include "tools/report_source.h"
 
 namespace sluice::tools {

@@ -5,6 +5,7 @@
 
 #include "sluice/size.h"
 #include "src/device/efficiency.h"
+#include "tools/json_text.h"
 #include "tools/plan_file.h"
 #include "tools/run_options.h"
 

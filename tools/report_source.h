@@ -41,7 +41,5 @@ Result<ReportSource> read_plan_source(const std::string& path);
 
 /// A row for each value, those of objects one below the other; empty ones are left out.
 std::vector<ReportSource::Row> value_rows(const nlohmann::ordered_json& values);
-/// On a line; what is not UTF-8 is replaced.
-std::string json_text(const nlohmann::ordered_json& json);
 
 }  // namespace sluice::tools

@@ -6,6 +6,7 @@
 
 #include "sluice/size.h"
 #include "src/train/request/run_config.h"
+#include "tools/json_text.h"
 #include "tools/report_source.h"
 
 namespace sluice::tools {
@@ -33,7 +34,7 @@ std::string word_of(const std::string& name, std::size_t value) {
 
 std::string value_text(const std::string& name, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_number()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (!value.is_number()) return json_text(value);
   const double number = value.get<double>();
   const std::string word =
       value.is_number_integer() && number >= 0 && number < 16 ? word_of(name, static_cast<std::size_t>(number)) : "";
@@ -64,7 +65,5 @@ std::vector<ReportSource::Row> value_rows(const Json& values) {
   if (values.is_object()) add_values(values, "", rows);
   return rows;
 }
-
-std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace sluice::tools
