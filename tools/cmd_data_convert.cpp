@@ -13,8 +13,6 @@
 namespace sluice::tools {
 namespace {
 
-using nlohmann::json;
-
 struct ConvertRequest {
   std::string input, output, tokenizer;
   TokenFormat format = TokenFormat::sluice;

@@ -7,12 +7,10 @@
 
 #include "offload/plan/timeline.h"
 #include "sluice/size.h"
-#include "src/train/request/advice.h"
 #include "src/train/request/check_request.h"
 #include "src/train/request/longest_sequence.h"
 #include "src/train/request/machine_limits.h"
 #include "src/train/request/run_config_json.h"
-#include "src/train/request/seq_schedule.h"
 #include "tools/commands.h"
 #include "tools/described_run.h"
 #include "tools/layout.h"

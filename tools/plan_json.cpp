@@ -1,6 +1,5 @@
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "offload/plan/finish.h"

@@ -205,10 +205,12 @@ void print_time(const Prepared& run, const Findings& findings) {
   double flop = 0;
   for (RankId s = 0; s < run.stages.size(); ++s)
     for (const Op& op : run.stages[s].main.ops) flop += op.flop * static_cast<double>(run.ranks_here(s));
+  const bool flushes = run.workload.durable && run.profile.drive.sync_seconds_per_byte > 0;
+  const std::string flush = flushes ? " and a flush" : "";
   const std::array<std::string, resource_names.size()> work{format_count(flop) + "FLOP",
                                                             "-",
                                                             "-",
-                                                            format_bytes(b.nvme_read + b.nvme_write),
+                                                            format_bytes(b.nvme_read + b.nvme_write) + flush,
                                                             format_bytes(b.h2d),
                                                             format_bytes(b.d2h),
                                                             format_bytes(b.collective + b.message)};

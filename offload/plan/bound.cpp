@@ -31,13 +31,14 @@ ResourceSeconds Work::seconds(const HardwareProfile& hw) const {
         (down * hw.device->h2d_bytes_per_second + up * hw.device->d2h_bytes_per_second) / both_ways_rate(*hw.device);
     (down > up ? down : up) = std::max({down, up, together});
   }
-  // What the others move beside flushes is not moved again.
-  const double flushes = hw.ranks * flush_seconds * (1 - 1 / behind_flush);
+  // Reads and writes move a little beside a flush, and need not move that again.
+  const double flushes = hw.ranks * flush_seconds, to_itself = 1 - 1 / behind_flush;
   const double other = hw.saving ? hw.ranks * other_bytes / hw.saving->bytes_per_second : 0;
   return {compute_seconds,
           hw.ranks * core_seconds / hw.cores,
           hw.ranks * memory_seconds,
-          std::max(drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes) + flushes, other),
+          std::max(
+              {drive_seconds(hw, hw.ranks * read_bytes, hw.ranks * write_bytes) + to_itself * flushes, flushes, other}),
           ranks_of_link(hw) * down,
           ranks_of_link(hw) * up,
           network_seconds.empty() ? 0 : *std::ranges::max_element(network_seconds)};

@@ -9,8 +9,8 @@
 
 namespace sluice::planning {
 
-/// `other`: written to a drive that is not the plan's (Saving). `flush`: what fdatasync waits for, which has the drive to
-/// itself.
+/// `other`: written to a drive that is not the plan's (Saving). `flush`: what fdatasync waits for, which has the drive
+/// nearly to itself.
 enum class DriveUse : std::uint8_t { none, read, write, other, flush };
 
 struct OpCost {
@@ -61,7 +61,7 @@ class CostModel {
   HostRates host_;
   std::uint64_t written_bytes_ = 0;  ///< to the drive, of an iteration
   std::vector<double> measured_;     ///< per cost key, 0 unknown
-  std::vector<bool> bf16_;        ///< per cost key
+  std::vector<bool> bf16_;           ///< per cost key
 };
 
 /// Bytes per second that a drive reads and writes while it does both: together the mixed rate, in halves unless one

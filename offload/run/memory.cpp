@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t huge_page_bytes = 2ull << 20;
 constexpr std::uint64_t populate_threads_max = 16, populate_bytes_min = 1ull << 30;  ///< of a thread
-/// So many bytes leave a core's caches before they are read.
+/// A copy of so many bytes is a tile's, which is seldom read before caches have lost it.
 constexpr std::uint64_t copy_past_caches_min = 256u << 10;
 
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes; }

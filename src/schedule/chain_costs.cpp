@@ -28,7 +28,7 @@ ResourceSeconds& operator+=(ResourceSeconds& to, const ResourceSeconds& s) {
 }
 
 /// Of one op, as the time law counts them, but compute as long as it was measured to take. A drive reads and writes as
-/// much: what it gains by doing both at once it gains for all.
+/// much: what it gains by doing both at once it gains for all. Flushes are left out: no way back or forward is theirs.
 ResourceSeconds seconds_of(const planning::OpCost& c, bool computes, const HardwareProfile& hw) {
   const double read = 1 / hw.drive.read_bytes_per_second, write = 1 / hw.drive.write_bytes_per_second;
   const double gain = planning::drive_seconds(hw, 1, 1) / (read + write);

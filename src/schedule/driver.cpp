@@ -4,8 +4,6 @@
 #include <ranges>
 #include <utility>
 
-#include "sluice/status.h"
-
 namespace sluice {
 
 Driver::Driver(StepPlan& plan, PlanKind kind, const Workload& w, const Schedule& s, Detail detail, Lives room)

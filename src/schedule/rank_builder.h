@@ -1,5 +1,5 @@
 // The moves that a schedule is composed of, by what they move. Each method appends ops in program order; the driver
-// (build.cpp) calls them.
+// (driver.h) calls them.
 #pragma once
 
 #include "src/schedule/activation_moves.h"

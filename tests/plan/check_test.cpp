@@ -6,10 +6,12 @@
 #include "offload/plan/finish.h"
 #include "tests/plan/random_plan.h"
 #include "tests/plan/toy_pipeline.h"
+#include "tests/plan/worlds.h"
 
 namespace sluice {
 namespace {
 
+using test::text;
 using Kind = Violation::Kind;
 
 constexpr std::int32_t no_lane = -2;
@@ -63,12 +65,6 @@ StepPlan small_plan() {
 
 bool has(const std::vector<Violation>& violations, Kind kind) {
   return std::any_of(violations.begin(), violations.end(), [kind](const Violation& v) { return v.kind == kind; });
-}
-
-std::string text(const std::vector<Violation>& violations) {
-  std::string all;
-  for (const Violation& v : violations) all += v.message + "\n";
-  return all;
 }
 
 TEST(Check, SmallPlanIsLegal) {

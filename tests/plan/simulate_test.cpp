@@ -517,6 +517,8 @@ TEST(Simulate, NoStepIsFasterThanItsBound) {
   std::vector<HardwareProfile> machines(3, host);
   machines[0].drive.mixed_bytes_per_second = 20000;
   machines[2].drive.mixed_bytes_per_second = 79000;
+  machines[1].drive.sync_seconds_per_byte = 1e-5;
+  machines[2].drive.sync_seconds_per_byte = 1e-3;  // longer than all else
   // A GPU whose links were measured while others used them: both ways at once as much as either, more, and less.
   for (const double both : {80000.0, 130000.0, 30000.0}) {
     HardwareProfile& hw = machines.emplace_back(host);

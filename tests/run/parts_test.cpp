@@ -41,6 +41,23 @@ TEST(Memory, ArenasAreAlignedPresentAndApart) {
   EXPECT_EQ(*moved.at(Tier::host, 0), std::byte{1});
 }
 
+/// Small copies and those of tiles go different ways.
+TEST(Memory, TheHostCopiesAnyNumberOfBytes) {
+  HostDevice device;
+  constexpr std::size_t tile = 256u << 10;
+  std::vector<std::byte> from(tile + 200);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, tile - 1, tile, tile + 1, tile + 130})
+    for (const std::size_t at : {0, 1, 63}) {
+      std::vector<std::byte> to(tile + 300, std::byte{0xa5});
+      ASSERT_TRUE(device.copy(to.data() + at, from.data() + 5, bytes).ok());
+      EXPECT_EQ(std::memcmp(to.data() + at, from.data() + 5, bytes), 0) << bytes << " at " << at;
+      const auto is_untouched = [](std::byte b) { return b == std::byte{0xa5}; };
+      EXPECT_TRUE(std::all_of(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(at), is_untouched));
+      EXPECT_TRUE(std::all_of(to.begin() + static_cast<std::ptrdiff_t>(at + bytes), to.end(), is_untouched));
+    }
+}
+
 TEST(Memory, RefusesWhatTheMachineDoesNotHave) {
   HostDevice device;
   const std::vector<ArenaSpec> specs{{Tier::host, 1ull << 60}};

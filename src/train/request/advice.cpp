@@ -105,6 +105,7 @@ HardwareProfile with_faster(HardwareProfile hw, Resource resource) {
       hw.drive.write_bytes_per_second *= 2;
       hw.drive.mixed_bytes_per_second *= 2;
       hw.drive.request_seconds /= 2;
+      hw.drive.sync_seconds_per_byte /= 2;
       break;
     case Resource::link_down:
     case Resource::link_up:

@@ -81,8 +81,8 @@ Status check_passes(const RunConfig& c, std::int64_t sequence_batches, std::int6
     return bad_request(
         "--batch " + std::to_string(c.batch) + (slices > 1 ? " in --slices " + std::to_string(slices) : "") + " is " +
         std::to_string(micro_batches) + " micro-batches a step, too many to plan for " + c.model + ": give at most " +
-        std::to_string(unit_passes_max / units) + (slices > 1 ? ", with fewer --slices" : ", with a larger --micro-batch") +
-        " or a smaller --batch");
+        std::to_string(unit_passes_max / units) +
+        (slices > 1 ? ", with fewer --slices" : ", with a larger --micro-batch") + " or a smaller --batch");
   const std::int64_t met = units / 2 * sequence_batches * (slices * (slices + 1) / 2);
   if (met <= unit_passes_max) return success();
   return bad_request("--slices " + std::to_string(slices) + ": slices meet those before them " + std::to_string(met) +

@@ -25,7 +25,7 @@ double flop_per_token(const ModelSpec& model, std::int64_t sequence) {
   return 6.0 * matmul_parameters + attention;
 }
 
-/// These, and what the machine gives.
+/// A request that is described, and what the machine gives it.
 Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose purpose, const Tell& progress,
                                                 bool measures = true) {
   SLUICE_ASSIGN(auto run, describe_request(config, purpose));
