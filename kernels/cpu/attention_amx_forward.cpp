@@ -29,23 +29,28 @@ struct Scratch {
 };
 
 /// Probabilities of row r, less what its running maximum takes off: pairs over the steps of keys that its rows need.
-/// What the output and the sum hold so far is brought to the same maximum.
+/// What the output and the sum hold so far is brought to the same maximum. `all_seen`: the row sees all of these keys.
+template <bool all_seen>
 HWY_INLINE void softmax_row(const KeyRange& steps, const KeyRange& visible, __m512 scale, std::int64_t r,
                             const Scratch& x, std::int64_t padded) {
+  const auto mask = [&](std::int64_t j) { return all_seen ? __mmask16{0xffff} : lanes_in(visible, j); };
   const float* scores = x.scores + r * score_ld;
   Pair* probabilities = x.probabilities + r * probability_ld;
-  __m512 largest = _mm512_set1_ps(x.maximum[r]);
-  for (std::int64_t j = visible.first / lanes * lanes; j < visible.last; j += lanes)
-    largest =
-        _mm512_mask_max_ps(largest, lanes_in(visible, j), _mm512_mul_ps(_mm512_loadu_ps(scores + j), scale), largest);
-  const float now = visible.first < visible.last ? _mm512_reduce_max_ps(largest) : x.maximum[r];
+  __m512 largest[2] = {_mm512_set1_ps(x.maximum[r]), _mm512_set1_ps(x.maximum[r])};
+  for (std::int64_t j = visible.first / step_depth * step_depth; j < visible.last; j += step_depth)
+    for (int v = 0; v < 2; ++v) {
+      const std::int64_t at = j + v * lanes;
+      largest[v] =
+          _mm512_mask_max_ps(largest[v], mask(at), _mm512_mul_ps(_mm512_loadu_ps(scores + at), scale), largest[v]);
+    }
+  const float now = _mm512_reduce_max_ps(_mm512_max_ps(largest[0], largest[1]));
   const __m512 maximum = _mm512_set1_ps(now);
   __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
   for (std::int64_t j = steps.first; j < steps.last; j += step_depth) {
     __m512 e[2];
     for (int v = 0; v < 2; ++v) {
       const std::int64_t at = j + v * lanes;
-      e[v] = exp2_or_zero(lanes_in(visible, at), _mm512_fmsub_ps(_mm512_loadu_ps(scores + at), scale, maximum));
+      e[v] = exp2_or_zero(mask(at), _mm512_fmsub_ps(_mm512_loadu_ps(scores + at), scale, maximum));
       sum[v] = _mm512_add_ps(sum[v], e[v]);
     }
     _mm512_storeu_si512(probabilities + j / 2, pair_neighbours(e[0], e[1]));
@@ -76,8 +81,13 @@ void attend(const Block& b, const Pair* keys, const Pair* values, const Scratch&
     const KeyRange seen = b.visible(r0, block_rows);
     if (seen.first >= seen.last) continue;
     const KeyRange steps{seen.first / step_depth * step_depth, round_up(seen.last, step_depth)};
-    for (std::int64_t r = r0; r < std::min(r0 + block_rows, b.rows); ++r)
-      softmax_row(steps, b.visible(r, 1), scale, r, x, padded);
+    for (std::int64_t r = r0; r < std::min(r0 + block_rows, b.rows); ++r) {
+      const KeyRange visible = b.visible(r, 1);
+      if (visible.first <= steps.first && steps.last <= visible.last)
+        softmax_row<true>(steps, visible, scale, r, x, padded);
+      else
+        softmax_row<false>(steps, visible, scale, r, x, padded);
+    }
     const Left left{x.probabilities + r0 * probability_ld + steps.first / 2, probability_ld, step_pairs};
     for (std::int64_t column = 0; column < padded; column += block_columns)
       multiply<true>(left, {values + column * depth + steps.first / 2 * panel_columns},

@@ -25,7 +25,7 @@ HWY_INLINE __mmask16 lanes_in(const KeyRange& range, std::int64_t first) {
 /// 2^x within 2 ulp in the lanes of `mask`, zero in the others. NaN stays NaN. The polynomial is the minimax one of
 /// degree 5 for the relative error on [0, 1) with 2^0 = 1: 2^-23.5.
 HWY_INLINE __m512 exp2_or_zero(__mmask16 mask, __m512 x) {
-  const __m512 f = _mm512_sub_ps(x, _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF));
+  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   __m512 p = _mm512_set1_ps(0.00186713008f);
   for (const float c : {0.00901703028f, 0.0557999131f, 0.24016445f, 0.693151312f, 1.0f})
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(c));
