@@ -9,6 +9,8 @@ find_package(CLI11 REQUIRED)
 find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+# Kernels are compiled for each target: CPUs that have SSSE3 and no SSE4 are of 2006, and take the plain code.
+target_compile_definitions(PkgConfig::HWY INTERFACE HWY_DISABLED_TARGETS=HWY_SSSE3)
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 find_library(AIO_LIBRARY aio REQUIRED)  # libaio has neither a pkg-config nor a CMake file
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)

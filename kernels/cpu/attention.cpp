@@ -3,13 +3,11 @@
 #include <omp.h>
 
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/parallel.h"
 #include "sluice/status.h"
 
 namespace sluice::kernels {
 namespace {
-
-/// Threads that workspaces are sized for: a plan may be made on another thread than the one that computes.
-std::int64_t machine_threads() { return std::max(omp_get_num_procs(), 1); }
 
 void check_shape(const AttentionShape& s) {
   const bool placed = s.shift.has_value() ? s.keys > 0 : s.keys >= s.queries;
@@ -29,7 +27,7 @@ int team_size(const AttentionWorkspace& w, std::span<std::byte> workspace) {
 }  // namespace
 
 std::uint64_t attention_workspace_bytes(const AttentionShape& shape, Dtype) {
-  const std::int64_t threads = machine_threads();
+  const std::int64_t threads = machine_cores();
   return std::max(workspace_bytes(forward_workspace(shape, threads), threads),
                   workspace_bytes(backward_workspace(shape, threads), threads));
 }
@@ -44,7 +42,7 @@ void attention_forward(const AttentionShape& shape, const T* q, const T* k, cons
   call.shape.shift = shape.offset();
   call.q = q, call.k = k, call.v = v;
   call.out_mutable = out, call.lse_mutable = lse;
-  call.layout = forward_workspace(shape, machine_threads());
+  call.layout = forward_workspace(shape, machine_cores());
   call.workspace = reinterpret_cast<float*>(workspace.data());
   call.threads = team_size(call.layout, workspace);
   attention_forward_blocks(call);
@@ -60,7 +58,7 @@ void attention_backward(const AttentionShape& shape, const T* q, const T* k, con
   call.shape.shift = shape.offset();
   call.q = q, call.k = k, call.v = v, call.out = out, call.d_out = d_out, call.lse = lse;
   call.dq = dq, call.dk = dk, call.dv = dv;
-  call.layout = backward_workspace(shape, machine_threads());
+  call.layout = backward_workspace(shape, machine_cores());
   call.workspace = reinterpret_cast<float*>(workspace.data());
   call.threads = team_size(call.layout, workspace);
   attention_backward_blocks(call);

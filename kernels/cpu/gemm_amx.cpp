@@ -230,7 +230,7 @@ void multiply_all(const Problem& g, int threads) {
 }  // namespace
 
 std::uint64_t amx_gemm_workspace_bytes(std::int64_t m, std::int64_t n, std::int64_t k, Dtype result) {
-  return Layout(m, n, k, result).bytes(omp_get_num_procs());
+  return Layout(m, n, k, result).bytes(machine_cores());
 }
 
 void amx_gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& c, std::int64_t m, std::int64_t n,
@@ -248,7 +248,7 @@ void amx_gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& c, std::
                   at + layout.packed_b,
                   at + layout.packed_b + layout.partial,
                   layout.per_thread};
-  const int threads = m * n * k < parallel_products ? 1 : std::min(omp_get_max_threads(), omp_get_num_procs());
+  const int threads = m * n * k < parallel_products ? 1 : std::min(omp_get_max_threads(), machine_cores());
   if (c.dtype == Dtype::f32)
     multiply_all<float>(g, threads);
   else

@@ -10,6 +10,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string_view>
 
+#include "kernels/cpu/parallel.h"
 #include "sluice/status.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -133,7 +134,7 @@ std::uint64_t native_scratchpad_bytes(std::int64_t m, std::int64_t n, std::int64
   std::uint64_t& most = at->second;
   if (!is_new) return most;
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  const int team = omp_get_max_threads(), all = omp_get_num_procs();
+  const int team = omp_get_max_threads(), all = machine_cores();
   omp_set_num_threads(all);
   const auto ask = [&](bool a_transposed, bool b_transposed, bool accumulate) {
     const Key key{m,          n,           k,      a_transposed ? m : k, b_transposed ? k : n,

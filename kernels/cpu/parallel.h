@@ -1,6 +1,8 @@
 // Work split over the calling thread's OpenMP team in pieces that do not depend on the size of the team.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -9,6 +11,13 @@
 #endif
 
 namespace sluice::kernels {
+
+/// Cores that this process may run on, asked once: OpenMP asks the kernel each time. Workspaces are sized for them,
+/// since a plan may be made on another thread than the one that computes.
+inline int machine_cores() {
+  static const int cores = std::max(omp_get_num_procs(), 1);
+  return cores;
+}
 
 /// Rows that are summed together in reductions over rows.
 constexpr std::int64_t block_rows = 64;

@@ -132,10 +132,6 @@ TEST_F(PlanCommand, ActivationsInBlocksOf8BitsWaitInAboutHalfTheBytes) {
 }
 
 TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
-  // Predicted from the rates of that profile alone a step would take less than half of what its repair adds.
-  json profile = json::parse(read(path("cache/sluice/profile.json")));
-  profile.erase("measures_ops");
-  write("cache/sluice/profile.json", profile.dump());
   const auto planned = [&](const std::string& options) {
     const Finished f = sluice(tiny() + "--nvme " + path("nvme") + " --json " + options);
     EXPECT_EQ(f.status, 0) << f.err;
@@ -146,7 +142,6 @@ TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
   const json& predicted = p["predicted"];
   EXPECT_EQ(predicted["repaired_step"]["from_gradients"], true) << "in host memory they cost nothing";
   EXPECT_GT(predicted["repaired_step"]["step_seconds"], predicted["step_seconds"].get<double>());
-  EXPECT_LT(predicted["repaired_step"]["step_seconds"], 2 * predicted["step_seconds"].get<double>());
   EXPECT_EQ(predicted["repaired_step"]["loaded_bytes"],
             p["state_bytes_per_parameter"].get<double>() * p["parameters"].get<double>())
       << "all states are in host memory, and are loaded again";
