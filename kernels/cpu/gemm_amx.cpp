@@ -126,12 +126,12 @@ struct Finish {
 };
 
 /// Beside the multiplication of one block: finishing the one before, and bringing near its share of the next part of
-/// the panel and, where it will be finished itself, the rows that it goes to.
+/// the panel and, where it will be finished itself, the rows that it goes to: of the result, of sums that wait.
 template <class Out>
 struct Errands {
   Finish<Out>& finish;
-  const char *data, *rows;  ///< rows: null where it will not be
-  std::int64_t row_bytes;
+  const char *data, *rows, *partial;  ///< rows, partial: null where there are none
+  std::int64_t row_bytes, partial_bytes;
 
   HWY_INLINE void step() {
     constexpr std::ptrdiff_t lines = 4, line_bytes = 64;
@@ -142,6 +142,12 @@ struct Errands {
         _mm_prefetch(rows, _MM_HINT_T1);
         if constexpr (sizeof(Out) == 4) _mm_prefetch(rows + 64, _MM_HINT_T1);
       }
+    if constexpr (std::is_same_v<Out, bf16>)
+      if (partial != nullptr)
+        for (int row = 0; row < 2; ++row, partial += partial_bytes) {
+          _mm_prefetch(partial, _MM_HINT_T1);
+          _mm_prefetch(partial + 64, _MM_HINT_T1);
+        }
     if (finish.rows > 0) finish.row();
     if (finish.rows > 0) finish.row();
   }
@@ -171,10 +177,14 @@ void multiply_rows(const Problem& g, const Block& s, std::int64_t row, std::int6
         const Pair* left = packed + r / amx::block_rows * block_pairs + step * amx::block_rows * step_pairs;
         float* sum = sums + r * panel_columns;
         const amx::Left block{left, step_pairs, amx::block_rows * step_pairs};
-        const Out* rows_ahead = is_last ? out + r * g.c.ld + column : nullptr;
-        const Errands<Out> errands{finish, next + r / amx::block_rows * count * 256,
+        const Out* rows_ahead = is_last && (s.last || std::is_same_v<Out, float>) ? out + r * g.c.ld + column : nullptr;
+        const float* sums_ahead = is_last && !(s.first && s.last) ? partial + r * partial_ld + column : nullptr;
+        const Errands<Out> errands{finish,
+                                   next + r / amx::block_rows * count * 256,
                                    reinterpret_cast<const char*>(rows_ahead),
-                                   g.c.ld * static_cast<std::int64_t>(sizeof(Out))};
+                                   reinterpret_cast<const char*>(sums_ahead),
+                                   g.c.ld * static_cast<std::int64_t>(sizeof(Out)),
+                                   partial_ld * static_cast<std::int64_t>(sizeof(float))};
         if (step == 0)
           amx::multiply<false>(block, {right}, count, sum, panel_columns, errands);
         else
