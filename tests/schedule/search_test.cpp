@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "src/model/kernel_sizes.h"
 #include "src/schedule/both_passes.h"
 #include "src/schedule/build.h"
 #include "src/schedule/estimate.h"
@@ -144,6 +145,11 @@ TEST(Search, InputsFillTheDeviceAndHostMemoryTogether) {
   const ModelSpec model = preset_model("llama-125m");
   Workload w = workload(model, 2048, 8);
   w.shape.batch = 2;
+  // The workspaces of this CPU would decide how much room is left.
+  KernelSizes sizes = cpu_kernel_sizes;
+  sizes.gemm_bytes = [](std::int64_t, std::int64_t, std::int64_t, Dtype, Dtype) { return std::uint64_t{8} << 20; };
+  sizes.attention_bytes = [](const kernels::AttentionShape&, Dtype) { return std::uint64_t{8} << 20; };
+  w.kernels = &sizes;
   ScheduleWish wish;
   wish.update = UpdateOrder::ahead;
   wish.group = 8;
@@ -162,8 +168,7 @@ TEST(Search, InputsFillTheDeviceAndHostMemoryTogether) {
   EXPECT_GT(kept, 0);
   EXPECT_LT(kept, std::ssize(found.schedule.units));
   const double frugal = Estimator(w, hw).exact(*FrugalFamily(w, wish).fit(budgets_of(w))).step_seconds;
-  // How much room is left beside workspaces depends on the CPU: 0.972 with AMX.
-  EXPECT_LT(found.predicted_seconds, 0.98 * frugal);
+  EXPECT_LT(found.predicted_seconds, 0.97 * frugal);
 }
 
 // A few layers stand for all of them.
