@@ -15,7 +15,8 @@
 //
 // Memory: an arena is one tier. Persistent buffers lie at the bottom, one after the other in the order of
 // `buffers`, so that every kind of plan of one run (train, flush, evaluate, ...) finds them at the same offsets;
-// transient buffers are packed above them by lifetime.
+// carried ones follow in the same way; transient buffers are packed above persistent ones by lifetime, and have the
+// bytes of carried ones while nothing is carried there.
 #pragma once
 
 #include <array>
@@ -271,8 +272,11 @@ struct Access {
   Slot slot = Slot::current;
 };
 
-/// Long-lived and short-lived transients lie apart (ZeRO-R): the packer keeps `lasting` low, `brief` high.
-enum class Life : std::uint8_t { persistent, lasting, brief };
+/// Transients live within an iteration. Long-lived and short-lived ones lie apart (ZeRO-R): the packer keeps `lasting`
+/// low, `brief` high. carried: alive from its first Mode::write of an iteration, round the iteration's end, to its last
+/// use ahead of that write in the next one; in device or host memory. Each byte that is read then was written.
+enum class Life : std::uint8_t { persistent, lasting, brief, carried };
+constexpr bool is_transient(Life life) { return life == Life::lasting || life == Life::brief; }
 
 /// Where a drive was not tuned: what one request moves and one checksum covers, unless the buffer's tiles are smaller;
 /// and how many requests a drive's lane keeps in flight. 8 MiB are 2 ms of a drive at 4 GB/s, longer than a lane waits

@@ -2,6 +2,8 @@
 // after all earlier conflicting ones of its bytes, not only after the last.
 #include <algorithm>
 #include <map>
+#include <tuple>
+#include <utility>
 
 #include "offload/plan/check.h"
 
@@ -54,23 +56,31 @@ class BufferCheck {
     const std::size_t cells = borders_.size() * (b.slots == 2 ? 2 : 1);
     last_write_.assign(cells * lanes_, 0);
     last_read_.assign(cells * lanes_, 0);
-    written_.assign(cells, b.life == Life::persistent);
+    written_.assign(cells, !is_transient(b.life));
+    is_carried_ = b.life == Life::carried;
     const std::uint32_t last = program_.iterations() - 1;
     // A transient lives within one iteration; later ones are judged where buffers share bytes.
-    for (std::uint32_t k = b.life == Life::persistent ? 0 : last; k <= last; ++k) walk(k, k == last);
+    for (std::uint32_t k = is_transient(b.life) ? last : 0; k <= last; ++k) walk(k, k == last);
   }
 
  private:
   const Access& access(const Use& u) const { return program_.plan().ops[u.op].accesses[u.access]; }
 
   void walk(std::uint32_t iteration, bool judge) {
+    bool is_given_up = !is_carried_;
+    // What was carried is lost where the buffer is written again: others have had its bytes.
+    const auto give_up = [&] {
+      if (!std::exchange(is_given_up, true)) std::fill(written_.begin(), written_.end(), false);
+    };
     for (std::size_t i = 0; i < uses_.size();) {
       std::size_t end = i;
-      while (end < uses_.size() && uses_[end].op == uses_[i].op) ++end;
+      for (; end < uses_.size() && uses_[end].op == uses_[i].op; ++end)
+        if (access(uses_[end]).mode == Mode::write) give_up();
       if (judge)
         for (std::size_t u = i; u < end; ++u) examine(uses_[u], iteration);
       for (; i < end; ++i) record(uses_[i], iteration);
     }
+    give_up();
   }
 
   std::pair<std::size_t, std::size_t> cells_of(const Access& a, std::uint32_t iteration) const {
@@ -145,15 +155,18 @@ class BufferCheck {
   const HappensBefore& order_;
   std::size_t lanes_;
   std::span<const Use> uses_;
+  bool is_carried_ = false;
   std::vector<std::uint64_t> borders_;
   std::vector<std::uint32_t> last_write_, last_read_;
   std::vector<bool> written_;
 };
 
-/// One transient in one iteration: what all its uses come after, and what comes after all its uses.
+/// One transient in one iteration: what all its uses come after, and what comes after all its uses. A carried buffer is
+/// two: from the iteration's begin, to which it was carried, and from its write to the end.
 struct Tenant {
   BufferId buffer = 0;
   std::uint32_t first_use = 0;  ///< node
+  bool was_carried = false, is_carried_on = false;
   std::vector<std::uint32_t> earliest_start, last_use;
 };
 
@@ -200,17 +213,41 @@ class SharingCheck {
     }
   }
 
-  Tenant tenant(BufferId id, std::uint32_t iteration) const {
-    Tenant t{id, no_node, std::vector<std::uint32_t>(program_.lanes(), ~0u),
-             std::vector<std::uint32_t>(program_.lanes(), 0)};
-    for (const Use& u : uses_.of(id)) {
-      const NodeId n = program_.node(iteration, u.op);
-      t.first_use = std::min(t.first_use, n);
-      const Clock clock = order_.start(n);
-      for (std::size_t l = 0; l < clock.size(); ++l) t.earliest_start[l] = std::min(t.earliest_start[l], clock[l]);
-      t.last_use[program_.lane(n)] = std::max(t.last_use[program_.lane(n)], program_.stamp(n));
+  Tenant tenant(BufferId id, NodeId first_use) const {
+    return {.buffer = id,
+            .first_use = first_use,
+            .earliest_start = std::vector<std::uint32_t>(program_.lanes(), ~0u),
+            .last_use = std::vector<std::uint32_t>(program_.lanes(), 0)};
+  }
+  void use(Tenant& t, NodeId n) const {
+    t.first_use = std::min(t.first_use, n);
+    const Clock clock = order_.start(n);
+    for (std::size_t l = 0; l < clock.size(); ++l) t.earliest_start[l] = std::min(t.earliest_start[l], clock[l]);
+    t.last_use[program_.lane(n)] = std::max(t.last_use[program_.lane(n)], program_.stamp(n));
+  }
+
+  void add_tenants(BufferId id, std::uint32_t iteration, std::vector<Tenant>& tenants) const {
+    const std::span<const Use> uses = uses_.of(id);
+    if (uses.empty()) return;
+    Tenant t = tenant(id, no_node);
+    if (program_.plan().buffers[id].life != Life::carried) {
+      for (const Use& u : uses) use(t, program_.node(iteration, u.op));
+      tenants.push_back(std::move(t));
+      return;
     }
-    return t;
+    const auto write = std::ranges::find_if(
+        uses, [&](const Use& u) { return program_.plan().ops[u.op].accesses[u.access].mode == Mode::write; });
+    Tenant before = tenant(id, program_.node(iteration, 0));
+    before.was_carried = true;
+    for (auto u = uses.begin(); u != write; ++u) use(before, program_.node(iteration, u->op));
+    for (auto u = write; u != uses.end(); ++u) {
+      if (iteration > 0) use(before, program_.node(iteration - 1, u->op));
+      use(t, program_.node(iteration, u->op));
+    }
+    before.first_use = program_.node(iteration, 0);
+    tenants.push_back(std::move(before));
+    t.is_carried_on = true;
+    if (write != uses.end()) tenants.push_back(std::move(t));
   }
 
   /// Tenants in order of first use; each byte's neighbours in time have to be ordered, and then all are. In a steady
@@ -219,10 +256,9 @@ class SharingCheck {
     const std::uint32_t last = program_.iterations() - 1;
     std::vector<Tenant> tenants;
     for (std::uint32_t k = last == 0 ? 0 : last - 1; k <= last; ++k)
-      for (const BufferId id : buffers)
-        if (!uses_.of(id).empty()) tenants.push_back(tenant(id, k));
+      for (const BufferId id : buffers) add_tenants(id, k, tenants);
     std::sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) {
-      return std::pair(a.first_use, a.buffer) < std::pair(b.first_use, b.buffer);
+      return std::tuple(a.first_use, !a.was_carried, a.buffer) < std::tuple(b.first_use, !b.was_carried, b.buffer);
     });
     std::map<std::uint64_t, std::pair<std::uint64_t, std::size_t>> held;  // start -> end, tenant
     for (std::size_t i = 0; i < tenants.size() && !findings_.full(); ++i) {
@@ -244,6 +280,9 @@ class SharingCheck {
   }
 
   void compare(const Tenant& before, const Tenant& now) {
+    if (before.was_carried && now.was_carried && before.buffer != now.buffer) return share_carried(before, now);
+    if (now.was_carried) return;  // its reads come after its writes, of the iteration before
+    if (before.is_carried_on) return share_carried(before, now);
     for (std::size_t l = 0; l < before.last_use.size(); ++l) {
       if (before.last_use[l] <= now.earliest_start[l]) continue;
       const StepPlan& plan = program_.plan();
@@ -261,6 +300,13 @@ class SharingCheck {
                         describe(plan, first));
       return;
     }
+  }
+
+  void share_carried(const Tenant& before, const Tenant& now) {
+    const StepPlan& plan = program_.plan();
+    findings_.add(Kind::shared_bytes, program_.op(before.first_use), program_.op(now.first_use), now.buffer,
+                  plan.buffers[now.buffer].name + " shares bytes with " + plan.buffers[before.buffer].name +
+                      ", which is carried into the next iteration");
   }
 
   Findings& findings_;

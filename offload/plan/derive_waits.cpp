@@ -26,6 +26,10 @@ class HazardScan {
         claimed_in_(program.plan().buffers.size(), ~0u),
         need_(lanes_) {
     for (std::size_t i = 0; i < tiers + 1; ++i) maps_.emplace_back(program.lanes());
+    const std::vector<Buffer>& buffers = program.plan().buffers;
+    for (BufferId id = 0; id < buffers.size(); ++id)
+      if (const Buffer& b = buffers[id]; b.life == Life::carried)
+        owners_[arena_of(id)].take(b.offset, b.offset + footprint_bytes(b), id);
   }
 
   /// need[lane]: 1 + the last node of that lane that n has to wait for. Valid until the next call; call in node order.
@@ -58,9 +62,10 @@ class HazardScan {
     if (const DriveOrder drive = drive_order(plan, op); drive != DriveOrder::none)
       maps_[tiers].collect(0, 1, drive == DriveOrder::alone, need_, node_lane);
     for (const Access& a : op.accesses) {
-      if (plan.buffers[a.buffer].life != Life::persistent) {
-        if (claimed_in_[a.buffer] != iteration) claim(a.buffer, iteration);
-        if (writes(a)) join(need_, row(claims_, a.buffer));
+      if (const Life life = plan.buffers[a.buffer].life; life != Life::persistent) {
+        const bool begins = is_transient(life) || a.mode == Mode::write;
+        if (begins && claimed_in_[a.buffer] != iteration) claim(a.buffer, iteration);
+        if (writes(a) && claimed_in_[a.buffer] == iteration) join(need_, row(claims_, a.buffer));
       }
       if (const std::uint64_t at = address(plan, a, iteration); a.bytes > 0)
         maps_[arena_of(a.buffer)].collect(at, at + a.bytes, writes(a), need_, node_lane);
@@ -83,7 +88,8 @@ class HazardScan {
     if (drive == DriveOrder::alone) maps_[tiers].write(0, 1, n);
   }
 
-  /// At a transient's first use in an iteration: its writes come after all uses of those that held its bytes.
+  /// Where a buffer's life begins, of a transient at its first use in an iteration, of a carried one at its first write:
+  /// its writes come after all uses of those that held its bytes.
   void claim(BufferId id, std::uint32_t iteration) {
     const Buffer& b = program_.plan().buffers[id];
     claimed_in_[id] = iteration;
@@ -104,7 +110,7 @@ class HazardScan {
   std::size_t lanes_;
   std::vector<AddressMap> maps_;  ///< per arena, then the imaginary byte
   std::vector<Ownership> owners_;
-  std::vector<std::uint32_t> uses_;    ///< per buffer and lane: 1 + last node of this iteration that used it
+  std::vector<std::uint32_t> uses_;    ///< per buffer and lane: 1 + last node of this life that used it
   std::vector<std::uint32_t> claims_;  ///< per buffer and lane: 1 + last node that used its bytes before
   std::vector<std::uint32_t> claimed_in_;
   std::vector<std::uint32_t> need_;

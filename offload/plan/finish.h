@@ -41,17 +41,36 @@ namespace sluice {
 enum class PackEffort : std::uint8_t { sketch, quick, full };
 
 /// Give every buffer an offset and every arena its sizes; arenas that the plan lacks are added without a budget.
-/// Persistent buffers first, in order; transients above them by their life in program order (first to last access):
-/// size-descending best fit, `lasting` ones before `brief` ones so that they lie low, then other orders and the search.
-/// Arena::packing says how that ended.
-/// Deterministic. Budgets are not looked at here. A transient that no op touches is a builder's bug and stops the
-/// program.
+/// Persistent buffers first, in order, and carried ones behind them: whose life ends last ahead of its write, and begins
+/// first, is to be listed first, since a transient lies above all that is carried during its life. Transients above
+/// them by their life in program order (first to last access): size-descending best fit, `lasting` ones before `brief`
+/// ones so that they lie low, then other orders and the search. Arena::packing says how that ended.
+/// Deterministic. Budgets are not looked at here. A buffer that no op touches and that is not persistent is a builder's
+/// bug and stops the program.
 void pack(StepPlan& plan, PackEffort effort = PackEffort::full);
 
-/// The ops that use each buffer first and last in program order; `first` is no_op where none does.
+/// The ops that use each buffer first and last in program order; `first` is no_op where none does. Of a carried one the
+/// op that first writes it, with Mode::write, and the last that uses it ahead of that; no_op where there is none.
 struct Lives {
   std::vector<OpId> first, last;
   OpId ops = 0;  ///< all there are
+
+  void add(Life life) {
+    first.push_back(no_op);
+    last.push_back(life == Life::carried ? no_op : 0);
+  }
+  void use(Life life, const Access& a, OpId op) {
+    const bool is_carried = life == Life::carried;
+    if (first[a.buffer] == no_op && (!is_carried || a.mode == Mode::write)) first[a.buffer] = op;
+    if (!is_carried || first[a.buffer] == no_op) last[a.buffer] = op;
+  }
+  bool is_used(BufferId id, Life life) const {
+    return first[id] != no_op || (life == Life::carried && last[id] != no_op);
+  }
+  /// Whether an op that uses the buffer finds there what was carried to its iteration.
+  bool was_carried(BufferId id, Life life, OpId op) const {
+    return life == Life::carried && last[id] != no_op && op <= last[id];
+  }
 };
 Lives lives_of(const StepPlan& plan);
 /// pack() where only the lives of the buffers are known: their offsets, and the sizes of the arenas.
@@ -89,8 +108,8 @@ struct Violation {
 
 /// Prove from lanes and waits alone (happens-before, vector clocks; cyclic plans over two unrolled iterations, three
 /// where durable slots alternate), without trusting pack or derive_waits, that: every read follows its write
-/// (persistent buffers are written on entry); conflicting accesses are ordered; buffers share bytes only if all uses of
-/// one happen before all uses of the other; budgets hold; a durable buffer's current slot is never written, and its
+/// (persistent and carried buffers are written on entry); conflicting accesses are ordered; buffers share bytes only if
+/// all uses of one happen before all uses of the other, and carried ones only while they are not alive; budgets hold; a durable buffer's current slot is never written, and its
 /// next slot is written only after the commit before it and before a sync and commit of its own; the
 /// collectives of each group are numbered in turn on one lane; the rank itself can not deadlock (whether ranks can is
 /// the question of check_world). Stops after `limit` findings.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "offload/plan/finish.h"
 #include "offload/plan/step_picture.h"
 
 namespace sluice {
@@ -138,13 +139,19 @@ std::vector<Content> contents_of(const StepPlan& plan) {
 std::vector<MemoryPicture> memory_picture(const StepPlan& plan, const Timeline& timeline) {
   struct Alive {
     double start = std::numeric_limits<double>::infinity(), end = 0;
+    double carried_end = 0;  ///< of what was carried into the iteration
   };
   std::vector<Alive> lives(plan.buffers.size());
+  const Lives ops = lives_of(plan);
   double begin = std::numeric_limits<double>::infinity(), end = 0;
   for (const Span& span : timeline) {
     begin = std::min(begin, span.start);
     end = std::max(end, span.end);
     for (const Access& a : plan.ops[span.op].accesses) {
+      if (ops.was_carried(a.buffer, plan.buffers[a.buffer].life, span.op)) {
+        lives[a.buffer].carried_end = std::max(lives[a.buffer].carried_end, span.end);
+        continue;
+      }
       lives[a.buffer].start = std::min(lives[a.buffer].start, span.start);
       lives[a.buffer].end = std::max(lives[a.buffer].end, span.end);
     }
@@ -153,10 +160,15 @@ std::vector<MemoryPicture> memory_picture(const StepPlan& plan, const Timeline& 
   for (BufferId b = 0; b < plan.buffers.size(); ++b) {
     if (plan.buffers[b].life == Life::persistent) {
       changes.add(0, b, true);
-    } else if (lives[b].start <= lives[b].end) {
-      changes.add(lives[b].start - begin, b, true);
-      changes.add(lives[b].end - begin, b, false);
+      continue;
     }
+    if (lives[b].carried_end > 0) {
+      changes.add(0, b, true);
+      changes.add(lives[b].carried_end - begin, b, false);
+    }
+    if (lives[b].start > lives[b].end) continue;
+    changes.add(lives[b].start - begin, b, true);
+    if (is_transient(plan.buffers[b].life)) changes.add(lives[b].end - begin, b, false);
   }
   std::vector<MemoryPicture> pictures;
   for (const Arena& arena : plan.arenas) {

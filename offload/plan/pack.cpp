@@ -10,6 +10,27 @@ namespace sluice {
 using namespace planning;
 namespace {
 
+/// What is carried at a time, and lies from the end of persistent buffers up: where a piece can begin that lives then.
+class Floors {
+ public:
+  /// Of buffers that lie one above the other, in order.
+  void add(OpId first, OpId last, std::uint64_t end) { carried_.push_back({first, last, end}); }
+  std::uint64_t below(const Piece& p) const {
+    std::uint64_t floor = 0;
+    for (const Carried& c : carried_)
+      if ((c.last != no_op && p.first <= c.last) || (c.first != no_op && p.last >= c.first)) floor = c.end;
+    return floor;
+  }
+  std::uint64_t height() const { return carried_.empty() ? 0 : carried_.back().end; }
+
+ private:
+  struct Carried {
+    OpId first, last;
+    std::uint64_t end;
+  };
+  std::vector<Carried> carried_;
+};
+
 /// One after the other, durable ones first: so these lie where they lie in the plan of any other budgets, lengths and
 /// orders of updates, and a run that changes those moves none of them. Returns where they end.
 std::uint64_t place_persistent(std::vector<Buffer>& buffers, const std::vector<BufferId>& members) {
@@ -28,37 +49,50 @@ void pack_arena(std::vector<Buffer>& buffers, Arena& arena, const std::vector<Bu
                 PackEffort effort) {
   const std::uint64_t persistent_bytes = place_persistent(buffers, members);
   std::vector<BufferId> transients;
-  std::vector<Piece> pieces;
+  std::vector<Piece> pieces, carried;
+  Floors floors;
   for (const BufferId id : members) {
     Buffer& b = buffers[id];
     if (b.life == Life::persistent) continue;
-    SLUICE_CHECK(lives.first[id] != no_op, "no op touches transient buffer %u %s", id, b.name.c_str());
-    if (footprint_bytes(b) == 0) {
+    SLUICE_CHECK(lives.is_used(id, b.life), "no op touches buffer %u %s", id, b.name.c_str());
+    const OpId first = lives.first[id], last = lives.last[id];
+    const std::uint64_t bytes = footprint_bytes(b);
+    if (bytes == 0) {
       b.offset = 0;
-      continue;
+    } else if (b.life == Life::carried) {
+      b.offset = persistent_bytes + floors.height();
+      floors.add(first, last, floors.height() + bytes);
+      if (last != no_op) carried.push_back({0, last, bytes});
+      if (first != no_op) carried.push_back({first, lives.ops - 1, bytes});
+    } else {
+      transients.push_back(id);
+      pieces.push_back({first, last, bytes, b.life == Life::lasting});
     }
-    transients.push_back(id);
-    pieces.push_back({lives.first[id], lives.last[id], footprint_bytes(b), b.life == Life::lasting});
   }
-  arena.max_live_bytes = persistent_bytes + max_live_bytes(pieces);
+  carried.insert(carried.end(), pieces.begin(), pieces.end());
+  arena.max_live_bytes = persistent_bytes + max_live_bytes(carried);
+  for (Piece& p : pieces) p.floor = floors.below(p);
   const std::uint64_t good_height = arena.max_live_bytes + arena.max_live_bytes / 50 - persistent_bytes;
   const Placement placement = place_pieces(pieces, good_height, effort);
   for (std::size_t i = 0; i < transients.size(); ++i)
     buffers[transients[i]].offset = persistent_bytes + placement.offsets[i];
-  arena.arena_bytes = persistent_bytes + placement.height;
-  arena.packing = placement.state;
+  const std::uint64_t height = std::max(placement.height, floors.height());
+  arena.arena_bytes = persistent_bytes + height;
+  // The order of what is carried is given: another one might be lower.
+  arena.packing = floors.height() == 0 ? placement.state
+                                       : state_of(height, arena.max_live_bytes - persistent_bytes, good_height);
 }
 
 }  // namespace
 
 Lives lives_of(const StepPlan& plan) {
-  Lives lives{std::vector<OpId>(plan.buffers.size(), no_op), std::vector<OpId>(plan.buffers.size()),
-              static_cast<OpId>(plan.ops.size())};
+  Lives lives;
+  lives.ops = static_cast<OpId>(plan.ops.size());
+  for (const Buffer& b : plan.buffers) lives.add(b.life);
   for (OpId i = 0; i < plan.ops.size(); ++i)
     for (const Access& a : plan.ops[i].accesses) {
       SLUICE_CHECK(a.buffer < plan.buffers.size(), "op %u names buffer %u of %zu", i, a.buffer, plan.buffers.size());
-      if (lives.first[a.buffer] == no_op) lives.first[a.buffer] = i;
-      lives.last[a.buffer] = i;
+      lives.use(plan.buffers[a.buffer].life, a, i);
     }
   return lives;
 }

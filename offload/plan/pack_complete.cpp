@@ -110,9 +110,9 @@ class Search {
   Units end_of(std::uint32_t piece) const { return low_[piece] + pieces_[piece].size; }
 
   void find_twins() {
-    std::map<std::tuple<std::uint32_t, std::uint32_t, Units>, std::uint32_t> seen;
+    std::map<std::tuple<std::uint32_t, std::uint32_t, Units, std::uint64_t>, std::uint32_t> seen;
     for (const std::uint32_t i : by_start_) {
-      const auto [at, is_new] = seen.try_emplace({pieces_[i].first, pieces_[i].last, pieces_[i].size}, i);
+      const auto [at, is_new] = seen.try_emplace({pieces_[i].first, pieces_[i].last, pieces_[i].size, sections_.spans[i].floor}, i);
       if (!is_new) twin_[i] = std::exchange(at->second, i);
     }
   }
@@ -134,7 +134,8 @@ class Search {
     focus_ = focus;
     nodes_left_ = nodes;
     stopped_ = false;
-    std::fill(low_.begin(), low_.end(), Units{0});
+    std::ranges::transform(sections_.spans, low_.begin(),
+                           [](const SectionSpan& s) { return static_cast<Units>(s.floor); });
     std::fill(placed_.begin(), placed_.end(), false);
     std::fill(skipped_.begin(), skipped_.end(), false);
     past_.clear(), stack_.clear(), keys_.clear(), parts_.clear();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <set>
 #include <utility>
 
 namespace sluice::planning {
@@ -146,7 +147,7 @@ void Fitter::insert(std::uint32_t piece) {
 
 std::uint64_t Fitter::offset_for(const Turn& turn) {
   const std::uint64_t bytes = pieces_[turn.piece].bytes;
-  std::uint64_t top = 0, best_gap = ~0ull, best = 0;
+  std::uint64_t top = pieces_[turn.piece].floor, best_gap = ~0ull, best = 0;
   each_neighbour(turn.piece, [&](const Placed& other) {
     if (other.offset > top && other.offset - top >= bytes && other.offset - top < best_gap) {
       best = top;
@@ -188,7 +189,19 @@ std::uint64_t max_live_bytes(std::span<const Piece> pieces) {
     change[std::size_t{p.last} + 1] -= static_cast<std::int64_t>(p.bytes);
   }
   std::int64_t live = 0, most = 0;
-  for (const std::int64_t c : change) most = std::max(most, live += c);
+  if (std::ranges::all_of(pieces, [](const Piece& p) { return p.floor == 0; })) {
+    for (const std::int64_t c : change) most = std::max(most, live += c);
+    return static_cast<std::uint64_t>(most);
+  }
+  std::vector<std::vector<std::uint64_t>> begins(end), ends(end);
+  for (const Piece& p : pieces) begins[p.first].push_back(p.floor), ends[p.last].push_back(p.floor);
+  std::multiset<std::uint64_t> floors;
+  for (std::uint32_t op = 0; op < end; ++op) {
+    live += change[op];
+    floors.insert(begins[op].begin(), begins[op].end());
+    if (!floors.empty()) most = std::max(most, live + static_cast<std::int64_t>(*floors.begin()));
+    for (const std::uint64_t floor : ends[op]) floors.erase(floors.find(floor));
+  }
   return static_cast<std::uint64_t>(most);
 }
 

@@ -17,7 +17,8 @@ struct Piece {
   std::uint32_t first = 0, last = 0;
   std::uint64_t bytes = 0;
   bool lasting = false;
-  std::uint64_t life = 0;  ///< how long it lives, where moments are numbered in their order; 0: as moments say
+  std::uint64_t life = 0;   ///< how long it lives, where moments are numbered in their order; 0: as moments say
+  std::uint64_t floor = 0;  ///< it lies no lower
 };
 
 /// How long a piece lives: a measure that orders of trying use, and nothing else.
@@ -90,7 +91,7 @@ class Fitter {
 /// Highest end of any piece.
 std::uint64_t height_of(std::span<const Piece> pieces, std::span<const std::uint64_t> offsets);
 
-/// Most bytes alive at any one op: no placement is lower.
+/// Most bytes alive at any one op, and below them the lowest floor of those: no placement is lower.
 std::uint64_t max_live_bytes(std::span<const Piece> pieces);
 
 /// What a height is known to be by itself.

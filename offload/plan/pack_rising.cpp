@@ -23,7 +23,7 @@ SearchEnd RisingSearch::pass(const Order& order, const SearchLimit& limit) {
   limit_ = &limit;
   nodes_ = work_ = 0;
   stopped_ = false;
-  std::fill(low_.begin(), low_.end(), 0);
+  std::ranges::transform(sections_.spans, low_.begin(), &SectionSpan::floor);
   std::fill(placed_.begin(), placed_.end(), false);
   std::fill(crossing_.begin(), crossing_.end(), 0u);
   left_ = sections_.units;

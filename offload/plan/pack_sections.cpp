@@ -35,14 +35,15 @@ Sections sections_of(std::span<const Piece> pieces) {
   s.unit_bytes = 0;
   for (const Piece& p : pieces) {
     SLUICE_CHECK(p.bytes > 0, "a piece from %u to %u has no bytes", p.first, p.last);
-    s.unit_bytes = std::gcd(s.unit_bytes, p.bytes);
+    s.unit_bytes = std::gcd(s.unit_bytes, std::gcd(p.bytes, p.floor));
   }
   s.unit_bytes = std::max<std::uint64_t>(s.unit_bytes, 1);
   for (const Piece& p : pieces) {
     const auto from = std::lower_bound(moments.begin(), moments.end(), p.first),
                behind = std::upper_bound(from, moments.end(), p.last);
     s.spans.push_back({static_cast<std::uint32_t>(from - moments.begin()),
-                       static_cast<std::uint32_t>(behind - moments.begin() - 1), life_of(p), p.bytes / s.unit_bytes});
+                       static_cast<std::uint32_t>(behind - moments.begin() - 1), life_of(p), p.bytes / s.unit_bytes,
+                       p.floor / s.unit_bytes});
     for (std::uint32_t at = s.spans.back().first; at <= s.spans.back().last; ++at) s.units[at] += s.spans.back().units;
   }
   return s;

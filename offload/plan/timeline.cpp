@@ -103,19 +103,26 @@ class TraceWriter {
   }
 
   /// Live bytes per arena: persistent buffers always, transients from the start of their first op to the end of their
-  /// last, in each iteration that the timeline shows.
+  /// last, in each iteration that the timeline shows; carried ones from iteration to iteration.
   void counters(const Timeline& spans, int index) {
     std::map<std::pair<BufferId, std::uint32_t>, std::pair<double, double>> lives;
+    const Lives ops = lives_of(plan_);
+    const double begin = first_start(spans), end = last_end(spans);
+    const auto [first, last] = iterations_of(spans);
     for (const Span& s : spans)
       for (const Access& a : plan_.ops[s.op].accesses) {
-        if (plan_.buffers[a.buffer].life == Life::persistent) continue;
-        const auto [it, fresh] = lives.try_emplace({a.buffer, s.iteration}, s.start, s.end);
-        if (!fresh) it->second = {std::min(it->second.first, s.start), std::max(it->second.second, s.end)};
+        const Life life = plan_.buffers[a.buffer].life;
+        if (life == Life::persistent) continue;
+        // A carried buffer's life has the number of the iteration that it ends in.
+        const bool was_carried = ops.was_carried(a.buffer, life, s.op), goes_on = life == Life::carried && !was_carried;
+        const double from = was_carried && s.iteration == first ? begin : s.start,
+                     to = goes_on && s.iteration == last ? end : s.end;
+        const auto [it, fresh] = lives.try_emplace({a.buffer, s.iteration + (goes_on ? 1 : 0)}, from, to);
+        if (!fresh) it->second = {std::min(it->second.first, from), std::max(it->second.second, to)};
       }
     using Changes = std::map<double, std::int64_t>;
     std::map<Tier, Changes> arenas;
     for (const Arena& a : plan_.arenas) arenas[a.tier];
-    const double begin = first_start(spans);
     for (const Buffer& b : plan_.buffers)
       if (b.life == Life::persistent && !spans.empty())
         arenas[b.tier][begin] += static_cast<std::int64_t>(footprint_bytes(b));
@@ -134,6 +141,14 @@ class TraceWriter {
     }
   }
 
+  static std::pair<std::uint32_t, std::uint32_t> iterations_of(const Timeline& spans) {
+    if (spans.empty()) return {};
+    const auto [first, last] = std::ranges::minmax_element(spans, {}, &Span::iteration);
+    return {first->iteration, last->iteration};
+  }
+  static double last_end(const Timeline& spans) {
+    return spans.empty() ? 0 : std::ranges::max_element(spans, {}, &Span::end)->end;
+  }
   static double first_start(const Timeline& spans) {
     const auto first =
         std::min_element(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start < b.start; });

@@ -12,7 +12,7 @@ Poisoner::Poisoner(const StepPlan& plan, const Memory& memory)
     for (const Access& access : plan.ops[op].accesses)
       if (users[access.buffer].empty() || users[access.buffer].back() != op) users[access.buffer].push_back(op);
   for (BufferId b = 0; b < plan.buffers.size(); ++b)
-    if (plan.buffers[b].tier != Tier::nvme && plan.buffers[b].life != Life::persistent) cut(plan, b, users[b], memory);
+    if (plan.buffers[b].tier != Tier::nvme && is_transient(plan.buffers[b].life)) cut(plan, b, users[b], memory);
   left_ = std::vector<std::atomic<std::uint32_t>>(pieces_.size());
   for (std::size_t i = 0; i < pieces_.size(); ++i) left_[i].store(pieces_[i].uses, std::memory_order_relaxed);
 }

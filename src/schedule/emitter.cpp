@@ -12,10 +12,7 @@ Part Emitter::buffer(std::string_view name, Tier tier, std::uint64_t bytes, Life
   b.tier = tier;
   b.bytes = bytes;
   b.life = life;
-  if (!has_ops()) {
-    lives_.first.push_back(no_op);
-    lives_.last.push_back(0);
-  }
+  if (!has_ops()) lives_.add(life);
   return {static_cast<BufferId>(plan_.buffers.size() - 1), 0, bytes, Slot::current};
 }
 
@@ -88,10 +85,7 @@ Op& Emitter::append(OpKind kind, LaneId lane, UnitId unit) {
 }
 
 void Emitter::note_lives() {
-  for (const Access& a : scratch_.accesses) {
-    if (lives_.first[a.buffer] == no_op) lives_.first[a.buffer] = lives_.ops - 1;
-    lives_.last[a.buffer] = lives_.ops - 1;
-  }
+  for (const Access& a : scratch_.accesses) lives_.use(plan_.buffers[a.buffer].life, a, lives_.ops - 1);
 }
 
 Lives Emitter::take_lives() {

@@ -45,9 +45,16 @@ TierBytes most_alive(const BufferLives& b) {
     const Buffer& buffer = b.buffers[id];
     std::vector<std::int64_t>& at = change[static_cast<std::size_t>(buffer.tier)];
     const auto bytes = static_cast<std::int64_t>(footprint_bytes(buffer));
-    const bool lasts = buffer.life == Life::persistent;
-    at[lasts ? 0 : b.lives.first[id]] += bytes;
-    if (!lasts) at[b.lives.last[id] + 1] -= bytes;
+    const OpId first = b.lives.first[id], last = b.lives.last[id];
+    if (is_transient(buffer.life)) {
+      at[first] += bytes;
+      at[last + 1] -= bytes;
+    } else if (buffer.life == Life::persistent) {
+      at[0] += bytes;
+    } else {
+      if (last != no_op) at[0] += bytes, at[last + 1] -= bytes;
+      if (first != no_op) at[first] += bytes;
+    }
   }
   TierBytes most;
   for (std::size_t tier = 0; tier < tiers; ++tier) {

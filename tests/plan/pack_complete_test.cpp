@@ -25,6 +25,7 @@ bool in_time(const Piece& a, const Piece& b) { return a.first <= b.last && b.fir
 void expect_placement(const std::vector<Piece>& pieces, const Offsets& offsets, std::uint64_t height) {
   ASSERT_EQ(offsets.size(), pieces.size());
   for (std::size_t i = 0; i < pieces.size(); ++i) {
+    ASSERT_GE(offsets[i], pieces[i].floor);
     ASSERT_LE(offsets[i] + pieces[i].bytes, height);
     for (std::size_t j = i + 1; j < pieces.size(); ++j)
       if (in_time(pieces[i], pieces[j])) {
@@ -42,7 +43,7 @@ std::uint64_t least_height(const std::vector<Piece>& pieces) {
   do {
     Offsets ends(pieces.size());
     for (std::size_t n = 0; n < turns.size(); ++n) {
-      std::uint64_t low = 0;
+      std::uint64_t low = pieces[turns[n]].floor;
       for (std::size_t k = 0; k < n; ++k)
         if (in_time(pieces[turns[n]], pieces[turns[k]])) low = std::max(low, ends[turns[k]]);
       ends[turns[n]] = low + pieces[turns[n]].bytes;
@@ -117,6 +118,7 @@ TEST(PackComplete, FindsTheLeastHeightOfEveryPlacement) {
     for (std::size_t i = 0; i < count; ++i) {
       const auto first = static_cast<std::uint32_t>(random() % 8);
       pieces.push_back({first, first + static_cast<std::uint32_t>(random() % 5), 1 + random() % 6, false});
+      if (round % 3 == 0) pieces.back().floor = random() % 5;
     }
     expect_least_height(pieces);
   }

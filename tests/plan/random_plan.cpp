@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "sluice/random.h"
 
@@ -26,12 +27,14 @@ class Generator {
   StepPlan run() {
     declare();
     for (int i = 0; i < options_.rounds; ++i) {
+      carry(i);
       if (meets() && below(4) == 0) open_gather();
       if (!gathers_.empty() && below(3) == 0) gather();
       if (meets() && below(8) == 0) scatter();
       work();
     }
     while (!gathers_.empty()) gather();
+    carry(options_.rounds);
     if (options_.durable) {
       at(OpKind::sync, LaneKind::commit);
       at(OpKind::commit, LaneKind::commit);
@@ -65,6 +68,32 @@ class Generator {
       persistent_.push_back(buffer("state", i ? Tier::host : Tier::device, 8192, Life::persistent));
     control_ = buffer("control", Tier::host, 512, Life::persistent);
     if (options_.durable) durable_.push_back(buffer("durable", Tier::nvme, 16384, Life::persistent, 2));
+    if (!options_.carries) return;
+    // Whose gap is shortest lies lowest, and one lies out of turn.
+    const int rounds = options_.rounds;
+    for (const auto& [tier, until, from] :
+         {std::tuple(Tier::device, rounds / 2, rounds / 2 + 1), std::tuple(Tier::device, rounds / 4, 3 * rounds / 4),
+          std::tuple(Tier::device, rounds / 3, rounds), std::tuple(Tier::host, 1, rounds / 2)})
+      carried_.push_back({buffer("carried", tier, 4096 + 2048 * below(8), Life::carried), until, from});
+  }
+
+  /// What was carried is read up to its round, and from another one on there is something new.
+  void carry(int round) {
+    for (const Carried& c : carried_) {
+      const bool goes_on = round >= c.from;
+      if (!goes_on && (round >= c.until || below(3) == 0)) continue;
+      constexpr LaneKind kinds[] = {LaneKind::compute, LaneKind::h2d, LaneKind::optimizer};
+      Op& op = at(OpKind::copy, kinds[below(3)]);
+      const std::uint64_t half = plan_.buffers[c.buffer].bytes / 2, which = below(2);
+      if (round == c.from) {
+        touch(op, c.buffer, which * half, half, Mode::write);
+        touch(at(OpKind::copy, kinds[below(3)]), c.buffer, (1 - which) * half, half, Mode::write);
+      } else if (goes_on || below(2) == 0) {
+        touch(op, c.buffer, which * half, half, below(3) ? Mode::read : Mode::read_write);
+      } else {
+        touch(op, c.buffer, 0, 2 * half, Mode::read);
+      }
+    }
   }
 
   Op& at(OpKind kind, LaneKind lane, std::int32_t group = -1) {
@@ -175,10 +204,16 @@ class Generator {
     }
   }
 
+  struct Carried {
+    BufferId buffer;
+    int until, from;  ///< rounds
+  };
+
   std::uint64_t seed_, draw_ = 0;
   RandomPlanOptions options_;
   StepPlan plan_;
   std::vector<BufferId> persistent_, durable_, open_;
+  std::vector<Carried> carried_;
   BufferId control_ = 0;
   /// What was gathered in pieces: who touched the own part alone would not wait for the gather, and only in this rank.
   std::set<BufferId> whole_;
