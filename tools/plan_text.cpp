@@ -168,7 +168,7 @@ void print_placement(const Prepared& run) {
   if (s.stores_gradients())
     table.add(
         {run.workload.gradient_dtype == Dtype::f32 ? "gradients until the update" : "bf16 gradients until the update",
-         "-", waits(Place::host), waits(Place::nvme)});
+         waits(Place::device), waits(Place::host), waits(Place::nvme)});
   const bool parks = parks_sums(run.workload, s);
   if (parks)
     table.add({"sums of gradients", home(&UnitChoice::accumulator, Place::device),

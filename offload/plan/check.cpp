@@ -78,8 +78,11 @@ void check_collectives(Findings& findings) {
     const Op& op = plan.ops[i];
     const bool is_message = sluice::is_message(op.kind);
     if (op.collective < 0 && !is_message) continue;
-    const bool on_device =
-        std::ranges::any_of(op.accesses, [&](const Access& a) { return plan.buffers[a.buffer].tier == Tier::device; });
+    // The gradients that control comes behind are not what it gives other ranks.
+    const bool on_device = std::ranges::any_of(op.accesses, [&](const Access& a) {
+      return plan.buffers[a.buffer].tier == Tier::device &&
+             !(op.kind == OpKind::control && a.role == Role::gradient);
+    });
     if (queues > 0 && on_device != is_of_device_collectives(plan.lanes[op.lane]))
       add(i, no_op,
           describe(plan, i) + (on_device ? " meets in device memory, and not on the device's one lane for that"

@@ -45,8 +45,8 @@ enum class PackEffort : std::uint8_t { sketch, quick, full };
 /// first, is to be listed first, since a transient lies above all that is carried during its life. Transients above
 /// them by their life in program order (first to last access): size-descending best fit, `lasting` ones before `brief`
 /// ones so that they lie low, then other orders and the search. Arena::packing says how that ended.
-/// Deterministic. Budgets are not looked at here. A buffer that no op touches and that is not persistent is a builder's
-/// bug and stops the program.
+/// Deterministic. Budgets are not looked at here. A transient that no op touches is a builder's bug and stops the
+/// program.
 void pack(StepPlan& plan, PackEffort effort = PackEffort::full);
 
 /// The ops that use each buffer first and last in program order; `first` is no_op where none does. Of a carried one the
@@ -63,9 +63,6 @@ struct Lives {
     const bool is_carried = life == Life::carried;
     if (first[a.buffer] == no_op && (!is_carried || a.mode == Mode::write)) first[a.buffer] = op;
     if (!is_carried || first[a.buffer] == no_op) last[a.buffer] = op;
-  }
-  bool is_used(BufferId id, Life life) const {
-    return first[id] != no_op || (life == Life::carried && last[id] != no_op);
   }
   /// Whether an op that uses the buffer finds there what was carried to its iteration.
   bool was_carried(BufferId id, Life life, OpId op) const {

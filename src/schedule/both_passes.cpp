@@ -35,9 +35,9 @@ bool spread_late(const Workload& workload, Schedule& schedule, double share) {
   return changed;
 }
 
-void keep_in_host(Schedule& s) {
-  const auto waits_in_host = [](const UnitChoice& c) { return c.gradient == Place::host; };
-  if (s.both_orders && std::ranges::all_of(s.units, waits_in_host)) s.keeps_gradients = true;
+void keep_in_memory(Schedule& s) {
+  const auto waits_in_memory = [](const UnitChoice& c) { return c.gradient != Place::nvme; };
+  if (s.both_orders && std::ranges::all_of(s.units, waits_in_memory)) s.keeps_gradients = true;
 }
 
 bool make_room_for_late(Schedule& schedule, const std::function<bool(const Schedule&)>& fits) {

@@ -16,12 +16,12 @@ namespace sluice {
 /// model; embedding and head, which are large, with more than half of them. False if it was so before, and of other
 /// schedules.
 bool spread_late(const Workload& workload, Schedule& schedule, double share);
-/// Gradients of late units wait in host memory or on the drive. Where host memory has no room for them, states of as
+/// Gradients of late units wait until the next step. Where host memory has no room for them, states of as
 /// few units as possible leave it for the drive, late ones first. False where that does not help.
 bool make_room_for_late(Schedule& schedule, const std::function<bool(const Schedule&)>& fits);
-/// Of a schedule with room for gradients of all units in host memory (Schedule::both_orders): they are kept there, so
+/// Of a schedule with room for gradients of all units in memory (Schedule::both_orders): they are kept there, so
 /// that a gradient does not wait for its update, nor that for the commit in the middle of the step.
-void keep_in_host(Schedule& schedule);
+void keep_in_memory(Schedule& schedule);
 /// Of the sublayers' parameters, that are late.
 double late_share(const Workload& workload, const Schedule& schedule);
 

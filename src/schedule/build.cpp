@@ -16,7 +16,7 @@ StepPlan frame(PlanKind kind, const Workload& w, const Schedule& s, Detail detai
   StepPlan plan;
   plan.kind = kind;
   // Iterations follow each other without a barrier, except where ranks that flush do not meet between two commits.
-  plan.cyclic = kind != PlanKind::flush || !w.durable || w.ranks() == 1;
+  plan.cyclic = kind != PlanKind::flush;
   plan.topology = w.topology;
   if (detail == Detail::whole)
     for (const UnitSpec& u : w.model->units) plan.units.push_back(u.name);
@@ -113,7 +113,8 @@ void build_lives(PlanKind kind, const Workload& workload, const Schedule& schedu
   plan.buffers.clear();
   Driver driver(plan, kind, workload, schedule, Detail::lives, std::move(into.lives));
   driver.run();
-  into = {std::move(plan.buffers), std::move(plan.arenas), driver.take_lives()};
+  Lives lives = driver.take_lives();  // which looks at the buffers once more
+  into = {std::move(plan.buffers), std::move(plan.arenas), std::move(lives)};
 }
 
 BufferLives build_lives(PlanKind kind, const Workload& workload, const Schedule& schedule) {

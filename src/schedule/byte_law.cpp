@@ -130,7 +130,7 @@ class Law {
     if (choice(u).state_home == Place::nvme || work_.durable) b_.nvme_write += bytes;
     if (!choice(u).update_on_device) return;
     // In the backward pass the gradient is on the device already, but for one that was rounded in host memory.
-    const bool is_down = !schedule_.updates_ahead(u) && work_.gradient_dtype == Dtype::f32;
+    const bool is_down = schedule_.updates_ahead(u) ? choice(u).gradient == Place::device : !work_.rounds_gradients();
     b_.h2d += bytes + (is_down ? 0 : waiting_bytes(u));
     b_.d2h += bytes;
   }
@@ -161,6 +161,10 @@ class Law {
     if (choice(u).gradient == Place::nvme) {
       if (schedule_.updates_ahead(u)) b_.nvme_read += waiting_bytes(u);
       if (schedule_.stores_gradient(u)) b_.nvme_write += waiting_bytes(u);
+    }
+    if (choice(u).gradient == Place::device) {
+      if (schedule_.updates_ahead(u) && !choice(u).update_on_device) b_.d2h += waiting_bytes(u);
+      if (schedule_.stores_gradient(u) && !sums_where_it_waits(work_, schedule_, u)) b_.h2d += waiting_bytes(u);
     }
     std::uint64_t between = 0;
     for (const MicroBatchGroup& g : groups_)

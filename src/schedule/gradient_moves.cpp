@@ -26,8 +26,12 @@ void GradientMoves::park_gradients(UnitId u) {
 /// The gradient of the micro-batch's lot is at the end of the unit's partial sums. How a backward op meets it.
 Mode GradientMoves::open_lot(UnitId u, int mb) {
   if (!lot_sums_.begins_lot(mb)) return Mode::read_write;
-  unit(u).gradients.push_back(
-      device(lot_label(u, "gradient", lot_sums_.lot_of(mb)), work_.full_numel(u) * 4, Life::lasting));
+  std::vector<Part>& sums = unit(u).gradients;
+  // The first lot's is the one that all are added to.
+  if (sums.empty() && sums_where_it_waits(work_, schedule_, u))
+    sums.push_back(unit(u).gradient_wait);
+  else
+    sums.push_back(device(lot_label(u, "gradient", lot_sums_.lot_of(mb)), work_.full_numel(u) * 4, Life::lasting));
   return Mode::write;
 }
 
@@ -186,7 +190,7 @@ Part GradientMoves::reduced_in_bits(UnitId u, const Part& gradient) {
 /// is taken, so that it makes no difference when and by whom it is read.
 void GradientMoves::drain_tile(const TileRef& t) {
   const Part from = tile_of(unit(t.unit).shard_gradient, t, 4);
-  const bool waits_in_host = schedule_.stores_gradient(t.unit) && choice(t.unit).gradient == Place::host;
+  const bool waits = schedule_.stores_gradient(t.unit), waits_in_host = waits && choice(t.unit).gradient == Place::host;
   const auto waiting = [&] { return tile_of(unit(t.unit).gradient_wait, t, gradient_bytes()); };
   const std::string name = tile_label(t, StateKind::gradient);
   const Part host = waits_in_host && !work_.rounds_gradients() ? waiting() : stage(name, from.bytes);
@@ -207,8 +211,10 @@ void GradientMoves::drain_tile(const TileRef& t) {
   norm.accumulate = std::exchange(parts_.has_norm, true);
   Emitter::touch(norm, parts_.control.slice(control_result_bytes, sizeof(ExactSum)), Role::control,
                  norm.accumulate ? Mode::read_write : Mode::write);
-  if (schedule_.stores_gradient(t.unit) && !waits_in_host)
+  if (waits && choice(t.unit).gradient == Place::nvme)
     emit_.move(OpKind::write, LaneKind::nvme_write, t.unit, kept, waiting(), t.index);
+  if (waits && choice(t.unit).gradient == Place::device && !sums_where_it_waits(work_, schedule_, t.unit))
+    emit_.move(OpKind::copy, LaneKind::h2d, t.unit, kept, waiting(), t.index);
   if (updates_ahead(t.unit)) return;
   if (!choice(t.unit).update_on_device) {
     tile(t)[StateKind::gradient] = kept;

@@ -17,12 +17,17 @@ void OptimizerMoves::read_tile(const TileRef& t) {
   if (!updates_ahead(t.unit)) return;
   const Part wait = tile_of(unit(t.unit).gradient_wait, t, gradient_bytes());
   Part& gradient = w[StateKind::gradient];
-  if (emit_.at(wait).tier == Tier::host) {
+  const Tier tier = emit_.at(wait).tier;
+  if (tier == Tier::host) {
     gradient = wait;
-    return;
+  } else if (tier == Tier::device && choice(t.unit).update_on_device) {
+    device_tile(t)[StateKind::gradient] = wait;
+  } else {
+    gradient = stage(tile_label(t, StateKind::gradient), wait.bytes);
+    const bool is_read = tier == Tier::nvme;
+    emit_.move(is_read ? OpKind::read : OpKind::copy, is_read ? LaneKind::nvme_read : LaneKind::d2h, t.unit, wait,
+               gradient, t.index);
   }
-  gradient = stage(tile_label(t, StateKind::gradient), wait.bytes);
-  emit_.move(OpKind::read, LaneKind::nvme_read, t.unit, wait, gradient, t.index);
 }
 
 bool OptimizerMoves::can_load(const TileRef& t) {

@@ -97,7 +97,9 @@ void balance_whole(const Workload& w, const ScheduleWish& wish, const HardwarePr
   double least = estimator.exact(quick.schedule).step_seconds;
   for (const double margin : {1.0, margin_at_first}) {
     Schedule s = quick.schedule;
-    Cook(w, wish, &hw, margin).balance_activations(s);
+    const Cook cook(w, wish, &hw, margin);
+    cook.balance_activations(s);
+    cook.fill_gradients(s);
     if (s == quick.schedule || !within(run_needs(w, s), w.budget_bytes)) continue;
     // Where much is parked it takes more than one micro-batch's time to come back.
     for (const int ahead : {1, 2, 4}) {
@@ -136,7 +138,7 @@ void mix_whole(const Workload& w, const ScheduleWish& wish, const HardwareProfil
     if (wish.prefetch && prefetch != *wish.prefetch) continue;
     Schedule s = found;
     s.prefetch = prefetch;
-    keep_in_host(s);
+    keep_in_memory(s);
     const double share = quickest_share(least, [&](double late) {
       spread_late(w, s, late);
       const double seconds = estimated(s, late).step_seconds;

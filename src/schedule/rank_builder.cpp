@@ -41,6 +41,7 @@ void RankBuilder::declare_persistent() {
     }
     declare_home(u);
   }
+  declare_carried_gradients();
   if (kind_ != PlanKind::decode) return;
   parts_.kv.resize(parts_.units.size());
   for (UnitId u = 0; u <= head_unit(); ++u) {
@@ -52,10 +53,18 @@ void RankBuilder::declare_persistent() {
   emit_.at(parts_.logits).holds = Holds::logits;
 }
 
+/// Those that wait on the device: the last unit's, whose life has the shortest gap, lies lowest.
+void RankBuilder::declare_carried_gradients() {
+  for (UnitId u = head_unit(); u >= 0; --u)
+    if (has(u) && has_waiting_gradient(u) && choice(u).gradient == Place::device)
+      unit(u).gradient_wait = declare_state(u, StateKind::gradient, Place::device);
+}
+
 Part RankBuilder::declare_state(UnitId u, StateKind k, Place place) {
-  const Tier tier = place == Place::nvme ? Tier::nvme : Tier::host;
+  const Tier tier = place == Place::nvme ? Tier::nvme : place == Place::host ? Tier::host : Tier::device;
   const std::uint64_t bytes = state_bytes(k, work_.shard_numel(u)), tile = schedule_.tile_numel;
-  const Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, bytes, Life::persistent);
+  const Part p = emit_.buffer(label(u, state_names[static_cast<std::size_t>(k)]), tier, bytes,
+                              tier == Tier::device ? Life::carried : Life::persistent);
   Buffer& b = emit_.at(p);
   b.holds = Holds::home;
   b.state = k;
@@ -80,7 +89,7 @@ void RankBuilder::declare_home(UnitId u) {
     emit_.at(mirror).holds = Holds::mirror;
     unit(u).mirror[static_cast<std::size_t>(k)] = mirror;
   }
-  if (schedule_.has_waiting_gradient(u) && !work_.inference)
+  if (has_waiting_gradient(u) && c.gradient != Place::device)
     unit(u).gradient_wait = declare_state(u, StateKind::gradient, c.gradient);
 }
 

@@ -30,6 +30,8 @@ class RankBuilder : RankMoves {
  private:
   void declare_persistent();
   void declare_home(UnitId u);
+  void declare_carried_gradients();
+  bool has_waiting_gradient(UnitId u) const { return schedule_.has_waiting_gradient(u) && !work_.inference; }
   Part declare_state(UnitId u, StateKind k, Place place);
 };
 

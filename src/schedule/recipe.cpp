@@ -32,8 +32,10 @@ std::vector<Cook::Dish> Cook::dishes(int group, bool update_ahead) const {
     fill_device(s, recipe);
     to.push_back({recipe, s});
     for (const Saved place : {Saved::host, Saved::nvme})
-      if (Schedule t = s; spill(t, place, 1))
+      if (Schedule t = s; spill(t, place, 1)) {
+        fill_gradients(t);
         to.push_back({{group, update_ahead, activations_first, place, false}, std::move(t)});
+      }
   };
   if (work_.inference) {
     serve(true, list);
@@ -63,6 +65,7 @@ Schedule Cook::follow(const Recipe& recipe, Schedule s) const {
   if (recipe.spilled == Saved::recompute) return s;
   for (const double share : {1.0, 0.9, 0.75, 0.5, 0.25})
     if (spill(s, recipe.spilled, share)) break;
+  fill_gradients(s);
   return s;
 }
 
@@ -292,6 +295,20 @@ void Cook::fill_homes(Schedule& s) const {
 }
 
 /// They travel most of all that has a place to choose: each block comes back for the queries of every later slice.
+void Cook::fill_gradients(Schedule& s) const {
+  const auto waits_on_drive = [](const UnitChoice& c) { return c.gradient == Place::nvme; };
+  Schedule t = s;
+  for (UnitChoice& c : t.units)
+    if (c.gradient == Place::device) c.gradient = Place::nvme;
+  const bool has_waiting = std::ranges::any_of(t.units, waits_on_drive) && t.stores_gradients();
+  if (wish_.states || work_.inference || !has_waiting) return;
+  turn(t, [](UnitChoice& c) { c.gradient = Place::device; });
+  turn(t, [](UnitChoice& c) {
+    if (c.gradient == Place::nvme) c.gradient = Place::host;
+  });
+  s = std::move(t);
+}
+
 void Cook::fill_blocks(Schedule& s) const {
   if (work_.shape.slices == 1) return;
   for (const Place place : {Place::host, Place::device})
@@ -373,6 +390,7 @@ class Cook::Balance {
       c.saved = Saved::recompute;
       c.core.reset();
       c.sweep = 0;
+      if (c.gradient == Place::device) c.gradient = Place::nvme;  // it takes what activations leave
     }
     s.units.back().saved = Saved::keep;  // a head saves nothing
     return s;
@@ -481,13 +499,21 @@ void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
   const auto resident = [&] {
     if (!wish_.resident) turn(s, [](UnitChoice& c) { c.resident = true; });
   };
-  if (activations_first) keep();
+  if (activations_first) {
+    keep();
+    // A byte of parameters that stays spares two reads where a step has one pass in each direction; a byte of gradients
+    // a read and a write, and it leaves room for activations.
+    if (s.group >= work_.micro_batches_of_sum()) fill_gradients(s);
+  }
   resident();
   if (!activations_first) keep();
-  if (wish_.prefetch || s.prefetch != 1) return;
-  Schedule deeper = s;
-  deeper.prefetch = 2;
-  if (fits(deeper)) s = std::move(deeper);
+  if (!wish_.prefetch && s.prefetch == 1) {
+    Schedule deeper = s;
+    deeper.prefetch = 2;
+    if (!fits(deeper)) fill_gradients(deeper);
+    if (fits(deeper)) s = std::move(deeper);
+  }
+  fill_gradients(s);
 }
 
 }  // namespace sluice

@@ -55,6 +55,10 @@ class Cook {
   void fill_device_anew(Schedule& s, const Recipe& recipe) const;
   /// What becomes of activations, anew, by prices at which resources are in balance, in as much memory as there is.
   void balance_activations(Schedule& s) const;
+  /// Gradients that would wait on the drive wait on the device, where these are not all: those of the first units, as
+  /// many as there is room for. They come when the last activations go, so that both have much of the same memory. Host
+  /// memory that they leave is for others.
+  void fill_gradients(Schedule& s) const;
 
  private:
   using Turn = std::function<void(UnitChoice&)>;

@@ -65,6 +65,12 @@ std::vector<UnitId> cut_evenly(const Workload& workload, int places) {
   return cut;
 }
 
+bool sums_where_it_waits(const Workload& workload, const Schedule& schedule, UnitId unit) {
+  const UnitChoice& c = schedule.units[static_cast<std::size_t>(unit)];
+  return schedule.stores_gradient(unit) && c.gradient == Place::device && c.accumulator == Place::device &&
+         workload.data_ranks() == 1 && workload.reduction == Reduction::last && !workload.rounds_gradients();
+}
+
 bool parks_sums(const Workload& workload, const Schedule& schedule) {
   return !workload.inference && schedule.group < workload.micro_batches_of_sum() &&
          std::ranges::any_of(schedule.units, [](const UnitChoice& c) { return c.accumulator != Place::device; });

@@ -217,7 +217,7 @@ struct UnitChoice {
   bool second_copy = false;
   Place parameter_home = Place::nvme;  ///< host or nvme
   Place state_home = Place::nvme;      ///< remainder and moments: host or nvme
-  Place gradient = Place::host;        ///< where the reduced gradient waits for the global norm: host or nvme
+  Place gradient = Place::host;        ///< where the reduced gradient waits for the global norm
   Place accumulator = Place::device;   ///< fp32 gradient between groups of micro-batches
   Saved saved = Saved::recompute;
   std::optional<Saved> core;       ///< of attention, its core's; none: as `saved`, in one piece with that
@@ -277,7 +277,7 @@ struct Schedule {
   bool mixes() const {
     return !update_ahead && std::ranges::any_of(units, [](const UnitChoice& c) { return c.late; });
   }
-  /// Whether a step leaves the unit's gradient behind, in host memory or on the drive.
+  /// Whether a step leaves the unit's gradient behind.
   bool stores_gradient(UnitId u) const { return updates_ahead(u) || keeps_gradients; }
   /// Whether some plan does.
   bool has_waiting_gradient(UnitId u) const { return stores_gradient(u) || both_orders; }
@@ -293,6 +293,10 @@ struct MicroBatchGroup {
   bool ends_sum = false;  ///< ranks add up their gradients behind it
 };
 std::vector<MicroBatchGroup> micro_batch_groups(const Workload& workload, const Schedule& schedule, PlanKind kind);
+
+/// Whether a gradient that waits on the device is added up where it waits: what ranks reduce, or is rounded in host
+/// memory, or was parked, comes there when all is added up.
+bool sums_where_it_waits(const Workload& workload, const Schedule& schedule, UnitId unit);
 
 /// Whether sums of gradients leave the device between groups.
 bool parks_sums(const Workload& workload, const Schedule& schedule);

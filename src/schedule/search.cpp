@@ -260,6 +260,7 @@ class Search {
         c.schedule = fixed(std::move(c.schedule), wish_);
         if (std::ranges::find(climb.seen, c.schedule) != climb.seen.end()) continue;
         climb.seen.push_back(c.schedule);
+        if (!cook.fits(c.schedule)) cook.fill_gradients(c.schedule);
         if (!cook.fits(c.schedule)) continue;
         c.changes.push_back(next);
         tries.push_back(std::move(c));
@@ -298,7 +299,7 @@ class Search {
     const auto mix = [&](auto change) {
       list.push_back([this, change](Schedule& s) {
         if (!wish_.mixes || s.update_ahead || !change(s)) return false;
-        keep_in_host(s);
+        keep_in_memory(s);
         const Cook cook(work_, wish_, &hw_);
         return make_room_for_late(s, [&](const Schedule& mixed) { return cook.fits(fixed(mixed, wish_)); });
       });

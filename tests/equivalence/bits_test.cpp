@@ -29,9 +29,10 @@ enum Dimension {
   sweeps,
   core,
   sums,
+  waiting,
   dimensions
 };
-constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 3, 4, 2, 2, 3, 4, 5, 2};
+constexpr std::array<int, dimensions> values{4, 3, 4, 3, 3, 2, 3, 4, 2, 2, 3, 4, 5, 2, 3};
 /// Which sweep keeps each unit's input: the step's own, every other one again, all in one more, and all one by one.
 constexpr std::array<std::array<std::uint8_t, 6>, 4> kept_by{
     {{0, 0, 0, 0, 0, 0}, {0, 1, 0, 1, 0, 0}, {0, 1, 1, 1, 1, 0}, {0, 4, 3, 2, 1, 0}}};
@@ -96,6 +97,7 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
     c.parameter_home = p[tiers] == 2 || (mixed && u % 2 == 0) ? Place::nvme : Place::host;
     c.state_home = p[tiers] == 2 || (mixed && u % 3 == 1) ? Place::nvme : Place::host;
     c.gradient = p[tiers] == 2 || (mixed && u % 4 > 1) ? Place::nvme : Place::host;
+    if (p[waiting] == 1 || (p[waiting] == 2 && u % 3 > 0)) c.gradient = Place::device;  // none, all, some
     c.saved = static_cast<Saved>(p[saved]);
     c.boundary = static_cast<Place>(p[boundary]);
     c.accumulator = static_cast<Place>(p[accumulator]);
@@ -109,12 +111,12 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
 }
 
 std::string text(const Pick& p) {
-  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates,sweeps,core,sums = ";
+  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates,sweeps,core,sums,waiting = ";
   for (int v : p) s += std::to_string(v) + " ";
   return s;
 }
 
-constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1, 0, 0, 0, 0};
+constexpr Pick all_resident{0, 1, 0, 0, 0, 1, 0, 3, 0, 1, 0, 0, 0, 0, 0};
 
 class Bits : public testing::TestWithParam<std::tuple<Dtype, bool>> {
  protected:

@@ -124,7 +124,7 @@ TEST_P(SlicesOfARun, OtherRanksStagesAndTiersChangeNoBit) {
       expect_same_as(config(context), {}, 1, {Place::host, Place::nvme, Place::nvme, false, true, Saved::keep});
       expect_same_as(config(context), {}, 2, {Place::nvme, Place::host, Place::host, false, false, Saved::nvme});
       expect_same_as(config(context), {}, 2, {Place::host, Place::device, Place::host, false, true, Saved::host, true});
-      expect_same_as(config(context), {}, 1, {.again = true});
+      expect_same_as(config(context), {}, 1, {.again = true, .gradient = Place::device});
       expect_same_as(config(context, 2), {}, 2, {.saved = Saved::host});
       RunConfig replicas = config(context, 2);
       replicas.shard_group = 1;

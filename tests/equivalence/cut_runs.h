@@ -16,6 +16,7 @@ struct Places {
   Saved saved = Saved::recompute;
   bool again = false;  ///< inputs are made again
   std::optional<Saved> core = std::nullopt;
+  Place gradient = Place::nvme;
 };
 
 class CutRuns : public Resume {
@@ -36,6 +37,7 @@ class CutRuns : public Resume {
       unit.held = places.held;
       unit.saved = places.saved;
       unit.core = places.core;
+      unit.gradient = places.gradient;
     }
     if (places.again)
       for (std::size_t u = 1; u < 5; ++u) s.units[u].sweep = static_cast<std::uint8_t>(u == 3 ? 2 : 1);

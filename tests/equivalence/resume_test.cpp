@@ -13,14 +13,15 @@ struct Kind {
   const char* name;
   bool ahead;
   Place home;
-  bool resident;
-  int ranks;
-  bool durable;
+  bool resident = false;
+  int ranks = 1;
+  bool durable = true;
   MomentFormat moments = MomentFormat::f32;
   bool update_on_device = false;
   Dtype gradient_dtype = Dtype::f32;
   bool speculates = false;
   bool mixes = false;
+  Place gradient = Place::nvme;  ///< where it waits
 };
 
 class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind> {
@@ -40,6 +41,7 @@ class ResumeEverywhere : public Resume, public testing::WithParamInterface<Kind>
     s.keeps_gradients = GetParam().speculates && GetParam().home == Place::host;
     for (UnitChoice& unit : s.units) {
       unit.resident = GetParam().resident;
+      unit.gradient = GetParam().gradient;
       unit.update_on_device = GetParam().update_on_device;
     }
     if (GetParam().mixes) s.units[1].late = s.units[2].late = true;
@@ -105,7 +107,15 @@ INSTANTIATE_TEST_SUITE_P(
              true},
         Kind{"both_passes_speculative_host_ranks", false, Place::host, true, 2, true, MomentFormat::int8, true,
              Dtype::bf16, true, true},
-        Kind{"bf16_gradients_not_durable", true, Place::host, false, 1, false, MomentFormat::bf16, true, Dtype::bf16}),
+        Kind{"bf16_gradients_not_durable", true, Place::host, false, 1, false, MomentFormat::bf16, true, Dtype::bf16},
+        Kind{.name = "waiting_on_device", .ahead = true, .home = Place::nvme, .ranks = 1, .durable = true,
+             .gradient = Place::device},
+        Kind{.name = "waiting_on_device_not_durable_ranks", .ahead = true, .home = Place::host, .ranks = 2,
+             .durable = false, .update_on_device = true, .gradient = Place::device},
+        Kind{.name = "waiting_on_device_both_passes_speculative", .ahead = false, .home = Place::nvme, .ranks = 1,
+             .durable = true, .speculates = true, .mixes = true, .gradient = Place::device},
+        Kind{.name = "waiting_on_device_speculative", .ahead = false, .home = Place::host, .ranks = 2, .durable = true,
+             .update_on_device = true, .speculates = true, .gradient = Place::device}),
     [](const auto& kind) { return kind.param.name; });
 
 TEST_F(Resume, StoppedBeforeItsFirstStepItSaysHowToGoOn) {

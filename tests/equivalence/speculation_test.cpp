@@ -69,6 +69,7 @@ TEST_P(SpeculationOnTiers, ChangesNoBit) {
   Schedule waiting = schedule(true, home);
   waiting.units[1].resident = true;
   waiting.units[1].update_on_device = waiting.units[2].update_on_device = on_device;
+  waiting.units[2].gradient = waiting.units[3].gradient = Place::device;
   Schedule s = waiting;
   s.update_ahead = false;
   const float some = between(c, waiting);

@@ -54,14 +54,15 @@ TEST_F(StagesOfARun, ChangeNoBit) {
           SCOPED_TRACE("run " + std::to_string(++number));
           expect_same(run_of(c, std::move(cut), group, places), expected);
         };
-        expect_same_as_one(config(2, 1), {3}, 1, {});
+        expect_same_as_one(config(2, 1), {3}, 1, {.gradient = Place::device});
         expect_same_as_one(config(2, 1, false, gpipe), {1}, 2, {Place::host, Place::device, Place::host, true});
         expect_same_as_one(config(3, 1), {2, 5}, 3, {Place::host, Place::nvme, Place::nvme, false, true});
         expect_same_as_one(config(6, 1), {1, 2, 3, 4, 5}, 1,
                            {Place::nvme, Place::host, Place::device, false, false, Saved::keep});
         expect_same_as_one(config(2, 1, false, interleaved), {1, 3, 5}, 2,
                            {Place::host, Place::host, Place::host, false, false, Saved::host});
-        expect_same_as_one(config(3, 1, true, interleaved), {1, 2, 3, 4, 5}, 3, {});
+        expect_same_as_one(config(3, 1, true, interleaved), {1, 2, 3, 4, 5}, 3,
+                           {.accumulator = Place::device, .gradient = Place::device});
         expect_same_as_one(config(2, 1, true, zb_h1), {3}, 1, {});
         expect_same_as_one(config(3, 1, false, zb_h1), {1, 4}, 2,
                            {Place::host, Place::nvme, Place::host, false, false, Saved::nvme});
@@ -69,7 +70,7 @@ TEST_F(StagesOfARun, ChangeNoBit) {
         expect_same_as_one(config(2, 2, true, zb_v), {2, 3, 5}, 1,
                            {Place::nvme, Place::host, Place::device, false, true, Saved::keep});
         // With ranks that share the batch, and the states or nothing.
-        expect_same_as_one(config(2, 2), {4}, 2, {});
+        expect_same_as_one(config(2, 2), {4}, 2, {.gradient = Place::device});
         RunConfig replicas = config(3, 2, true);
         replicas.shard_group = 1;
         expect_same_as_one(replicas, {1, 4}, 1, {Place::host, Place::device, Place::nvme, true});

@@ -84,7 +84,7 @@ TEST_F(PartsOfARun, OtherRanksStagesAndTiersChangeNoBit) {
         };
         if (does_both) {
           expect_same_as(config(tensor), {}, 1, {Place::host, Place::nvme, Place::nvme, false, true, Saved::keep});
-          expect_same_as(config(tensor, 2), {}, 2, {});
+          expect_same_as(config(tensor, 2), {}, 2, {.gradient = Place::device});
           RunConfig replicas = config(tensor, 2);
           replicas.shard_group = 1;
           replicas.durable = Durable::on;
@@ -101,7 +101,7 @@ TEST_F(PartsOfARun, OtherRanksStagesAndTiersChangeNoBit) {
         expect_same_as(by_lot, {}, 2, {Place::host});
         expect_same_as(config(tensor), {}, 2,
                        {Place::host, Place::device, Place::host, false, false, Saved::keep, true});
-        expect_same_as(config(tensor), {}, 1, {.core = Saved::keep});
+        expect_same_as(config(tensor), {}, 1, {.accumulator = Place::device, .core = Saved::keep, .gradient = Place::device});
         expect_same_as(config(tensor), {}, 2, {.saved = Saved::host, .core = Saved::recompute});
       }
 }

@@ -161,7 +161,7 @@ TEST(Pack, RandomPieces) {
 TEST(PackDeathTest, ATransientThatNothingTouchesIsABug) {
   StepPlan plan;
   plan.buffers.push_back({"orphan", Tier::device, 4096, Life::brief});
-  EXPECT_DEATH(pack(plan), "no op touches buffer 0 orphan");
+  EXPECT_DEATH(pack(plan), "no op touches transient buffer 0 orphan");
 }
 
 }  // namespace

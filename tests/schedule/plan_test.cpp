@@ -93,10 +93,11 @@ void expect_legal(const StepPlan& plan, const Workload& w, const Schedule& s) {
 }
 
 using Offsets = std::map<std::string, std::uint64_t>;
+/// Of what plans hand to each other.
 Offsets persistent_offsets(const StepPlan& plan) {
   Offsets offsets;
   for (const Buffer& b : plan.buffers)
-    if (b.life == Life::persistent) offsets[b.name] = b.offset;
+    if (!is_transient(b.life)) offsets[b.name] = b.offset;
   return offsets;
 }
 

@@ -47,7 +47,7 @@ inline UnitChoice random_choice(Draw& draw) {
   c.second_copy = draw.coin();
   c.parameter_home = away();
   c.state_home = away();
-  c.gradient = away();
+  c.gradient = anywhere();
   c.accumulator = anywhere();
   c.saved = static_cast<Saved>(draw.between(0, 3));
   c.boundary = anywhere();

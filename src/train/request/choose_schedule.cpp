@@ -91,7 +91,7 @@ void wait_in_host(const Workload& w, Schedule& s, std::uint64_t bytes_left) {
   for (UnitId u = 0; u < static_cast<UnitId>(s.units.size()); ++u) {
     const std::uint64_t bytes = padded_bytes(w.shard_numel(u) * dtype_bytes(w.gradient_dtype));
     Place& place = s.units[static_cast<std::size_t>(u)].gradient;
-    if (place == Place::host || bytes > bytes_left) continue;
+    if (place != Place::nvme || bytes > bytes_left) continue;
     place = Place::host;
     bytes_left -= bytes;
   }
