@@ -258,10 +258,11 @@ std::vector<std::size_t> Cook::turning(const Schedule& s) const {
   return order;
 }
 
-/// Turn a knob for as many units as the budgets allow: a prefix. Units are nearly alike, so it is looked for where a
-/// straight line has it, and by halves every third time, for where it misses.
-void Cook::turn(Schedule& s, const Turn& change) const {
-  const std::vector<std::size_t> order = turning(s);
+/// Turn a knob for as many units as the budgets allow: the first of them, or the last. Units are nearly alike, so it is
+/// looked for where a straight line has it, and by halves every third time, for where it misses.
+void Cook::turn(Schedule& s, const Turn& change, From from) const {
+  std::vector<std::size_t> order = turning(s);
+  if (from == From::last) std::ranges::reverse(order);
   const auto turned = [&](std::size_t count) {
     Schedule t = s;
     for (std::size_t u = 0; u < count; ++u) change(t.units[order[u]]);
@@ -296,16 +297,19 @@ void Cook::fill_homes(Schedule& s) const {
 
 /// They travel most of all that has a place to choose: each block comes back for the queries of every later slice.
 void Cook::fill_gradients(Schedule& s) const {
-  const auto waits_on_drive = [](const UnitChoice& c) { return c.gradient == Place::nvme; };
+  const auto is_on_drive = [](const UnitChoice& c) {
+    return c.gradient == Place::nvme || c.state_home == Place::nvme || c.parameter_home == Place::nvme;
+  };
   Schedule t = s;
   for (UnitChoice& c : t.units)
     if (c.gradient == Place::device) c.gradient = Place::nvme;
-  const bool has_waiting = std::ranges::any_of(t.units, waits_on_drive) && t.stores_gradients();
-  if (wish_.states || work_.inference || !has_waiting) return;
+  if (wish_.states || work_.inference || !t.stores_gradients() || std::ranges::none_of(t.units, is_on_drive)) return;
   turn(t, [](UnitChoice& c) { c.gradient = Place::device; });
   turn(t, [](UnitChoice& c) {
     if (c.gradient == Place::nvme) c.gradient = Place::host;
   });
+  turn(t, [](UnitChoice& c) { c.state_home = Place::host; });
+  turn(t, [](UnitChoice& c) { c.parameter_home = Place::host; });
   s = std::move(t);
 }
 
@@ -480,6 +484,7 @@ void Cook::fill_device_anew(Schedule& s, const Recipe& recipe) const {
   for (UnitChoice& c : s.units) {
     if (!wish_.recompute) c.saved = Saved::recompute;
     if (!wish_.resident) c.resident = false;
+    if (!wish_.held) c.held = false;
   }
   s = fixed(std::move(s), wish_);
   fill_device(s, recipe);
@@ -492,20 +497,24 @@ void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
     if (recipe.balanced)
       balance_activations(s);
     else if (!wish_.recompute)
-      turn(s, [](UnitChoice& c) { c.saved = Saved::keep; });
+      turn(s, [](UnitChoice& c) { c.saved = Saved::keep; }, From::last);  // those that are kept for the shortest time
     else if (wish_.recompute == Recompute::revolve)
       keep_most_inputs(s);
   };
-  const auto resident = [&] {
-    if (!wish_.resident) turn(s, [](UnitChoice& c) { c.resident = true; });
+  const auto stay = [&] {
+    // Where an update brings parameters to the forward pass, those that stay up to the backward pass spare as much as
+    // those that always do, and leave gradients the rest of the time.
+    const bool waits = std::ranges::any_of(s.units, [](const UnitChoice& c) { return c.gradient == Place::device; });
+    if (waits && !wish_.held && !wish_.resident && s.update_ahead)
+      turn(s, [](UnitChoice& c) { c.held = true; }, From::last);
+    else if (!wish_.resident)
+      turn(s, [](UnitChoice& c) { c.resident = true; });
   };
-  if (activations_first) {
-    keep();
-    // A byte of parameters that stays spares two reads where a step has one pass in each direction; a byte of gradients
-    // a read and a write, and it leaves room for activations.
-    if (s.group >= work_.micro_batches_of_sum()) fill_gradients(s);
-  }
-  resident();
+  // A byte of parameters spares one read for each other pass over them, a byte of gradients a read and a write.
+  const bool gradients_first = s.group >= work_.micro_batches_of_sum();
+  if (activations_first) keep();
+  if (gradients_first) fill_gradients(s);
+  stay();
   if (!activations_first) keep();
   if (!wish_.prefetch && s.prefetch == 1) {
     Schedule deeper = s;

@@ -55,9 +55,9 @@ class Cook {
   void fill_device_anew(Schedule& s, const Recipe& recipe) const;
   /// What becomes of activations, anew, by prices at which resources are in balance, in as much memory as there is.
   void balance_activations(Schedule& s) const;
-  /// Gradients that would wait on the drive wait on the device, where these are not all: those of the first units, as
-  /// many as there is room for. They come when the last activations go, so that both have much of the same memory. Host
-  /// memory that they leave is for others.
+  /// Where anything lies on the drive, gradients of the first units wait on the device, as many as there is room for:
+  /// they come when activations go, so that both have much of the same memory. Host memory that they leave is for other
+  /// gradients, and then for states.
   void fill_gradients(Schedule& s) const;
 
  private:
@@ -74,7 +74,8 @@ class Cook {
   std::optional<Schedule> streamed(int group, bool update_ahead) const;
   /// Units in the order in which they are turned: in each stage as many, since each has its own memory.
   std::vector<std::size_t> turning(const Schedule& s) const;
-  void turn(Schedule& s, const Turn& change) const;
+  enum class From : std::uint8_t { first, last };
+  void turn(Schedule& s, const Turn& change, From from = From::first) const;
   void fill_blocks(Schedule& s) const;
   void fill_homes(Schedule& s) const;
   void fill_device(Schedule& s, const Recipe& recipe) const;
