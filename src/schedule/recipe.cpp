@@ -296,14 +296,21 @@ void Cook::fill_homes(Schedule& s) const {
 }
 
 /// They travel most of all that has a place to choose: each block comes back for the queries of every later slice.
-void Cook::fill_gradients(Schedule& s) const {
+/// Where the drive would have less to do. A durable step has better ways not to wait for its norm: what makes waiting
+/// quicker would only keep it from being speculative.
+bool Cook::may_carry_gradients(const Schedule& s) const {
   const auto is_on_drive = [](const UnitChoice& c) {
-    return c.gradient == Place::nvme || c.state_home == Place::nvme || c.parameter_home == Place::nvme;
+    return c.gradient != Place::host || c.state_home == Place::nvme || c.parameter_home == Place::nvme;
   };
+  return s.update_ahead && !work_.durable && !wish_.states && !work_.inference &&
+         std::ranges::any_of(s.units, is_on_drive);
+}
+
+void Cook::fill_gradients(Schedule& s) const {
+  if (!may_carry_gradients(s)) return;
   Schedule t = s;
   for (UnitChoice& c : t.units)
     if (c.gradient == Place::device) c.gradient = Place::nvme;
-  if (wish_.states || work_.inference || !t.stores_gradients() || std::ranges::none_of(t.units, is_on_drive)) return;
   turn(t, [](UnitChoice& c) { c.gradient = Place::device; });
   turn(t, [](UnitChoice& c) {
     if (c.gradient == Place::nvme) c.gradient = Place::host;
@@ -497,7 +504,8 @@ void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
     if (recipe.balanced)
       balance_activations(s);
     else if (!wish_.recompute)
-      turn(s, [](UnitChoice& c) { c.saved = Saved::keep; }, From::last);  // those that are kept for the shortest time
+      // Where gradients may have the memory, those that are kept for the shortest time.
+      turn(s, [](UnitChoice& c) { c.saved = Saved::keep; }, may_carry_gradients(s) ? From::last : From::first);
     else if (wish_.recompute == Recompute::revolve)
       keep_most_inputs(s);
   };

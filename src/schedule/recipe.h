@@ -75,6 +75,7 @@ class Cook {
   /// Units in the order in which they are turned: in each stage as many, since each has its own memory.
   std::vector<std::size_t> turning(const Schedule& s) const;
   enum class From : std::uint8_t { first, last };
+  bool may_carry_gradients(const Schedule& s) const;
   void turn(Schedule& s, const Turn& change, From from = From::first) const;
   void fill_blocks(Schedule& s) const;
   void fill_homes(Schedule& s) const;
