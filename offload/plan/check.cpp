@@ -80,8 +80,7 @@ void check_collectives(Findings& findings) {
     if (op.collective < 0 && !is_message) continue;
     // The gradients that control comes behind are not what it gives other ranks.
     const bool on_device = std::ranges::any_of(op.accesses, [&](const Access& a) {
-      return plan.buffers[a.buffer].tier == Tier::device &&
-             !(op.kind == OpKind::control && a.role == Role::gradient);
+      return plan.buffers[a.buffer].tier == Tier::device && !(op.kind == OpKind::control && a.role == Role::gradient);
     });
     if (queues > 0 && on_device != is_of_device_collectives(plan.lanes[op.lane]))
       add(i, no_op,

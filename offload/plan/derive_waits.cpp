@@ -88,8 +88,8 @@ class HazardScan {
     if (drive == DriveOrder::alone) maps_[tiers].write(0, 1, n);
   }
 
-  /// Where a buffer's life begins, of a transient at its first use in an iteration, of a carried one at its first write:
-  /// its writes come after all uses of those that held its bytes.
+  /// Where a buffer's life begins, of a transient at its first use in an iteration, of a carried one at its first
+  /// write: its writes come after all uses of those that held its bytes.
   void claim(BufferId id, std::uint32_t iteration) {
     const Buffer& b = program_.plan().buffers[id];
     claimed_in_[id] = iteration;

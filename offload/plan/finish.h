@@ -41,10 +41,10 @@ namespace sluice {
 enum class PackEffort : std::uint8_t { sketch, quick, full };
 
 /// Give every buffer an offset and every arena its sizes; arenas that the plan lacks are added without a budget.
-/// Persistent buffers first, in order, and carried ones behind them: whose life ends last ahead of its write, and begins
-/// first, is to be listed first, since a transient lies above all that is carried during its life. Transients above
-/// them by their life in program order (first to last access): size-descending best fit, `lasting` ones before `brief`
-/// ones so that they lie low, then other orders and the search. Arena::packing says how that ended.
+/// Persistent buffers first, in order, and carried ones behind them: whose life ends last ahead of its write, and
+/// begins first, is to be listed first, since a transient lies above all that is carried during its life. Transients
+/// above them by their life in program order (first to last access): size-descending best fit, `lasting` ones before
+/// `brief` ones so that they lie low, then other orders and the search. Arena::packing says how that ended.
 /// Deterministic. Budgets are not looked at here. A transient that no op touches is a builder's bug and stops the
 /// program.
 void pack(StepPlan& plan, PackEffort effort = PackEffort::full);
@@ -106,10 +106,10 @@ struct Violation {
 /// Prove from lanes and waits alone (happens-before, vector clocks; cyclic plans over two unrolled iterations, three
 /// where durable slots alternate), without trusting pack or derive_waits, that: every read follows its write
 /// (persistent and carried buffers are written on entry); conflicting accesses are ordered; buffers share bytes only if
-/// all uses of one happen before all uses of the other, and carried ones only while they are not alive; budgets hold; a durable buffer's current slot is never written, and its
-/// next slot is written only after the commit before it and before a sync and commit of its own; the
-/// collectives of each group are numbered in turn on one lane; the rank itself can not deadlock (whether ranks can is
-/// the question of check_world). Stops after `limit` findings.
+/// all uses of one happen before all uses of the other, and carried ones only while they are not alive; budgets hold; a
+/// durable buffer's current slot is never written, and its next slot is written only after the commit before it and
+/// before a sync and commit of its own; the collectives of each group are numbered in turn on one lane; the rank itself
+/// can not deadlock (whether ranks can is the question of check_world). Stops after `limit` findings.
 std::vector<Violation> check(const StepPlan& plan, std::size_t limit = 8);
 
 /// Waits that the rest of the plan already implies (removing one alone changes no happens-before relation).

@@ -81,8 +81,8 @@ void pack_arena(std::vector<Buffer>& buffers, Arena& arena, const std::vector<Bu
   const std::uint64_t height = std::max(placement.height, floors.height());
   arena.arena_bytes = persistent_bytes + height;
   // The order of what is carried is given: another one might be lower.
-  arena.packing = floors.height() == 0 ? placement.state
-                                       : state_of(height, arena.max_live_bytes - persistent_bytes, good_height);
+  arena.packing =
+      floors.height() == 0 ? placement.state : state_of(height, arena.max_live_bytes - persistent_bytes, good_height);
 }
 
 }  // namespace

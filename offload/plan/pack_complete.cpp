@@ -112,7 +112,8 @@ class Search {
   void find_twins() {
     std::map<std::tuple<std::uint32_t, std::uint32_t, Units, std::uint64_t>, std::uint32_t> seen;
     for (const std::uint32_t i : by_start_) {
-      const auto [at, is_new] = seen.try_emplace({pieces_[i].first, pieces_[i].last, pieces_[i].size, sections_.spans[i].floor}, i);
+      const auto [at, is_new] =
+          seen.try_emplace({pieces_[i].first, pieces_[i].last, pieces_[i].size, sections_.spans[i].floor}, i);
       if (!is_new) twin_[i] = std::exchange(at->second, i);
     }
   }

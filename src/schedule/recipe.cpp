@@ -505,7 +505,8 @@ void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
       balance_activations(s);
     else if (!wish_.recompute)
       // Where gradients may have the memory, those that are kept for the shortest time.
-      turn(s, [](UnitChoice& c) { c.saved = Saved::keep; }, may_carry_gradients(s) ? From::last : From::first);
+      turn(
+          s, [](UnitChoice& c) { c.saved = Saved::keep; }, may_carry_gradients(s) ? From::last : From::first);
     else if (wish_.recompute == Recompute::revolve)
       keep_most_inputs(s);
   };
@@ -514,7 +515,8 @@ void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
     // those that always do, and leave gradients the rest of the time.
     const bool waits = std::ranges::any_of(s.units, [](const UnitChoice& c) { return c.gradient == Place::device; });
     if (waits && !wish_.held && !wish_.resident && s.update_ahead)
-      turn(s, [](UnitChoice& c) { c.held = true; }, From::last);
+      turn(
+          s, [](UnitChoice& c) { c.held = true; }, From::last);
     else if (!wish_.resident)
       turn(s, [](UnitChoice& c) { c.resident = true; });
   };

@@ -111,7 +111,8 @@ Schedule schedule_of(const Pick& p, std::size_t units) {
 }
 
 std::string text(const Pick& p) {
-  std::string s = "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates,sweeps,core,sums,waiting = ";
+  std::string s =
+      "tiers,prefetch,saved,boundary,accumulator,backend,ahead,group,hold,tile,updates,sweeps,core,sums,waiting = ";
   for (int v : p) s += std::to_string(v) + " ";
   return s;
 }

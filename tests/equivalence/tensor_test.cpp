@@ -101,7 +101,8 @@ TEST_F(PartsOfARun, OtherRanksStagesAndTiersChangeNoBit) {
         expect_same_as(by_lot, {}, 2, {Place::host});
         expect_same_as(config(tensor), {}, 2,
                        {Place::host, Place::device, Place::host, false, false, Saved::keep, true});
-        expect_same_as(config(tensor), {}, 1, {.accumulator = Place::device, .core = Saved::keep, .gradient = Place::device});
+        expect_same_as(config(tensor), {}, 1,
+                       {.accumulator = Place::device, .core = Saved::keep, .gradient = Place::device});
         expect_same_as(config(tensor), {}, 2, {.saved = Saved::host, .core = Saved::recompute});
       }
 }
