@@ -6,6 +6,7 @@
 #include "src/model/kernel_sizes.h"
 #include "src/schedule/both_passes.h"
 #include "src/schedule/build.h"
+#include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
 #include "src/schedule/recipe.h"
 #include "src/schedule/smallest.h"
@@ -123,6 +124,34 @@ TEST(Search, TheDriveTakesWhatHostMemoryHasNoRoomFor) {
   for (UnitChoice& c : half.units) c.gradient = Place::nvme;
   EXPECT_LE(live_needs(w, half).nvme, (least + needs) / 2);
   EXPECT_GT(live_needs(w, half).nvme, least + (needs - least) / 3);
+}
+
+/// Activations and gradients have the device's memory in turn; a durable run has no gradients that wait.
+TEST(Search, GradientsWaitOnTheDeviceAndNotOnTheDrive) {
+  const ModelSpec model = preset_model("llama-25m");
+  Workload w = workload(model, 128, 4);
+  w.budget_bytes = {std::uint64_t{100} << 20, std::uint64_t{48} << 20, std::uint64_t{500} << 30};
+  ScheduleWish wish;
+  wish.update = UpdateOrder::ahead;
+  const HardwareProfile hw = with_gpu();
+  const SearchResult found = search_schedule(w, wish, hw);
+  ASSERT_TRUE(found.fits);
+  const auto waits_on = [](Place place) { return [place](const UnitChoice& c) { return c.gradient == place; }; };
+  const auto& units = found.schedule.units;
+  const auto on_device = std::ranges::count_if(units, waits_on(Place::device));
+  EXPECT_GT(on_device, std::ssize(units) / 4);
+  EXPECT_TRUE(std::ranges::is_partitioned(units, waits_on(Place::device))) << "those of the first units";
+  EXPECT_TRUE(within(found.needs, w.budget_bytes));
+  // Where they lie on the drive instead, steps write more and take longer.
+  Schedule without = found.schedule;
+  for (UnitChoice& c : without.units)
+    if (c.gradient == Place::device) c.gradient = Place::nvme;
+  EXPECT_LT(found.drive_write_bytes, byte_law_of_all(w, without).nvme_write);
+  EXPECT_LT(found.predicted_seconds, Estimator(w, hw, {}).exact(without).step_seconds);
+  w.durable = true;
+  const SearchResult durable = search_schedule(w, wish, hw);
+  ASSERT_TRUE(durable.fits);
+  EXPECT_TRUE(std::ranges::none_of(durable.schedule.units, waits_on(Place::device)));
 }
 
 // As it was met on an H100: the device computed nothing while one unit's sum of gradients left and the next one's came.
