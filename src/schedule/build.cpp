@@ -15,7 +15,7 @@ namespace {
 StepPlan frame(PlanKind kind, const Workload& w, const Schedule& s, Detail detail) {
   StepPlan plan;
   plan.kind = kind;
-  // Iterations follow each other without a barrier, except where ranks that flush do not meet between two commits.
+  // Iterations follow each other without a barrier; a flush is one, of what other plans have left.
   plan.cyclic = kind != PlanKind::flush;
   plan.topology = w.topology;
   if (detail == Detail::whole)

@@ -317,7 +317,8 @@ void Cook::fill_gradients(Schedule& s) const {
   });
   turn(t, [](UnitChoice& c) { c.state_home = Place::host; });
   turn(t, [](UnitChoice& c) { c.parameter_home = Place::host; });
-  s = std::move(t);
+  // A drive that is short of space may have no room for what the device has none for any more.
+  if (fits(t) || !fits(s)) s = std::move(t);
 }
 
 void Cook::fill_blocks(Schedule& s) const {
@@ -514,7 +515,7 @@ void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
     // Where an update brings parameters to the forward pass, those that stay up to the backward pass spare as much as
     // those that always do, and leave gradients the rest of the time.
     const bool waits = std::ranges::any_of(s.units, [](const UnitChoice& c) { return c.gradient == Place::device; });
-    if (waits && !wish_.held && !wish_.resident && s.update_ahead)
+    if (waits && !wish_.held && !wish_.resident)
       turn(
           s, [](UnitChoice& c) { c.held = true; }, From::last);
     else if (!wish_.resident)

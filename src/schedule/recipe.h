@@ -55,7 +55,8 @@ class Cook {
   void fill_device_anew(Schedule& s, const Recipe& recipe) const;
   /// What becomes of activations, anew, by prices at which resources are in balance, in as much memory as there is.
   void balance_activations(Schedule& s) const;
-  /// Where anything lies on the drive, gradients of the first units wait on the device, as many as there is room for:
+  /// Where updates come ahead of the forward pass, steps are not durable and anything lies on the drive, gradients of
+  /// the first units wait on the device, as many as there is room for:
   /// they come when activations go, so that both have much of the same memory. Host memory that they leave is for other
   /// gradients, and then for states.
   void fill_gradients(Schedule& s) const;

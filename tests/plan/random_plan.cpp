@@ -68,7 +68,6 @@ class Generator {
       persistent_.push_back(buffer("state", i ? Tier::host : Tier::device, 8192, Life::persistent));
     control_ = buffer("control", Tier::host, 512, Life::persistent);
     if (options_.durable) durable_.push_back(buffer("durable", Tier::nvme, 16384, Life::persistent, 2));
-    if (!options_.carries) return;
     // Whose gap is shortest lies lowest, and one lies out of turn.
     const int rounds = options_.rounds;
     for (const auto& [tier, until, from] :

@@ -13,7 +13,6 @@ struct RandomPlanOptions {
   Topology topology = {};  ///< of the rank; collectives along every set of its axes
   bool cyclic = true;
   bool durable = true;  ///< two-slot buffers with sync and commit
-  bool carries = true;  ///< buffers whose life goes round the iteration's end
 };
 
 /// Rank 0 among axes of these sizes.
