@@ -105,7 +105,7 @@ TierBytes live_needs_of(const Workload& workload, const Schedule& schedule, Plan
                         const std::vector<RankId>& stages) {
   TierBytes most;
   const PlansOfRun run(workload, schedule);
-  const std::size_t count = plans == Plans::main ? run.of_steps : run.plans.size();
+  const std::size_t count = plans == Plans::own ? 1 : plans == Plans::main ? run.of_steps : run.plans.size();
   for (const RankId s : stages) {
     const Workload stage = at_stage(workload, s);
     for (std::size_t i = 0; i < count; ++i) {

@@ -27,8 +27,9 @@ std::vector<TierBytes> stage_needs(const Workload& workload, const Schedule& sch
 TierBytes run_needs(const Workload& workload, const Schedule& schedule);
 
 /// At least so much: the most bytes alive at one point of program order. Packing comes within 2% of it, at a far higher
-/// price. The main plan alone takes half the time to look at; the others are hardly ever larger.
-enum class Plans : std::uint8_t { main, all };
+/// price. The plans of steps alone take half the time to look at; the others are hardly ever larger. own: of a schedule
+/// with both orders, without that of `ahead`.
+enum class Plans : std::uint8_t { own, main, all };
 TierBytes live_needs(const Workload& workload, const Schedule& schedule, Plans plans = Plans::all);
 /// The same of some stages alone: those at the ends of a long pipeline, and one between, of which one takes most as a
 /// rule. The first hold most micro-batches and the embedding, the last one the head.

@@ -19,7 +19,8 @@ RankBuilder::RankBuilder(RankContext& context)
   declare_persistent();
 }
 
-// The same buffers in the same order for every kind of plan: they are what plans hand to each other.
+// The same buffers in the same order for every kind of plan: they are what plans hand to each other. Last those that
+// not all of them have.
 void RankBuilder::declare_persistent() {
   const auto units = static_cast<std::uint64_t>(parts_.units.size());
   const auto micro_batches = static_cast<std::uint64_t>(work_.micro_batches);
@@ -31,17 +32,15 @@ void RankBuilder::declare_persistent() {
       work_.kernels->apart && bytes > 0)
     emit_.at(device("rope", bytes, Life::persistent)).holds = Holds::rope;
   parts_.control = emit_.buffer("control", Tier::host, sizeof(ControlBlock) + 8 * micro_batches, Life::persistent);
+  for (UnitId u = 0; u <= head_unit(); ++u)
+    if (has(u)) declare_home(u);
   for (UnitId u = 0; u <= head_unit(); ++u) {
-    if (!has(u)) continue;
-    if (choice(u).resident) {
-      unit(u).resident =
-          device(label(u, "parameter.resident"), work_.full_numel(u) * element_bytes(), Life::persistent);
-      emit_.at(unit(u).resident).unit = u;
-      emit_.at(unit(u).resident).holds = Holds::resident;
-    }
-    declare_home(u);
+    if (!has(u) || !choice(u).resident) continue;
+    unit(u).resident = device(label(u, "parameter.resident"), work_.full_numel(u) * element_bytes(), Life::persistent);
+    emit_.at(unit(u).resident).unit = u;
+    emit_.at(unit(u).resident).holds = Holds::resident;
   }
-  declare_carried_gradients();
+  if (kind_ == PlanKind::train || kind_ == PlanKind::flush) declare_carried_gradients();
   if (kind_ != PlanKind::decode) return;
   parts_.kv.resize(parts_.units.size());
   for (UnitId u = 0; u <= head_unit(); ++u) {
@@ -56,7 +55,7 @@ void RankBuilder::declare_persistent() {
 /// Those that wait on the device: the last unit's, whose life has the shortest gap, lies lowest.
 void RankBuilder::declare_carried_gradients() {
   for (UnitId u = head_unit(); u >= 0; --u)
-    if (has(u) && has_waiting_gradient(u) && choice(u).gradient == Place::device)
+    if (has(u) && schedule_.stores_gradient(u) && choice(u).gradient == Place::device)
       unit(u).gradient_wait = declare_state(u, StateKind::gradient, Place::device);
 }
 

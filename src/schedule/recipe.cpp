@@ -295,14 +295,12 @@ void Cook::fill_homes(Schedule& s) const {
   turn(s, [](UnitChoice& c) { c.parameter_home = Place::host; });
 }
 
-/// They travel most of all that has a place to choose: each block comes back for the queries of every later slice.
-/// Where the drive would have less to do. A durable step has better ways not to wait for its norm: what makes waiting
-/// quicker would only keep it from being speculative.
+/// Where the drive would have less to do.
 bool Cook::may_carry_gradients(const Schedule& s) const {
   const auto is_on_drive = [](const UnitChoice& c) {
     return c.gradient != Place::host || c.state_home == Place::nvme || c.parameter_home == Place::nvme;
   };
-  return s.update_ahead && !work_.durable && !wish_.states && !work_.inference &&
+  return s.update_ahead && wish_.carries && !wish_.states && !work_.inference &&
          std::ranges::any_of(s.units, is_on_drive);
 }
 
@@ -321,6 +319,7 @@ void Cook::fill_gradients(Schedule& s) const {
   if (fits(t) || !fits(s)) s = std::move(t);
 }
 
+/// They travel most of all that has a place to choose: each block comes back for the queries of every later slice.
 void Cook::fill_blocks(Schedule& s) const {
   if (work_.shape.slices == 1) return;
   for (const Place place : {Place::host, Place::device})
@@ -397,12 +396,13 @@ class Cook::Balance {
     for (UnitChoice& c : least.units) c.boundary = place;
     beside_ = cook_.needs(fixed(std::move(least), cook_.wish_));
   }
-  static Schedule plain(Schedule s) {
+  Schedule plain(Schedule s) const {
+    const bool chosen_later = cook_.may_carry_gradients(s);
     for (UnitChoice& c : s.units) {
       c.saved = Saved::recompute;
       c.core.reset();
       c.sweep = 0;
-      if (c.gradient == Place::device) c.gradient = Place::nvme;  // it takes what activations leave
+      if (chosen_later && c.gradient == Place::device) c.gradient = Place::nvme;  // it takes what activations leave
     }
     s.units.back().saved = Saved::keep;  // a head saves nothing
     return s;
@@ -489,13 +489,17 @@ void Cook::balance_activations(Schedule& s) const {
 }
 
 void Cook::fill_device_anew(Schedule& s, const Recipe& recipe) const {
+  empty_device(s);
+  fill_device(s, recipe);
+}
+
+void Cook::empty_device(Schedule& s) const {
   for (UnitChoice& c : s.units) {
     if (!wish_.recompute) c.saved = Saved::recompute;
     if (!wish_.resident) c.resident = false;
     if (!wish_.held) c.held = false;
   }
   s = fixed(std::move(s), wish_);
-  fill_device(s, recipe);
 }
 
 void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
@@ -514,7 +518,8 @@ void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
   const auto stay = [&] {
     // Where an update brings parameters to the forward pass, those that stay up to the backward pass spare as much as
     // those that always do, and leave gradients the rest of the time.
-    const bool waits = std::ranges::any_of(s.units, [](const UnitChoice& c) { return c.gradient == Place::device; });
+    const bool waits =
+        s.update_ahead && std::ranges::any_of(s.units, [](const UnitChoice& c) { return c.gradient == Place::device; });
     if (waits && !wish_.held && !wish_.resident)
       turn(
           s, [](UnitChoice& c) { c.held = true; }, From::last);

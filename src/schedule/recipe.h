@@ -53,17 +53,23 @@ class Cook {
   bool spill(Schedule& s, Saved place, double share) const;
   /// Saved activations and parameters that stay on the device are chosen again, as the recipe says.
   void fill_device_anew(Schedule& s, const Recipe& recipe) const;
+  /// The first half of that, and the second.
+  void empty_device(Schedule& s) const;
+  void fill_device(Schedule& s, const Recipe& recipe) const;
   /// What becomes of activations, anew, by prices at which resources are in balance, in as much memory as there is.
   void balance_activations(Schedule& s) const;
-  /// Where updates come ahead of the forward pass, steps are not durable and anything lies on the drive, gradients of
-  /// the first units wait on the device, as many as there is room for:
-  /// they come when activations go, so that both have much of the same memory. Host memory that they leave is for other
-  /// gradients, and then for states.
+  /// Where updates come ahead of the forward pass and anything lies on the drive, gradients of the first units wait on
+  /// the device, as many as there is room for: they come when activations go, so that both have much of the same
+  /// memory. Host memory that they leave is for other gradients, and then for states.
   void fill_gradients(Schedule& s) const;
 
  private:
   using Turn = std::function<void(UnitChoice&)>;
-  TierBytes needs(const Schedule& s) const { return usual_needs(work_, s, margin_ > 1 ? Plans::all : Plans::main); }
+  /// Steps that wait, where they have choices of their own, fit as they are.
+  TierBytes needs(const Schedule& s) const {
+    const Plans looked_at = !s.waiting.empty() ? Plans::own : margin_ > 1 ? Plans::all : Plans::main;
+    return usual_needs(work_, s, looked_at);
+  }
   bool is_soon_built(const Schedule& s) const;
   bool fits(const TierBytes& needs) const { return within(needs, work_.budget_bytes, margin_); }
   std::vector<Schedule> ladder(int group, bool update_ahead) const;
@@ -80,7 +86,6 @@ class Cook {
   void turn(Schedule& s, const Turn& change, From from = From::first) const;
   void fill_blocks(Schedule& s) const;
   void fill_homes(Schedule& s) const;
-  void fill_device(Schedule& s, const Recipe& recipe) const;
   void keep_most_inputs(Schedule& s) const;
   class Balance;
 

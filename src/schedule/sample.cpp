@@ -143,6 +143,7 @@ Schedule Sample::mapped(const Schedule& from, const Workload& from_work, const W
   const std::size_t places = places_of(whole_, from.pipeline);
   if (places > 1) to.cut = cut_evenly(to_work, static_cast<int>(places));
   to.units.assign(to_work.model->units.size(), {});
+  to.waiting.clear();
   const std::vector<std::size_t> before = borders(from), after = borders(to);
   const auto kind = [](const Workload& w, std::size_t u) { return w.model->units[u].kind; };
   const auto along = [](const std::vector<std::size_t>& at, std::size_t place, std::size_t u) {

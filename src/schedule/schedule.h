@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/state/moment_layout.h"
@@ -263,11 +264,16 @@ struct Schedule {
   bool hold = true;                     ///< activations between neighbouring passes stay on the device
   std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
   std::vector<UnitChoice> units;
+  /// Of both orders: the units of steps that `ahead` has, where these use memory otherwise. What outlasts a step lies
+  /// where `units` has it, but for parameters that stay on the device: they are copied there anew when steps change
+  /// back. None: as in `units`.
+  std::vector<UnitChoice> waiting;
   bool operator==(const Schedule&) const = default;
 
   /// The same with updates ahead of the forward pass.
   Schedule ahead() const {
     Schedule s = *this;
+    if (!waiting.empty()) s.units = std::exchange(s.waiting, {});
     s.update_ahead = true;
     for (UnitChoice& c : s.units) c.late = false;
     return s;

@@ -29,6 +29,7 @@ struct ScheduleWish {
   std::optional<UpdateOrder> update;
   bool both_orders = false;  ///< of updates in the backward pass, see Schedule
   bool mixes = false;        ///< of those, some may wait for the forward pass (UnitChoice::late)
+  bool carries = true;       ///< where updates come ahead of the forward pass, gradients may wait on the device
   std::optional<Recompute> recompute;
   std::optional<Place> activations;  ///< where boundary activations wait
   std::optional<int> prefetch;

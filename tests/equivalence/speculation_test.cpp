@@ -237,6 +237,64 @@ TEST_F(Speculation, BeginsWhereAStepHasNotClipped) {
   EXPECT_EQ(rarely.run.state_hash, made(c, waiting).run.state_hash);
 }
 
+/// Gradients that wait have memory which parameters have in other steps.
+TEST_P(SpeculationOnTiers, WhereStepsThatWaitUseMemoryOtherwise) {
+  const auto [home, ranks] = GetParam();
+  RunConfig c = config(true);
+  c.ranks = ranks;
+  c.steps = 10;
+  const Schedule waiting = schedule(true, home);
+  Schedule s = waiting;
+  s.update_ahead = false;
+  s.both_orders = true;
+  s.waiting = s.units;
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    s.units[u].resident = u % 4 != 3;
+    s.waiting[u].held = u % 2 == 1;
+    s.waiting[u].saved = u % 2 == 1 ? Saved::keep : Saved::recompute;
+    s.waiting[u].resident = u == 3;
+    s.units[u].gradient = s.waiting[u].gradient = u < 4 ? Place::device : s.units[u].gradient;
+  }
+  const float some = between(c, waiting);
+  for (const float limit : {never, some, always})
+    for (const auto& [evaluates, late] : {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
+      SCOPED_TRACE("clip " + std::to_string(limit) + (evaluates ? ", evaluated" : "") + (late ? ", late" : ""));
+      c.optimizer.clip_norm = limit;
+      c.poison_steps = evaluates ? std::vector<std::int64_t>{6} : std::vector<std::int64_t>{};
+      c.eval_every = evaluates ? 2 : 0;
+      c.hash_every = evaluates ? 3 : 0;
+      const Made expected = made(c, waiting);
+      mix(s, late);
+      const Made got = made(c, s);
+      if (evaluates)
+        expect_same(got.run, expected.run);
+      else
+        EXPECT_EQ(got.run.state_hash, expected.run.state_hash);
+      EXPECT_EQ(got.run.eval_loss, expected.run.eval_loss);
+      EXPECT_LE(got.repaired.size(), clipped(expected.run, limit).size());
+    }
+}
+
+/// A repair from gradients on the device would look for them elsewhere.
+TEST_F(Speculation, IsRefusedWhereKeptGradientsWouldLieElsewhere) {
+  RunConfig c = config(true);
+  c.run = fresh_directory();
+  Schedule s = schedule(false, Place::nvme);
+  s.both_orders = s.keeps_gradients = true;
+  s.units[1].gradient = Place::device;
+  s.units[2].resident = true;
+  s.waiting = s.units;
+  s.waiting[2].resident = false;
+  const auto refused = prepare_with(c, Purpose::train, s);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("would lie elsewhere"), std::string::npos) << refused.error().message;
+  s.keeps_gradients = false;
+  s.waiting[3].state_home = s.units[3].state_home == Place::host ? Place::nvme : Place::host;
+  EXPECT_FALSE(prepare_with(c, Purpose::train, s).ok());
+  s.waiting[3].state_home = s.units[3].state_home;
+  EXPECT_TRUE(prepare_with(c, Purpose::train, s).ok());
+}
+
 TEST(ClipForecast, WaitsWhereThatIsQuicker) {
   ClipForecast forecast({.speculative = 1.0, .repaired = 2.0, .ahead = 1.25}, true);
   EXPECT_TRUE(forecast.waits(false)) << "nothing is known";

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "src/schedule/schedule.h"
 
@@ -57,6 +58,19 @@ inline UnitChoice random_choice(Draw& draw) {
   return c;
 }
 
+/// Units of steps that wait for their norm, in a run whose other steps have these.
+inline std::vector<UnitChoice> random_waiting(Draw& draw, const std::vector<UnitChoice>& units) {
+  std::vector<UnitChoice> waiting;
+  for (const UnitChoice& u : units) {
+    UnitChoice& c = waiting.emplace_back(random_choice(draw));
+    c.parameter_home = u.parameter_home;
+    c.state_home = u.state_home;
+    c.gradient = u.gradient;
+    c.update_on_device = u.update_on_device;
+  }
+  return waiting;
+}
+
 /// Choices differ from unit to unit half of the time.
 inline Schedule random_schedule(Draw& draw, const Workload& w, int tile_log2_max = 18) {
   Schedule s;
@@ -77,6 +91,7 @@ inline Schedule random_schedule(Draw& draw, const Workload& w, int tile_log2_max
   for (UnitChoice& c : s.units) c.late = mixes && draw.coin();
   if (std::ranges::all_of(s.units, &UnitChoice::late)) s.units.back().late = false;
   s.both_orders = !s.update_ahead && draw.coin();
+  if (s.both_orders && !s.keeps_gradients && draw.coin()) s.waiting = random_waiting(draw, s.units);
   return s;
 }
 
@@ -88,7 +103,9 @@ inline std::string describe(const Schedule& s) {
                      std::to_string(s.tiles_in_flight) + (s.hold ? " hold" : "") + " tile " +
                      std::to_string(s.tile_numel);
   const auto place = [](Place p) { return std::string(place_names[static_cast<std::size_t>(p)]); };
-  for (const UnitChoice& c : s.units)
+  std::vector<UnitChoice> all = s.units;
+  all.insert(all.end(), s.waiting.begin(), s.waiting.end());
+  for (const UnitChoice& c : all)
     text += " [" + std::string(c.resident ? "resident " : "") + (c.held ? "held " : "") +
             (c.second_copy ? "second " : "") + "p " + place(c.parameter_home) + " s " + place(c.state_home) + " g " +
             place(c.gradient) + " a " + place(c.accumulator) + " " + saved_names[static_cast<std::size_t>(c.saved)] +

@@ -148,10 +148,10 @@ TEST(Search, GradientsWaitOnTheDeviceAndNotOnTheDrive) {
     if (c.gradient == Place::device) c.gradient = Place::nvme;
   EXPECT_LT(found.drive_write_bytes, byte_law_of_all(w, without).nvme_write);
   EXPECT_LT(found.predicted_seconds, Estimator(w, hw, {}).exact(without).step_seconds);
-  w.durable = true;
-  const SearchResult durable = search_schedule(w, wish, hw);
-  ASSERT_TRUE(durable.fits);
-  EXPECT_TRUE(std::ranges::none_of(durable.schedule.units, waits_on(Place::device)));
+  wish.carries = false;
+  const SearchResult not_so = search_schedule(w, wish, hw);
+  ASSERT_TRUE(not_so.fits);
+  EXPECT_TRUE(std::ranges::none_of(not_so.schedule.units, waits_on(Place::device)));
 }
 
 // As it was met on an H100: the device computed nothing while one unit's sum of gradients left and the next one's came.

@@ -191,6 +191,7 @@ TEST_F(PlanElsewhere, UpdatesComeInBothPassesWhereThatIsQuicker) {
   const auto seconds = [](const json& plan) { return plan["predicted"]["step_seconds"].get<double>(); };
   EXPECT_LT(seconds(both), 0.97 * seconds(ahead));
   EXPECT_LT(seconds(both), both["predicted"]["pass_bound_seconds"]);
+  EXPECT_LE(both["predicted"]["ahead_step_seconds"], 1.021 * seconds(ahead)) << "of a run that clips in every step";
   const Finished text = sluice(command);
   const std::string says =
       "those of " + std::to_string(late) + " of " + std::to_string(units) + " units ahead of the next";

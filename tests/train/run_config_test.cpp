@@ -22,6 +22,21 @@ TEST(RunConfigJson, KeepsWhereUpdatesAre) {
   for (std::size_t u = 0; u < 3; ++u) EXPECT_EQ(same_schedule->units[u].update_on_device, u == 1);
 }
 
+TEST(RunConfigJson, KeepsHowStepsThatWaitUseMemory) {
+  Schedule schedule;
+  schedule.units.resize(3);
+  auto plan = to_json(schedule);
+  EXPECT_FALSE(plan.contains("waiting"));
+  schedule.waiting = schedule.units;
+  schedule.waiting[1].held = true;
+  plan = to_json(schedule);
+  const auto same = schedule_from_json(plan);
+  ASSERT_TRUE(same.ok()) << same.error().message;
+  EXPECT_EQ(*same, schedule);
+  plan["waiting"].erase(2);
+  EXPECT_FALSE(schedule_from_json(plan).ok());
+}
+
 /// Runs of before there were stages or parts go on.
 TEST(RunConfigJson, OfBeforeModelsWereCutIsReadAsWhole) {
   auto config = to_json(RunConfig{});

@@ -7,11 +7,11 @@
 #include "offload/parallel.h"
 #include "sluice/clock.h"
 #include "sluice/size.h"
-#include "src/schedule/both_passes.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/quick.h"
 #include "src/schedule/smallest.h"
 #include "src/train/request/arrangement.h"
+#include "src/train/request/turned_round.h"
 
 namespace sluice {
 namespace {
@@ -57,32 +57,18 @@ bool is_quicker(const Prepared& run, double seconds) {
   return seconds <= notably_quicker * run.search.predicted_seconds;
 }
 
-bool is_better(const Prepared& run, const SearchResult& found) {
-  if (!found.fits || !is_quicker(run, found.predicted_seconds)) return false;
+bool waits_as_well(const Prepared& run, const SearchResult& found) {
   const Estimator estimator(run.workload, run.profile, run.wish.pipeline);
   return estimator.exact(found.schedule.ahead()).step_seconds <= as_good_as * run.search.predicted_seconds;
 }
 
-/// The run's schedule with updates in the backward pass, or in both: steps that wait for their norm are as they were.
-SearchResult turned_round(const Prepared& run, const ScheduleWish& wish) {
-  const Workload& w = run.workload;
-  const Estimator estimator(w, run.profile, wish.pipeline);
-  SearchResult turned = run.search;
-  Schedule& s = turned.schedule = fixed(run.search.schedule, wish);
-  const auto fits = [&] { return within(run_needs(w, s), w.budget_bytes); };
-  turned.fits = fits();
-  if (!turned.fits) return turned;
-  const double share = quickest_share(estimator.exact(s).step_seconds, [&](double late) {
-    spread_late(w, s, late);
-    return wish.mixes && fits() ? estimator.exact(s).step_seconds : 0;
-  });
-  spread_late(w, s, share);
-  const StepEstimate e = estimator.exact(s);
-  turned.needs = run_needs(w, s);
-  turned.predicted_seconds = e.step_seconds;
-  turned.bound_seconds = e.bound_seconds;
-  turned.drive_write_bytes = byte_law_of_all(w, s).nvme_write;
-  turned.recipe.update_ahead = false;
+/// Of a run with a schedule that waits: `found`, or that one turned round; none where that gains nothing.
+std::optional<SearchResult> better_of(const Prepared& run, const ScheduleWish& both, SearchResult found) {
+  if (!found.fits || !is_quicker(run, found.predicted_seconds)) return std::nullopt;
+  if (waits_as_well(run, found)) return found;
+  if (is_long(run.workload)) return std::nullopt;
+  SearchResult turned = turned_round(run, both);
+  if (!turned.fits || !is_quicker(run, turned.predicted_seconds) || !waits_as_well(run, turned)) return std::nullopt;
   return turned;
 }
 
@@ -104,6 +90,8 @@ void keep_gradients(Prepared& run) {
   SearchResult& found = run.search;
   const Workload& w = run.workload;
   if (!found.fits || !found.schedule.both_orders || found.schedule.update_ahead) return;
+  // Those on the device would lie elsewhere in the plan that reads them.
+  if (!found.schedule.waiting.empty()) return;
   Schedule keeps = found.schedule;
   keeps.keeps_gradients = true;
   const std::uint64_t host_bytes = w.budget_bytes[static_cast<std::size_t>(Tier::host)];
@@ -149,8 +137,10 @@ bool is_long(const Workload& w) {
 
 void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   const RunConfig& c = run.config;
-  const ScheduleWish wish = run.wish;
   Workload& w = run.workload;
+  ScheduleWish wish = run.wish;
+  // Of a long model nobody looks for steps that do not wait beside those that have gradients on the device.
+  wish.carries = !is_long(w) || !may_speculate(run);
   const bool wanted = !w.inference && c.durable != Durable::off;
   const auto find_with = [&](const ScheduleWish& own) {
     return effort == Effort::quick || is_long(w) ? search_quickly(w, own, run.profile, told(progress))
@@ -162,7 +152,15 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
     SearchResult found = find_with(speculative(wish));
     if (!found.fits) return find_with(wish);
     run.wish = speculative(wish);
-    return found;
+    if (is_long(w)) return found;
+    // Steps that clip are to be as quick as those of a run that always waits.
+    ScheduleWish waits = wish;
+    waits.update = UpdateOrder::ahead;
+    waits.mixes = false;
+    run.search = find_with(waits);
+    std::optional<SearchResult> better;
+    if (run.search.fits) better = better_of(run, run.wish, found);
+    return better ? *std::move(better) : found;
   };
   // Of a long model the other order is looked for beside the first, since cores would be idle.
   const ScheduleWish both = speculative(wish);
@@ -177,14 +175,8 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
                                     : "on";
   if (run.search.fits && may_speculate(run) && would_gain(run.search)) {
     if (!speculating) speculating = find_with(both);
-    const bool gains = speculating->fits && is_quicker(run, speculating->predicted_seconds);
-    bool is_taken = gains && is_better(run, *speculating);
-    if (gains && !is_taken && !is_long(w)) {
-      speculating = turned_round(run, both);
-      is_taken = is_better(run, *speculating);
-    }
-    if (is_taken) {
-      run.search = *std::move(speculating);
+    if (std::optional<SearchResult> better = better_of(run, both, *std::move(speculating))) {
+      run.search = *std::move(better);
       run.wish = both;
     }
   }
@@ -192,6 +184,7 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   if (run.search.fits || !w.durable || c.durable == Durable::on || speculates(c)) return;
   const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;
+  wish.carries = true;
   run.search = find();
   run.durability = "off: two slots of every state would need " +
                    format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +

@@ -34,8 +34,28 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
   return run;
 }
 
+/// Whether what steps of one order leave is where those of the other look for it.
+bool lies_alike(const StepPlan& main, const StepPlan& ahead, const Schedule& schedule) {
+  // Gradients that are kept for a repair, which is a plan of the other order.
+  const auto waits_on_device = [](const UnitChoice& c) { return c.gradient == Place::device; };
+  if (schedule.keeps_gradients && !schedule.waiting.empty() && std::ranges::any_of(schedule.units, waits_on_device))
+    return false;
+  for (BufferId id = 0; id < main.buffers.size(); ++id) {
+    const Buffer& b = main.buffers[id];
+    if (b.life != Life::persistent || b.holds == Holds::resident) continue;
+    const Buffer& other = ahead.buffers[id];
+    if (b.tier != other.tier || b.offset != other.offset || b.bytes != other.bytes || b.unit != other.unit ||
+        b.state != other.state || b.block_bytes != other.block_bytes)
+      return false;
+  }
+  return true;
+}
+
 /// Every plan that the run will run, before anything of it is touched.
 Status prove_plans(const Prepared& run) {
+  for (const StagePlans& stage : run.stages)
+    if (!stage.ahead.ops.empty() && !lies_alike(stage.main, stage.ahead, run.search.schedule))
+      return fault("states would lie elsewhere when updates wait for the norm, which is a bug in the schedule");
   std::array<std::vector<Violation>, plans_of_stage.size()> found;
   parallel_for(plans_of_stage.size(), [&](std::size_t i) {
     std::vector<const StepPlan*> plans;

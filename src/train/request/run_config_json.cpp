@@ -362,11 +362,15 @@ Result<RunConfig> run_config_from_json(const Json& json) {
 Json to_json(const Schedule& schedule) {
   Json j;
   each_knob(schedule, [&](const char* key, const auto& field) { j[key] = value_json(field); });
-  for (const UnitChoice& choice : schedule.units) {
-    Json unit;
-    each_choice(choice, [&](const char* key, const auto& field) { unit[key] = value_json(field); });
-    j["units"].push_back(unit);
-  }
+  const auto list = [&](const char* key, const std::vector<UnitChoice>& units) {
+    for (const UnitChoice& choice : units) {
+      Json unit;
+      each_choice(choice, [&](const char* of_unit, const auto& field) { unit[of_unit] = value_json(field); });
+      j[key].push_back(unit);
+    }
+  };
+  list("units", schedule.units);
+  list("waiting", schedule.waiting);
   return j;
 }
 
@@ -375,12 +379,19 @@ Result<Schedule> schedule_from_json(const Json& json) {
   Reader read(json);
   each_knob(schedule, read);
   SLUICE_TRY(read.status());
-  if (!json.contains("units") || !json["units"].is_array()) return bad_request("'units' is missing");
-  for (const Json& unit : json["units"]) {
-    Reader read_unit(unit);
-    each_choice(schedule.units.emplace_back(), read_unit);
-    SLUICE_TRY(read_unit.status());
-  }
+  const auto fill = [&](const char* key, std::vector<UnitChoice>& units) -> Status {
+    if (!json.contains(key) || !json[key].is_array()) return bad_request("'" + std::string(key) + "' is missing");
+    for (const Json& unit : json[key]) {
+      Reader read_unit(unit);
+      each_choice(units.emplace_back(), read_unit);
+      SLUICE_TRY(read_unit.status());
+    }
+    return success();
+  };
+  SLUICE_TRY(fill("units", schedule.units));
+  if (json.contains("waiting")) SLUICE_TRY(fill("waiting", schedule.waiting));
+  if (!schedule.waiting.empty() && schedule.waiting.size() != schedule.units.size())
+    return bad_request("'waiting' has another number of units than 'units'");
   return schedule;
 }
 

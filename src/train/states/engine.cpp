@@ -233,6 +233,11 @@ void Engine::build_ranks() {
 }
 
 Status Engine::begin(StepPlan StagePlans::*plan) {
+  if (!run_.search.schedule.waiting.empty()) {
+    const bool needs_none = goes_ahead(plan);
+    if (!needs_none && lacks_residents_) SLUICE_TRY(states_->load_residents());
+    lacks_residents_ = needs_none;
+  }
   const auto at = std::ranges::find(plans_of_stage, plan) - plans_of_stage.begin();
   return team_->begin(plans_[static_cast<std::size_t>(at)]);
 }

@@ -47,7 +47,8 @@ class Engine {
   /// Make the kept swap files of these ranks as large as the run's plans need them: see SwapFile::grow.
   static Status grow_swap(const Prepared& run, std::uint64_t run_id, RankRange ranks);
 
-  /// Bind these plans to the executors of the ranks.
+  /// Bind these plans to the executors of the ranks. All processes: where others have used the memory of parameters
+  /// that stay on the device (Schedule::waiting), these are loaded first.
   Status begin(StepPlan StagePlans::*plan);
   RankTeam& team() { return *team_; }
   States& states() { return *states_; }
@@ -109,6 +110,7 @@ class Engine {
   std::array<std::vector<const StepPlan*>, plans_of_stage.size()> plans_;  ///< [kind][rank of here]
   std::unique_ptr<States> states_;
   std::unique_ptr<RankTeam> team_;
+  bool lacks_residents_ = false;  ///< plans that need none have run
   std::string storage_;
 };
 

@@ -58,6 +58,8 @@ class States {
   /// All processes. Back to the last commit, after an iteration was given up: fills what lives in memory from the
   /// slots.
   Status roll_back(bool keeps_gradients);
+  /// All processes. Copies of whole units on the devices, where something else has been: from the slots.
+  Status load_residents();
 
   /// As checkpoints have them: what the states are, the whole model's tensors, and of all ranks what each of them
   /// writes, with pieces and sizes and no places yet. Files of ranks that write nothing have no units.
@@ -125,7 +127,9 @@ class States {
   std::byte* only_home(UnitId unit, StateKind kind, RankId rank, std::uint64_t first);
   Status store_weights(UnitId unit, RankId rank, std::uint64_t first, const WeightValues& weights, SwapWindow& window);
   Status clear_states(bool gradients_only);
-  Status load_slots(RankId rank, bool verify_all, const Watch& watch);
+  /// What of a rank's committed slots is read: all, which verifies it; what lives in memory; what lives on the device.
+  enum class Load : std::uint8_t { all, copies, residents };
+  Status load_slots(RankId rank, Load load, const Watch& watch);
   RankId saver_of(UnitId unit, RankId shard) const;
   Status copy_to_residents(UnitId unit, std::uint64_t first, std::span<const std::byte> parameters);
 

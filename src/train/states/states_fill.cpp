@@ -180,11 +180,11 @@ void States::take_slots(RankId rank, const CommitRecord& record) {
 
 Status States::restore(RankId rank, const CommitRecord& record, const Watch& watch) {
   take_slots(rank, record);
-  SLUICE_TRY(load_slots(rank, true, watch));
+  SLUICE_TRY(load_slots(rank, Load::all, watch));
   return rank + 1 == here_.end() && !only_reads_ ? clear_states(true) : success();
 }
 
-Status States::load_slots(RankId rank, bool verify_all, const Watch& watch) {
+Status States::load_slots(RankId rank, Load load, const Watch& watch) {
   /// What a durable buffer's bytes fill beside being verified.
   struct Target {
     UnitId unit;
@@ -200,9 +200,10 @@ Status States::load_slots(RankId rank, bool verify_all, const Watch& watch) {
     if (!stages_.has(rank, u) || map.shard_of(first_rank) != map.shard_of(rank)) return success();
     const BufferId drive = table(u).kept(u, kind);
     const Buffer& place = buffer(u, table(u).home(u, kind));
-    std::byte* const to = place.tier == Tier::host && !only_reads_ ? host(rank, place) : nullptr;
+    const bool in_host = place.tier == Tier::host && !only_reads_ && load != Load::residents;
+    std::byte* const to = in_host ? host(rank, place) : nullptr;
     const bool resident = !only_reads_ && kind == StateKind::parameter && table(u).resident(u) != no_buffer;
-    if (!verify_all && to == nullptr && !resident) return success();
+    if (load != Load::all && to == nullptr && !resident) return success();
     buffers.push_back(drive);
     targets[drive] = {u, kind, to, resident};
     total += buffer(u, drive).bytes;
@@ -241,8 +242,17 @@ Result<States::Changed> States::count_changed(RankId rank, const CommitRecord& r
 
 Status States::roll_back(bool keeps_gradients) {
   const auto load = [&]() -> Status {
-    for (RankId r = here_.first; r < here_.end(); ++r) SLUICE_TRY(load_slots(r, false, {}));
+    for (RankId r = here_.first; r < here_.end(); ++r) SLUICE_TRY(load_slots(r, Load::copies, {}));
     return keeps_gradients ? success() : clear_states(true);
+  };
+  SLUICE_TRY(agree(*world_, load()));
+  return agree(*world_, share_residents());
+}
+
+Status States::load_residents() {
+  const auto load = [&]() -> Status {
+    for (RankId r = here_.first; r < here_.end(); ++r) SLUICE_TRY(load_slots(r, Load::residents, {}));
+    return success();
   };
   SLUICE_TRY(agree(*world_, load()));
   return agree(*world_, share_residents());
