@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -65,11 +66,7 @@ class Cook {
 
  private:
   using Turn = std::function<void(UnitChoice&)>;
-  /// Steps that wait, where they have choices of their own, fit as they are.
-  TierBytes needs(const Schedule& s) const {
-    const Plans looked_at = !s.waiting.empty() ? Plans::own : margin_ > 1 ? Plans::all : Plans::main;
-    return usual_needs(work_, s, looked_at);
-  }
+  TierBytes needs(const Schedule& s) const;
   bool is_soon_built(const Schedule& s) const;
   bool fits(const TierBytes& needs) const { return within(needs, work_.budget_bytes, margin_); }
   std::vector<Schedule> ladder(int group, bool update_ahead) const;
@@ -93,6 +90,9 @@ class Cook {
   const ScheduleWish& wish_;
   const HardwareProfile* hw_;
   double margin_, transfers_max_;
+  /// Recipes come by the same schedules again and again.
+  mutable std::mutex known_mutex_;
+  mutable std::vector<std::pair<Schedule, TierBytes>> known_needs_;
 };
 
 }  // namespace sluice

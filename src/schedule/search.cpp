@@ -59,7 +59,13 @@ struct Candidate {
 class Search {
  public:
   Search(const Workload& w, const ScheduleWish& wish, const HardwareProfile& hw, const SearchWatch& watch)
-      : work_(w), wish_(wish), hw_(hw), watch_(watch), estimator_(w, hw, wish.pipeline), changes_(changes()) {}
+      : work_(w),
+        wish_(wish),
+        hw_(hw),
+        watch_(watch),
+        estimator_(w, hw, wish.pipeline),
+        cook_(w, wish, &hw),
+        changes_(changes()) {}
 
   SearchResult run() {
     const FrugalFamily family(work_, wish_);
@@ -131,13 +137,12 @@ class Search {
     std::vector<std::pair<int, bool>> kinds;
     for (const int group : groups())
       for (const bool ahead : open_updates(work_, wish_)) kinds.emplace_back(group, ahead);
-    const Cook cook(work_, wish_, &hw_);
     // The first kind alone, so that there soon is an answer.
     for (std::size_t begin = 0; begin < kinds.size(); begin = begin == 0 ? 1 : kinds.size()) {
       const std::size_t end = begin == 0 ? 1 : kinds.size();
       std::vector<std::vector<Cook::Dish>> dishes(end - begin);
       parallel_for(end - begin,
-                   [&](std::size_t i) { dishes[i] = cook.dishes(kinds[begin + i].first, kinds[begin + i].second); });
+                   [&](std::size_t i) { dishes[i] = cook_.dishes(kinds[begin + i].first, kinds[begin + i].second); });
       std::vector<Candidate> fresh;
       for (const auto& of_kind : dishes)
         for (const Cook::Dish& d : of_kind) fresh.push_back({d.recipe, d.schedule, {}, 0, 0, 0, 0, 0});
@@ -152,11 +157,10 @@ class Search {
   std::optional<Candidate> mixed_of(const std::vector<Candidate>& all) {
     const auto best = std::ranges::find_if(all, [](const Candidate& c) { return !c.schedule.update_ahead; });
     if (best == all.end() || !may_mix(*best) || best->seconds > worth_mixing * all.front().seconds) return std::nullopt;
-    const Cook cook(work_, wish_, &hw_);
     std::vector<Candidate> mixed;
     for (std::size_t i = 0; i < late_shares.size(); ++i) {
       Candidate c = *best;
-      if (!changes_[i](c.schedule) || !cook.fits(c.schedule)) continue;
+      if (!changes_[i](c.schedule) || !cook_.fits(c.schedule)) continue;
       c.changes.push_back(i);
       mixed.push_back(std::move(c));
     }
@@ -249,7 +253,6 @@ class Search {
   /// Single changes of [begin, end), each kept where it is predicted to help, until none does, the prediction comes to
   /// the bound, or as many have been tried as a person likes to wait for. Two at a time, the first that helps is taken.
   Candidate climbed(Candidate best, bool exact, std::size_t begin, std::size_t end, Climb& climb) {
-    const Cook cook(work_, wish_, &hw_);
     std::size_t next = begin, in_vain = 0;  // changes since the last that helped
     while (in_vain < end - begin && climb.left > 0) {
       if (best.seconds < equal_time * best.bound_seconds) return best;
@@ -260,8 +263,8 @@ class Search {
         c.schedule = fixed(std::move(c.schedule), wish_);
         if (std::ranges::find(climb.seen, c.schedule) != climb.seen.end()) continue;
         climb.seen.push_back(c.schedule);
-        if (!cook.fits(c.schedule)) cook.fill_gradients(c.schedule);
-        if (!cook.fits(c.schedule)) continue;
+        if (!cook_.fits(c.schedule)) cook_.fill_gradients(c.schedule);
+        if (!cook_.fits(c.schedule)) continue;
         c.changes.push_back(next);
         tries.push_back(std::move(c));
       }
@@ -287,7 +290,7 @@ class Search {
     Schedule lean = c.schedule;
     changes_.back()(lean);
     lean = fixed(std::move(lean), wish_);
-    if (lean == c.schedule || !Cook(work_, wish_, &hw_).fits(lean)) return std::nullopt;
+    if (lean == c.schedule || !cook_.fits(lean)) return std::nullopt;
     c.schedule = std::move(lean);
     c.changes.push_back(changes_.size() - 1);
     return priced(std::move(c), exact);
@@ -300,8 +303,7 @@ class Search {
       list.push_back([this, change](Schedule& s) {
         if (!wish_.mixes || s.update_ahead || !change(s)) return false;
         keep_in_memory(s);
-        const Cook cook(work_, wish_, &hw_);
-        return make_room_for_late(s, [&](const Schedule& mixed) { return cook.fits(fixed(mixed, wish_)); });
+        return make_room_for_late(s, [&](const Schedule& mixed) { return cook_.fits(fixed(mixed, wish_)); });
       });
     };
     for (const double share : late_shares) mix([this, share](Schedule& s) { return spread_late(work_, s, share); });
@@ -333,7 +335,7 @@ class Search {
     };
     for (const Saved place : {Saved::host, Saved::nvme})
       for (const double share : {1.0, 0.5, 0.25})
-        list.push_back([this, place, share](Schedule& s) { return Cook(work_, wish_, &hw_).spill(s, place, share); });
+        list.push_back([this, place, share](Schedule& s) { return cook_.spill(s, place, share); });
     if (!work_.inference && !wish_.update_on_device && device_is_apart(hw_))
       for (const double share : {1.0, 0.5, 0.25, 0.0})
         list.push_back([share](Schedule& s) { return spread_updates(s, share); });
@@ -420,6 +422,7 @@ class Search {
   const HardwareProfile& hw_;
   const SearchWatch& watch_;
   Estimator estimator_;
+  Cook cook_;
   std::vector<Change> changes_;
   int tried_ = 0;
   double best_seconds_ = 0;

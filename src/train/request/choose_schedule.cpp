@@ -51,7 +51,7 @@ bool would_gain(const SearchResult& found) {
 
 /// A schedule for speculative steps is taken if it is notably quicker, and as good as slower in no step that waits for
 /// its norm.
-constexpr double notably_quicker = 0.97, as_good_as = 1.02;
+constexpr double notably_quicker = 0.97;
 
 bool is_quicker(const Prepared& run, double seconds) {
   return seconds <= notably_quicker * run.search.predicted_seconds;

@@ -1,8 +1,10 @@
 #include "src/train/request/turned_round.h"
 
 #include <algorithm>
-#include <array>
+#include <deque>
+#include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,8 +19,13 @@ namespace {
 struct Filled {
   Schedule schedule;
   Recipe recipe;
-  double seconds = 0;
+  double seconds = 0, bound_seconds = 0;
 };
+
+/// What is quicker by less is not worth a change.
+constexpr double notably = 0.998;
+/// Who takes no longer than its bound by this factor is not changed any more.
+constexpr double at_bound = 1.005;
 
 class Turning {
  public:
@@ -28,25 +35,38 @@ class Turning {
         hw_(run.profile),
         estimator_(run.workload, run.profile, wish.pipeline),
         recipe_(run.search.recipe),
-        turned_(fixed(run.search.schedule, wish)) {
+        turned_(fixed(run.search.schedule, wish)),
+        waiting_seconds_(run.search.predicted_seconds) {
+    for (const double margin : {1.0, 1.01, 1.03, 1.08}) cooks_.emplace_back(work_, wish_, &hw_, margin);
     recipe_.update_ahead = false;
     const auto waits_on_device = [](const UnitChoice& c) { return c.gradient == Place::device; };
     if (std::ranges::any_of(turned_.units, waits_on_device)) turned_.waiting = run.search.schedule.units;
   }
 
-  std::optional<Filled> quickest() const {
+  std::optional<Filled> quickest() {
     std::optional<Filled> best;
-    for (const Recipe& recipe : recipes())
-      if (std::optional<Filled> f = filled(recipe, 0); f && (!best || f->seconds < best->seconds)) best = std::move(f);
-    if (!best || !wish_.mixes) return best;
-    std::optional<Filled> mixed;
-    quickest_share(best->seconds, [&](double late) {
-      std::optional<Filled> f = filled(best->recipe, late);
+    const auto improves = [&](std::optional<Filled> f) {
+      if (!f || (best && f->seconds > notably * best->seconds)) return false;
+      best = std::move(f);
+      return true;
+    };
+    for (const Recipe& recipe : recipes()) improves(filled(turned_, recipe, 0));
+    if (!best) return best;
+    if (!turned_.waiting.empty())
+      for (const Knob& knob : knobs())
+        for (bool helps = true; helps && !is_at_bound(*best);) {
+          Schedule changed = best->schedule;
+          helps = knob(changed) && waits_as_well(changed) && improves(fits_as_it_is(changed, *best));
+        }
+    if (!wish_.mixes || is_at_bound(*best)) return best;
+    const Filled alone = *best;
+    quickest_share(alone.seconds, [&](double late) {
+      std::optional<Filled> f = filled(alone.schedule, alone.recipe, late);
       const double seconds = f ? f->seconds : 0;
-      if (f && (!mixed || seconds < mixed->seconds)) mixed = std::move(f);
+      improves(std::move(f));
       return seconds;
     });
-    return mixed && mixed->seconds < best->seconds ? mixed : best;
+    return best;
   }
 
  private:
@@ -64,26 +84,83 @@ class Turning {
     return list;
   }
 
-  /// With as little room to spare as packing takes.
-  std::optional<Filled> filled(const Recipe& recipe, double late) const {
-    for (const double margin : {1.0, 1.01, 1.03, 1.08}) {
-      Filled f{turned_, recipe};
-      Schedule& s = f.schedule;
-      spread_late(work_, s, late);
-      if (!s.waiting.empty()) fill(s, recipe, margin);
-      if (!within(run_needs(work_, s), work_.budget_bytes)) continue;
-      f.seconds = estimator_.exact(s).step_seconds;
-      return f;
-    }
+  /// Of both orders, and may be worth more to steps that do not wait. False where it can be turned no further.
+  using Knob = std::function<bool(Schedule&)>;
+  std::vector<Knob> knobs() const {
+    const auto shift = [](int Schedule::*field, int by, int least, int most) {
+      return [=](Schedule& s) {
+        s.*field += by;
+        return s.*field >= least && s.*field <= most;
+      };
+    };
+    const auto scale_tiles = [this](bool larger) {
+      return [this, larger](Schedule& s) {
+        s.tile_numel = larger ? s.tile_numel * 2 : s.tile_numel / 2;
+        return s.tile_numel >= tile_for(work_, 1u << 12, 16384) && s.tile_numel <= tile_limit(work_);
+      };
+    };
+    return {shift(&Schedule::lag, 1, 0, 4), shift(&Schedule::tiles_in_flight, 1, 1, 8), scale_tiles(true),
+            scale_tiles(false), shift(&Schedule::lag, -1, 0, 4)};
+  }
+  static bool is_at_bound(const Filled& f) { return f.seconds < at_bound * f.bound_seconds; }
+  bool waits_as_well(const Schedule& s) const {
+    return estimator_.exact(s.ahead()).step_seconds <= as_good_as * waiting_seconds_;
+  }
+
+  /// With as little room to spare as packing takes, and what lies in host memory left there if it can. None where there
+  /// is no room, and of what has been looked at before.
+  std::optional<Filled> filled(const Schedule& like, const Recipe& recipe, double late) {
+    for (const bool makes_room : {false, true})
+      for (const Cook& cook : cooks_) {
+        Filled f{like, recipe};
+        Schedule& s = f.schedule;
+        spread_late(work_, s, late);
+        if (!s.waiting.empty()) fill(s, recipe, cook, makes_room);
+        if (!cook.fits(s)) break;  // nor with more to spare
+        if (std::ranges::find(seen_, s) != seen_.end()) continue;
+        seen_.push_back(s);
+        if (!within(run_needs(work_, s), work_.budget_bytes)) continue;
+        return priced(std::move(f));
+      }
     return std::nullopt;
   }
 
-  void fill(Schedule& s, const Recipe& recipe, double margin) const {
-    const Cook cook(work_, wish_, &hw_, margin);
+  /// Filled anew only where it has no room as it is.
+  std::optional<Filled> fits_as_it_is(const Schedule& s, const Filled& before) {
+    if (within(run_needs(work_, s), work_.budget_bytes)) return priced({s, before.recipe});
+    return filled(s, before.recipe, 0);
+  }
+  Filled priced(Filled f) const {
+    const StepEstimate e = estimator_.exact(f.schedule);
+    f.seconds = e.step_seconds;
+    f.bound_seconds = e.bound_seconds;
+    return f;
+  }
+
+  static void fill(Schedule& s, const Recipe& recipe, const Cook& cook, bool makes_room) {
     cook.empty_device(s);
-    make_room_for_late(s, [&](const Schedule& some) { return cook.fits(some); });
-    for (std::size_t u = 0; u < s.units.size(); ++u) s.waiting[u].state_home = s.units[u].state_home;
+    if (makes_room) make_room(s, cook);
     cook.fill_device(s, recipe);
+  }
+
+  /// As few states as possible leave host memory, then parameters, in steps of both orders.
+  static void make_room(Schedule& s, const Cook& cook) {
+    std::vector<std::pair<std::size_t, Place UnitChoice::*>> leaving;
+    for (Place UnitChoice::*home : {&UnitChoice::state_home, &UnitChoice::parameter_home})
+      for (std::size_t u = 0; u < s.units.size(); ++u)
+        if (s.units[u].*home == Place::host) leaving.emplace_back(u, home);
+    const auto without = [&](std::size_t count) {
+      Schedule t = s;
+      for (const auto& [u, home] : std::span(leaving).first(count)) t.units[u].*home = t.waiting[u].*home = Place::nvme;
+      return t;
+    };
+    if (cook.fits(s) || !cook.fits(without(leaving.size()))) return;
+    std::size_t few = 0, enough = leaving.size();
+    while (enough - few > 1) {
+      const std::size_t some = (few + enough) / 2;
+      (cook.fits(without(some)) ? enough : few) = some;
+    }
+    s = without(enough);
   }
 
   const Workload& work_;
@@ -92,6 +169,9 @@ class Turning {
   Estimator estimator_;
   Recipe recipe_;
   Schedule turned_;
+  double waiting_seconds_;
+  std::deque<Cook> cooks_;  ///< by what they leave to spare
+  std::vector<Schedule> seen_;
 };
 
 }  // namespace
@@ -101,12 +181,11 @@ SearchResult turned_round(const Prepared& run, const ScheduleWish& wish) {
   std::optional<Filled> best = Turning(run, wish).quickest();
   turned.fits = best.has_value();
   if (!best) return turned;
-  const Estimator estimator(run.workload, run.profile, wish.pipeline);
   turned.schedule = std::move(best->schedule);
   turned.recipe = best->recipe;
   turned.needs = run_needs(run.workload, turned.schedule);
   turned.predicted_seconds = best->seconds;
-  turned.bound_seconds = estimator.exact(turned.schedule).bound_seconds;
+  turned.bound_seconds = best->bound_seconds;
   turned.drive_write_bytes = byte_law_of_all(run.workload, turned.schedule).nvme_write;
   return turned;
 }
