@@ -409,7 +409,7 @@ void Cook::fill_device(Schedule& s, const Recipe& recipe) const {
   if (gradients_first) fill_gradients(s);
   stay();
   if (!activations_first) keep();
-  if (!wish_.prefetch && s.prefetch == 1) {
+  if (!wish_.prefetch && s.prefetch == 1 && s.waiting.empty()) {
     Schedule deeper = s;
     deeper.prefetch = 2;
     if (!fits(deeper)) fill_gradients(deeper);

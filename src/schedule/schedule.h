@@ -265,8 +265,8 @@ struct Schedule {
   std::uint64_t tile_numel = 1u << 20;  ///< elements per transfer and optimizer tile; power of two, at least 4096
   std::vector<UnitChoice> units;
   /// Of both orders: the units of steps that `ahead` has, where these use memory otherwise. What outlasts a step lies
-  /// where `units` has it, but for parameters that stay on the device: they are copied there anew when steps change
-  /// back. None: as in `units`.
+  /// where `units` has it. No parameters stay on the device: those of `units` are loaded anew when steps change back.
+  /// None: as in `units`.
   std::vector<UnitChoice> waiting;
   bool operator==(const Schedule&) const = default;
 

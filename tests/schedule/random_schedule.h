@@ -67,6 +67,7 @@ inline std::vector<UnitChoice> random_waiting(Draw& draw, const std::vector<Unit
     c.state_home = u.state_home;
     c.gradient = u.gradient;
     c.update_on_device = u.update_on_device;
+    c.resident = false;
   }
   return waiting;
 }

@@ -126,7 +126,7 @@ TEST(Search, TheDriveTakesWhatHostMemoryHasNoRoomFor) {
   EXPECT_GT(live_needs(w, half).nvme, least + (needs - least) / 3);
 }
 
-/// Activations and gradients have the device's memory in turn; a durable run has no gradients that wait.
+/// Activations and gradients have the device's memory in turn.
 TEST(Search, GradientsWaitOnTheDeviceAndNotOnTheDrive) {
   const ModelSpec model = preset_model("llama-25m");
   Workload w = workload(model, 128, 4);

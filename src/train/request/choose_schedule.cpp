@@ -62,13 +62,13 @@ bool waits_as_well(const Prepared& run, const SearchResult& found) {
   return estimator.exact(found.schedule.ahead()).step_seconds <= as_good_as * run.search.predicted_seconds;
 }
 
-/// Of a run with a schedule that waits: `found`, or that one turned round; none where that gains nothing.
-std::optional<SearchResult> better_of(const Prepared& run, const ScheduleWish& both, SearchResult found) {
-  if (!found.fits || !is_quicker(run, found.predicted_seconds)) return std::nullopt;
-  if (waits_as_well(run, found)) return found;
+/// Of a run with a schedule that waits, another whose steps speculate, and which has steps that wait as good as those:
+/// `found`, or the run's turned round. None where there is none.
+std::optional<SearchResult> waiting_as_well(const Prepared& run, const ScheduleWish& both, const SearchResult& found) {
+  if (found.fits && waits_as_well(run, found)) return found;
   if (is_long(run.workload)) return std::nullopt;
   SearchResult turned = turned_round(run, both);
-  if (!turned.fits || !is_quicker(run, turned.predicted_seconds) || !waits_as_well(run, turned)) return std::nullopt;
+  if (!turned.fits || !waits_as_well(run, turned)) return std::nullopt;
   return turned;
 }
 
@@ -138,9 +138,9 @@ bool is_long(const Workload& w) {
 void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   const RunConfig& c = run.config;
   Workload& w = run.workload;
-  ScheduleWish wish = run.wish;
   // Of a long model nobody looks for steps that do not wait beside those that have gradients on the device.
-  wish.carries = !is_long(w) || !may_speculate(run);
+  run.wish.carries = !is_long(w) || !w.durable;
+  ScheduleWish wish = run.wish;
   const bool wanted = !w.inference && c.durable != Durable::off;
   const auto find_with = [&](const ScheduleWish& own) {
     return effort == Effort::quick || is_long(w) ? search_quickly(w, own, run.profile, told(progress))
@@ -158,9 +158,9 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
     waits.update = UpdateOrder::ahead;
     waits.mixes = false;
     run.search = find_with(waits);
-    std::optional<SearchResult> better;
-    if (run.search.fits) better = better_of(run, run.wish, found);
-    return better ? *std::move(better) : found;
+    std::optional<SearchResult> as_well;
+    if (run.search.fits) as_well = waiting_as_well(run, run.wish, found);
+    return as_well ? *std::move(as_well) : found;
   };
   // Of a long model the other order is looked for beside the first, since cores would be idle.
   const ScheduleWish both = speculative(wish);
@@ -175,7 +175,10 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
                                     : "on";
   if (run.search.fits && may_speculate(run) && would_gain(run.search)) {
     if (!speculating) speculating = find_with(both);
-    if (std::optional<SearchResult> better = better_of(run, both, *std::move(speculating))) {
+    std::optional<SearchResult> better;
+    if (!speculating->fits || is_quicker(run, speculating->predicted_seconds))
+      better = waiting_as_well(run, both, *speculating);
+    if (better && is_quicker(run, better->predicted_seconds)) {
       run.search = *std::move(better);
       run.wish = both;
     }
@@ -184,7 +187,7 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   if (run.search.fits || !w.durable || c.durable == Durable::on || speculates(c)) return;
   const TierBytes needed = FrugalFamily(w, wish).corner();
   w.durable = false;
-  wish.carries = true;
+  wish.carries = run.wish.carries = true;
   run.search = find();
   run.durability = "off: two slots of every state would need " +
                    format_bytes(needed.nvme * static_cast<std::uint64_t>(ranks_of_machine(c))) +

@@ -35,17 +35,16 @@ Result<std::unique_ptr<Prepared>> begin_prepare(const RunConfig& config, Purpose
 }
 
 /// Whether what steps of one order leave is where those of the other look for it.
-bool lies_alike(const StepPlan& main, const StepPlan& ahead, const Schedule& schedule) {
-  // Gradients that are kept for a repair, which is a plan of the other order.
-  const auto waits_on_device = [](const UnitChoice& c) { return c.gradient == Place::device; };
-  if (schedule.keeps_gradients && !schedule.waiting.empty() && std::ranges::any_of(schedule.units, waits_on_device))
-    return false;
+bool lies_alike(const StepPlan& main, const StepPlan& ahead) {
+  const auto outlasts = [](const Buffer& b) { return b.life == Life::persistent && b.holds != Holds::resident; };
+  if (std::ranges::count_if(main.buffers, outlasts) != std::ranges::count_if(ahead.buffers, outlasts)) return false;
   for (BufferId id = 0; id < main.buffers.size(); ++id) {
     const Buffer& b = main.buffers[id];
-    if (b.life != Life::persistent || b.holds == Holds::resident) continue;
+    if (!outlasts(b)) continue;
+    if (id >= ahead.buffers.size()) return false;
     const Buffer& other = ahead.buffers[id];
-    if (b.tier != other.tier || b.offset != other.offset || b.bytes != other.bytes || b.unit != other.unit ||
-        b.state != other.state || b.block_bytes != other.block_bytes)
+    if (!outlasts(other) || b.tier != other.tier || b.offset != other.offset || b.bytes != other.bytes ||
+        b.unit != other.unit || b.state != other.state || b.block_bytes != other.block_bytes)
       return false;
   }
   return true;
@@ -54,7 +53,7 @@ bool lies_alike(const StepPlan& main, const StepPlan& ahead, const Schedule& sch
 /// Every plan that the run will run, before anything of it is touched.
 Status prove_plans(const Prepared& run) {
   for (const StagePlans& stage : run.stages)
-    if (!stage.ahead.ops.empty() && !lies_alike(stage.main, stage.ahead, run.search.schedule))
+    if (!stage.ahead.ops.empty() && !lies_alike(stage.main, stage.ahead))
       return fault("states would lie elsewhere when updates wait for the norm, which is a bug in the schedule");
   std::array<std::vector<Violation>, plans_of_stage.size()> found;
   parallel_for(plans_of_stage.size(), [&](std::size_t i) {
@@ -120,6 +119,7 @@ void build_plans_alone(Prepared& run) {
   run.kernels.clear();
   for (const StagePlans& stage : run.stages) {
     run.kernels.merge(chosen_kernels(run.profile, stage.main.cost_keys));
+    run.kernels.merge(chosen_kernels(run.profile, stage.ahead.cost_keys));
     run.kernels.merge(chosen_kernels(run.profile, stage.evaluate.cost_keys));
   }
 }
@@ -184,6 +184,25 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
 
 namespace {
 
+/// Of a schedule whose steps that wait use memory otherwise.
+Status check_waiting(const Schedule& s) {
+  if (s.waiting.empty()) return success();
+  bool alike = s.both_orders && s.waiting.size() == s.units.size();
+  bool on_device = false;
+  for (std::size_t u = 0; alike && u < s.units.size(); ++u) {
+    const UnitChoice &other = s.units[u], &waits = s.waiting[u];
+    alike = waits.parameter_home == other.parameter_home && waits.state_home == other.state_home &&
+            waits.gradient == other.gradient && waits.update_on_device == other.update_on_device;
+    on_device = on_device || waits.gradient == Place::device;
+  }
+  if (!alike) return bad_request("the schedule has steps that wait with states elsewhere; give both the same places");
+  if (std::ranges::any_of(s.waiting, &UnitChoice::resident))
+    return bad_request("the schedule has steps that wait with resident parameters; give them held ones");
+  if (on_device && s.keeps_gradients)
+    return bad_request("the schedule keeps gradients where its repairs would not find them: leave keeps_gradients out");
+  return success();
+}
+
 Status check_units(const Prepared& run, const Schedule& schedule) {
   if (run.workload.gathers == RankGathers::int8 && std::ranges::any_of(schedule.units, &UnitChoice::resident))
     return bad_request(
@@ -195,6 +214,7 @@ Status check_units(const Prepared& run, const Schedule& schedule) {
     return bad_request("the schedule updates in the backward pass, and all of its units are late: give update_ahead");
   if (schedule.mixes() && run.workload.stages() > 1)
     return bad_request("the schedule updates in both passes, which stages of a pipeline can not");
+  SLUICE_TRY(check_waiting(schedule));
   return check_stages(run.workload, schedule);
 }
 

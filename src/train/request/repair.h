@@ -15,4 +15,8 @@ struct Repair {
 /// Of a run that speculates and fits.
 Repair predict_repair(const Prepared& run);
 
+/// Before steps are speculative again, where others have used the memory of parameters that stay on the device: these
+/// are loaded.
+double predict_change_seconds(const Prepared& run);
+
 }  // namespace sluice

@@ -39,14 +39,19 @@ class Turning {
         waiting_seconds_(run.search.predicted_seconds) {
     for (const double margin : {1.0, 1.01, 1.03, 1.08}) cooks_.emplace_back(work_, wish_, &hw_, margin);
     recipe_.update_ahead = false;
+    // Bits of activations that are parked in fewer bytes depend on which are.
+    const bool may_differ = work_.activation_dtype == ActivationDtype::exact && !wish_.resident;
     const auto waits_on_device = [](const UnitChoice& c) { return c.gradient == Place::device; };
-    if (std::ranges::any_of(turned_.units, waits_on_device)) turned_.waiting = run.search.schedule.units;
+    if (!may_differ || std::ranges::none_of(turned_.units, waits_on_device)) return;
+    turned_.waiting = run.search.schedule.units;
+    for (UnitChoice& c : turned_.waiting)
+      if (std::exchange(c.resident, false)) c.held = true;
   }
 
   std::optional<Filled> quickest() {
     std::optional<Filled> best;
     const auto improves = [&](std::optional<Filled> f) {
-      if (!f || (best && f->seconds > notably * best->seconds)) return false;
+      if (!f || (best && f->seconds > notably * best->seconds) || !waits_as_well(f->schedule)) return false;
       best = std::move(f);
       return true;
     };
@@ -56,7 +61,7 @@ class Turning {
       for (const Knob& knob : knobs())
         for (bool helps = true; helps && !is_at_bound(*best);) {
           Schedule changed = best->schedule;
-          helps = knob(changed) && waits_as_well(changed) && improves(fits_as_it_is(changed, *best));
+          helps = knob(changed) && improves(fits_as_it_is(fixed(changed, wish_), *best));
         }
     if (!wish_.mixes || is_at_bound(*best)) return best;
     const Filled alone = *best;
@@ -99,8 +104,12 @@ class Turning {
         return s.tile_numel >= tile_for(work_, 1u << 12, 16384) && s.tile_numel <= tile_limit(work_);
       };
     };
-    return {shift(&Schedule::lag, 1, 0, 4), shift(&Schedule::tiles_in_flight, 1, 1, 8), scale_tiles(true),
-            scale_tiles(false), shift(&Schedule::lag, -1, 0, 4)};
+    return {shift(&Schedule::prefetch, 1, 0, 4),
+            shift(&Schedule::lag, 1, 0, 4),
+            shift(&Schedule::tiles_in_flight, 1, 1, 8),
+            scale_tiles(true),
+            scale_tiles(false),
+            shift(&Schedule::lag, -1, 0, 4)};
   }
   static bool is_at_bound(const Filled& f) { return f.seconds < at_bound * f.bound_seconds; }
   bool waits_as_well(const Schedule& s) const {
@@ -137,8 +146,14 @@ class Turning {
     return f;
   }
 
-  static void fill(Schedule& s, const Recipe& recipe, const Cook& cook, bool makes_room) {
+  void fill(Schedule& s, const Recipe& recipe, const Cook& cook, bool makes_room) const {
     cook.empty_device(s);
+    // The waiting steps' chain is another one.
+    if (!recipe.balanced && !wish_.recompute)
+      for (UnitChoice& c : s.units) {
+        c.core.reset();
+        c.sweep = 0;
+      }
     if (makes_room) make_room(s, cook);
     cook.fill_device(s, recipe);
   }

@@ -20,7 +20,8 @@ bool ClipForecast::waits(bool waits_now) const {
   constexpr double worth_it = 1.01;
   const double share = static_cast<double>(clipped()) / static_cast<double>(count_);
   const double speculative = costs_.speculative + share * (costs_.repaired - costs_.speculative);
-  return waits_now ? speculative * worth_it >= costs_.ahead : costs_.ahead * worth_it < speculative;
+  const double change = costs_.changing / static_cast<double>(steps_max);
+  return waits_now ? speculative * worth_it + change >= costs_.ahead : costs_.ahead * worth_it + change < speculative;
 }
 
 }  // namespace sluice

@@ -15,6 +15,7 @@ class ClipForecast {
 
   struct Costs {
     double speculative = 0, repaired = 0, ahead = 0;  ///< seconds of a step; repaired: of one that clips
+    double changing = 0;                              ///< seconds, before steps are speculative again
   };
   /// `may_wait`: there is a plan for steps that wait.
   ClipForecast(Costs costs, bool may_wait) : costs_(costs), may_wait_(may_wait) {}
@@ -23,8 +24,8 @@ class ClipForecast {
   std::size_t steps() const { return count_; }  ///< that it knows of, the last steps_max at most
   std::size_t clipped() const;                  ///< of those
 
-  /// Whether the next steps are to wait for their norms, where they do or do not now: what is not a hundredth quicker
-  /// is not worth the change. First steps mostly clip, and wait.
+  /// Whether the next steps are to wait for their norms, where they do or do not now: what is not a hundredth quicker,
+  /// or does not make good in steps_max steps what a change takes, is not worth it. First steps mostly clip, and wait.
   bool waits(bool waits_now) const;
 
  private:

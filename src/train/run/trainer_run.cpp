@@ -18,19 +18,20 @@ namespace {
 Error with(const Error& error, const std::string& what) { return {error.code, error.message + "; " + what}; }
 
 ClipForecast::Costs costs_of_orders(const Prepared& run) {
-  return {run.step_seconds(), predict_repair(run).seconds, run.predicted(true).step_seconds};
+  return {run.step_seconds(), predict_repair(run).seconds, run.predicted(true).step_seconds,
+          predict_change_seconds(run)};
 }
 
 /// The leader's costs, and which of the last steps clipped, as all processes have them: machines that are not alike
 /// predict other times, and may know other steps.
 Result<ClipForecast> agreed_forecast(World& world, const Prepared& run, const std::vector<bool>& clipped) {
   const ClipForecast::Costs own = costs_of_orders(run);
-  nlohmann::json told{own.speculative, own.repaired, own.ahead, clipped};
+  nlohmann::json told{own.speculative, own.repaired, own.ahead, own.changing, clipped};
   SLUICE_ASSIGN(const std::string text, from_leader(world, world.leads() ? told.dump() : ""));
   told = nlohmann::json::parse(text, nullptr, false);
-  if (!told.is_array() || told.size() != 4) return fault("what rank 0 predicts has not arrived");
-  ClipForecast forecast({told[0], told[1], told[2]}, run.changes_order());
-  for (const bool c : told[3].get<std::vector<bool>>()) forecast.add(c);
+  if (!told.is_array() || told.size() != 5) return fault("what rank 0 predicts has not arrived");
+  ClipForecast forecast({told[0], told[1], told[2], told[3]}, run.changes_order());
+  for (const bool c : told[4].get<std::vector<bool>>()) forecast.add(c);
   return forecast;
 }
 
