@@ -138,7 +138,8 @@ bool is_long(const Workload& w) {
 void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
   const RunConfig& c = run.config;
   Workload& w = run.workload;
-  // Of a long model nobody looks for steps that do not wait beside those that have gradients on the device.
+  // Of a long model nobody looks for steps that do not wait beside those that have gradients on the device; and a run
+  // that chooses is to be no slower than one that is told to wait.
   run.wish.carries = !is_long(w) || !w.durable;
   ScheduleWish wish = run.wish;
   const bool wanted = !w.inference && c.durable != Durable::off;
@@ -153,14 +154,14 @@ void choose_schedule(Prepared& run, const Tell& progress, Effort effort) {
     if (!found.fits) return find_with(wish);
     run.wish = speculative(wish);
     if (is_long(w)) return found;
-    // Steps that clip are to be as quick as those of a run that always waits.
+    // Steps that clip are to be as quick as those of a run that always waits, where that leaves others quicker.
     ScheduleWish waits = wish;
     waits.update = UpdateOrder::ahead;
     waits.mixes = false;
     run.search = find_with(waits);
     std::optional<SearchResult> as_well;
     if (run.search.fits) as_well = waiting_as_well(run, run.wish, found);
-    return as_well ? *std::move(as_well) : found;
+    return as_well && is_quicker(run, as_well->predicted_seconds) ? *std::move(as_well) : found;
   };
   // Of a long model the other order is looked for beside the first, since cores would be idle.
   const ScheduleWish both = speculative(wish);

@@ -185,9 +185,12 @@ Result<std::unique_ptr<Prepared>> prepare(const RunConfig& config, Purpose purpo
 namespace {
 
 /// Of a schedule whose steps that wait use memory otherwise.
-Status check_waiting(const Schedule& s) {
+Status check_waiting(const Workload& w, const Schedule& s) {
   if (s.waiting.empty()) return success();
-  bool alike = s.both_orders && s.waiting.size() == s.units.size();
+  if (w.activation_dtype != ActivationDtype::exact)
+    return bad_request(
+        "the schedule has steps that wait of their own, and --activation-dtype would give them other bits");
+  bool alike = s.both_orders && !s.update_ahead && s.waiting.size() == s.units.size();
   bool on_device = false;
   for (std::size_t u = 0; alike && u < s.units.size(); ++u) {
     const UnitChoice &other = s.units[u], &waits = s.waiting[u];
@@ -214,7 +217,7 @@ Status check_units(const Prepared& run, const Schedule& schedule) {
     return bad_request("the schedule updates in the backward pass, and all of its units are late: give update_ahead");
   if (schedule.mixes() && run.workload.stages() > 1)
     return bad_request("the schedule updates in both passes, which stages of a pipeline can not");
-  SLUICE_TRY(check_waiting(schedule));
+  SLUICE_TRY(check_waiting(run.workload, schedule));
   return check_stages(run.workload, schedule);
 }
 

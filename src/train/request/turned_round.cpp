@@ -40,12 +40,12 @@ class Turning {
     for (const double margin : {1.0, 1.01, 1.03, 1.08}) cooks_.emplace_back(work_, wish_, &hw_, margin);
     recipe_.update_ahead = false;
     // Bits of activations that are parked in fewer bytes depend on which are.
-    const bool may_differ = work_.activation_dtype == ActivationDtype::exact && !wish_.resident;
+    const bool may_differ = work_.activation_dtype == ActivationDtype::exact && wish_.resident != true;
     const auto waits_on_device = [](const UnitChoice& c) { return c.gradient == Place::device; };
     if (!may_differ || std::ranges::none_of(turned_.units, waits_on_device)) return;
     turned_.waiting = run.search.schedule.units;
     for (UnitChoice& c : turned_.waiting)
-      if (std::exchange(c.resident, false)) c.held = true;
+      if (std::exchange(c.resident, false) && wish_.held != false) c.held = true;
   }
 
   std::optional<Filled> quickest() {
