@@ -61,6 +61,13 @@ Json pipeline_json(const Prepared& run) {
           {"stages", stages}};
 }
 
+/// Units of steps that wait for their norm, where these use memory otherwise than others.
+Json waiting_json(const std::vector<UnitChoice>& units) {
+  return {{"gradients_on_device", std::ranges::count(units, Place::device, &UnitChoice::gradient)},
+          {"held", std::ranges::count(units, true, &UnitChoice::held)},
+          {"saved_on_device", std::ranges::count(units, Saved::keep, &UnitChoice::saved)}};
+}
+
 }  // namespace
 
 Json plan_json(const Prepared& run, const Findings& findings) {
@@ -92,7 +99,10 @@ Json plan_json(const Prepared& run, const Findings& findings) {
                                        {"from_gradients", repair.from_gradients},
                                        {"loaded_bytes", repair.loaded_bytes}};
   }
-  if (run.changes_order()) j["predicted"]["ahead_step_seconds"] = run.predicted(true).step_seconds;
+  if (run.changes_order()) {
+    j["predicted"]["ahead_step_seconds"] = run.predicted(true).step_seconds;
+    j["predicted"]["change_back_seconds"] = predict_change_seconds(run);
+  }
   if (findings.activation_gap) j["predicted"]["activations_above_bound"] = *findings.activation_gap;
   if (const std::optional<SavingStep> saving = predict_saving(run))
     j["saving_step"] = {{"bytes", saving->bytes},
@@ -139,6 +149,7 @@ Json plan_json(const Prepared& run, const Findings& findings) {
                    {"prefetch", s.prefetch},
                    {"gradients_ahead", s.gradients_ahead && parks_sums(run.workload, s)},
                    {"tile_numel", s.tile_numel}};
+  if (!s.waiting.empty()) j["schedule"]["waiting"] = waiting_json(s.waiting);
   if (run.workload.activation_dtype != ActivationDtype::exact)
     j["schedule"]["activation_dtype"] = activation_dtype_names[static_cast<std::size_t>(run.workload.activation_dtype)];
   add_smallest(j, smallest);

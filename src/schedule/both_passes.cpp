@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/schedule/knobs.h"
+
 namespace sluice {
 
 double late_share(const Workload& workload, const Schedule& schedule) {
@@ -41,7 +43,6 @@ void keep_in_memory(Schedule& s) {
 }
 
 bool make_room_for_late(Schedule& schedule, const std::function<bool(const Schedule&)>& fits) {
-  if (fits(schedule)) return true;
   std::vector<std::size_t> leaving;
   for (const bool late : {true, false})
     for (std::size_t u = 0; u < schedule.units.size(); ++u)
@@ -51,14 +52,7 @@ bool make_room_for_late(Schedule& schedule, const std::function<bool(const Sched
     for (std::size_t i = 0; i < count; ++i) s.units[leaving[i]].state_home = Place::nvme;
     return s;
   };
-  if (leaving.empty() || !fits(without(leaving.size()))) return false;
-  std::size_t few = 0, enough = leaving.size();
-  while (enough - few > 1) {
-    const std::size_t some = (few + enough) / 2;
-    (fits(without(some)) ? enough : few) = some;
-  }
-  schedule = without(enough);
-  return true;
+  return make_room(schedule, leaving.size(), without, fits);
 }
 
 double quickest_share(double seconds_without, const std::function<double(double share)>& seconds) {

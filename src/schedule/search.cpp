@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "src/schedule/both_passes.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
+#include "src/schedule/knobs.h"
 #include "src/schedule/stages.h"
 
 namespace sluice {
@@ -41,9 +41,6 @@ constexpr double worth_moving = 0.3;
 /// Changes ahead of the others: of which updates come in which pass.
 constexpr std::size_t mixing = late_shares.size() + late_steps.size() + 2;
 constexpr std::size_t finalists_max = 5;  ///< that are predicted exactly where the others are estimated
-
-/// False if there is nothing to change.
-using Change = std::function<bool(Schedule&)>;
 
 struct Candidate {
   Recipe recipe;
@@ -315,41 +312,17 @@ class Search {
         c.late = !c.late;
         return !std::ranges::all_of(s.units, &UnitChoice::late);
       });
-    const auto scale_tiles = [&](int by) {
-      list.push_back([this, by](Schedule& s) {
-        const std::uint64_t least = tile_for(work_, 1u << 12, 16384);
-        const std::uint64_t numel =
-            by > 0 ? s.tile_numel << static_cast<unsigned>(by) : s.tile_numel >> static_cast<unsigned>(-by);
-        if (numel < least || numel > tile_limit(work_)) return false;
-        s.tile_numel = numel;
-        return true;
-      });
-    };
-    const auto shift = [&](int Schedule::*field, int by, int least, int most) {
-      list.push_back([=](Schedule& s) {
-        const int value = s.*field + by;
-        if (value < least || value > most) return false;
-        s.*field = value;
-        return true;
-      });
-    };
     for (const Saved place : {Saved::host, Saved::nvme})
       for (const double share : {1.0, 0.5, 0.25})
         list.push_back([this, place, share](Schedule& s) { return cook_.spill(s, place, share); });
     if (!work_.inference && !wish_.update_on_device && device_is_apart(hw_))
       for (const double share : {1.0, 0.5, 0.25, 0.0})
         list.push_back([share](Schedule& s) { return spread_updates(s, share); });
-    scale_tiles(1);
-    shift(&Schedule::tiles_in_flight, 1, 1, 8);
-    shift(&Schedule::prefetch, 1, 0, 4);
-    shift(&Schedule::activations_ahead, 1, 1, 8);
-    scale_tiles(-1);
-    shift(&Schedule::tiles_in_flight, 2, 1, 8);
-    shift(&Schedule::lag, 1, 0, 4);
-    scale_tiles(2);
-    shift(&Schedule::prefetch, -1, 0, 4);
-    shift(&Schedule::lag, -1, 0, 4);
-    scale_tiles(-2);
+    for (const Change& knob :
+         {tiles_scaled(work_, 1), tiles_in_flight_changed(1), prefetch_changed(1), activations_ahead_changed(1),
+          tiles_scaled(work_, -1), tiles_in_flight_changed(2), lag_changed(1), tiles_scaled(work_, 2),
+          prefetch_changed(-1), lag_changed(-1), tiles_scaled(work_, -2)})
+      list.push_back(knob);
     list.push_back([](Schedule& s) { return s.hold = !s.hold, true; });
     for (const bool ahead : {true, false})
       list.push_back([this, ahead](Schedule& s) {

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "src/model/kernel_sizes.h"
 #include "src/schedule/both_passes.h"
 #include "src/schedule/build.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
+#include "src/schedule/knobs.h"
 #include "src/schedule/recipe.h"
 #include "src/schedule/smallest.h"
 
@@ -292,6 +295,60 @@ TEST(BothPasses, AFewSharesAreAskedForTheQuickest) {
   EXPECT_LT(asked.size(), 12u);
   EXPECT_EQ(quickest_share(10, [](double) { return 9.99; }), 0) << "not notably";
   EXPECT_EQ(quickest_share(10, [](double) { return 0.0; }), 0) << "there is no room";
+}
+
+TEST(Knobs, AreTurnedNoFurtherThanIsWorthATry) {
+  const ModelSpec model = preset_model("gpt2-124m");
+  const Workload w = workload(model, 1024, 4);
+  const auto turns = [&](const Change& knob) {
+    Schedule s = frugal_schedule(w);
+    int count = 0;
+    while (knob(s)) ++count;
+    return count;
+  };
+  const Schedule s = frugal_schedule(w);
+  EXPECT_EQ(turns(prefetch_changed(1)), 4 - s.prefetch);
+  EXPECT_EQ(turns(prefetch_changed(-1)), s.prefetch);
+  EXPECT_EQ(turns(lag_changed(1)), 4 - s.lag);
+  EXPECT_EQ(turns(tiles_in_flight_changed(1)), 8 - s.tiles_in_flight);
+  EXPECT_EQ(turns(tiles_in_flight_changed(-1)), s.tiles_in_flight - 1);
+  EXPECT_EQ(turns(activations_ahead_changed(1)), 8 - s.activations_ahead);
+  Schedule larger = s;
+  ASSERT_TRUE(tiles_scaled(w, 1)(larger));
+  EXPECT_EQ(larger.tile_numel, 2 * s.tile_numel);
+  EXPECT_TRUE(tiles_scaled(w, -1)(larger));
+  EXPECT_EQ(larger, s);
+  while (tiles_scaled(w, 2)(larger)) {
+  }
+  EXPECT_GT(4 * larger.tile_numel, tile_limit(w));
+}
+
+TEST(Knobs, AsFewMovesAsPossibleMakeRoom) {
+  const ModelSpec model = preset_model("gpt2-124m");
+  const Schedule all_in_host = [&] {
+    Schedule s = frugal_schedule(workload(model, 1024, 4));
+    for (UnitChoice& c : s.units) c.state_home = Place::host;
+    return s;
+  }();
+  const auto count = [](const Schedule& s) {
+    return std::ranges::count(s.units, Place::host, &UnitChoice::state_home);
+  };
+  const auto n = all_in_host.units.size();
+  const auto moved = [&](std::size_t moves) {
+    Schedule s = all_in_host;
+    for (std::size_t u = 0; u < moves; ++u) s.units[u].state_home = Place::nvme;
+    return s;
+  };
+  for (std::size_t room = 0; room <= n; ++room) {
+    Schedule s = all_in_host;
+    const auto fits = [&](const Schedule& t) { return count(t) <= static_cast<std::ptrdiff_t>(room); };
+    EXPECT_TRUE(make_room(s, n, moved, fits));
+    EXPECT_EQ(s, moved(n - room)) << room;
+  }
+  Schedule s = all_in_host;
+  EXPECT_FALSE(make_room(s, n, moved, [](const Schedule&) { return false; }));
+  EXPECT_FALSE(make_room(s, 0, moved, [](const Schedule&) { return false; }));
+  EXPECT_EQ(s, all_in_host);
 }
 
 TEST(Search, IsDeterministic) {

@@ -40,15 +40,18 @@ class PlanCommand : public RunCommandTest {
 class PlanElsewhere : public PlanCommand {
  protected:
   /// A machine of large devices, of which nothing is measured.
-  std::string with_devices(int ranks) const {
+  std::string with_devices(int ranks, int drives = 0) const {
     const json messages{
         {"latency_seconds", 1e-5}, {"gather_bytes_per_second", 1e11}, {"reduce_bytes_per_second", 1e11}};
-    write("cluster.json", json{{"ranks_of_machine", ranks},
-                               {"device", {{"name", "H200"}}},
-                               {"host", {{"memory_bytes", 1e12}, {"cores", 64}, {"memory_bytes_per_second", 3e11}}},
-                               {"messages_inside", messages},
-                               {"messages_between", messages}}
-                              .dump());
+    json cluster{{"ranks_of_machine", ranks},
+                 {"device", {{"name", "H200"}}},
+                 {"host", {{"memory_bytes", 1e12}, {"cores", 64}, {"memory_bytes_per_second", 3e11}}},
+                 {"messages_inside", messages},
+                 {"messages_between", messages}};
+    if (drives > 0)
+      cluster["drives"] = {
+          {"count", drives}, {"bytes", 4e12}, {"read_bytes_per_second", 6.8e9}, {"write_bytes_per_second", 4e9}};
+    write("cluster.json", cluster.dump());
     return path("cluster.json") + " ";
   }
   void SetUp() override {
@@ -164,18 +167,12 @@ TEST_F(PlanCommand, SaysWhatAStepTakesThatIsMadeAgain) {
   EXPECT_EQ(planned("--update speculative --clip 0 --durable off")["schedule"]["update"], "backward");
 }
 
-/// The border is the smallest budgets': what is found fits, and the next length does not.
 /// Where drives have about as much to do as the device, steps come to the time bound, below that of the passes.
 TEST_F(PlanElsewhere, UpdatesComeInBothPassesWhereThatIsQuicker) {
-  const std::string machine = with_devices(1);
-  json with_drives = json::parse(std::ifstream(path("cluster.json")));
-  with_drives["drives"] = {
-      {"count", 6}, {"bytes", 4e12}, {"read_bytes_per_second", 6.8e9}, {"write_bytes_per_second", 4e9}};
-  write("cluster.json", with_drives.dump());
   const std::string command =
       "plan --model llama-1b --seq 2048 --batch 8 --micro-batch 1 --device-memory 6GiB "
       "--host-memory 7GiB --durable on " +
-      run("run") + "--cluster " + machine;
+      run("run") + "--cluster " + with_devices(1, 6);
   const auto planned = [&](const std::string& more) {
     const Finished f = sluice(command + more + " --json");
     EXPECT_EQ(f.status, 0) << f.err;
@@ -198,6 +195,26 @@ TEST_F(PlanElsewhere, UpdatesComeInBothPassesWhereThatIsQuicker) {
   EXPECT_NE(text.out.find(says), std::string::npos) << text.out;
 }
 
+/// In steps that wait for their norm gradients lie where others have parameters that stay on the device.
+TEST_F(PlanElsewhere, StepsThatWaitUseMemoryOtherwise) {
+  const std::string command =
+      "plan --model llama-25m --seq 512 --batch 8 --micro-batch 1 --device-memory 150MiB --host-memory 40MiB "
+      "--durable on " +
+      run("run") + "--cluster " + with_devices(1, 4);
+  const Finished f = sluice(command + " --json");
+  ASSERT_EQ(f.status, 0) << f.err;
+  const json p = json::parse(f.out);
+  EXPECT_EQ(p["schedule"]["update"], "speculative");
+  ASSERT_TRUE(p["schedule"].contains("waiting")) << p["schedule"];
+  const int on_device = p["schedule"]["waiting"]["gradients_on_device"];
+  EXPECT_GT(on_device, 0);
+  EXPECT_GT(p["predicted"]["change_back_seconds"], 0) << "parameters that stay on the device are loaded";
+  const std::string text = sluice(command).out;
+  const std::string says = "with gradients of " + std::to_string(on_device) + " of 18 units on the device";
+  EXPECT_NE(text.find(says), std::string::npos) << text;
+}
+
+/// The border is the smallest budgets': what is found fits, and the next length does not.
 TEST_F(PlanElsewhere, FindsTheLongestSequences) {
   write("long.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 1048576})");

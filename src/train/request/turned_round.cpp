@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "src/schedule/both_passes.h"
 #include "src/schedule/byte_law.h"
 #include "src/schedule/estimate.h"
+#include "src/schedule/knobs.h"
 
 namespace sluice {
 namespace {
@@ -58,10 +58,10 @@ class Turning {
     for (const Recipe& recipe : recipes()) improves(filled(turned_, recipe, 0));
     if (!best) return best;
     if (!turned_.waiting.empty())
-      for (const Knob& knob : knobs())
+      for (const Change& knob : knobs())
         for (bool helps = true; helps && !is_at_bound(*best);) {
           Schedule changed = best->schedule;
-          helps = knob(changed) && improves(fits_as_it_is(fixed(changed, wish_), *best));
+          helps = knob(changed) && improves(as_it_is_or_filled(fixed(changed, wish_), *best));
         }
     if (!wish_.mixes || is_at_bound(*best)) return best;
     const Filled alone = *best;
@@ -89,27 +89,10 @@ class Turning {
     return list;
   }
 
-  /// Of both orders, and may be worth more to steps that do not wait. False where it can be turned no further.
-  using Knob = std::function<bool(Schedule&)>;
-  std::vector<Knob> knobs() const {
-    const auto shift = [](int Schedule::*field, int by, int least, int most) {
-      return [=](Schedule& s) {
-        s.*field += by;
-        return s.*field >= least && s.*field <= most;
-      };
-    };
-    const auto scale_tiles = [this](bool larger) {
-      return [this, larger](Schedule& s) {
-        s.tile_numel = larger ? s.tile_numel * 2 : s.tile_numel / 2;
-        return s.tile_numel >= tile_for(work_, 1u << 12, 16384) && s.tile_numel <= tile_limit(work_);
-      };
-    };
-    return {shift(&Schedule::prefetch, 1, 0, 4),
-            shift(&Schedule::lag, 1, 0, 4),
-            shift(&Schedule::tiles_in_flight, 1, 1, 8),
-            scale_tiles(true),
-            scale_tiles(false),
-            shift(&Schedule::lag, -1, 0, 4)};
+  /// Of both orders, and may be worth more to steps that do not wait.
+  std::vector<Change> knobs() const {
+    return {prefetch_changed(1),    lag_changed(1),          tiles_in_flight_changed(1),
+            tiles_scaled(work_, 1), tiles_scaled(work_, -1), lag_changed(-1)};
   }
   static bool is_at_bound(const Filled& f) { return f.seconds < at_bound * f.bound_seconds; }
   bool waits_as_well(const Schedule& s) const {
@@ -134,8 +117,7 @@ class Turning {
     return std::nullopt;
   }
 
-  /// Filled anew only where it has no room as it is.
-  std::optional<Filled> fits_as_it_is(const Schedule& s, const Filled& before) {
+  std::optional<Filled> as_it_is_or_filled(const Schedule& s, const Filled& before) {
     if (within(run_needs(work_, s), work_.budget_bytes)) return priced({s, before.recipe});
     return filled(s, before.recipe, 0);
   }
@@ -154,12 +136,12 @@ class Turning {
         c.core.reset();
         c.sweep = 0;
       }
-    if (makes_room) make_room(s, cook);
+    if (makes_room) clear_host(s, cook);
     cook.fill_device(s, recipe);
   }
 
   /// As few states as possible leave host memory, then parameters, in steps of both orders.
-  static void make_room(Schedule& s, const Cook& cook) {
+  static void clear_host(Schedule& s, const Cook& cook) {
     std::vector<std::pair<std::size_t, Place UnitChoice::*>> leaving;
     for (Place UnitChoice::*home : {&UnitChoice::state_home, &UnitChoice::parameter_home})
       for (std::size_t u = 0; u < s.units.size(); ++u)
@@ -169,13 +151,7 @@ class Turning {
       for (const auto& [u, home] : std::span(leaving).first(count)) t.units[u].*home = t.waiting[u].*home = Place::nvme;
       return t;
     };
-    if (cook.fits(s) || !cook.fits(without(leaving.size()))) return;
-    std::size_t few = 0, enough = leaving.size();
-    while (enough - few > 1) {
-      const std::size_t some = (few + enough) / 2;
-      (cook.fits(without(some)) ? enough : few) = some;
-    }
-    s = without(enough);
+    make_room(s, leaving.size(), without, [&](const Schedule& t) { return cook.fits(t); });
   }
 
   const Workload& work_;
