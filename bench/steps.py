@@ -3,18 +3,20 @@
 
     python3 bench/steps.py --sluice build/release/bin/sluice --data TEXT --nvme DIR [--runs 1b,125m,balance,3b]
 
-1b       llama-1b, bf16, 8,192 tokens in 4 micro-batches, clipping, everything on the drive, device 3 GiB, host 1 GiB, in
-         a memory cgroup of device + host + 300 MiB where this user may make one
-125m     llama-125m, 16,384 tokens: everything on the drive and all resident, runs in turns
+1b       llama-1b, bf16, 8,192 tokens in 4 micro-batches, clipping, everything on the drive, durable, device 3 GiB, host
+         1 GiB, in a memory cgroup of device + host + 300 MiB where this user may make one
+125m     llama-125m, 16,384 tokens, clipping: everything on the drive, durable, and all resident, runs in turns
 balance  llama-1b with as many tokens as make compute and drive take about equally long
 3b       llama-3b, fp32 states, device 4 GiB, host 4 GiB, no clipping, update in the backward pass
 
-Prints a table in Markdown and one line of JSON per run; medians leave out the first step. Needs Python 3.9 alone.
+Prints a table in Markdown and one line of JSON per run; medians leave out the first step. Needs Python 3.9 alone, and
+room on the drive for two slots of all states of llama-1b (42 GB). No model is kept.
 """
 import argparse
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,12 +27,12 @@ NVME_ALL = ["--states", "nvme", "--residency", "none"]
 RUNS = {
     "1b": [("llama-1b, 8,192 tokens, 3 GiB + 1 GiB", 3, 4 * GIB + (300 << 20),
             ["--model", "llama-1b", "--seq", "1024", "--batch", "8", "--micro-batch", "2", "--device-memory", "3GiB",
-             "--host-memory", "1GiB", "--states", "nvme"])],
+             "--host-memory", "1GiB", "--states", "nvme", "--durable", "on"])],
     "125m": [("llama-125m, 16,384 tokens, all resident", 3, None,
               ["--model", "llama-125m", "--seq", "1024", "--batch", "16", "--micro-batch", "4"]),
              ("llama-125m, 16,384 tokens, everything on the drive", 3, None,
               ["--model", "llama-125m", "--seq", "1024", "--batch", "16", "--micro-batch", "4", *NVME_ALL,
-               "--device-memory", "3GiB", "--host-memory", "1GiB"])],
+               "--durable", "on", "--device-memory", "3GiB", "--host-memory", "1GiB"])],
     "balance": [("llama-1b, 768 tokens, 3 GiB + 1 GiB", 4, None,
                  ["--model", "llama-1b", "--seq", "256", "--batch", "3", "--micro-batch", "1", "--device-memory", "3GiB",
                   "--host-memory", "1GiB", "--states", "nvme"])],
@@ -58,12 +60,22 @@ def memory_cgroup(limit):
     return None
 
 
+def run_of(arguments, options):
+    """The run's directory: durable runs need one, which is removed behind them."""
+    return str(pathlib.Path(arguments.nvme) / "steps-run") if "--durable" in options else "none"
+
+
 def train(arguments, options, steps, profile, limit):
-    command = [arguments.sluice, "train", *options, "--run", "none", "--data", arguments.data, "--nvme", arguments.nvme,
+    run = run_of(arguments, options)
+    command = [arguments.sluice, "train", *options, "--run", run, "--data", arguments.data, "--nvme", arguments.nvme,
                "--profile", profile, "--steps", str(steps), "--eval-batches", "1", "--json"]
     folder = memory_cgroup(limit) if limit else None
     enter = (lambda: (folder / "cgroup.procs").write_text(str(os.getpid()))) if folder else None
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
+    finally:
+        if run != "none":
+            shutil.rmtree(run, ignore_errors=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()}")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -72,8 +84,8 @@ def train(arguments, options, steps, profile, limit):
 
 
 def plan(arguments, options, profile):
-    command = [arguments.sluice, "plan", *options, "--run", "none", "--nvme", arguments.nvme, "--profile", profile,
-               "--json"]
+    command = [arguments.sluice, "plan", *options, "--run", run_of(arguments, options), "--nvme", arguments.nvme,
+               "--profile", profile, "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()}")
