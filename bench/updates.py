@@ -9,8 +9,9 @@ clipping     --update speculative, and every step clips
 backward     --update backward --clip 0: what steps take for which no norm is needed
 
 OPTIONS are those of `sluice train`; without any: llama-1b of 768 tokens, states on the drive, device 3 GiB, host 1 GiB.
-Each run begins anew, and its first three steps are left out. Prints a table in Markdown: medians of steps, and the
-median of the rounds' ratios to `ahead`. Needs Python 3.9 alone, and room on the drive for two slots of all states.
+Each run begins anew, every second round the other way round, and its first three steps are left out. Prints a table in
+Markdown: medians of steps, and the median of the rounds' ratios to `ahead`. Needs Python 3.9 alone, and room on the
+drive for two slots of all states.
 """
 import argparse
 import json
@@ -61,7 +62,7 @@ def main():
         rounds = {order: [] for order in orders}
         lasts = {}
         for number in range(arguments.rounds):
-            for order in orders:
+            for order in orders if number % 2 == 0 else reversed(orders):
                 run = pathlib.Path(runs) / f"{order}{number}"
                 lines = sluice([arguments.sluice, "train", *common, *profile, "--run", str(run), "--steps",
                                 str(arguments.steps), "--eval-batches", "1", *ORDERS[order]])
