@@ -79,8 +79,10 @@ def train(arguments, options, steps, profile, limit):
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()}")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    print(" ".join(command), file=sys.stderr)
-    return [line for line in lines if "step_seconds" in line], folder is not None
+    steps = [line for line in lines if "step_seconds" in line]
+    seconds = ", ".join(f"{line['step_seconds']:.2f}" for line in steps)
+    print(f"{' '.join(command)}: {seconds} s", file=sys.stderr, flush=True)
+    return steps, folder is not None
 
 
 def plan(arguments, options, profile):
