@@ -61,8 +61,8 @@ def memory_cgroup(limit):
 
 
 def run_of(arguments, options):
-    """The run's directory: durable runs need one, which is removed behind them."""
-    return str(pathlib.Path(arguments.nvme) / "steps-run") if "--durable" in options else "none"
+    """Durable runs need a directory, which is removed behind them."""
+    return str(pathlib.Path(arguments.runs_folder) / "run") if "--durable" in options else "none"
 
 
 def train(arguments, options, steps, profile, limit):
@@ -71,11 +71,9 @@ def train(arguments, options, steps, profile, limit):
                "--profile", profile, "--steps", str(steps), "--eval-batches", "1", "--json"]
     folder = memory_cgroup(limit) if limit else None
     enter = (lambda: (folder / "cgroup.procs").write_text(str(os.getpid()))) if folder else None
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
-    finally:
-        if run != "none":
-            shutil.rmtree(run, ignore_errors=True)
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
+    if run != "none":
+        shutil.rmtree(run, ignore_errors=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()}")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -106,7 +104,8 @@ def main():
     print("| run | step s | predicted s | bound s | bound / step | by passes / step | tokens/s | losses | arenas MiB "
           "(device, host, nvme) | rss MiB | drive GB a step (read, written) |")
     print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=arguments.nvme) as runs:
+        arguments.runs_folder = runs
         profile = str(pathlib.Path(folder) / "profile.json")
         for group in arguments.runs.split(","):
             planned = [plan(arguments, options, profile) for _, _, _, options in RUNS[group]]

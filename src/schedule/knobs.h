@@ -1,4 +1,4 @@
-// Small changes of a schedule that a search tries one at a time.
+// Small changes of a schedule that a search tries one at a time, and the fewest moves that make room.
 #pragma once
 
 #include <cstddef>
